@@ -1,0 +1,91 @@
+"""The options of one compile, typed. A field says what it affects: the code made, how it runs, or what is reported.
+
+Only fields with affects="code" enter cache keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from dynacompile.errors import ConfigError, nearest
+
+Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+MODES: tuple[str, ...] = get_args(Mode)
+BACKENDS = ("default", "eager", "aot_eager", "inductor")
+
+
+def option(default: Any, affects: Literal["code", "runtime", "report"], doc: str) -> Any:
+    return field(default=default, metadata={"affects": affects, "doc": doc})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileConfig:
+    """Everything that `compile()` takes; `options={...}` sets the fields below `options`."""
+
+    backend: str | Callable = option("default", "code", "default | eager | aot_eager | inductor | (GraphModule, example_inputs) -> callable")
+    mode: str = option("default", "code", " | ".join(MODES))
+    fullgraph: bool = option(False, "runtime", "a graph break is an error")
+    dynamic: bool | None = option(None, "code", "None: static first; False: always static")
+    isolate_recompiles: bool | str = option(False, "runtime", 'False | "class" | "instance" (= True): who shares this compile\'s bucket of entries')
+    recompile_limit: int = option(8, "runtime", "entries per code object in this bucket; at the limit this region runs eagerly")
+    accumulated_recompile_limit: int = option(256, "runtime", "entries per code object over all buckets")
+    fallback: str = option("default", "runtime", '"default": look into bucket -1 too, read-only; "none": own bucket only')
+    error_on_recompile: bool = option(False, "runtime", "a recompile is an error")
+    # options
+    rng: str = option("eager", "code", '"eager": random numbers equal eager\'s')
+    memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward; less recomputes more")
+    fuse: bool = option(True, "code", "fuse loop nests (False: one kernel per op, for debugging)")
+    reference: bool = option(False, "code", "run kernels through the reference interpreter instead of C++/Triton (the oracle; slow)")
+    cpp_flags: str = option("", "code", "further flags for the C++ compiler")
+    threads: int = option(0, "runtime", "threads of a CPU kernel; 0: torch.get_num_threads()")
+    workers: int = option(0, "runtime", "kernel build processes; 0: chosen from the cores")
+    verify: bool = option(False, "report", "verify every hand-off between stages")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.backend, str) and self.backend not in BACKENDS:
+            raise ConfigError(f"unknown backend {self.backend!r}: {nearest(self.backend, BACKENDS)}")
+        if not isinstance(self.backend, str) and not callable(self.backend):
+            raise ConfigError(f"backend must be a name or a callable (GraphModule, example_inputs) -> callable, not {type(self.backend).__name__}")
+        if self.mode not in MODES:
+            raise ConfigError(f"unknown mode {self.mode!r}: {nearest(str(self.mode), MODES)}")
+        if self.isolate_recompiles not in (False, True, "class", "instance"):
+            raise ConfigError(f'isolate_recompiles must be False, True, "class" or "instance", not {self.isolate_recompiles!r}')
+        if self.fallback not in ("default", "none"):
+            raise ConfigError(f'fallback must be "default" or "none", not {self.fallback!r}')
+        if self.rng not in ("eager",):
+            raise ConfigError(f'rng must be "eager", not {self.rng!r}')
+        for name in ("recompile_limit", "accumulated_recompile_limit"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"{name} must be an int >= 1, not {value!r}")
+        if not 0.0 <= self.memory_budget <= 1.0:
+            raise ConfigError(f"memory_budget must be between 0 and 1, not {self.memory_budget!r}")
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(f.name for f in dataclasses.fields(cls))
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> CompileConfig:
+        """A config from a mapping; None means the default; an unknown key is an error with the nearest name."""
+        for key in values:
+            if key not in cls.names():
+                raise ConfigError(f"unknown compile option {key!r}: {nearest(key, cls.names())}")
+        return cls(**{k: v for k, v in values.items() if v is not None or k == "dynamic"})
+
+    @property
+    def autotune(self) -> bool:
+        return self.mode.startswith("max-autotune")
+
+    @property
+    def cudagraphs(self) -> bool:
+        return self.mode in ("reduce-overhead", "max-autotune")
+
+    def code_key(self) -> str:
+        """Digest of the fields that affect the emitted code."""
+        parts = [f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.metadata["affects"] == "code" and not callable(getattr(self, f.name))]
+        return hashlib.sha256(";".join(parts).encode()).hexdigest()[:16]

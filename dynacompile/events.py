@@ -1,0 +1,158 @@
+"""What happened, as typed facts. Stages emit them; the log, the trace, explain() and the callback subscribe.
+
+An event holds plain data only (str, int, float, tuples), so that it can be written as JSON as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """region: name of the compiled function or module; bucket: its bucket id (-1 is the shared default)."""
+
+    region: str = ""
+    bucket: int = -1
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageFinished(Event):
+    stage: str
+    seconds: float
+    digest: str = ""
+    facts: tuple[tuple[str, int], ...] = ()  # counts of this stage's output: ops, kernels, bytes, ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphBroke(Event):
+    code: str
+    reason: str
+    hint: str
+    site: str  # "file:line in function"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameSkipped(Event):
+    """A frame that the compiler leaves to Python, with the reason."""
+
+    site: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardFailed(Event):
+    """One guard of an existing entry that did not hold for a call."""
+
+    kind: str
+    source: str
+    was: str
+    now: str
+    site: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled(Event):
+    """A new entry: one frame captured and built."""
+
+    frame: str  # "function (file:line)"
+    graph: int  # serial number of the graph in this process
+    ops: int
+    guards: int
+    kernels: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recompiled(Event):
+    """An entry made for code that already had one. `failed` are the nearest entry's failing guards."""
+
+    frame: str
+    entries: int
+    limit: int
+    failed: tuple[str, ...]  # "L['x'].size(0): 4 -> 8"
+    site: str
+    seconds: float
+    override: str  # valid config that would prevent it
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitHit(Event):
+    frame: str
+    limit: int
+    guard: str
+    override: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusionDecided(Event):
+    kernel: str
+    members: tuple[str, ...]
+    bytes_saved: int
+    fused: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTuned(Event):
+    kernel: str
+    winner: str
+    candidates: tuple[tuple[str, float], ...]  # (configuration, microseconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheLooked(Event):
+    tier: str  # captured | differentiated | sources | binaries
+    key: str
+    hit: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphRecorded(Event):
+    """A CUDA graph was captured, or why it could not be."""
+
+    recorded: bool
+    reason: str = ""
+
+
+def to_json(event: Event) -> dict:
+    return {"event": type(event).__name__, **dataclasses.asdict(event)}
+
+
+Subscriber = Callable[[Event], None]
+
+
+class Bus:
+    """Delivers events to subscribers, in subscription order, on the emitting thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._keys = itertools.count()
+        self._subscribers: dict[int, Subscriber] = {}
+
+    def emit(self, event: Event) -> None:
+        for subscriber in tuple(self._subscribers.values()):
+            subscriber(event)
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Returns the function that ends the subscription."""
+        with self._lock:
+            key = next(self._keys)
+            self._subscribers[key] = subscriber
+        return lambda: self._subscribers.pop(key, None) and None
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Event]]:
+        events: list[Event] = []
+        end = self.subscribe(events.append)
+        try:
+            yield events
+        finally:
+            end()

@@ -1,0 +1,1 @@
+"""The nouns that stages hand to each other: frozen, printable, verifiable. Imports no stage."""

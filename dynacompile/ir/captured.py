@@ -1,0 +1,138 @@
+"""The hand-off of capture: one frame as a torch-level graph, the facts it relied on, and what runs around the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import TYPE_CHECKING
+
+import torch
+import torch.fx
+
+from dynacompile.errors import VerifyError
+
+if TYPE_CHECKING:
+    from dynacompile.ir.source import Source
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in the user's program."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One fact about the value at `source` that an entry relies on.
+
+    kind: a row of `dynacompile.guards.kinds`. expected: that kind's payload (a constant, a type, a tensor's metadata).
+    site: the user line whose capture read the fact.
+    """
+
+    kind: str
+    source: Source | None
+    expected: object = None
+    site: Site | None = None
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """Payload of a TENSOR_MATCH guard. sizes/strides: None marks a dimension that may vary."""
+
+    type: type
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    sizes: tuple[int | None, ...]
+    strides: tuple[int | None, ...] | None
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """A placeholder of the graph: where its value comes from at run time, and its fake value (FakeTensor, int, float)."""
+
+    name: str
+    source: Source
+    fake: object
+
+
+@dataclass(frozen=True)
+class Break:
+    """A graph break, as reported: `code` is a row of `dynacompile.capture.breaks`."""
+
+    code: str
+    reason: str
+    hint: str
+    stack: tuple[Site, ...]  # outermost frame first
+
+
+class GraphSlot:
+    """Stands in `Captured.code.co_consts` for the callable that a backend makes of the graph."""
+
+    def __repr__(self) -> str:
+        return "<graph>"
+
+
+GRAPH = GraphSlot()
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One captured frame.
+
+    graph: torch-level GraphModule, placeholders in the order of `inputs`, output a flat tuple; None when the frame
+        needs no graph (a break before the first op, or pure Python).
+    roots: the sources that `code` pushes, in this order, when it calls the constant GRAPH; the callable bound to it gathers
+        every graph input from these roots and returns the graph's outputs as a tuple.
+    guards: all that must hold for `code` to be right.
+    code: the residual code, same parameters and free variables as the original code.
+    break_: why the graph ended before the frame did.
+    resumes: code objects of resume functions that `code` calls; the hook meets their frames like any other.
+    whole: the frame ended inside the graph: no user Python runs after it (a leaf entry).
+    """
+
+    name: str
+    graph: torch.fx.GraphModule | None
+    inputs: tuple[GraphInput, ...]
+    roots: tuple[Source, ...]
+    guards: tuple[Guard, ...]
+    code: CodeType
+    site: Site
+    break_: Break | None = None
+    resumes: tuple[CodeType, ...] = ()
+    whole: bool = True
+    facts: dict[str, int] = field(default_factory=dict)
+
+    def bind(self, call: Callable) -> CodeType:
+        """The residual code with `call` in the place of the graph."""
+        return self.code.replace(co_consts=tuple(call if c is GRAPH else c for c in self.code.co_consts))
+
+    def verify(self) -> None:
+        if (self.graph is None) != (not any(c is GRAPH for c in self.code.co_consts)):
+            raise VerifyError("capture", "the residual code and the graph disagree on whether there is a graph")
+        if self.graph is not None:
+            self.graph.graph.lint()
+            names = [n.name for n in self.graph.graph.nodes if n.op == "placeholder"]
+            if names != [i.name for i in self.inputs]:
+                raise VerifyError("capture", f"placeholders {names} are not the inputs {[i.name for i in self.inputs]}")
+        reachable = set(self.roots)
+        for graph_input in self.inputs:
+            if graph_input.source.root not in reachable and not type(graph_input.source.root).__name__ == "Constant":
+                raise VerifyError("capture", f"input {graph_input.name} comes from {graph_input.source.root.text()}, which is not passed to the graph")
+
+    def text(self) -> str:
+        lines = [f"captured {self.name}  # {self.site}"]
+        lines += [f"  input {i.name}: {i.source.text()}" for i in self.inputs]
+        if self.graph is not None:
+            lines += ["  " + line for line in self.graph.code.strip().splitlines()]
+        lines += [f"  guard {g.kind} {g.source.text() if g.source else ''} {g.expected!r}" for g in self.guards]
+        if self.break_:
+            lines.append(f"  break [{self.break_.code}] {self.break_.reason}")
+        return "\n".join(lines)

@@ -1,0 +1,172 @@
+"""Where a value comes from: a path from the frame's roots to an object.
+
+A source is what guards check, what graph inputs are loaded from, and what residual code reads. Roots are `Local`,
+`Free`, `Global` and `Builtin`; the other kinds name one step from a base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Source:
+    """Base of all sources; hashable, so that a source can key a table."""
+
+    def text(self) -> str:
+        """The Python expression that a user would write for it."""
+        raise NotImplementedError(type(self).__name__)
+
+    def steps(self) -> Iterator[Source]:
+        """The path from the root to self, root first."""
+        base = getattr(self, "base", None)
+        if base is not None:
+            yield from base.steps()
+        yield self
+
+    @property
+    def root(self) -> Source:
+        return next(self.steps())
+
+
+@dataclass(frozen=True)
+class Local(Source):
+    """A parameter of the frame: `slot` is its index in the frame's localsplus."""
+
+    name: str
+    slot: int
+
+    def text(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Free(Source):
+    """The content of a closure cell: `index` is its position in co_freevars."""
+
+    name: str
+    index: int
+
+    def text(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Global(Source):
+    """An entry of the frame's f_globals."""
+
+    name: str
+
+    def text(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Builtin(Source):
+    """An entry of the frame's builtins, reached because no global shadows it."""
+
+    name: str
+
+    def text(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Constant(Source):
+    """An object that the entry itself holds on to, for example the globals dict of an inlined function. Needs no lookup."""
+
+    value: object
+    name: str
+
+    def text(self) -> str:
+        return self.name
+
+    def __hash__(self) -> int:
+        return hash((id(self.value), self.name))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and other.value is self.value and other.name == self.name
+
+
+@dataclass(frozen=True)
+class Attr(Source):
+    """`base.name` by the generic attribute protocol (slots, properties of C types, ...)."""
+
+    base: Source
+    name: str
+
+    def text(self) -> str:
+        return f"{self.base.text()}.{self.name}"
+
+
+@dataclass(frozen=True)
+class DictAttr(Source):
+    """`base.__dict__[name]`: an instance attribute read without running descriptors or `__getattr__`."""
+
+    base: Source
+    name: str
+
+    def text(self) -> str:
+        return f"{self.base.text()}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Registered(Source):
+    """`module.__dict__[table][name]`, table being `_parameters`, `_buffers` or `_modules` of an nn.Module."""
+
+    base: Source
+    table: str
+    name: str
+
+    def text(self) -> str:
+        if self.name.isidentifier():
+            return f"{self.base.text()}.{self.name}"
+        return f"{self.base.text()}[{self.name}]" if self.name.isdigit() else f"{self.base.text()}.{self.table}[{self.name!r}]"
+
+
+@dataclass(frozen=True)
+class Item(Source):
+    """`base[key]` for an exact list or tuple (key: int), or an exact dict (key: a hashable constant)."""
+
+    base: Source
+    key: object
+
+    def text(self) -> str:
+        return f"{self.base.text()}[{self.key!r}]"
+
+
+@dataclass(frozen=True)
+class TypeOf(Source):
+    """`type(base)`."""
+
+    base: Source
+
+    def text(self) -> str:
+        return f"type({self.base.text()})"
+
+
+@dataclass(frozen=True)
+class ClosureCell(Source):
+    """The content of cell `index` of the function `base`: `base.__closure__[index].cell_contents`."""
+
+    base: Source
+    name: str
+    index: int
+
+    def text(self) -> str:
+        return f"{self.base.text()}.<closure>.{self.name}"
+
+
+@dataclass(frozen=True)
+class DefaultArg(Source):
+    """A default of the function `base`: `__defaults__[key]` for an int key, `__kwdefaults__[key]` for a str key."""
+
+    base: Source
+    key: int | str
+
+    def text(self) -> str:
+        return f"{self.base.text()}.<default>[{self.key!r}]"
+
+
+ROOTS = (Local, Free, Global, Builtin, Constant)
