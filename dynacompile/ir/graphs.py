@@ -1,0 +1,138 @@
+"""The hand-offs of autograd: joint graph, and forward/backward graphs with the contract that the runtime keeps."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import torch
+import torch.fx
+
+from dynacompile.errors import VerifyError
+
+
+@dataclass(frozen=True)
+class View:
+    """Geometry of a tensor over a storage: sizes and strides in elements, offset in elements."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A user output that is the forward graph's output at `position`; `differentiable` ones get the autograd node."""
+
+    position: int
+    differentiable: bool
+
+
+@dataclass(frozen=True)
+class InputItself:
+    """A user output that is the input tensor at `input`, the same object (after its mutation, if it is mutated)."""
+
+    input: int
+
+
+@dataclass(frozen=True)
+class ViewOfInput:
+    """A user output that is a view of an input: made again at run time, under autograd, from the live input."""
+
+    input: int
+    view: View
+
+
+@dataclass(frozen=True)
+class ViewOfOutput:
+    """A user output that shares storage with other outputs: a view of the forward graph's output at `position`."""
+
+    position: int
+    view: View
+    differentiable: bool
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A user output that is no tensor: None, an int, a float, ..."""
+
+    value: object
+
+
+Output = Fresh | InputItself | ViewOfInput | ViewOfOutput | Constant
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """Input `input` takes the value of the forward output at `position`, by an epilogue `input.copy_(value)` under autograd.
+
+    Inputs that need no gradient are mutated in the graph instead (a trailing `aten.copy_`), and are not listed here.
+    """
+
+    input: int
+    position: int
+
+
+@dataclass(frozen=True)
+class RuntimeContract:
+    """What the runtime does around the two graphs.
+
+    inputs: number of flat graph inputs. outputs: how each user output is made. mutations: epilogues.
+    saved_inputs: indices of inputs that backward needs; saved_positions: forward outputs that it needs. Backward's inputs are
+        saved inputs, saved outputs, then one tangent per entry of `tangents` (positions of forward outputs, ascending).
+    grads: for each output of the backward graph, the input that it is the gradient of.
+    """
+
+    inputs: int
+    outputs: tuple[Output, ...]
+    mutations: tuple[Mutation, ...] = ()
+    mutated_in_graph: tuple[int, ...] = ()
+    saved_inputs: tuple[int, ...] = ()
+    saved_positions: tuple[int, ...] = ()
+    tangents: tuple[int, ...] = ()
+    grads: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ForwardBackward:
+    """Functional ATen graphs, decomposed. backward is None for inference.
+
+    forward: placeholders are the flat inputs; the output is a flat tuple of tensors. Placeholders' and nodes' fake values are in
+        `node.meta["val"]`, the user's line in `node.meta["site"]` where known.
+    backward: placeholders as in `RuntimeContract`; the output is a flat tuple of tensors or None.
+    """
+
+    forward: torch.fx.GraphModule
+    backward: torch.fx.GraphModule | None
+    contract: RuntimeContract
+    facts: dict[str, int] = field(default_factory=dict)
+
+    def verify(self) -> None:
+        outputs = output_args(self.forward)
+        used = [o.position for o in self.contract.outputs if isinstance(o, (Fresh, ViewOfOutput))]
+        used += [m.position for m in self.contract.mutations] + list(self.contract.saved_positions) + list(self.contract.tangents)
+        if any(p >= len(outputs) for p in used):
+            raise VerifyError("autograd", f"a position of {sorted(set(used))} is beyond the {len(outputs)} forward outputs")
+        if self.backward is not None:
+            expected = len(self.contract.saved_inputs) + len(self.contract.saved_positions) + len(self.contract.tangents)
+            got = sum(n.op == "placeholder" for n in self.backward.graph.nodes)
+            if got != expected:
+                raise VerifyError("autograd", f"backward takes {got} inputs, the contract gives {expected}")
+            if len(output_args(self.backward)) != len(self.contract.grads):
+                raise VerifyError("autograd", "backward's outputs and the contract's grads differ in number")
+
+    def text(self) -> str:
+        parts = ["forward:", self.forward.code.strip()]
+        if self.backward is not None:
+            parts += ["backward:", self.backward.code.strip()]
+        return "\n".join([*parts, f"contract: {self.contract}"])
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.text().encode()).hexdigest()[:16]
+
+
+def output_args(module: torch.fx.GraphModule) -> tuple:
+    """The flat arguments of a graph's output node."""
+    node = next(iter(reversed(module.graph.nodes)))
+    args = node.args[0]
+    return tuple(args) if isinstance(args, (tuple, list)) else (args,)

@@ -1,0 +1,279 @@
+"""Integer index expressions over loop variables: sums of integer multiples of products of atoms.
+
+Why not SymPy here: a compile builds hundreds of thousands of these, nearly all affine with integer coefficients, and general
+canonicalisation is where the seconds go. This form is canonical by construction, hashes once, and knows ranges, so that the
+divisions and remainders that reshapes make fold away. Symbolic sizes enter as atoms like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import gcd
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """An integer 0 <= name < size; size None: at least 0, no upper bound known. Names starting with % are values of the body (indirect)."""
+
+    name: str
+    size: int | None = None
+
+    def bounds(self) -> tuple[int | None, int | None]:
+        return 0, None if self.size is None else self.size - 1
+
+    def variables(self) -> frozenset[Var]:
+        return frozenset((self,))
+
+    @property
+    def key(self) -> tuple:
+        return (0, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Div:
+    """floor(numerator / divisor), divisor > 0."""
+
+    numerator: Index
+    divisor: int
+
+    def bounds(self) -> tuple[int | None, int | None]:
+        low, high = self.numerator.bounds()
+        return None if low is None else low // self.divisor, None if high is None else high // self.divisor
+
+    def variables(self) -> frozenset[Var]:
+        return self.numerator.variables()
+
+    @property
+    def key(self) -> tuple:
+        return (1, self.divisor, self.numerator.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Mod:
+    """numerator - divisor * floor(numerator / divisor), divisor > 0: never negative."""
+
+    numerator: Index
+    divisor: int
+
+    def bounds(self) -> tuple[int | None, int | None]:
+        return 0, self.divisor - 1
+
+    def variables(self) -> frozenset[Var]:
+        return self.numerator.variables()
+
+    @property
+    def key(self) -> tuple:
+        return (2, self.divisor, self.numerator.key)
+
+
+Atom = Var | Div | Mod
+Monomial = tuple[Atom, ...]  # a product, sorted by key
+
+
+class Index:
+    """constant + sum(coefficient * product of atoms). Immutable, canonical, hashable."""
+
+    __slots__ = ("constant", "terms", "key", "_hash")
+
+    def __init__(self, terms: Iterable[tuple[Monomial, int]] = (), constant: int = 0):
+        self.constant = constant
+        self.terms: tuple[tuple[Monomial, int], ...] = tuple(sorted(((m, c) for m, c in terms if c), key=lambda t: [a.key for a in t[0]]))
+        self.key = (self.constant, tuple((tuple(a.key for a in m), c) for m, c in self.terms))
+        self._hash = hash(self.key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Index) and self._hash == other._hash and self.key == other.key
+
+    def __repr__(self) -> str:
+        return render(self, lambda v: v.name)
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.terms
+
+    def __add__(self, other: Index | int) -> Index:
+        if isinstance(other, int):
+            return self if other == 0 else Index(self.terms, self.constant + other)
+        sums = dict(self.terms)
+        for monomial, coefficient in other.terms:
+            sums[monomial] = sums.get(monomial, 0) + coefficient
+        return Index(sums.items(), self.constant + other.constant)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Index:
+        return self * -1
+
+    def __sub__(self, other: Index | int) -> Index:
+        return self + (-other)
+
+    def __rsub__(self, other: int) -> Index:
+        return -self + other
+
+    def __mul__(self, other: Index | int) -> Index:
+        if isinstance(other, int):
+            return self if other == 1 else Index(((m, c * other) for m, c in self.terms), self.constant * other)
+        total = other * self.constant
+        for monomial, coefficient in self.terms:
+            shifted = {tuple(sorted((*monomial, *m), key=lambda a: a.key)): c * coefficient for m, c in other.terms}
+            if other.constant:
+                shifted[monomial] = shifted.get(monomial, 0) + coefficient * other.constant
+            total = total + Index(shifted.items())
+        return total
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Index:
+        if divisor <= 0:
+            raise ValueError(f"divisor of an index must be positive, not {divisor}")
+        if divisor == 1:
+            return self
+        exact, rest = self._split(divisor)
+        low, high = rest.bounds()
+        if low is not None and high is not None and low // divisor == high // divisor:
+            return exact + low // divisor
+        if len(rest.terms) == 1 and rest.constant == 0:
+            (monomial, coefficient), = rest.terms
+            if len(monomial) == 1 and coefficient == 1 and isinstance(monomial[0], Div):
+                inner = monomial[0]
+                return exact + atom(Div(inner.numerator, inner.divisor * divisor))
+        shared = gcd(divisor, *(c for _, c in rest.terms))
+        if shared > 1:  # floor((g*a + k) / (g*d)) = floor((a + floor(k/g)) / d)
+            rest = Index(((m, c // shared) for m, c in rest.terms), rest.constant // shared)
+            divisor //= shared
+            if divisor == 1:
+                return exact + rest
+        return exact + atom(Div(rest, divisor))
+
+    def __mod__(self, divisor: int) -> Index:
+        if divisor <= 0:
+            raise ValueError(f"divisor of an index must be positive, not {divisor}")
+        if divisor == 1:
+            return constant(0)
+        _, rest = self._split(divisor)
+        low, high = rest.bounds()
+        if low is not None and high is not None and low // divisor == high // divisor:
+            return rest - divisor * (low // divisor)
+        return atom(Mod(rest, divisor))
+
+    def _split(self, divisor: int) -> tuple[Index, Index]:
+        """(self's part divisible by divisor) / divisor, and the rest with its constant in 0..divisor-1."""
+        exact = Index(((m, c // divisor) for m, c in self.terms if c % divisor == 0), self.constant // divisor)
+        return exact, Index(((m, c) for m, c in self.terms if c % divisor), self.constant % divisor)
+
+    def bounds(self) -> tuple[int | None, int | None]:
+        """Smallest and largest value, None where unknown."""
+        low: int | None = self.constant
+        high: int | None = self.constant
+        for monomial, coefficient in self.terms:
+            a: int | None = 1
+            b: int | None = 1
+            for factor in monomial:  # factors are never negative unless bounds say so
+                f_low, f_high = factor.bounds()
+                if f_low is None or f_low < 0:
+                    return None, None
+                a = None if a is None else a * f_low
+                b = None if b is None or f_high is None else b * f_high
+            if coefficient < 0:
+                a, b = b, a
+            low = None if low is None or a is None else low + a * coefficient
+            high = None if high is None or b is None else high + b * coefficient
+        return low, high
+
+    def variables(self) -> frozenset[Var]:
+        return frozenset(v for monomial, _ in self.terms for a in monomial for v in a.variables())
+
+    def stride(self, var: Var) -> int | None:
+        """The coefficient of `var` where self is affine in it (0 where it does not occur), else None."""
+        found = 0
+        for monomial, coefficient in self.terms:
+            if monomial == (var,):
+                found = coefficient
+            elif any(var in a.variables() for a in monomial):
+                return None
+        return found
+
+    def subs(self, values: Mapping[Var, Index | int]) -> Index:
+        """self with variables replaced; divisions fold again."""
+        if not any(v in values for v in self.variables()):
+            return self
+        total = constant(self.constant)
+        for monomial, coefficient in self.terms:
+            product = constant(coefficient)
+            for a in monomial:
+                product = product * substitute_atom(a, values)
+            total = total + product
+        return total
+
+    def evaluate(self, values: Mapping[Var, object]) -> object:
+        """The value with ints or integer arrays for the variables."""
+        total: object = self.constant
+        for monomial, coefficient in self.terms:
+            product: object = coefficient
+            for a in monomial:
+                match a:
+                    case Var():
+                        product = product * values[a]
+                    case Div():
+                        product = product * (a.numerator.evaluate(values) // a.divisor)
+                    case Mod():
+                        product = product * (a.numerator.evaluate(values) % a.divisor)
+            total = total + product
+        return total
+
+
+def substitute_atom(a: Atom, values: Mapping[Var, Index | int]) -> Index:
+    match a:
+        case Var():
+            value = values.get(a, None)
+            return atom(a) if value is None else constant(value) if isinstance(value, int) else value
+        case Div():
+            return a.numerator.subs(values) // a.divisor
+        case Mod():
+            return a.numerator.subs(values) % a.divisor
+
+
+def atom(a: Atom) -> Index:
+    return Index((((a,), 1),))
+
+
+def constant(value: int) -> Index:
+    return Index((), value)
+
+
+def var(name: str, size: int | None = None) -> Index:
+    """A loop variable as an index; one of size 1 is the constant 0."""
+    return constant(0) if size == 1 else atom(Var(name, size))
+
+
+def strided(indices: Iterable[Index], strides: Iterable[int], offset: int = 0) -> Index:
+    """offset + sum(index * stride)."""
+    total = constant(offset)
+    for index, stride in zip(indices, strides, strict=True):
+        total = total + index * stride
+    return total
+
+
+def render(index: Index, name: Callable[[Var], str]) -> str:
+    """C-like text; divisions are of values that are never negative unless an out-of-range load masks them."""
+
+    def of_atom(a: Atom) -> str:
+        match a:
+            case Var():
+                return name(a)
+            case Div():
+                return f"(({render(a.numerator, name)}) / {a.divisor})"
+            case Mod():
+                return f"(({render(a.numerator, name)}) % {a.divisor})"
+
+    parts = []
+    for monomial, coefficient in index.terms:
+        factors = [of_atom(a) for a in monomial]
+        parts.append(" * ".join(factors if coefficient == 1 else [*factors, str(coefficient) if coefficient > 0 else f"({coefficient})"]))
+    if index.constant or not parts:
+        parts.append(str(index.constant))
+    return " + ".join(parts)

@@ -1,0 +1,286 @@
+"""The hand-off of lowering: a program of loop nests over named buffers.
+
+A nest's body is straight-line SSA, executed once for each point of its iteration space. The same body type serves the unfused nest
+(one op of the graph) and the fused kernel (many), so that fusing is concatenating bodies and replacing loads by values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+
+from dynacompile.errors import VerifyError
+from dynacompile.ir.captured import Site
+from dynacompile.ir.index import Index, Var
+from dynacompile.ops.scalars import REDUCTIONS, SCALARS
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory with a geometry; sizes, strides and offset in elements. kind:
+
+    "input": given by the caller; "temp": ours; "extern": allocated by an extern op; "constant": a tensor held by the program.
+    A view is a buffer whose `base` names another; it has no memory of its own.
+    """
+
+    name: str
+    dtype: torch.dtype
+    device: torch.device
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    kind: str
+    offset: int = 0
+    base: str | None = None
+
+    @property
+    def numel(self) -> int:
+        return prod(self.size)
+
+    @property
+    def storage_elements(self) -> int:
+        """Elements from the first to the last one that this geometry touches."""
+        return 0 if self.numel == 0 else 1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
+
+    @property
+    def bytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Attribute of a load or store: element `index` of `buffer`'s storage (its offset included). mask: SSA id of a bool; where it is
+    false a load gives `other` and touches no memory, and a store does nothing."""
+
+    buffer: str
+    index: Index
+    mask: int | None = None
+    other: float | int | bool = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One SSA value; its id is its position in the body. name is one of
+
+    a row of ops.scalars.SCALARS; "load" (attr: Access); "store" (args: the value, attr: Access, no result); "constant" (attr: number);
+    "index" (attr: Index; dtype int64 or int32); "reduce" (args: the value, attr: a kind of ops.scalars.REDUCTIONS): over all r axes,
+    argmax and argmin give the first winning position in the flattened r axes, as int64, NaN winning.
+    An Index may use `Var("%7")`: the integer value of op 7 (an indirect access).
+    """
+
+    name: str
+    args: tuple[int, ...]
+    dtype: torch.dtype
+    attr: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop variable. role "x": an iteration that makes outputs of its own; "r": reduced over."""
+
+    var: Var
+    role: str
+
+    @property
+    def size(self) -> int:
+        assert self.var.size is not None
+        return self.var.size
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The graph node that a nest or kernel comes from: op name and the user's line."""
+
+    op: str
+    site: Site | None = None
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Loops with a body: pointwise where no axis has role "r", else a reduction. Axes: x axes first, then r axes, outer to inner.
+
+    An op is at level "x" when it depends on no r axis, else at level "r"; a reduce takes level r to level x; a store at level x
+    happens once per x point. In a fused kernel, an x-level op may use the results of reduces, and r-level ops may use x-level ones:
+    that makes several passes over the r axes.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    body: tuple[Op, ...]
+    origins: tuple[Origin, ...] = ()
+
+    @property
+    def x_axes(self) -> tuple[Axis, ...]:
+        return tuple(a for a in self.axes if a.role == "x")
+
+    @property
+    def r_axes(self) -> tuple[Axis, ...]:
+        return tuple(a for a in self.axes if a.role == "r")
+
+    @property
+    def is_reduction(self) -> bool:
+        return any(op.name == "reduce" for op in self.body)
+
+    def loads(self) -> tuple[Access, ...]:
+        return tuple(op.attr for op in self.body if op.name == "load")  # type: ignore[misc]
+
+    def stores(self) -> tuple[Access, ...]:
+        return tuple(op.attr for op in self.body if op.name == "store")  # type: ignore[misc]
+
+    def text(self) -> str:
+        axes = ", ".join(f"{a.var.name}:{a.role}<{a.size}" for a in self.axes)
+        return "\n".join([f"{self.name} [{axes}]  # {', '.join(o.op for o in self.origins)}", *(f"  %{i} = {op_text(op)}" for i, op in enumerate(self.body))])
+
+
+def op_text(op: Op) -> str:
+    dtype = str(op.dtype).removeprefix("torch.")
+    args = ", ".join(f"%{a}" for a in op.args)
+    match op.attr:
+        case Access() as a:
+            mask = f" if %{a.mask} else {a.other}" if a.mask is not None else ""
+            return f"{op.name} {a.buffer}[{a.index!r}] {args}{mask} : {dtype}"
+        case None:
+            return f"{op.name} {args} : {dtype}"
+        case _:
+            return f"{op.name} {op.attr!r} {args} : {dtype}"
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Stands for a buffer in the arguments of an extern call."""
+
+    buffer: str
+
+
+@dataclass(frozen=True)
+class Extern:
+    """A call of an ATen (or custom) op on whole tensors.
+
+    args, kwargs: nested tuples/dicts with Ref for tensors. outputs: buffer names, None where an output is not used or no tensor.
+    out: the overload's out= variant writes into `outputs`, which are then of kind "temp" (planned by us); else the op allocates.
+    mutates: input buffers that the op writes to. random: it consumes random numbers, so its order among such ops is kept.
+    """
+
+    name: str
+    op: torch._ops.OpOverload
+    args: tuple
+    kwargs: Mapping[str, object]
+    outputs: tuple[str | None, ...]
+    out: torch._ops.OpOverload | None = None
+    mutates: tuple[str, ...] = ()
+    random: bool = False
+    origins: tuple[Origin, ...] = ()
+
+    def reads(self) -> tuple[str, ...]:
+        return tuple(refs(self.args)) + tuple(refs(tuple(self.kwargs.values())))
+
+    def text(self) -> str:
+        return f"{', '.join(o or '_' for o in self.outputs)} = {self.op}({self.args}, {dict(self.kwargs)})"
+
+
+def refs(args: object) -> list[str]:
+    """Buffers named anywhere in nested arguments, in order."""
+    if isinstance(args, Ref):
+        return [args.buffer]
+    if isinstance(args, (tuple, list)):
+        return [name for a in args for name in refs(a)]
+    if isinstance(args, dict):
+        return [name for a in args.values() for name in refs(a)]
+    return []
+
+
+@dataclass(frozen=True)
+class LoopProgram:
+    """Nests and extern calls in program order (a valid execution order).
+
+    buffers: every buffer by name, views too. inputs: names in call order (None: an input that is no tensor, or unused). outputs: names, or None for a None output.
+    A nest that stores to an input mutates it.
+    """
+
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str | None, ...]
+    buffers: Mapping[str, Buffer]
+    steps: tuple[Nest | Extern, ...]
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def verify(self) -> None:
+        written = {name for name, b in self.buffers.items() if b.kind in ("input", "constant")}
+        for step in self.steps:
+            if isinstance(step, Nest):
+                verify_body("lower", step)
+                reads, writes = [a.buffer for a in step.loads()], [a.buffer for a in step.stores()]
+            else:
+                reads, writes = list(step.reads()), [o for o in step.outputs if o] + list(step.mutates)
+            for name in reads:
+                if root(self.buffers, name) not in written:
+                    raise VerifyError("lower", f"{step.name} reads {name} before anything wrote it")
+            written |= {root(self.buffers, name) for name in writes}
+
+    def text(self) -> str:
+        lines = [f"program {self.inputs} -> {self.outputs}"]
+        lines += [f"  {b.name}: {str(b.dtype).removeprefix('torch.')}{list(b.size)} stride {list(b.stride)} {b.kind}" + (f" of {b.base}+{b.offset}" if b.base else "") for b in self.buffers.values()]
+        return "\n".join(lines + [step.text() for step in self.steps])
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.text().encode()).hexdigest()[:16]
+
+
+def root(buffers: Mapping[str, Buffer], name: str) -> str:
+    """The buffer that owns the memory of `name`."""
+    while (base := buffers[name].base) is not None:
+        name = base
+    return name
+
+
+def verify_body(stage: str, nest: Nest) -> None:
+    """SSA order, arity, known names, one dtype per operand list, indices over known variables."""
+    known = {a.var for a in nest.axes}
+    for i, op in enumerate(nest.body):
+        where = f"{nest.name} %{i} ({op.name})"
+        if any(not 0 <= a < i for a in op.args):
+            raise VerifyError(stage, f"{where} uses a later value")
+        index = op.attr.index if isinstance(op.attr, Access) else op.attr if op.name == "index" else None
+        if isinstance(index, Index):
+            for v in index.variables():
+                if v.name.startswith("%"):
+                    if int(v.name[1:]) >= i:
+                        raise VerifyError(stage, f"{where} indexes by a later value")
+                elif v not in known:
+                    raise VerifyError(stage, f"{where} uses {v.name}, which is no axis")
+        if op.name in SCALARS:
+            row = SCALARS[op.name]
+            if len(op.args) != row.operands:
+                raise VerifyError(stage, f"{where} takes {row.operands} operands, not {len(op.args)}")
+            operands = op.args[1:] if op.name == "where" else op.args
+            dtypes = {nest.body[a].dtype for a in operands}
+            if len(dtypes) > 1:
+                raise VerifyError(stage, f"{where} mixes {dtypes}")
+            if row.result == "same" and op.dtype not in dtypes:
+                raise VerifyError(stage, f"{where} is {op.dtype}, its operands {dtypes}")
+        elif op.name == "reduce":
+            if op.attr not in REDUCTIONS or not nest.r_axes:
+                raise VerifyError(stage, f"{where}: unknown reduction {op.attr!r}, or no axis to reduce")
+        elif op.name not in ("load", "store", "constant", "index"):
+            raise VerifyError(stage, f"{where}: unknown op")
+
+
+def levels(nest: Nest) -> tuple[str, ...]:
+    """Level of each op of the body: "x" or "r"."""
+    reduced = {a.var for a in nest.r_axes}
+    out: list[str] = []
+    for op in nest.body:
+        if op.name == "reduce":
+            out.append("x")
+            continue
+        deep = any(out[a] == "r" for a in op.args)
+        index = op.attr.index if isinstance(op.attr, Access) else op.attr if isinstance(op.attr, Index) else None
+        if index is not None:
+            for v in index.variables():
+                deep = deep or (v in reduced) or (v.name.startswith("%") and out[int(v.name[1:])] == "r")
+        if isinstance(op.attr, Access) and op.attr.mask is not None:
+            deep = deep or out[op.attr.mask] == "r"
+        out.append("r" if deep else "x")
+    return tuple(out)

@@ -1,0 +1,191 @@
+"""The hand-offs after lowering: Schedule (fused kernels, order, memory), Sources (their text), Module (built kernels)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from dynacompile.ir.loops import Buffer, Extern, Nest, verify_body
+
+
+@dataclass(frozen=True)
+class Param:
+    """A pointer parameter of a kernel. In a kernel's body, Access.buffer is a Param's name."""
+
+    name: str
+    dtype: torch.dtype
+    mode: str  # "in" | "out" | "inout"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A fused nest, free of its buffers' names: equal kernels are one kernel, launched many times.
+
+    nest: axes merged where all accesses allow, innermost x (or r) axis the one with most unit strides; its buffers are the params.
+    """
+
+    name: str
+    nest: Nest
+    params: tuple[Param, ...]
+    device: torch.device
+
+    def text(self) -> str:
+        params = ", ".join(f"{p.mode} {p.name}: {str(p.dtype).removeprefix('torch.')}" for p in self.params)
+        return f"kernel {self.name}({params})\n{self.nest.text()}"
+
+    def digest(self) -> str:
+        """Equal for kernels that do the same, whatever their names and user lines."""
+        body = "\n".join(line for line in self.nest.text().splitlines()[1:])
+        axes = ",".join(f"{a.var.name}{a.role}{a.size}" for a in self.nest.axes)
+        params = ",".join(f"{p.name}:{p.dtype}:{p.mode}" for p in self.params)
+        return hashlib.sha256(f"{self.device.type}|{axes}|{params}|{body}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Allocate:
+    """Memory for a buffer that leaves the program (an output): its own tensor."""
+
+    buffer: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """A buffer that does not leave the program lives in the arena, `offset` bytes in (a multiple of 64 on CPU, 512 on CUDA)."""
+
+    buffer: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Run `kernel` with `buffers` for its params, in order."""
+
+    kernel: str
+    buffers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Free:
+    """Drop an extern's result that nothing needs any more."""
+
+    buffer: str
+
+
+Step = Allocate | Place | Launch | Extern | Free
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The program, in order. Views (buffers with a base) need no step: they are made where an extern or an output needs a tensor.
+
+    aliases of memory: two Place steps may share bytes when their lives don't meet. arena: bytes.
+    """
+
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str | None, ...]
+    buffers: Mapping[str, Buffer]
+    kernels: Mapping[str, Kernel]
+    steps: tuple[Step, ...]
+    arena: int
+    device: torch.device
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def verify(self) -> None:
+        for kernel in self.kernels.values():
+            verify_body("schedule", kernel.nest)
+
+    def text(self) -> str:
+        lines = [f"schedule on {self.device}: {self.inputs} -> {self.outputs}, arena {self.arena} bytes"]
+        lines += [k.text() for k in self.kernels.values()]
+        return "\n".join(lines + [s.text() if isinstance(s, Extern) else repr(s) for s in self.steps])
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.text().encode()).hexdigest()[:16]
+
+    def facts(self) -> dict[str, int]:
+        """Counts for tests and reports: kernels launched, distinct kernels, extern calls, bytes that kernels move."""
+        launches = [s for s in self.steps if isinstance(s, Launch)]
+        moved = sum(self.buffers[b].bytes for s in launches for b in dict.fromkeys(s.buffers))
+        return {"launches": len(launches), "kernels": len(self.kernels), "externs": sum(isinstance(s, Extern) for s in self.steps), "bytes": moved, "arena": self.arena}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to build a Triton kernel: block sizes by constexpr name, warps per program, pipeline stages."""
+
+    blocks: Mapping[str, int]
+    warps: int
+    stages: int = 1
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """Text of one kernel. language: "cpp" (entry `void entry(void* const* params)`), "triton" (a module with one @triton.jit function
+    `entry` over the params' pointers, then constexprs), or "reference" (run by interpreting `kernel`).
+
+    candidates (Triton): best guess first; grid: x programs = ceil(points / product of x blocks), given per candidate by `grids`.
+    """
+
+    kernel: Kernel
+    language: str
+    text: str
+    entry: str
+    candidates: tuple[Candidate, ...] = ()
+    grids: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Sources:
+    """A schedule with the text of each of its kernels."""
+
+    schedule: Schedule
+    kernels: Mapping[str, KernelSource]
+
+    def text(self) -> str:
+        return "\n\n".join(k.text for k in self.kernels.values())
+
+    def digest(self) -> str:
+        return hashlib.sha256((self.schedule.text() + self.text()).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class CpuKernel:
+    """A built C++ kernel: symbol of a shared library."""
+
+    library: Path
+    symbol: str
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A built Triton kernel: cubin image, function name, launch geometry. pointers: number of pointer params that come from us;
+    extra: number of null pointers that Triton appends (global and profile scratch)."""
+
+    cubin: bytes
+    symbol: str
+    grid: tuple[int, int, int]
+    warps: int
+    shared: int
+    extra: int
+
+
+@dataclass(frozen=True)
+class ReferenceKernel:
+    """Interpreted with torch, one op at a time: the oracle."""
+
+    kernel: Kernel
+
+
+BuiltKernel = CpuKernel | CudaKernel | ReferenceKernel
+
+
+@dataclass(frozen=True)
+class Module:
+    """A schedule whose kernels are built: all that the runtime needs."""
+
+    schedule: Schedule
+    kernels: Mapping[str, BuiltKernel]
