@@ -1,0 +1,103 @@
+"""The public functions. Each is a few lines over `targets`, `regions` and `observe`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from dynacompile import backends
+from dynacompile.config import CompileConfig
+from dynacompile.errors import ConfigError, Unsupported
+from dynacompile.events import Subscriber
+from dynacompile.observe.explain import Explanation, explanation
+from dynacompile.observe.log import log_subscriber
+from dynacompile.observe.trace import trace_subscriber
+from dynacompile.session import SESSION
+from dynacompile.targets import compile_function, compile_in_place, twin
+from dynacompile.targets import restore as restore
+
+
+def compile(
+    target: Any = None,
+    *,
+    backend: str | Callable[..., Any] = "default",
+    mode: str | None = None,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    isolate_recompiles: bool | str = False,
+    recompile_limit: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    inplace: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Compiles a function, a method or an nn.Module.
+
+    target: the function or module; without one, a decorator with these options.
+    backend: "default", "eager", "aot_eager", "inductor", or a callable (GraphModule, example_inputs) -> callable.
+    mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+    fullgraph: a graph break raises Unsupported.
+    dynamic: None or False: every size gets its own entry. True raises Unsupported.
+    isolate_recompiles: False: entries are shared with all non-isolated compiles; True or "instance": own entries, own limit;
+        "class": shared by the compiles of one module class.
+    recompile_limit: entries per code object; when it is reached this region runs that code eagerly, and says so once.
+    options: further fields of dynacompile.config.CompileConfig.
+    inplace: compile the module itself; undone by restore(module). name: what events and overrides call this region.
+
+    A function comes back as a native callable with its name, signature and attributes; a module as a twin that shares its state (or,
+    in place, as itself). Raises ConfigError for a wrong option.
+    """
+    values = {"backend": backend, "mode": mode, "fullgraph": fullgraph, "dynamic": dynamic, "isolate_recompiles": isolate_recompiles, "recompile_limit": recompile_limit}
+    for key in options or {}:
+        if key in values:
+            raise ConfigError(f"option {key!r} is a parameter of compile(): pass it there, not in options")
+    config = CompileConfig.of({**values, **(options or {})})
+    if config.dynamic:
+        raise Unsupported("dynamic-shapes", "dynamic=True: symbolic sizes are not compiled; each size of an input gets an entry of its own",
+                          "leave dynamic unset, and raise recompile_limit to the number of sizes that occur")
+    if target is None:
+        return lambda later: compile_target(later, config, inplace, name)
+    return compile_target(target, config, inplace, name)
+
+
+def compile_target(target: Any, config: CompileConfig, inplace: bool, name: str | None) -> Any:
+    if isinstance(target, torch.nn.Module):
+        return compile_in_place(target, config, name) if inplace else twin(target, config)
+    if inplace:
+        raise ConfigError(f"inplace=True takes an nn.Module, not {type(target).__name__}")
+    return compile_function(target, config)
+
+
+def reset() -> None:
+    """Drops every entry of every compile. The compiled objects stay valid, and compile again at their next call."""
+    SESSION.reset()
+
+
+def subscribe(subscriber: Subscriber) -> Callable[[], None]:
+    """Calls `subscriber(event)` for every event of the compiler, until the returned function is called."""
+    return SESSION.bus.subscribe(subscriber)
+
+
+def explain(fn: Any, **options: Any) -> Callable[..., Explanation]:
+    """`explain(fn)(*args)` compiles `fn` afresh, runs it once and tells what was made of it: graphs, ops, breaks, guards, kernels, seconds."""
+
+    def explained(*args: Any, **kwargs: Any) -> Explanation:
+        compiled = compile(fn, **{"isolate_recompiles": True, "options": {"fallback": "none"}, **options})
+        with SESSION.bus.recording() as events:
+            result = compiled(*args, **kwargs)
+        return explanation(events, result)
+
+    return explained
+
+
+def list_backends() -> tuple[str, ...]:
+    """Names that `backend=` takes."""
+    return tuple(backends.BACKENDS)
+
+
+def subscribe_from_environment() -> None:
+    """Attaches the log (DYNACOMPILE_LOGS) and the JSONL trace (DYNACOMPILE_TRACE) where the environment asks for them."""
+    for subscriber in (log_subscriber(), trace_subscriber()):
+        if subscriber is not None:
+            SESSION.bus.subscribe(subscriber)

@@ -1,0 +1,55 @@
+"""What can be made of a captured graph: the table of backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynacompile.env import Env
+from dynacompile.errors import BackendError
+from dynacompile.interop import inductor_call
+from dynacompile.ir.captured import Captured
+from dynacompile.pipeline import GraphCall, compile_graph, trace_graph
+
+
+def default(captured: Captured, env: Env) -> GraphCall:
+    return compile_graph(captured.graph, [i.fake for i in captured.inputs], env)  # type: ignore[arg-type]
+
+
+def eager(captured: Captured, env: Env) -> GraphCall:
+    return captured.graph.forward  # type: ignore[union-attr]
+
+
+def aot_eager(captured: Captured, env: Env) -> GraphCall:
+    return trace_graph(captured.graph, [i.fake for i in captured.inputs], env)  # type: ignore[arg-type]
+
+
+def inductor(captured: Captured, env: Env) -> GraphCall:
+    return inductor_call(captured.graph, [i.fake for i in captured.inputs])  # type: ignore[arg-type]
+
+
+BACKENDS: dict[str, Callable[[Captured, Env], GraphCall]] = {"default": default, "eager": eager, "aot_eager": aot_eager, "inductor": inductor}
+
+
+def of_callable(backend: Callable[..., Any]) -> Callable[[Captured, Env], GraphCall]:
+    """A user's backend: takes (GraphModule, example_inputs), gives a callable over the flat inputs that returns a tuple of tensors."""
+    name = getattr(backend, "__name__", type(backend).__name__)
+
+    def call(captured: Captured, env: Env) -> GraphCall:
+        made = backend(captured.graph, [i.fake for i in captured.inputs])
+        if not callable(made):
+            raise BackendError(f"backend {name} returned {type(made).__name__}, which is not callable; it must return a callable over the graph's inputs")
+
+        def run(*inputs: Any) -> tuple:
+            out = made(*inputs)
+            return (out,) if isinstance(out, torch.Tensor) else tuple(out)
+
+        return run
+
+    return call
+
+
+def resolve(backend: str | Callable[..., Any]) -> Callable[[Captured, Env], GraphCall]:
+    return BACKENDS[backend] if isinstance(backend, str) else of_callable(backend)

@@ -1,0 +1,1 @@
+"""Subscribers of the events: the log, the JSONL trace, explain()."""

@@ -1,0 +1,67 @@
+"""explain(): one call's compiles as data, and as a page of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dynacompile.events import Compiled, Event, FrameSkipped, GraphBroke, Recompiled, StageFinished
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What one call made the compiler do. Prints as text; `result` is what the call returned."""
+
+    graphs: tuple[Compiled, ...]
+    breaks: tuple[GraphBroke, ...]
+    skips: tuple[FrameSkipped, ...]
+    recompiles: tuple[Recompiled, ...]
+    stages: tuple[StageFinished, ...]
+    result: object
+
+    @property
+    def graph_count(self) -> int:
+        return sum(g.ops > 0 for g in self.graphs)
+
+    @property
+    def ops(self) -> int:
+        return sum(g.ops for g in self.graphs)
+
+    @property
+    def guards(self) -> int:
+        return sum(g.guards for g in self.graphs)
+
+    @property
+    def kernels(self) -> int:
+        return self.fact("schedule", "launches")
+
+    @property
+    def seconds(self) -> float:
+        return sum(g.seconds for g in self.graphs)
+
+    def fact(self, stage: str, name: str) -> int:
+        """The sum of a stage's count, for example fact("schedule", "externs")."""
+        return sum(value for s in self.stages if s.stage == stage for key, value in s.facts if key == name)
+
+    def __str__(self) -> str:
+        lines = [f"{self.graph_count} graphs, {self.ops} ops, {len(self.breaks)} breaks, {self.guards} guards, {self.kernels} kernel launches, {self.seconds:.2f} s to compile"]
+        for g in self.graphs:
+            lines.append(f"  graph {g.graph}: {g.frame}, {g.ops} ops, {g.guards} guards, {g.seconds:.2f} s")
+        for b in self.breaks:
+            lines += [f"  break [{b.code}] {b.reason}", f"    at {b.site}"] + ([f"    hint: {b.hint}"] if b.hint else [])
+        for r in self.recompiles:
+            lines.append(f"  recompile {r.frame}: {'; '.join(r.failed)}")
+        lines += [f"  skipped {s.site}: {s.reason}" for s in self.skips]
+        totals: dict[str, float] = {}
+        for s in self.stages:
+            totals[s.stage] = totals.get(s.stage, 0.0) + s.seconds
+        if totals:
+            lines.append("  seconds by stage: " + ", ".join(f"{name} {seconds:.3f}" for name, seconds in totals.items()))
+        return "\n".join(lines)
+
+
+def explanation(events: Sequence[Event], result: object) -> Explanation:
+    def only(kind: type) -> tuple:
+        return tuple(e for e in events if isinstance(e, kind))
+
+    return Explanation(only(Compiled), only(GraphBroke), only(FrameSkipped), only(Recompiled), only(StageFinished), result)

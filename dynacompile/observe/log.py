@@ -1,0 +1,92 @@
+"""DYNACOMPILE_LOGS=recompiles,graph_breaks,...: one line for each event of the chosen topics, through the `dynacompile` logger."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from dynacompile.env import log_topics
+from dynacompile.errors import ConfigError, nearest
+from dynacompile.events import (
+    CacheLooked,
+    Compiled,
+    Event,
+    FrameSkipped,
+    FusionDecided,
+    GraphBroke,
+    GraphRecorded,
+    GuardFailed,
+    KernelTuned,
+    LimitHit,
+    Recompiled,
+    StageFinished,
+    Subscriber,
+)
+
+TOPICS: dict[str, tuple[type[Event], ...]] = {
+    "recompiles": (Recompiled, LimitHit),
+    "graph_breaks": (GraphBroke,),
+    "skips": (FrameSkipped,),
+    "guards": (GuardFailed,),
+    "compiles": (Compiled,),
+    "stages": (StageFinished,),
+    "fusion": (FusionDecided,),
+    "autotune": (KernelTuned,),
+    "cache": (CacheLooked,),
+    "cudagraphs": (GraphRecorded,),
+}
+
+
+def log_subscriber() -> Subscriber | None:
+    """A subscriber for the topics of DYNACOMPILE_LOGS, or None where it is unset. Raises ConfigError for an unknown topic."""
+    chosen = log_topics()
+    if not chosen:
+        return None
+    for topic in chosen - {"all"}:
+        if topic not in TOPICS:
+            raise ConfigError(f"unknown topic {topic!r} in DYNACOMPILE_LOGS: {nearest(topic, [*TOPICS, 'all'])}")
+    wanted = tuple(t for name, types in TOPICS.items() if name in chosen or "all" in chosen for t in types)
+    logger = logging.getLogger("dynacompile")
+    logger.setLevel(logging.INFO)
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("[dynacompile] %(message)s"))
+        logger.addHandler(handler)
+
+    def log(event: Event) -> None:
+        if isinstance(event, wanted):
+            logger.info(line(event))
+
+    return log
+
+
+def line(event: Event) -> str:
+    """One readable text for an event; several lines where there are several facts."""
+    who = f"{event.region}[{event.bucket}]" if event.region else ""
+    match event:
+        case Recompiled():
+            failed = "".join(f"\n    {f}" for f in event.failed)
+            return f"recompile {who} {event.frame}, entry {event.entries} of {event.limit}, {event.seconds:.2f} s, because{failed}\n    to prevent it: {event.override}"
+        case LimitHit():
+            return f"limit {who} {event.frame} has its {event.limit} entries and runs eagerly; the guard that keeps failing: {event.guard}; to allow more: {event.override}"
+        case GraphBroke():
+            return f"graph break {who} [{event.code}] {event.reason}\n    at {event.site}" + (f"\n    hint: {event.hint}" if event.hint else "")
+        case FrameSkipped():
+            return f"skip {who} {event.site}: {event.reason}"
+        case GuardFailed():
+            return f"guard {who} {event.kind} {event.source}: {event.was} -> {event.now}"
+        case Compiled():
+            return f"compiled {who} {event.frame}: graph {event.graph}, {event.ops} ops, {event.guards} guards, {event.seconds:.2f} s"
+        case StageFinished():
+            facts = ", ".join(f"{name} {value}" for name, value in event.facts)
+            return f"stage {who} {event.stage} {event.seconds * 1e3:.1f} ms" + (f" ({facts})" if facts else "")
+        case FusionDecided():
+            return f"{'fused' if event.fused else 'not fused'} {event.kernel}: {', '.join(event.members)}, saves {event.bytes_saved} bytes {event.reason}"
+        case KernelTuned():
+            return f"tuned {event.kernel}: {event.winner} of " + ", ".join(f"{name} {us:.1f} us" for name, us in event.candidates)
+        case CacheLooked():
+            return f"cache {event.tier} {event.key} {'hit' if event.hit else 'miss'}"
+        case GraphRecorded():
+            return f"CUDA graph {who} {'recorded' if event.recorded else 'not recorded'} {event.reason}"
+        case _:
+            return f"{type(event).__name__} {who}"

@@ -1,0 +1,79 @@
+"""The compiler on one page: a frame becomes an entry, a graph becomes an artifact.
+
+    frame -> capture -> Captured -> guards + graph
+    graph -> differentiate -> ForwardBackward -> (forward, and backward on its first use:)
+             lower -> LoopProgram -> schedule -> Schedule -> generate -> Sources -> build -> Module -> link -> Program
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch.fx
+
+from dynacompile.autograd import differentiate
+from dynacompile.build import build
+from dynacompile.capture import capture_frame
+from dynacompile.codegen import generate
+from dynacompile.codegen.reference import run_kernel
+from dynacompile.env import Env
+from dynacompile.events import StageFinished
+from dynacompile.guards.program import compile_gather, compile_guards
+from dynacompile.ir.captured import Captured
+from dynacompile.ir.graphs import ForwardBackward
+from dynacompile.lower import lower
+from dynacompile.runtime import differentiable, link, record
+from dynacompile.schedule import schedule
+
+T = TypeVar("T")
+GraphCall = Callable[..., tuple]  # flat graph inputs -> flat graph outputs
+
+
+def compile_frame(frame: Any, make_call: Callable[[Captured, Env], GraphCall], env: Env) -> tuple[Captured, Any, Any]:
+    """The captured frame, its residual code bound to the compiled graph, and its guard program.
+
+    frame: the hook's view of the call (code, function, slots, closure, globals, builtins). make_call: what the backend does with the graph.
+    Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks.
+    """
+    captured = stage("capture", env, capture_frame, frame, env)
+    code = captured.code
+    if captured.graph is not None:
+        gather = compile_gather(captured.roots, [i.source for i in captured.inputs], make_call(captured, env))
+        code = captured.bind(gather)
+    return captured, code, stage("guards", env, compile_guards, captured.guards)
+
+
+def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
+    """A torch-level graph as a native callable that autograd can differentiate."""
+    pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
+    forward = compile_program(pair.forward, env)
+    return differentiable(forward, lambda: compile_program(pair.backward, env), pair.contract)
+
+
+def compile_program(graph: torch.fx.GraphModule, env: Env) -> GraphCall:
+    """A functional ATen graph as a native program of kernel launches and extern calls."""
+    program = stage("lower", env, lower, graph, env)
+    plan = stage("schedule", env, schedule, program, env)
+    sources = stage("generate", env, generate, plan, env)
+    module = stage("build", env, build, sources, env)
+    linked = stage("link", env, link, module, env, run_kernel)
+    return record(linked, plan, env) if env.config.cudagraphs else linked
+
+
+def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
+    """The `aot_eager` backend: differentiated ahead of time, run op by op."""
+    pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
+    return differentiable(pair.forward.forward, lambda: pair.backward.forward, pair.contract)  # type: ignore[union-attr]
+
+
+def stage(name: str, env: Env, run: Callable[..., T], *args: Any) -> T:
+    """Runs one stage: times it, verifies what it hands on, and reports it."""
+    start = time.perf_counter()
+    result = run(*args)
+    if env.config.verify and hasattr(result, "verify"):
+        result.verify()
+    facts = result.facts() if callable(getattr(result, "facts", None)) else getattr(result, "facts", {})
+    env.emit(StageFinished(region=env.region, bucket=env.bucket, stage=name, seconds=time.perf_counter() - start, facts=tuple(dict(facts).items())))
+    return result

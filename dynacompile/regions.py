@@ -1,0 +1,136 @@
+"""Regions, and what happens when the hook meets a frame in one that no entry serves.
+
+A region is a native callable around the user's function. Its `RegionInfo` holds the options and the bucket of entries.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from dynacompile import backends, native
+from dynacompile.config import CompileConfig
+from dynacompile.env import Env, cache_dir
+from dynacompile.errors import RecompileLimitError, Unsupported
+from dynacompile.events import Compiled, FrameSkipped, GraphBroke, LimitHit, Recompiled
+from dynacompile.guards.program import failures
+from dynacompile.ir.captured import Captured
+from dynacompile.markers import DISABLED
+from dynacompile.pipeline import compile_frame
+from dynacompile.session import SESSION
+
+@dataclass(eq=False)
+class RegionInfo:
+    """One compile: its options, its bucket, and what it has warned about."""
+
+    name: str
+    config: CompileConfig
+    bucket: int
+    warned: set[CodeType] = field(default_factory=set)
+
+    def override(self, option: str) -> str:
+        """Valid config that sets `option` for this region."""
+        return f"compile.modules={{{self.name}: {{{option}}}}}"
+
+
+@dataclass(frozen=True)
+class EntryInfo:
+    """What the compiler knows of an entry: for explanations, never for running it."""
+
+    captured: Captured
+    region: str
+    bucket: int
+    seconds: float
+    graph: int
+
+
+def make_region(fn: Callable[..., Any], config: CompileConfig, owner: object, name: str) -> Any:
+    """A native callable that runs `fn` with compiled frames; `fn` itself where the native core does not work here."""
+    if not SESSION.start():
+        return fn
+    info = RegionInfo(name=name, config=config, bucket=SESSION.bucket(config.isolate_recompiles, owner))
+    core = native.core()
+    state = core.RegionState(info.bucket, config.fallback == "default", config.recompile_limit, config.accumulated_recompile_limit, name, info)
+    return core.Region(fn, on_miss, state)
+
+
+def on_miss(frame: Any, state: Any) -> Any:
+    """Called by the hook for a frame of a region that no entry serves. Gives an Entry, or says how the frame is to run."""
+    core, info = native.core(), state.owner
+    code = frame.code
+    function = frame.function
+    if function is not None and getattr(function, DISABLED, None) is not None:
+        return core.SKIP_RECURSIVE
+    if getattr(function, "_torchdynamo_disable", False):
+        return core.SKIP_RECURSIVE
+    with SESSION.lock:
+        SESSION.codes.add(code)
+        existing = core.entries(code)
+        own = [entry for bucket, entry in existing if bucket == info.bucket]
+        if len(own) >= info.config.recompile_limit or len(existing) >= info.config.accumulated_recompile_limit:
+            return over_limit(frame, info, own or [entry for _, entry in existing])
+        if own and info.config.error_on_recompile:
+            raise RecompileLimitError(f"{frame_name(code)} needs another entry, and error_on_recompile is set: {'; '.join(nearest_failures(frame, own))}")
+        return new_entry(frame, info, own)
+
+
+def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
+    """Compiles the frame."""
+    core, code = native.core(), frame.code
+    env = Env(config=info.config, emit=SESSION.bus.emit, region=info.name, bucket=info.bucket, cache=cache_dir())
+    start = time.perf_counter()
+    failed = nearest_failures(frame, own) if own else ()
+    try:
+        captured, bound, guards = compile_frame(frame, backends.resolve(info.config.backend), env)
+    except Unsupported as reason:
+        if info.config.fullgraph:
+            raise
+        SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=reason.site or frame_name(code), reason=f"[{reason.code}] {reason.reason}"))
+        return core.SKIP
+    seconds = time.perf_counter() - start
+    if captured.break_ is not None:
+        report_break(captured, info)
+    graph = SESSION.next_graph()
+    entry = core.Entry(bound, guards, EntryInfo(captured, info.name, info.bucket, seconds, graph), captured.whole)
+    ops = sum(n.op.startswith("call") for n in captured.graph.graph.nodes) if captured.graph is not None else 0
+    SESSION.bus.emit(Compiled(region=info.name, bucket=info.bucket, frame=frame_name(code), graph=graph, ops=ops, guards=len(captured.guards), kernels=0, seconds=seconds))
+    if own:
+        SESSION.bus.emit(Recompiled(region=info.name, bucket=info.bucket, frame=frame_name(code), entries=len(own) + 1, limit=info.config.recompile_limit, failed=failed,
+                                    site=str(captured.site), seconds=seconds, override=info.override(f"recompile_limit: {info.config.recompile_limit * 2}")))
+    return entry
+
+
+def report_break(captured: Captured, info: RegionInfo) -> None:
+    b = captured.break_
+    assert b is not None
+    SESSION.bus.emit(GraphBroke(region=info.name, bucket=info.bucket, code=b.code, reason=b.reason, hint=b.hint, site=str(b.stack[-1]) if b.stack else str(captured.site)))
+
+
+def over_limit(frame: Any, info: RegionInfo, entries: list[Any]) -> Any:
+    """The bucket is full: this region runs the frame eagerly, says so once, or raises under fullgraph."""
+    failed = nearest_failures(frame, entries)
+    guard = failed[0] if failed else "unknown"
+    override = info.override(f"recompile_limit: {info.config.recompile_limit * 2}")
+    text = (f"{frame_name(frame.code)} in region {info.name!r} reached recompile_limit={info.config.recompile_limit} of bucket {info.bucket}; "
+            f"the guard that keeps failing: {guard}. This region runs it eagerly from now on. To allow more: {override}")
+    if info.config.fullgraph or info.config.error_on_recompile:
+        raise RecompileLimitError(text)
+    if frame.code not in info.warned:
+        info.warned.add(frame.code)
+        SESSION.bus.emit(LimitHit(region=info.name, bucket=info.bucket, frame=frame_name(frame.code), limit=info.config.recompile_limit, guard=guard, override=override))
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return native.core().RUN_ONCE
+
+
+def nearest_failures(frame: Any, entries: list[Any]) -> tuple[str, ...]:
+    """All failing guards, `source: old -> new`, of the entry that fails the fewest."""
+    explained = [tuple(f.text for f in failures(entry.info.captured.guards, frame)) for entry in entries]
+    return min(explained, key=len, default=())
+
+
+def frame_name(code: CodeType) -> str:
+    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"

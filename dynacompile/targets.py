@@ -1,0 +1,68 @@
+"""What can be compiled, and in which form it comes back: a function as a region, a module as a twin or in place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from dynacompile.config import CompileConfig
+from dynacompile.errors import ConfigError
+from dynacompile.regions import make_region
+
+
+def compile_function(fn: Callable[..., Any], config: CompileConfig) -> Any:
+    """A region around a Python function or bound method."""
+    if isinstance(fn, MethodType):
+        return MethodType(make_region(fn.__func__, config, fn.__func__, qualified(fn.__func__)), fn.__self__)
+    if isinstance(fn, (staticmethod, classmethod)):
+        return type(fn)(compile_function(fn.__func__, config))
+    if not isinstance(fn, FunctionType):
+        call = getattr(type(fn), "__call__", None)
+        if isinstance(fn, type) or not isinstance(call, FunctionType):
+            raise ConfigError(f"compile() takes a Python function, a method, an nn.Module or an object with a Python __call__, not {fn!r}")
+        return MethodType(make_region(call, config, type(fn), type(fn).__qualname__), fn)
+    return make_region(fn, config, fn, qualified(fn))
+
+
+def qualified(fn: FunctionType) -> str:
+    return fn.__qualname__.replace("<locals>.", "")
+
+
+def twin(module: torch.nn.Module, config: CompileConfig) -> torch.nn.Module:
+    """A module that shares `module`'s state (its `__dict__`) and differs in its call alone, which is compiled.
+
+    Its class is a subclass made for it, named as the original's; the compiled frames see the original as `self`.
+    """
+    cls = type(module)
+    region = make_region(torch.nn.Module._call_impl, config, cls, cls.__name__)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return region(module, *args, **kwargs)
+
+    namespace = {
+        "__call__": call, "__slots__": (), "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__,
+        "__reduce_ex__": lambda self, protocol: (twin, (module, config)),
+        "__deepcopy__": lambda self, memo: twin(copy.deepcopy(module, memo), config),
+    }
+    made = object.__new__(type(cls)(cls.__name__, (cls,), namespace))
+    object.__setattr__(made, "__dict__", module.__dict__)
+    return made
+
+
+def compile_in_place(module: torch.nn.Module, config: CompileConfig, name: str | None) -> torch.nn.Module:
+    """Puts a region in the slot that `nn.Module.__call__` looks at; state_dict, pickles and copies are not touched."""
+    region = make_region(torch.nn.Module._call_impl, config, type(module), name or type(module).__name__)
+    module._compiled_call_impl = MethodType(region, module)
+    return module
+
+
+def restore(module: torch.nn.Module) -> torch.nn.Module:
+    """Undoes `compile(module, inplace=True)`. Raises ConfigError for a module that is not compiled in place."""
+    if getattr(module, "_compiled_call_impl", None) is None:
+        raise ConfigError(f"{type(module).__name__} is not compiled in place, so there is nothing to restore; it needs compile(module, inplace=True) first")
+    module._compiled_call_impl = None
+    return module
