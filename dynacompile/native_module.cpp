@@ -1,0 +1,23 @@
+// The extension module: each stage with native code registers its own types and functions.
+#include <Python.h>
+
+bool init_frame(PyObject* module);
+bool init_guards(PyObject* module);
+// Weak until the runtime's sources are part of the build.
+__attribute__((weak)) bool init_runtime(PyObject* module);
+
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "dynacompile_native", "The native core of dynacompile.", -1, nullptr};
+
+PyMODINIT_FUNC PyInit_dynacompile_native(void) {
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "dynacompile_native works in the main interpreter only");
+        return nullptr;
+    }
+    PyObject* module = PyModule_Create(&definition);
+    if (!module) return nullptr;
+    if (!init_frame(module) || !init_guards(module) || (init_runtime && !init_runtime(module))) {
+        Py_DECREF(module);
+        return nullptr;
+    }
+    return module;
+}
