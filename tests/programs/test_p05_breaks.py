@@ -1,0 +1,128 @@
+"""Graph breaks: N breaks make N+1 graphs, and nothing runs twice."""
+
+import pytest
+import torch
+
+import dynacompile
+from tests.checking import check
+
+
+def prints(x):
+    y = x + 1
+    print("between")
+    return y * 2
+
+
+def item_branch(x):
+    y = x * 2
+    if y.sum().item() > 0:
+        return y + 1
+    return y - 1
+
+
+def tensor_branch(x):
+    y = x * 2
+    if y.sum() > 0:
+        return y + 1
+    return y - 1
+
+
+def explicit(x):
+    x = x.sin()
+    dynacompile.graph_break()
+    x = x.cos()
+    dynacompile.graph_break()
+    return x.tanh()
+
+
+@dynacompile.disable
+def left_alone(x):
+    return x * 3
+
+
+def calls_disabled(x):
+    y = x + 1
+    z = left_alone(y)
+    return z * 2 + y
+
+
+def in_loop(x):
+    for i in range(3):
+        x = x + i
+        print(i)
+    return x * 2
+
+
+def inner_break(x):
+    y = x * 3
+    print("inner")
+    return y + 1
+
+
+def in_callee(x):
+    return inner_break(x + 1) * 2
+
+
+def with_stack(x):
+    return x * 2 + float((x + 1).sum().item()) * x
+
+
+def to_numpy(x):
+    y = x * 2
+    n = y.detach().numpy().sum()
+    return y + float(n)
+
+
+def effects_around_break(items, x):
+    items.append(1)
+    y = x + 1
+    print(len(items))
+    items.append(2)
+    return y * len(items)
+
+
+def closure_over_break(x):
+    scale = 2
+
+    def inner(t):
+        return t * scale
+
+    y = inner(x)
+    print("scale", scale)
+    scale = 3
+    return inner(y)
+
+
+def arg():
+    return torch.linspace(-2, 3, 48).reshape(6, 8).requires_grad_()
+
+
+@pytest.mark.parametrize(
+    ("fn", "breaks"), [(prints, 1), (item_branch, 1), (tensor_branch, 1), (explicit, 2), (calls_disabled, 1), (in_loop, 3), (with_stack, 1), (to_numpy, 1), (closure_over_break, 1)]
+)
+def test_break(fn, breaks, capsys):
+    check(fn, arg(), graphs=breaks + 1, breaks=breaks)
+    capsys.readouterr()
+
+
+def test_both_sides_of_a_tensor_branch():
+    compiled = dynacompile.compile(tensor_branch)
+    for sign in (1.0, -1.0, 1.0, -1.0):
+        x = torch.ones(4) * sign
+        assert torch.equal(compiled(x), tensor_branch(x))
+
+
+def test_break_in_callee(capsys):
+    check(in_callee, arg(), graphs=None, breaks=2)
+    capsys.readouterr()
+
+
+def test_effects_happen_once(capsys):
+    check(effects_around_break, [], arg(), graphs=2, breaks=1, calls=1)
+    assert capsys.readouterr().out == "1\n1\n"
+
+
+def test_fullgraph_names_the_break():
+    with pytest.raises(dynacompile.exc.Unsupported, match="print") as error:
+        dynacompile.compile(prints, fullgraph=True)(arg())
+    assert __file__ in str(error.value)
