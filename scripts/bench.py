@@ -1,0 +1,188 @@
+"""Measures eager, torch.compile and dynacompile side by side, and writes the tables of docs/performance.md.
+
+    python scripts/bench.py                         # every workload of this machine's device
+    python scripts/bench.py --only "GPT*" --mode max-autotune
+    python scripts/bench.py --write                 # put the table into docs/performance.md
+
+Each system runs in its own process with empty caches. Times are medians after a warm-up; "compile" is the first step less a usual one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import math
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.workloads import WORKLOADS, Step, Workload  # noqa: E402  (the script runs from anywhere)
+
+SYSTEMS = ("eager", "torch.compile", "dynacompile")
+
+
+def compile_with(system: str, mode: str) -> Callable[[Any], Any]:
+    """The system's `compile`. It is imported here so that each worker pays for its own system only."""
+    if system == "eager":
+        return lambda fn: fn
+    if system == "torch.compile":
+        return lambda fn: torch.compile(fn, mode=None if mode == "default" else mode)
+    import dynacompile
+
+    dynacompile.compile(lambda x: x)  # loads the native core: a cost of the installation, not of a compile
+    return lambda fn: dynacompile.compile(fn, mode=mode)
+
+
+def worker(system: str, name: str, device: str, mode: str, seconds: float) -> dict[str, float]:
+    """Measures one workload under one system, in this process."""
+    torch.manual_seed(0)
+    step = WORKLOADS[name].build(device, compile_with(system, mode))
+    if device == "cuda":
+        torch.zeros(1, device=device) @ torch.zeros(1, device=device)
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = step()
+    finish(device)
+    first = time.perf_counter() - start
+    for _ in range(4):  # CUDA graphs and autotuning settle
+        step()
+    usual = median_seconds(step, device, seconds)
+    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0.0
+    return {"first": first, "step": usual, "check": float(result.double().abs().mean()), "peak": peak}
+
+
+def finish(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def median_seconds(step: Step, device: str, seconds: float) -> float:
+    """Median of batches of calls, each batch long enough for the clock and synchronised at its end."""
+    start = time.perf_counter()
+    step()
+    finish(device)
+    once = max(time.perf_counter() - start, 1e-7)
+    batch = max(1, min(1000, int(0.02 / once)))
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < 7 or (time.perf_counter() < end and len(times) < 200):
+        start = time.perf_counter()
+        for _ in range(batch):
+            step()
+        finish(device)
+        times.append((time.perf_counter() - start) / batch)
+    return statistics.median(times)
+
+
+def measure(system: str, workload: Workload, device: str, mode: str, seconds: float) -> dict[str, float] | str:
+    """Runs one worker with empty caches; its figures, or the last line of its error."""
+    with tempfile.TemporaryDirectory() as caches:
+        env = dict(os.environ, TORCHINDUCTOR_CACHE_DIR=f"{caches}/inductor", TRITON_CACHE_DIR=f"{caches}/triton", DYNACOMPILE_CACHE_DIR=f"{caches}/ours")
+        command = [sys.executable, __file__, "--worker", system, "--only", workload.name, "--device", device, "--mode", mode, "--seconds", str(seconds)]
+        run = subprocess.run(command, env=env, capture_output=True, text=True)
+    if run.returncode:
+        return (run.stderr.strip().splitlines() or ["no output"])[-1][:160]
+    return json.loads(run.stdout.strip().splitlines()[-1])
+
+
+def in_units(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+def rows_of(chosen: list[Workload], device: str, mode: str, seconds: float) -> list[dict[str, Any]]:
+    rows = []
+    for workload in chosen:
+        figures = {system: measure(system, workload, device, mode, seconds) for system in SYSTEMS}
+        rows.append({"workload": workload, "figures": figures})
+        print(f"{workload.name}: " + "; ".join(f"{s} {told(f)}" for s, f in figures.items()), file=sys.stderr, flush=True)
+    return rows
+
+
+def told(figures: dict[str, float] | str) -> str:
+    return figures if isinstance(figures, str) else f"{in_units(figures['step'])}, first {figures['first']:.2f} s"
+
+
+def table(rows: list[dict[str, Any]], copy_bandwidth: float) -> str:
+    """Markdown: times, ratios, compile seconds, agreement with eager."""
+    lines = ["| workload | eager | torch.compile | dynacompile | vs eager | vs torch.compile | compile s: torch.compile | dynacompile | ratio | agrees |", "|---|---|---|---|---|---|---|---|---|---|"]
+    gains: list[float] = []
+    for row in rows:
+        f = row["figures"]
+        eager, rival, ours = (f[s] for s in SYSTEMS)
+        if any(isinstance(v, str) for v in (eager, rival, ours)):
+            lines.append(f"| {row['workload'].name} | " + " | ".join(told(v) for v in (eager, rival, ours)) + " | | | | | | |")
+            continue
+        rival_compile, our_compile = rival["first"] - rival["step"], ours["first"] - ours["step"]
+        gains.append(rival["step"] / ours["step"])
+        agrees = math.isclose(ours["check"], eager["check"], rel_tol=2e-2 if "bf16" in row["workload"].name else 1e-3)
+        share = f" ({row['workload'].bytes / ours['step'] / copy_bandwidth:.0%} of copy)" if row["workload"].bytes and copy_bandwidth else ""
+        lines.append(f"| {row['workload'].name} | {in_units(eager['step'])} | {in_units(rival['step'])} | {in_units(ours['step'])}{share} | {eager['step'] / ours['step']:.2f}x | {gains[-1]:.2f}x "
+                     f"| {rival_compile:.2f} | {our_compile:.2f} | {our_compile / rival_compile:.2f} | {'yes' if agrees else 'NO'} |")
+    if gains:
+        lines.append(f"\nGeometric mean against torch.compile: {math.exp(statistics.fmean(map(math.log, gains))):.2f}x over {len(gains)} workloads.")
+    return "\n".join(lines)
+
+
+def copy_bandwidth(device: str) -> float:
+    """Bytes read plus written per second by a large device copy."""
+    if device != "cuda":
+        return 0.0
+    x = torch.empty(2**30, dtype=torch.uint8, device=device)
+    y = torch.empty_like(x)
+    return 2 * x.numel() / median_seconds(lambda: y.copy_(x), device, 0.5)
+
+
+def machine(device: str) -> str:
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{os.cpu_count()} CPU cores, {torch.get_num_threads()} threads"
+    return f"{name}; torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def write(title: str, text: str) -> None:
+    """Replaces the section `title` of docs/performance.md, or adds it."""
+    path = ROOT / "docs" / "performance.md"
+    old = path.read_text() if path.exists() else "# Performance\n"
+    section = f"## {title}\n\n{text}\n\n"
+    pattern = re.compile(rf"## {re.escape(title)}\n.*?(?=^## |\Z)", re.S | re.M)
+    path.write_text(pattern.sub(lambda m: section, old) if pattern.search(old) else old.rstrip() + "\n\n" + section)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="*", help="glob over workload names")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--mode", default="default")
+    parser.add_argument("--seconds", type=float, default=1.5, help="time spent on measuring each")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--worker", choices=SYSTEMS, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        print(json.dumps(worker(args.worker, args.only, args.device, args.mode, args.seconds)))
+        return
+    chosen = [w for w in WORKLOADS.values() if args.device in w.devices and fnmatch.fnmatch(w.name, args.only)]
+    if not chosen:
+        sys.exit(f"no workload matches {args.only!r}; there are: {', '.join(WORKLOADS)}")
+    bandwidth = copy_bandwidth(args.device)
+    rows = rows_of(chosen, args.device, args.mode, args.seconds)
+    about = f"`python scripts/bench.py --device {args.device} --mode {args.mode}` on {machine(args.device)}." + (f" A device copy moves {bandwidth / 1e12:.2f} TB/s." if bandwidth else "")
+    text = about + "\n\n" + table(rows, bandwidth)
+    print(text)
+    if args.write:
+        write(f"{args.device.upper()}, mode {args.mode}", text)
+
+
+if __name__ == "__main__":
+    main()
