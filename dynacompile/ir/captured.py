@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
@@ -136,3 +137,6 @@ class Captured:
         if self.break_:
             lines.append(f"  break [{self.break_.code}] {self.break_.reason}")
         return "\n".join(lines)
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.text().encode()).hexdigest()[:16]
