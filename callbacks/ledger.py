@@ -1,0 +1,119 @@
+"""What happened while compiling, counted from the compiler's events."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from dynacompile import events
+from dynacompile.events import Event
+
+Row = tuple[int, str, str, str]  # batch, event, region, what
+
+
+@dataclass
+class Ledger:
+    """Keeps the events of one fit. `batch` is the training batch that they fell into; `stream` takes each as a line of JSON."""
+
+    batch: int = 0
+    stream: IO[str] | None = None
+    seen: list[tuple[int, Event]] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        self.seen.append((self.batch, event))
+        if self.stream is not None:
+            self.stream.write(json.dumps({"batch": self.batch, **events.to_json(event)}) + "\n")
+            self.stream.flush()
+
+    def of(self, kind: type[Event]) -> Iterator[Event]:
+        return (event for _, event in self.seen if isinstance(event, kind))
+
+    def count(self, kind: type[Event]) -> int:
+        return sum(1 for _ in self.of(kind))
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds in the compiler's stages, backward graphs (compiled at their first use) included."""
+        return sum(event.seconds for event in self.of(events.StageFinished))
+
+    @property
+    def kernels(self) -> int:
+        return sum(dict(event.facts).get("launches", 0) for event in self.of(events.StageFinished) if event.stage == "schedule")
+
+    @property
+    def graphs(self) -> int:
+        """Entries that hold a graph; a frame without tensor work makes none."""
+        return sum(event.ops > 0 for event in self.of(events.Compiled))
+
+    @property
+    def recompiles(self) -> list[events.Recompiled]:
+        return list(self.of(events.Recompiled))
+
+    @property
+    def breaks(self) -> list[events.GraphBroke]:
+        return list(self.of(events.GraphBroke))
+
+    def metrics(self) -> dict[str, float]:
+        """The counts that go to the loggers, by name without prefix."""
+        looked = list(self.of(events.CacheLooked))
+        return {
+            "seconds": self.compile_seconds,
+            "entries": self.count(events.Compiled),
+            "graphs": self.graphs,
+            "kernels": self.kernels,
+            "graph_breaks": self.count(events.GraphBroke),
+            "recompiles": self.count(events.Recompiled),
+            "limits_hit": self.count(events.LimitHit),
+            "cache_hits": sum(event.hit for event in looked),
+            "cache_misses": sum(not event.hit for event in looked),
+        }
+
+    def per_region(self) -> dict[str, dict[str, float]]:
+        """Graphs, recompiles, breaks and seconds of each compiled function or module."""
+        table: dict[str, dict[str, float]] = {}
+        for _, event in self.seen:
+            counts = table.setdefault(event.region, defaultdict(float))
+            match event:
+                case events.Compiled():
+                    counts["graphs"] += event.ops > 0
+                case events.StageFinished():
+                    counts["seconds"] += event.seconds
+                case events.Recompiled():
+                    counts["recompiles"] += 1
+                case events.GraphBroke():
+                    counts["graph_breaks"] += 1
+        return {region: dict(counts) for region, counts in sorted(table.items()) if counts}
+
+    def rows(self) -> list[Row]:
+        """The events worth a table row."""
+        return [(batch, type(event).__name__, event.region, line) for batch, event in self.seen if (line := describe(event))]
+
+
+def describe(event: Event) -> str:
+    """One line on an event; empty for those that only a trace needs."""
+    match event:
+        case events.Compiled():
+            return f"graph {event.graph} of {event.frame}: {event.ops} ops, {event.guards} guards in {event.seconds:.2f} s"
+        case events.Recompiled():
+            return f"entry {event.entries} of {event.limit} for {event.frame}: {'; '.join(event.failed)}" + (f" (to prevent: {event.override})" if event.override else "")
+        case events.GraphBroke():
+            return f"[{event.code}] {event.reason} at {event.site}" + (f" (hint: {event.hint})" if event.hint else "")
+        case events.LimitHit():
+            return f"{event.frame} is at its limit of {event.limit}: {event.guard}" + (f" (to prevent: {event.override})" if event.override else "")
+        case events.FrameSkipped():
+            return f"{event.site} is left to Python: {event.reason}"
+        case events.GraphRecorded():
+            return "CUDA graph recorded" if event.recorded else f"no CUDA graph: {event.reason}"
+        case _:
+            return ""
+
+
+def open_trace(folder: Path) -> IO[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return open(folder / "compile_events.jsonl", "w", encoding="utf-8")
+
+

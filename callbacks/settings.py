@@ -1,0 +1,90 @@
+"""What the callback is told: which modules are compiled and how, and what is measured. The config group `compile` has the same keys."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from dynacompile.config import CompileConfig
+from dynacompile.errors import ConfigError, nearest
+
+CompileValues = Mapping[str, Any]
+WHOLE_NET: Mapping[str, CompileValues] = MappingProxyType({"net": {}})
+
+
+def setting(default: Any, doc: str) -> Any:
+    return field(default=default, metadata={"doc": doc})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileSettings:
+    """The callback's own settings, and `base`: the compile options that every module starts from.
+
+    `modules` maps a glob over dotted module names to the options that differ there (null: none differ). `*` stands for one name between
+    dots or a part of it, `**` for any number of names. A module that several globs match takes the options of all, later globs first.
+    """
+
+    enabled: bool = setting(True, "false: nothing is compiled; the eager step is measured all the same")
+    modules: Mapping[str, CompileValues | None] | None = setting(None, "glob over module names -> options that differ there; null: {net: {}}, the whole net in one")
+    measure_after: int = setting(10, "training batches before the step times are measured")
+    measure_steps: int = setting(5, "steps measured of each kind, eager and compiled; 0: no measurement")
+    trace: bool = setting(True, "write every event to compile_events.jsonl and a report to compile_report.html beside the logs")
+    base: CompileConfig = CompileConfig()
+
+    def __post_init__(self) -> None:
+        for name in ("measure_after", "measure_steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ConfigError(f"compile.{name} must be an int >= 0, not {value!r}")
+        if self.modules is not None and not isinstance(self.modules, Mapping):
+            raise ConfigError(f"compile.modules must map globs to options, for example {{net: {{}}}}, not {self.modules!r}")
+        for glob in self.overrides:
+            self.options(glob)
+
+    @classmethod
+    def own_names(cls) -> tuple[str, ...]:
+        return tuple(f.name for f in dataclasses.fields(cls) if f.name != "base")
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Every key of the config group `compile`."""
+        return (*cls.own_names(), *CompileConfig.names())
+
+    @classmethod
+    def of(cls, values: CompileValues) -> CompileSettings:
+        """Settings from the flat mapping of the config group; an unknown key is a ConfigError with the nearest name."""
+        for key in values:
+            if key not in cls.names():
+                raise ConfigError(f"unknown key compile.{key}: {nearest(key, cls.names())}")
+        own = {key: value for key, value in values.items() if key in cls.own_names()}
+        return cls(**own, base=CompileConfig.of({key: value for key, value in values.items() if key not in own}))
+
+    @property
+    def overrides(self) -> Mapping[str, CompileValues | None]:
+        return WHOLE_NET if self.modules is None else self.modules
+
+    def options(self, *globs: str) -> CompileConfig:
+        """The compile options of a module that `globs` match, in the order of `modules`."""
+        values = {name: getattr(self.base, name) for name in CompileConfig.names()}
+        for glob in globs:
+            given = self.overrides[glob] or {}
+            if not isinstance(given, Mapping):
+                raise ConfigError(f"compile.modules[{glob!r}] must map options to values, not {given!r}")
+            try:
+                CompileConfig.of(given)
+            except ConfigError as error:
+                raise ConfigError(f"compile.modules[{glob!r}]: {error}") from error
+            values |= {key: value for key, value in given.items() if value is not None or key == "dynamic"}
+        return CompileConfig.of(values)
+
+
+def call_arguments(config: CompileConfig) -> dict[str, Any]:
+    """The keyword arguments of `dynacompile.compile` that mean `config`; what equals the default is left out."""
+    named = ("backend", "mode", "fullgraph", "dynamic", "isolate_recompiles", "recompile_limit")
+    plain = CompileConfig()
+    changed = {name: getattr(config, name) for name in CompileConfig.names() if getattr(config, name) != getattr(plain, name)}
+    options = {name: value for name, value in changed.items() if name not in named}
+    return {name: changed[name] for name in named if name in changed} | ({"options": options} if options else {})

@@ -1,0 +1,47 @@
+"""Trains what conf/train.yaml composes: `python train.py compile=max_autotune model=mlp trainer.max_steps=100`."""
+
+from __future__ import annotations
+
+import sys
+
+import hydra
+import lightning as L
+import torch
+import wandb
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+import dynacompile
+from dynacompile.callbacks import DynamoCallback
+from dynacompile.callbacks.overrides import check_compile_overrides
+from dynacompile.errors import ConfigError
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="train")
+def main(cfg: DictConfig) -> dict[str, float]:
+    """One fit. Returns its losses and, under compile/, what compiling cost and brought."""
+    L.seed_everything(cfg.seed, workers=True, verbose=False)
+    torch.set_float32_matmul_precision(cfg.matmul_precision)
+    try:
+        callbacks = [instantiate(callback) for callback in cfg.callbacks.values()]
+        trainer = instantiate(cfg.trainer, callbacks=callbacks, logger=[instantiate(logger) for logger in cfg.logger.values()])
+        trainer.fit(instantiate(cfg.model), datamodule=instantiate(cfg.data))
+    except (ConfigError, InstantiationException) as error:
+        cause = error if isinstance(error, ConfigError) else error.__cause__
+        if not isinstance(cause, ConfigError):
+            raise
+        raise SystemExit(f"error: {cause}") from None
+    finally:
+        wandb.finish()
+        dynacompile.reset()
+    numbers = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    for callback in callbacks:
+        if isinstance(callback, DynamoCallback) and callback.outcome is not None:
+            numbers |= {f"compile/{name}": value for name, value in callback.outcome.metrics().items()}
+    return numbers
+
+
+if __name__ == "__main__":
+    check_compile_overrides(sys.argv[1:])
+    main()
