@@ -99,11 +99,11 @@ def describe(event: Event) -> str:
         case events.Compiled():
             return f"graph {event.graph} of {event.frame}: {event.ops} ops, {event.guards} guards in {event.seconds:.2f} s"
         case events.Recompiled():
-            return f"entry {event.entries} of {event.limit} for {event.frame}: {'; '.join(event.failed)}" + (f" (to prevent: {event.override})" if event.override else "")
+            return f"entry {event.entries} of {event.limit} for {event.frame}: {'; '.join(event.failed)}{advice('to prevent', event.override)}"
         case events.GraphBroke():
-            return f"[{event.code}] {event.reason} at {event.site}" + (f" (hint: {event.hint})" if event.hint else "")
+            return f"[{event.code}] {event.reason} at {event.site}{advice('hint', event.hint)}"
         case events.LimitHit():
-            return f"{event.frame} is at its limit of {event.limit}: {event.guard}" + (f" (to prevent: {event.override})" if event.override else "")
+            return f"{event.frame} is at its limit of {event.limit}: {event.guard}{advice('to prevent', event.override)}"
         case events.FrameSkipped():
             return f"{event.site} is left to Python: {event.reason}"
         case events.GraphRecorded():
@@ -112,8 +112,10 @@ def describe(event: Event) -> str:
             return ""
 
 
+def advice(kind: str, text: str) -> str:
+    return f" ({kind}: {text})" if text else ""
+
+
 def open_trace(folder: Path) -> IO[str]:
     folder.mkdir(parents=True, exist_ok=True)
     return open(folder / "compile_events.jsonl", "w", encoding="utf-8")
-
-

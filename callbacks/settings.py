@@ -28,7 +28,7 @@ class CompileSettings:
     """
 
     enabled: bool = setting(True, "false: nothing is compiled; the eager step is measured all the same")
-    modules: Mapping[str, CompileValues | None] | None = setting(None, "glob over module names -> options that differ there; null: {net: {}}, the whole net in one")
+    modules: Mapping[str, CompileValues | None] | None = setting(None, "module glob -> options that differ there; null: {net: {}}")
     measure_after: int = setting(10, "training batches before the step times are measured")
     measure_steps: int = setting(5, "steps measured of each kind, eager and compiled; 0: no measurement")
     trace: bool = setting(True, "write every event to compile_events.jsonl and a report to compile_report.html beside the logs")

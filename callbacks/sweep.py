@@ -13,6 +13,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 Numbers = Mapping[str, float]
 
@@ -45,10 +46,10 @@ class Run:
 def comparison(runs: Sequence[Run]) -> Table:
     """One column a run, headed by the overrides that not all runs share; a number that a run does not have is a dash."""
     shared = set.intersection(*({*run.overrides} for run in runs)) if len(runs) > 1 else set()
-    table = Table(title=f"comparison of {len(runs)} runs" + (f" ({' '.join(sorted(shared))})" if shared else ""), title_justify="left")
+    table = Table(title=f"comparison of {len(runs)} runs" + (f", all with {' '.join(sorted(shared))}" if shared else ""), title_justify="left")
     table.add_column("")
     for run in runs:
-        table.add_column("\n".join(o for o in run.overrides if o not in shared) or "defaults", justify="right", overflow="fold")
+        table.add_column(Text("\n".join(o for o in run.overrides if o not in shared) or "defaults"), justify="right", overflow="fold")
     table.add_row("finished", *("yes" if run.numbers else "failed" for run in runs))
     for heading, key, shape in ROWS:
         table.add_row(heading, *(shape.format(run.numbers[key]) if key in run.numbers else "-" for run in runs))

@@ -1,0 +1,56 @@
+# Each target does all set-up that it needs on a fresh machine, and is safe to repeat.
+#   make train ARGS="compile=max_autotune"    make test    make fast    make lint
+
+PYTHON ?= python3
+ARGS ?=
+PYTEST_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+NATIVE_SOURCES := $(wildcard dynacompile/*.cpp dynacompile/*/*.cpp dynacompile/*/*.h dynacompile/*.h)
+
+.PHONY: train test fast lint conf setup clean
+.DELETE_ON_ERROR:
+
+train: setup
+	$(BIN)/python train.py $(ARGS)
+
+test: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+
+fast: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" $(PYTEST_ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+conf: setup
+	$(BIN)/python scripts/write_conf.py
+
+setup: $(VENV)/.native
+
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# torch first, by itself: the rest then resolves against the build that is there.
+$(VENV)/.torch: $(VENV)/.created
+	@echo "installing torch into $(VENV) (minutes, once)"
+	$(PIP) install "torch>=2.11,<2.14"
+	@touch $@
+
+# Nothing may build in an isolated environment, which would fetch a torch of its own.
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml
+	@echo "installing dynacompile and what it needs into $(VENV)"
+	$(PIP) install "setuptools>=77" wheel
+	$(PIP) install --no-build-isolation --editable ".[train,dev]"
+	@touch $@
+
+$(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)
+	$(BIN)/python -c "from dynacompile import native; native.core()"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
