@@ -1,0 +1,102 @@
+// Shared nouns of the frame stage: entries, what a code object remembers, regions, and the thread's state.
+#pragma once
+#include "frame_compat.h"
+
+#include <cstdint>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+namespace dynacompile {
+
+// One compiled version of a code object. guards: a GuardProgram.
+struct Entry {
+    PyObject_HEAD
+    PyCodeObject* code;
+    PyObject* guards;
+    PyObject* info;
+    Py_ssize_t hits;
+    char whole;  // no user Python runs after its graph: the hook is off while it runs
+};
+
+// Options of one compile, shared by the calls of its region and met by every frame below.
+struct RegionState {
+    PyObject_HEAD
+    long bucket;
+    char fallback;  // look into the default bucket too
+    long limit;
+    long accumulated_limit;
+    PyObject* name;
+    PyObject* owner;
+    std::unordered_set<uint64_t>* full;  // serials of the code objects that this region runs eagerly, its bucket being at the limit
+};
+
+enum class Mark : uint8_t { eligible, skip, skip_recursive };
+
+struct Bucket {
+    long id;
+    std::vector<Entry*> entries;  // most recently used first
+};
+
+// What a code object remembers, in its co_extra.
+struct Extra {
+    uint64_t serial;
+    uint64_t changes = 0;  // counts additions and removals, so that a lookup notices them
+    Mark mark;
+    std::vector<Bucket> buckets;  // sorted by id
+    Extra *before, *after;        // the list of all extras
+};
+
+constexpr long default_bucket = -1;
+
+// The region that this thread is in; on_miss is null where frames run plainly.
+struct Thread {
+    RegionState* state;
+    PyObject* on_miss;
+    bool compiling;
+};
+Thread& this_thread();
+
+// Sets the thread's region for a C++ scope and restores it.
+class RegionScope {
+  public:
+    RegionScope(RegionState* state, PyObject* on_miss) : thread_(this_thread()), saved_(thread_) {
+        thread_.state = state;
+        thread_.on_miss = on_miss;
+    }
+    ~RegionScope() { thread_ = saved_; }
+    void compiling() { thread_.compiling = true; }
+
+  private:
+    Thread& thread_;
+    Thread saved_;
+};
+
+// dispatch.cpp
+Extra* find_extra(PyCodeObject* code);
+Extra* need_extra(PyCodeObject* code);  // makes and classifies it; null with an error set
+Entry* lookup(Extra* extra, long bucket, Frame* frame);  // borrowed
+bool add_entry(PyCodeObject* original, long bucket, Entry* entry);
+Py_ssize_t count_entries(const Extra& extra, long bucket);
+Py_ssize_t count_entries(const Extra& extra);
+PyObject* bucket_entries(const Extra& extra, long bucket);  // new tuple
+void drop_bucket(long bucket);
+extern PyTypeObject* entry_type;
+bool init_dispatch(PyObject* module);
+
+// hook.cpp
+void hook_enter(_PyFrameEvalFunction* previous);
+void hook_leave(_PyFrameEvalFunction previous);
+
+// proxy.cpp
+PyObject* new_proxy(Frame* frame, Extra* extra, const RegionState* state);
+void end_proxy(PyObject* proxy);
+bool proxy_frame(PyObject* object, Frame** frame);  // false: not a proxy, or one that is over
+const char* limit_reached(const Extra& extra, const RegionState& state);
+extern PyObject *answer_null, *answer_skip, *answer_skip_recursive, *answer_run_once;
+bool init_proxy(PyObject* module);
+
+// region.cpp
+bool init_region(PyObject* module);
+
+}  // namespace dynacompile

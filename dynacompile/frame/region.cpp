@@ -1,0 +1,269 @@
+// Region: a native callable around a Python function, in whose dynamic extent the hook is on. RegionState: its options.
+#include "hook.h"
+
+#include <structmember.h>
+
+#include <unordered_map>
+
+namespace dynacompile {
+namespace {
+
+struct Region {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject* function;
+    PyObject* on_miss;  // null: the hook is off in this region
+    RegionState* state;
+    PyObject* dict;
+    PyObject* weakrefs;
+};
+
+PyTypeObject* region_type;
+PyTypeObject* state_type;
+std::unordered_map<long, int>* states_of_bucket;
+
+// --- RegionState ---
+
+PyObject* state_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+    static const char* names[] = {"bucket", "fallback", "limit", "accumulated_limit", "name", "owner", nullptr};
+    long bucket = default_bucket, limit = 8, accumulated = 256;
+    int fallback = 1;
+    PyObject *name = nullptr, *owner = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|lpllUO:RegionState", const_cast<char**>(names), &bucket, &fallback, &limit, &accumulated, &name, &owner)) return nullptr;
+    if (bucket < default_bucket || limit < 1 || accumulated < 1) {
+        PyErr_SetString(PyExc_ValueError, "RegionState: bucket must be -1 or more, limit and accumulated_limit 1 or more");
+        return nullptr;
+    }
+    RegionState* state = reinterpret_cast<RegionState*>(type->tp_alloc(type, 0));
+    if (!state) return nullptr;
+    state->bucket = bucket;
+    state->fallback = static_cast<char>(fallback);
+    state->limit = limit;
+    state->accumulated_limit = accumulated;
+    state->name = name ? Py_NewRef(name) : PyUnicode_FromString("");
+    state->owner = Py_NewRef(owner);
+    state->full = new std::unordered_set<uint64_t>();
+    ++(*states_of_bucket)[bucket];
+    return reinterpret_cast<PyObject*>(state);
+}
+
+int state_traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(reinterpret_cast<RegionState*>(self)->owner);
+    return 0;
+}
+
+int state_clear(PyObject* self) {
+    RegionState* state = reinterpret_cast<RegionState*>(self);
+    PyObject* owner = state->owner;
+    state->owner = Py_NewRef(Py_None);
+    Py_XDECREF(owner);
+    return 0;
+}
+
+void state_dealloc(PyObject* self) {
+    RegionState* state = reinterpret_cast<RegionState*>(self);
+    PyTypeObject* type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    long bucket = state->bucket;
+    Py_XDECREF(state->name);
+    Py_XDECREF(state->owner);
+    delete state->full;
+    type->tp_free(self);
+    Py_DECREF(type);
+    if (--(*states_of_bucket)[bucket] > 0) return;
+    states_of_bucket->erase(bucket);
+    if (bucket != default_bucket && !is_finalizing()) drop_bucket(bucket);
+}
+
+PyMemberDef state_members[] = {
+    {"bucket", T_LONG, offsetof(RegionState, bucket), READONLY, "id of the bucket that new entries go to; -1 is shared by all"},
+    {"fallback", T_BOOL, offsetof(RegionState, fallback), READONLY, "entries of bucket -1 are used too"},
+    {"limit", T_LONG, offsetof(RegionState, limit), READONLY, "entries per code object in this bucket"},
+    {"accumulated_limit", T_LONG, offsetof(RegionState, accumulated_limit), READONLY, "entries per code object over all buckets"},
+    {"name", T_OBJECT, offsetof(RegionState, name), READONLY, "what events call this region"},
+    {"owner", T_OBJECT, offsetof(RegionState, owner), 0, "any Python data"},
+    {nullptr},
+};
+
+PyType_Slot state_slots[] = {
+    {Py_tp_doc, const_cast<char*>("RegionState(bucket=-1, fallback=True, limit=8, accumulated_limit=256, name='', owner=None): options of one compile. The entries of an isolated bucket die with its last state.")},
+    {Py_tp_new, reinterpret_cast<void*>(state_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(state_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(state_traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(state_clear)},
+    {Py_tp_members, state_members},
+    {0, nullptr},
+};
+PyType_Spec state_spec = {"dynacompile_native.RegionState", sizeof(RegionState), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, state_slots};
+
+// --- Region ---
+
+PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+    Region* region = reinterpret_cast<Region*>(self);
+    if (this_thread().compiling) return PyObject_Vectorcall(region->function, args, nargsf, kwnames);
+    Py_INCREF(self);  // the call may drop the last reference to its own region
+    PyObject* result;
+    if (region->on_miss) {
+        _PyFrameEvalFunction previous;
+        hook_enter(&previous);
+        {
+            RegionScope scope(region->state, region->on_miss);
+            result = PyObject_Vectorcall(region->function, args, nargsf, kwnames);
+        }
+        hook_leave(previous);
+    } else {
+        RegionScope off(nullptr, nullptr);
+        result = PyObject_Vectorcall(region->function, args, nargsf, kwnames);
+    }
+    Py_DECREF(self);
+    return result;
+}
+
+PyObject* region_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+    static const char* names[] = {"function", "compile_frame", "state", nullptr};
+    PyObject *function, *on_miss = Py_None, *state = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OO:Region", const_cast<char**>(names), &function, &on_miss, &state)) return nullptr;
+    if (!PyCallable_Check(function) || (on_miss != Py_None && (!PyCallable_Check(on_miss) || !PyObject_TypeCheck(state, state_type)))) {
+        PyErr_SetString(PyExc_TypeError, "Region(function, compile_frame, state): two callables and a RegionState; or a callable alone, to run it with the hook off");
+        return nullptr;
+    }
+    Region* region = reinterpret_cast<Region*>(type->tp_alloc(type, 0));
+    if (!region) return nullptr;
+    region->call = region_call;
+    region->function = Py_NewRef(function);
+    if (on_miss != Py_None) {
+        region->on_miss = Py_NewRef(on_miss);
+        region->state = reinterpret_cast<RegionState*>(Py_NewRef(state));
+    }
+    return reinterpret_cast<PyObject*>(region);
+}
+
+int region_traverse(PyObject* self, visitproc visit, void* arg) {
+    Region* region = reinterpret_cast<Region*>(self);
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(region->function);
+    Py_VISIT(region->on_miss);
+    Py_VISIT(region->state);
+    Py_VISIT(region->dict);
+    return 0;
+}
+
+int region_clear(PyObject* self) {
+    Region* region = reinterpret_cast<Region*>(self);
+    PyObject* function = region->function;
+    region->function = Py_NewRef(Py_None);  // stays callable while a cycle is taken apart
+    Py_XDECREF(function);
+    Py_CLEAR(region->on_miss);
+    Py_CLEAR(region->state);
+    Py_CLEAR(region->dict);
+    return 0;
+}
+
+void region_dealloc(PyObject* self) {
+    Region* region = reinterpret_cast<Region*>(self);
+    PyTypeObject* type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (region->weakrefs) PyObject_ClearWeakRefs(self);
+    Py_XDECREF(region->function);
+    Py_XDECREF(region->on_miss);
+    Py_XDECREF(region->state);
+    Py_XDECREF(region->dict);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+PyObject* region_bind(PyObject* self, PyObject* object, PyObject*) {
+    return object && object != Py_None ? PyMethod_New(self, object) : Py_NewRef(self);
+}
+
+// An attribute that the region lacks is the function's.
+PyObject* region_getattro(PyObject* self, PyObject* name) {
+    PyObject* found = PyObject_GenericGetAttr(self, name);
+    if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+    PyErr_Clear();
+    return PyObject_GetAttr(reinterpret_cast<Region*>(self)->function, name);
+}
+
+// __doc__, __module__ and the like, which the type has too: the region's own dict first, then the function.
+PyObject* get_of_function(PyObject* self, void* name) {
+    Region* region = reinterpret_cast<Region*>(self);
+    if (region->dict) {
+        if (PyObject* own = PyDict_GetItemString(region->dict, static_cast<const char*>(name))) return Py_NewRef(own);
+    }
+    return PyObject_GetAttrString(region->function, static_cast<const char*>(name));
+}
+
+int set_own(PyObject* self, PyObject* value, void* name) {
+    PyObject* dict = PyObject_GenericGetDict(self, nullptr);
+    if (!dict) return -1;
+    int result = value ? PyDict_SetItemString(dict, static_cast<const char*>(name), value) : PyDict_DelItemString(dict, static_cast<const char*>(name));
+    Py_DECREF(dict);
+    return result;
+}
+
+PyObject* region_repr(PyObject* self) { return PyUnicode_FromFormat("<compiled %R>", reinterpret_cast<Region*>(self)->function); }
+
+// Pickles and copies as the function does: by its qualified name, under which a decorator put this region.
+PyObject* region_reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
+
+PyMethodDef region_methods[] = {{"__reduce__", region_reduce, METH_NOARGS, nullptr}, {nullptr}};
+
+PyMemberDef region_members[] = {
+    {"__wrapped__", T_OBJECT, offsetof(Region, function), READONLY, "the function that the region runs"},
+    {"state", T_OBJECT, offsetof(Region, state), READONLY, "its RegionState, or None where the hook is off"},
+    {"__dictoffset__", T_PYSSIZET, offsetof(Region, dict), READONLY},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Region, weakrefs), READONLY},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Region, call), READONLY},
+    {nullptr},
+};
+
+PyGetSetDef region_fields[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict},
+    {"__doc__", get_of_function, set_own, nullptr, const_cast<char*>("__doc__")},
+    {"__module__", get_of_function, set_own, nullptr, const_cast<char*>("__module__")},
+    {nullptr},
+};
+
+PyType_Slot region_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(region_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(region_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(region_traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(region_clear)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_descr_get, reinterpret_cast<void*>(region_bind)},
+    {Py_tp_getattro, reinterpret_cast<void*>(region_getattro)},
+    {Py_tp_repr, reinterpret_cast<void*>(region_repr)},
+    {Py_tp_methods, region_methods},
+    {Py_tp_members, region_members},
+    {Py_tp_getset, region_fields},
+    {0, nullptr},
+};
+PyType_Spec region_spec = {"dynacompile_native.Region", sizeof(Region), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, region_slots};
+
+PyObject* current_region(PyObject*, PyObject*) {
+    RegionState* state = this_thread().state;
+    return Py_NewRef(state ? reinterpret_cast<PyObject*>(state) : Py_None);
+}
+
+PyObject* is_compiling(PyObject*, PyObject*) { return PyBool_FromLong(this_thread().compiling); }
+
+PyMethodDef functions[] = {
+    {"current_region", current_region, METH_NOARGS, "The RegionState that this thread is in, or None."},
+    {"is_compiling_frame", is_compiling, METH_NOARGS, "Whether this thread is inside a region's compile_frame."},
+    {nullptr},
+};
+
+}  // namespace
+
+bool init_region(PyObject* module) {
+    states_of_bucket = new std::unordered_map<long, int>();
+    state_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&state_spec));
+    region_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&region_spec));
+    return state_type && region_type && PyModule_AddFunctions(module, functions) == 0 &&
+           PyModule_AddObjectRef(module, "RegionState", reinterpret_cast<PyObject*>(state_type)) == 0 &&
+           PyModule_AddObjectRef(module, "Region", reinterpret_cast<PyObject*>(region_type)) == 0;
+}
+
+}  // namespace dynacompile
