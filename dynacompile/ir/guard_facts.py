@@ -1,0 +1,147 @@
+"""Payloads of guards (`Guard.expected`), and how to read them off live objects. Capture makes them, the guard machine checks them.
+
+| kind             | expected                          | holds while                                                                    |
+|------------------|-----------------------------------|--------------------------------------------------------------------------------|
+| TENSOR_MATCH     | ir.captured.TensorFacts           | same type, dtype, device, requires_grad, sizes, strides; a plain strided tensor |
+| EQUALS           | an immutable constant             | same type and value, floats bit by bit                                         |
+| TYPE             | a type                            | type(x) is it                                                                  |
+| ID               | Identity, or the object           | x is that object, and it still lives                                           |
+| NONE             | -                                 | x is None                                                                      |
+| HASATTR          | Presence(name, present)           | the type or the instance dict has the name; `__getattr__` is not asked         |
+| DICT_KEYS        | tuple of constants                | a dict with these keys in this order                                           |
+| DICT_CONTAINS    | Presence(key, present)            | the dict has the key, or has not                                               |
+| LENGTH           | int                               | a builtin container of this length                                             |
+| FUNCTION         | FunctionFacts, or the function    | a Python function with this code and these globals                             |
+| MODULE           | ModuleFacts                       | class, training flag, registered names, hook counts, no own `forward`          |
+| DUPLICATE_INPUT  | another Source                    | both are one object                                                            |
+| NOT_ALIASED      | tuple of Sources                  | all are different objects (the guard's own source may be None)                 |
+| GLOBAL_STATE     | GlobalState (source None)         | the thread's modes are as they were                                            |
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch.nn.modules import module as nn_module
+from torch.overrides import _get_current_function_mode_stack
+
+from dynacompile.ir.captured import TensorFacts
+
+HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS = (
+    nn_module._global_forward_hooks,
+    nn_module._global_forward_pre_hooks,
+    nn_module._global_backward_hooks,
+    nn_module._global_backward_pre_hooks,
+)
+AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One object, not kept alive where it can be referred to weakly. text: how to call it in an explanation."""
+
+    get: Any = field(repr=False)  # () -> the object, or None when it is gone
+    text: str
+
+
+@dataclass(frozen=True)
+class Presence:
+    """A name or key that is there (or, present=False, is not)."""
+
+    name: Hashable
+    present: bool = True
+
+
+@dataclass(frozen=True)
+class FunctionFacts:
+    """code and globals of a Python function; its closure and defaults have sources, and guards, of their own."""
+
+    code: CodeType
+    globals: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ModuleFacts:
+    """An nn.Module by structure. hooks: sizes of HOOK_TABLES. own_forward: `forward` is set on the instance."""
+
+    type: type
+    training: bool
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
+    modules: tuple[str, ...]
+    hooks: tuple[int, ...]
+    own_forward: bool
+
+
+@dataclass(frozen=True)
+class GlobalState:
+    """What torch reads from thread and process state.
+
+    autocast: (enabled, dtype) per AUTOCAST_DEVICES, the dtype None where not enabled. function_modes: the torch-function modes themselves, outermost first.
+    torch_function: 0 enabled, 1 disabled for subclasses, 2 disabled. dispatch_modes: their number. module_hooks: number of hooks for all modules.
+    """
+
+    grad_mode: bool
+    inference_mode: bool
+    autocast: tuple[tuple[bool, torch.dtype | None], ...]
+    default_dtype: torch.dtype
+    deterministic: bool
+    torch_function: int
+    function_modes: tuple[object, ...]
+    dispatch_modes: int
+    functorch: bool
+    module_hooks: int
+
+
+def identity(value: object) -> Identity:
+    """The payload of an ID guard on `value`."""
+    text = f"{type(value).__name__} {getattr(value, '__qualname__', None) or getattr(value, '__name__', None) or ''}".strip() if isinstance(value, (type, FunctionType)) else type(value).__name__
+    try:
+        return Identity(weakref.ref(value), text)
+    except TypeError:
+        return Identity(lambda: value, text)
+
+
+def function_facts(function: FunctionType) -> FunctionFacts:
+    return FunctionFacts(function.__code__, function.__globals__)
+
+
+def module_facts(module: torch.nn.Module) -> ModuleFacts:
+    """Read from the instance dict alone: no descriptor or `__getattr__` runs."""
+    own = module.__dict__
+    return ModuleFacts(
+        type=type(module),
+        training=own["training"],
+        parameters=tuple(own["_parameters"]),
+        buffers=tuple(own["_buffers"]),
+        modules=tuple(own["_modules"]),
+        hooks=tuple(len(own[table]) for table in HOOK_TABLES),
+        own_forward="forward" in own,
+    )
+
+
+def tensor_facts(tensor: torch.Tensor) -> TensorFacts:
+    """All sizes and strides static."""
+    return TensorFacts(type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def global_state() -> GlobalState:
+    """The state now; to be taken before the capture enters modes of its own."""
+    return GlobalState(
+        grad_mode=torch.is_grad_enabled(),
+        inference_mode=torch.is_inference_mode_enabled(),
+        autocast=tuple((True, torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else (False, None) for d in AUTOCAST_DEVICES),
+        default_dtype=torch.get_default_dtype(),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        torch_function=0 if torch._C._is_torch_function_enabled() else 2 if torch._C._is_torch_function_all_disabled() else 1,
+        function_modes=tuple(_get_current_function_mode_stack()),
+        dispatch_modes=torch._C._len_torch_dispatch_stack(),
+        functorch=torch._C._functorch.peek_interpreter_stack() is not None,
+        module_hooks=sum(map(len, GLOBAL_HOOKS)),
+    )
