@@ -63,10 +63,12 @@ def same_random_numbers() -> Iterator[None]:
 def undisturbed(module: L.LightningModule) -> Iterator[None]:
     """Whatever steps run inside: random numbers, gradients, buffers and logged values are afterwards as they were before.
 
-    Parameters and optimizers change in no forward or backward. Other Python attributes that a step sets are not put back.
+    Gradients are None at the start. Parameters and optimizers change in no forward or backward. Other Python attributes that a step sets are not put back.
     """
     grads = [(parameter, parameter.grad) for parameter in module.parameters()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    for parameter, _ in grads:
+        parameter.grad = None  # so that nothing accumulates into the tensors that are put back
     shadowed = {name: module.__dict__.get(name) for name in ("log", "log_dict")}
     for name in shadowed:
         module.__dict__[name] = log_nothing

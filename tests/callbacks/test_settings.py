@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from dynacompile.callbacks.globs import pattern, resolve
+from dynacompile.callbacks.overrides import check_compile_overrides
+from dynacompile.callbacks.settings import CompileSettings, call_arguments
+from dynacompile.config import CompileConfig
+from dynacompile.errors import ConfigError
+
+
+def net() -> nn.Module:
+    root = nn.Module()
+    root.net = nn.Module()
+    root.net.blocks = nn.ModuleList(nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(3))
+    root.net.head = nn.Linear(2, 2)
+    return root
+
+
+def names(modules: dict) -> list[str]:
+    return [target.name for target in resolve(CompileSettings.of({"modules": modules}), net())]
+
+
+def test_default_is_the_whole_net():
+    assert [target.name for target in resolve(CompileSettings(), net())] == ["net"]
+
+
+@pytest.mark.parametrize(
+    ("glob", "expected"),
+    [
+        ("net.blocks.*", ["net.blocks.0", "net.blocks.1", "net.blocks.2"]),
+        ("net.blocks.1", ["net.blocks.1"]),
+        ("net.*", ["net.blocks", "net.head"]),
+        ("net.blocks.**", [f"net.blocks.{i}{rest}" for i in range(3) for rest in ("", ".0", ".1")]),
+        ("net.h*d", ["net.head"]),
+    ],
+)
+def test_glob_stays_within_a_part_unless_doubled(glob, expected):
+    assert names({glob: {}}) == expected
+
+
+def test_dots_and_brackets_in_a_glob_are_literal():
+    assert not pattern("net.head").fullmatch("netxhead")
+    assert not pattern("net.[h]ead").fullmatch("net.head")
+
+
+def test_later_globs_win_key_by_key_over_the_base():
+    settings = CompileSettings.of({"recompile_limit": 3, "modules": {"net.blocks.*": {"mode": "max-autotune", "fullgraph": True}, "net.blocks.1": {"mode": "reduce-overhead"}}})
+    found = {target.name: target.options for target in resolve(settings, net())}
+    assert found["net.blocks.0"] == CompileConfig(recompile_limit=3, mode="max-autotune", fullgraph=True)
+    assert found["net.blocks.1"] == CompileConfig(recompile_limit=3, mode="reduce-overhead", fullgraph=True)
+
+
+def test_null_for_a_glob_means_no_difference():
+    assert names({"net": None}) == ["net"]
+
+
+def test_an_unmatched_glob_names_the_nearest_globs():
+    with pytest.raises(ConfigError, match=r"no module matches 'net.blcks.\*': did you mean 'net.blocks.\*'"):
+        names({"net.blcks.*": {}})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"recompile_limt": 3}, "unknown key compile.recompile_limt: did you mean 'recompile_limit'"),
+        ({"modules": {"net": {"isolate_recompile": True}}}, r"compile.modules\['net'\]: unknown compile option 'isolate_recompile': did you mean 'isolate_recompiles'"),
+        ({"modules": {"net": {"mode": "max-autotun"}}}, r"compile.modules\['net'\]: unknown mode 'max-autotun': did you mean 'max-autotune'"),
+        ({"modules": {"net": "max-autotune"}}, r"compile.modules\['net'\] must map options to values"),
+        ({"modules": ["net"]}, "compile.modules must map globs to options"),
+        ({"mode": "fast"}, "unknown mode 'fast'"),
+        ({"measure_steps": -1}, "compile.measure_steps must be an int >= 0"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(values, message):
+    with pytest.raises(ConfigError, match=message):
+        CompileSettings.of(values)
+
+
+@pytest.mark.parametrize("config", [CompileConfig(), CompileConfig(mode="max-autotune", isolate_recompiles="class", fuse=False, threads=2, fallback="none")])
+def test_call_arguments_mean_the_config(config):
+    arguments = call_arguments(config)
+    options = arguments.pop("options", {})
+    assert CompileConfig.of({**arguments, **options}) == config
+    assert not set(options) & {"mode", "backend", "isolate_recompiles"}
+
+
+def test_command_line_keys_are_checked_before_hydra_sees_them():
+    check_compile_overrides(["-m", "compile=none,default", "compile.mode=default", 'compile.modules={net.blocks.*: {recompile_limit: 4}}', "trainer.max_steps=3", "+compile.fuse=true"])
+    with pytest.raises(SystemExit, match="unknown key compile.recompile_limt: did you mean 'recompile_limit'"):
+        check_compile_overrides(["compile.recompile_limt=3"])

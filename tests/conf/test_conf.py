@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from dynacompile import conf
+from dynacompile.callbacks import CompileSettings, DynamoCallback
+from dynacompile.callbacks.config_text import config_text, default_values
+from dynacompile.config import MODES
+
+FOLDER = conf.folder()
+GROUPS = {group: sorted(p.stem for p in (FOLDER / group).glob("*.yaml")) for group in ("compile", "model", "data", "trainer", "logger", "callbacks", "experiment")}
+
+
+def composed(*overrides: str):
+    with initialize_config_dir(version_base="1.3", config_dir=str(FOLDER)):
+        return compose("train", overrides=[*overrides, "output=out"])
+
+
+def test_default_compile_config_is_what_the_dataclasses_say():
+    assert (FOLDER / "compile" / "default.yaml").read_text() == config_text(), "run `make conf`"
+
+
+def test_the_group_has_the_keys_and_defaults_of_the_settings():
+    group = OmegaConf.to_container(composed().compile)
+    assert group == default_values()
+    assert tuple(group) == CompileSettings.names()
+    assert CompileSettings.of(group) == CompileSettings()
+
+
+@pytest.mark.parametrize("name", GROUPS["compile"])
+def test_each_compile_config_is_valid_settings(name):
+    settings = CompileSettings.of(composed(f"compile={name}").compile)
+    assert settings.enabled is (name != "none")
+
+
+def test_every_mode_has_a_config():
+    assert {CompileSettings.of(composed(f"compile={name}").compile).base.mode for name in GROUPS["compile"]} == set(MODES)
+    assert set(GROUPS["compile"]) == {"none", "debug", *(mode.replace("-", "_") for mode in MODES)}
+
+
+@pytest.mark.parametrize("override", [f"{group}={name}" for group, names in GROUPS.items() for name in names])
+def test_each_config_composes_and_resolves(override):
+    OmegaConf.to_container(composed(override), resolve=True)
+
+
+@pytest.mark.parametrize("name", GROUPS["model"])
+def test_each_model_is_made(name):
+    assert type(instantiate(composed(f"model={name}").model)).__name__ == "NextByte"
+
+
+def test_override_of_modules_reaches_the_callback_as_it_was_typed():
+    cfg = composed("compile.modules={net.blocks.*: {isolate_recompiles: true, recompile_limit: 4, mode: max-autotune}}")
+    callback = instantiate(cfg.callbacks.dynamo)
+    assert isinstance(callback, DynamoCallback)
+    assert dict(callback.settings.overrides["net.blocks.*"]) == {"isolate_recompiles": True, "recompile_limit": 4, "mode": "max-autotune"}
+
+
+def test_wandb_is_offline_unless_the_environment_says_otherwise(monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    assert composed().logger.wandb.mode == "offline"
+    monkeypatch.setenv("WANDB_MODE", "online")
+    assert composed().logger.wandb.mode == "online"
+
+
+def test_search_path_plugin_serves_a_users_own_app_without_torch(tmp_path):
+    (tmp_path / "own.yaml").write_text("defaults: [{compile: max_autotune}, _self_]\n")
+    script = "\n".join([
+        "import sys",
+        "from hydra import compose, initialize_config_dir",
+        f"with initialize_config_dir(version_base='1.3', config_dir={str(tmp_path)!r}):",
+        "    print(compose('own').compile.mode, 'torch' in sys.modules)",
+    ])
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["max-autotune", "False"]

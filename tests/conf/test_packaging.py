@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MAPPED = {"callbacks": "dynacompile.callbacks", "conf": "dynacompile.conf", "recipes": "dynacompile.recipes"}
+
+
+def importable_folders() -> set[str]:
+    """Packages by the folders that hold Python files, under the names that they install as."""
+    names = set()
+    for top in ("dynacompile", *MAPPED):
+        for path in (ROOT / top).rglob("*.py"):
+            parts = path.parent.relative_to(ROOT).parts
+            if "hydra_plugins" not in parts:
+                names.add(".".join((MAPPED.get(top, top), *parts[1:])))
+    return names | {"hydra_plugins", "hydra_plugins.dynacompile_searchpath"}
+
+
+def test_the_package_list_names_every_package():
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == importable_folders()
+
+
+def test_the_entry_point_is_there():
+    assert PROJECT["project"]["entry-points"]["torch_dynamo_backends"] == {"dynacompile": "dynacompile.interop:backend"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Built from a copy of the tracked files, so that nothing of the build is left in the checkout."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out), str(source)]
+    subprocess.run(command, check=True)
+    (made,) = out.glob("*.whl")
+    return made
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_code_configs_sources_and_templates(wheel):
+    held = set(zipfile.ZipFile(wheel).namelist())
+    for top in ("dynacompile", *MAPPED):
+        for path in (ROOT / top).rglob("*"):
+            if path.suffix in {".py", ".cpp", ".h", ".j2", ".yaml"} and "__pycache__" not in path.parts:
+                parts = path.relative_to(ROOT).parts
+                plugin = parts[:2] == ("conf", "hydra_plugins")
+                installed = "/".join(parts[1:] if plugin else (MAPPED.get(top, top).replace(".", "/"), *parts[1:]))
+                assert installed in held, installed
+    assert not [name for name in held if name.startswith(("tests/", "callbacks/", "conf/", "recipes/", "scripts/"))]
+
+
+@pytest.mark.slow
+def test_the_wheel_works_from_an_empty_folder(wheel, tmp_path):
+    """Imported from the unpacked wheel alone: nothing of the checkout is on the path."""
+    installed, empty = tmp_path / "installed", tmp_path / "empty"
+    zipfile.ZipFile(wheel).extractall(installed)
+    empty.mkdir()
+    script = "\n".join([
+        "import sys",
+        f"sys.path.insert(0, {str(installed)!r})",
+        "sys.meta_path[:] = [finder for finder in sys.meta_path if 'editable' not in getattr(finder, '__module__', '')]",
+        "import torch, dynacompile, dynacompile.conf, dynacompile.callbacks, dynacompile.recipes",
+        f"assert all(m.__file__.startswith({str(installed)!r}) for n, m in sys.modules.items() if n.split('.')[0] == 'dynacompile')",
+        "from dynacompile.callbacks.config_text import config_text",
+        "assert (dynacompile.conf.folder() / 'compile' / 'default.yaml').read_text() == config_text()",
+        "x = torch.randn(3, requires_grad=True)",
+        "compiled = dynacompile.compile(lambda x: (x * 2).relu().sum())",
+        "compiled(x).backward()",
+        "assert torch.equal(x.grad, 2.0 * (x > 0))",
+        "print('works')",
+    ])
+    done = subprocess.run([sys.executable, "-c", script], cwd=empty, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.strip().endswith("works"), done.stdout + done.stderr
