@@ -47,7 +47,7 @@ def test_corpus_without_source_says_so(tmp_path):
 
 def test_unigram_loss_is_the_entropy_where_both_texts_agree():
     text = np.frombuffer(b"aaab" * 50_000, dtype=np.uint8)
-    assert corpus.Corpus(text, text).unigram_loss() == pytest.approx(0.5623, abs=0.001)
+    assert corpus.Corpus(text, text).unigram_loss() == pytest.approx(0.5623, abs=0.002)
 
 
 def test_windows_are_shifted_by_one_and_cover_the_text():
