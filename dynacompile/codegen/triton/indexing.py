@@ -1,0 +1,124 @@
+"""Index expressions as Triton text over the linear variables of a tile.
+
+A tile dimension runs one linear variable over several axes. Where an access walks those axes as one (the usual case) it is rendered
+by the linear variable itself, so that Triton sees the contiguity and makes wide loads; else axes are taken apart by // and %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from dynacompile.ir.index import Atom, Div, Index, Mod, Var
+from dynacompile.ir.loops import Axis
+
+LIMIT = 2**31 - 2**17  # of what int32 arithmetic may reach, with room for a block past the end
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One dimension of the tile. name: its linear variable; axes: what it runs over, outer to inner."""
+
+    name: str
+    axes: tuple[Axis, ...]
+
+    @property
+    def size(self) -> int:
+        return prod(a.size for a in self.axes)
+
+    @property
+    def block(self) -> str:
+        return f"{self.name.upper()}BLOCK"
+
+
+@dataclass
+class Indexer:
+    """Renders indices; remembers, per dimension, the definitions of axis variables that the text uses."""
+
+    dims: tuple[Dim, ...]
+    values: Mapping[int, tuple[str, frozenset[str]]]  # SSA id -> (int64 text, dims) for indirect accesses
+    definitions: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def text(self, index: Index) -> tuple[str, frozenset[str]]:
+        """C-like text, and the names of the dimensions that it varies over."""
+        coefficients: dict[Var, int] = {}
+        parts: list[tuple[int, str]] = []
+        used: set[str] = set()
+        known = {a.var for d in self.dims for a in d.axes}
+        for monomial, coefficient in index.terms:
+            if len(monomial) == 1 and monomial[0] in known:
+                coefficients[monomial[0]] = coefficient  # type: ignore[index]
+                continue
+            factors = []
+            for factor in monomial:
+                text, dims = self.atom(factor)
+                factors.append(text)
+                used |= dims
+            parts.append((coefficient, " * ".join(factors)))
+        linear = []
+        for dim in self.dims:
+            for coefficient, name in self.walk(dim, coefficients):
+                linear.append((coefficient, name))
+                used.add(dim.name)
+        return sum_text(linear + parts, index.constant), frozenset(used)
+
+    def walk(self, dim: Dim, coefficients: Mapping[Var, int]) -> list[tuple[int, str]]:
+        """(stride, variable) for the longest runs of axes that the index walks as one."""
+        runs: list[tuple[int, str]] = []
+        end = len(dim.axes)
+        while end > 0:
+            inner = coefficients.get(dim.axes[end - 1].var, 0)
+            start = end - 1
+            if not inner:
+                end -= 1
+                continue
+            extent = dim.axes[start].size
+            while start > 0 and coefficients.get(dim.axes[start - 1].var, 0) == inner * extent:
+                start -= 1
+                extent *= dim.axes[start].size
+            runs.append((inner, self.run(dim, start, end)))
+            end = start
+        return runs[::-1]
+
+    def run(self, dim: Dim, start: int, end: int) -> str:
+        """The variable of axes[start:end] of `dim` walked as one."""
+        if start == 0 and end == len(dim.axes):
+            return dim.name
+        name = "_".join([dim.axes[start].var.name, *([dim.axes[end - 1].var.name] if end - start > 1 else [])])
+        inner = prod(a.size for a in dim.axes[end:])
+        text = dim.name if inner == 1 else f"{dim.name} // {inner}"
+        if start > 0:
+            text = f"{text if inner == 1 else f'({text})'} % {prod(a.size for a in dim.axes[start:end])}"
+        self.definitions.setdefault(dim.name, {})[name] = text
+        return name
+
+    def atom(self, atom: Atom) -> tuple[str, frozenset[str]]:
+        match atom:
+            case Var() if atom.name.startswith("%"):
+                return self.values[int(atom.name[1:])]
+            case Var():
+                return next((self.run(d, i, i + 1), frozenset((d.name,))) for d in self.dims for i, a in enumerate(d.axes) if a.var == atom)
+            case Div() | Mod():
+                text, dims = self.text(atom.numerator)
+                return f"(({text}) {'//' if isinstance(atom, Div) else '%'} {atom.divisor})", dims
+
+
+def sum_text(parts: list[tuple[int, str]], constant: int) -> str:
+    """Text of constant + the sum of coefficient * factor."""
+    text = ""
+    for coefficient, factor in parts:
+        size = abs(coefficient)
+        term = factor if size == 1 else f"{size} * {factor}"
+        sign = "-" if coefficient < 0 else "+"
+        text = f"{text} {sign} {term}" if text else (f"-{term}" if coefficient < 0 else term)
+    if constant or not text:
+        text = f"{text} {'-' if constant < 0 else '+'} {abs(constant)}" if text else str(constant)
+    return text
+
+
+def needs_int64(index: Index) -> bool:
+    """True where the part of `index` that int32 variables make may leave int32 (indirect values are int64 already)."""
+    direct = Index(((m, c) for m, c in index.terms if not any(v.name.startswith("%") for a in m for v in a.variables())), index.constant)
+    low, high = direct.bounds()
+    return low is None or high is None or low < -LIMIT or high > LIMIT

@@ -1,0 +1,63 @@
+"""Runs an emitted Triton module on CPU tensors through Triton's own interpreter: how its numbers are tested without a GPU.
+
+Triton reads TRITON_INTERPRET when it is imported, so this runs in a process of its own that sets it first:
+`TRITON_INTERPRET=1 python -m dynacompile.codegen.triton.interpret cases.pt results.pt`.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+LIBDEVICE = {
+    "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log, "log2": torch.log2, "log1p": torch.log1p, "rsqrt": torch.rsqrt,
+    "sin": torch.sin, "cos": torch.cos, "tanh": torch.tanh, "erf": torch.erf, "pow": torch.pow, "atan2": torch.atan2, "fmod": torch.fmod,
+    "trunc": torch.trunc, "rint": torch.round,
+}  # fmt: skip
+
+
+def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int], tensors: Sequence[torch.Tensor]) -> None:
+    """Runs function `entry` of module `text` over `tensors` (whole storages, one per param, written in place)."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        raise RuntimeError("TRITON_INTERPRET=1 must be set before Triton is imported")
+    name = f"<{entry}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    module: dict = {"__name__": entry}
+    exec(compile(text, name, "exec"), module)  # noqa: S102: our own text
+    if "libdevice" in module:
+        tl = module["tl"]
+        module["libdevice"] = SimpleNamespace(**{n: lift(f, tl) for n, f in LIBDEVICE.items()})
+    module[entry][grid](*tensors, **blocks)
+
+
+def lift(function: Callable, tl: object) -> Callable:
+    """A torch function as one on interpreter tensors."""
+
+    def lifted(*args):
+        handle = args[0].handle
+        arrays = np.broadcast_arrays(*(np.asarray(a.handle.data) for a in args))
+        result = function(*(torch.from_numpy(np.array(a)) for a in arrays)).numpy()
+        shape = [int(n) for n in result.shape]
+        kind = tl.block_type(args[0].type.scalar, shape) if shape else args[0].type.scalar  # type: ignore[attr-defined]
+        return tl.core.tensor(type(handle)(result, handle.dtype), kind)  # type: ignore[attr-defined]
+
+    return lifted
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs every case of a file made by torch.save: (text, entry, blocks, grid, tensors); saves the tensors after, or the error's text."""
+    results: list[object] = []
+    for text, entry, blocks, grid, tensors in torch.load(arguments[0], weights_only=True):
+        run(text, entry, blocks, tuple(grid), tensors)
+        results.append(tensors)
+    torch.save(results, arguments[1])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,215 @@
+"""How each row of ops.scalars reads in Triton, per family of dtypes, and the device functions that some rows call.
+
+Choices: what eager's CUDA kernels round exactly (division, square root, remainder) is rounded exactly here too, through the correctly
+rounded instructions or libdevice, which eager uses as well. Only the sigmoid's inner division is the fast one (2 ulp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from dynacompile.errors import Unsupported
+
+POINTERS: dict[torch.dtype, str] = {
+    torch.bool: "i1", torch.uint8: "u8", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
+    torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64",
+}  # fmt: skip
+VALUES: dict[torch.dtype, str] = {
+    torch.bool: "tl.int1", torch.uint8: "tl.uint8", torch.int8: "tl.int8", torch.int16: "tl.int16", torch.int32: "tl.int32", torch.int64: "tl.int64",
+    torch.float32: "tl.float32", torch.float64: "tl.float64",
+}  # fmt: skip
+BITS = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.int64: 64}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Templates over {0}, {1}, ... (atoms: names or literals), None where the family has no such op.
+
+    wide: the float64 form where it differs from `real`. infix: Python literals may stand for constant operands.
+    """
+
+    real: str | None
+    integer: str | None = None
+    boolean: str | None = None
+    wide: str | None = None
+    infix: bool = False
+
+
+def infix(sign: str, boolean: str | None = None) -> Row:
+    text = f"{{0}} {sign} {{1}}"
+    return Row(text, text, boolean, infix=True)
+
+
+def function(name: str) -> Row:
+    return Row(f"{name}({{0}})")
+
+
+ROWS: dict[str, Row] = {
+    "add": infix("+", "{0} | {1}"),
+    "sub": infix("-"),
+    "mul": infix("*", "{0} & {1}"),
+    "truediv": Row("tl.div_rn({0}, {1})", wide="{0} / {1}"),
+    "floordiv": Row("floor_divide({0}, {1})", "floor_divide_integer({0}, {1})"),
+    "mod": Row("remainder({0}, {1})", "remainder_integer({0}, {1})"),
+    "fmod": Row("libdevice.fmod({0}, {1})", "{0} % {1}"),
+    "neg": Row("{0} * -1.0", "-{0}"),  # Triton's unary minus is 0 - a, which loses the sign of zero
+    "abs": Row("tl.abs({0})", "tl.abs({0})", "{0}"),
+    "min": Row("tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "tl.minimum({0}, {1})", "{0} & {1}"),
+    "max": Row("tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "tl.maximum({0}, {1})", "{0} | {1}"),
+    "exp": function("libdevice.exp"),
+    "exp2": function("libdevice.exp2"),
+    "expm1": function("libdevice.expm1"),
+    "log": function("libdevice.log"),
+    "log2": function("libdevice.log2"),
+    "log1p": function("libdevice.log1p"),
+    "sqrt": Row("tl.sqrt_rn({0})", wide="tl.sqrt({0})"),
+    "rsqrt": Row("libdevice.rsqrt({0})"),
+    "sin": function("libdevice.sin"),
+    "cos": function("libdevice.cos"),
+    "tanh": function("libdevice.tanh"),
+    "sigmoid": Row("1.0 / (1.0 + libdevice.exp({0} * -1.0))"),
+    "erf": function("libdevice.erf"),
+    "pow": Row("libdevice.pow({0}, {1})"),
+    "atan2": Row("libdevice.atan2({0}, {1})"),
+    "floor": Row("tl.floor({0})", "{0}"),
+    "ceil": Row("tl.ceil({0})", "{0}"),
+    "trunc": Row("libdevice.trunc({0})", "{0}"),
+    "round": Row("libdevice.rint({0})", "{0}"),
+    "isnan": Row("{0} != {0}", "{0} != {0}", "{0} != {0}"),
+    "eq": infix("==", "{0} == {1}"),
+    "ne": infix("!=", "{0} != {1}"),
+    "lt": infix("<", "({0} == 0) & {1}"),
+    "le": infix("<=", "({0} == 0) | {1}"),
+    "and": Row(None, "{0} & {1}", "{0} & {1}"),
+    "or": Row(None, "{0} | {1}", "{0} | {1}"),
+    "xor": Row(None, "{0} ^ {1}", "{0} ^ {1}"),
+    "not": Row(None, "~{0}", "{0} == 0"),
+    "shl": Row(None, "shift_left({0}, {1}, {bits})"),
+    "shr": Row(None, "shift_right({0}, {1}, {bits})"),
+    "where": Row("tl.where({0}, {1}, {2})", "tl.where({0}, {1}, {2})", "tl.where({0}, {1}, {2})"),
+}
+
+DEVICE_FUNCTIONS: dict[str, str] = {
+    "floor_divide_integer": '''
+@triton.jit
+def floor_divide_integer(a, b):
+    quotient = a // b
+    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), quotient - 1, quotient)
+''',
+    "remainder_integer": '''
+@triton.jit
+def remainder_integer(a, b):
+    rest = a % b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+''',
+    "remainder": '''
+@triton.jit
+def remainder(a, b):
+    rest = libdevice.fmod(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+''',
+    "floor_divide": '''
+@triton.jit
+def floor_divide(a, b):
+    rest = libdevice.fmod(a, b)
+    quotient = (a - rest) / b
+    quotient = tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1.0, quotient)
+    whole = tl.floor(quotient)
+    whole = tl.where(quotient - whole > 0.5, whole + 1.0, whole)
+    whole = tl.where(quotient == 0, tl.where((a < 0) != (b < 0), -0.0, 0.0), whole)
+    return tl.where(b == 0, a / b, whole)
+''',
+    "shift_left": '''
+@triton.jit
+def shift_left(a, b, bits: tl.constexpr):
+    valid = (b >= 0) & (b < bits)
+    return tl.where(valid, a << tl.where(valid, b, 0), 0)
+''',
+    "shift_right": '''
+@triton.jit
+def shift_right(a, b, bits: tl.constexpr):
+    return a >> tl.where((b >= 0) & (b < bits), b, bits - 1)
+''',
+    "nan_max": '''
+@triton.jit
+def nan_max(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+''',
+    "nan_min": '''
+@triton.jit
+def nan_min(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+''',
+    "product": '''
+@triton.jit
+def product(a, b):
+    return a * b
+''',
+    "arg_max": '''
+@triton.jit
+def arg_max(a, i, b, j):
+    tie = (a == b) | ((a != a) & (b != b))
+    take = (b > a) | ((b != b) & (a == a)) | (tie & (j < i))
+    return tl.where(take, b, a), tl.where(take, j, i)
+''',
+    "arg_min": '''
+@triton.jit
+def arg_min(a, i, b, j):
+    tie = (a == b) | ((a != a) & (b != b))
+    take = (b < a) | ((b != b) & (a == a)) | (tie & (j < i))
+    return tl.where(take, b, a), tl.where(take, j, i)
+''',
+}
+
+
+def pointer(dtype: torch.dtype) -> str:
+    """Triton's name of a pointer to `dtype` in a signature, for example "*bf16"."""
+    return "*" + named(POINTERS, dtype)
+
+
+def value(dtype: torch.dtype) -> str:
+    """Triton's expression for a dtype that values are computed in."""
+    return named(VALUES, dtype)
+
+
+def named(names: dict[torch.dtype, str], dtype: torch.dtype) -> str:
+    if dtype not in names:
+        raise Unsupported("triton-dtype", f"no Triton kernel computes in {dtype}", "keep the op in eager, or cast to a supported dtype")
+    return names[dtype]
+
+
+def row(name: str, dtype: torch.dtype) -> tuple[str, bool]:
+    """The template of scalar op `name` on operands of `dtype`, and whether literals may stand in it."""
+    entry = ROWS[name]
+    if dtype == torch.bool:
+        text = entry.boolean
+    elif dtype.is_floating_point:
+        text = entry.wide if dtype == torch.float64 and entry.wide else entry.real
+    else:
+        text = entry.integer
+    if text is None:
+        raise Unsupported("triton-scalar", f"no Triton form of {name} on {dtype}")
+    return text, entry.infix and dtype != torch.bool
+
+
+def cast(text: str, source: torch.dtype, target: torch.dtype) -> str:
+    """`text` (of dtype source) in dtype target: floats truncate towards zero, bool tests != 0, small unsigned wrap as eager's do."""
+    if source == target:
+        return text
+    if target == torch.bool:
+        return f"{text} != 0"
+    if source.is_floating_point and target in BITS and BITS[target] < 32:
+        return f"{text}.to({'tl.int64' if target == torch.uint8 else 'tl.int32'}).to({value(target)})"
+    return f"{text}.to({value(target)})"
+
+
+def literal(number: float | int | bool, dtype: torch.dtype) -> str:
+    """A Python literal of `number` for a value of `dtype`."""
+    if dtype == torch.bool:
+        return str(bool(number))
+    if dtype.is_floating_point:
+        real = float(number)
+        return f'float("{real}")' if real != real or real in (float("inf"), float("-inf")) else repr(real)
+    return str(int(number))

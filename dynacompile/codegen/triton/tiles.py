@@ -1,0 +1,201 @@
+"""How a kernel's iteration space is cut into tiles, and the few candidates worth building, best guess first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from dynacompile.codegen.triton.indexing import Dim, needs_int64, LIMIT
+from dynacompile.ir.index import Index, Var
+from dynacompile.ir.loops import Access, Axis, Nest, levels
+from dynacompile.ir.schedule import Candidate, Kernel
+
+PROGRAMS = 132 * 4  # enough to fill the largest present GPU several times over
+LANES = 32
+REGISTERS = 96  # of a thread, for the values of a tile that live at once, in 4-byte words
+PERSISTENT = 16384  # longest row kept in registers
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """dims: of the tile, outer to inner, all parallel but "r". looped: r is walked in steps of its block, else one block covers it.
+
+    masked: dimensions whose size some candidate's block does not divide. wide: indices need int64. One grid per candidate.
+    """
+
+    dims: tuple[Dim, ...]
+    looped: bool
+    candidates: tuple[Candidate, ...]
+    grids: tuple[tuple[int, int, int], ...]
+    masked: frozenset[str]
+    wide: bool
+
+
+def choose_tiling(kernel: Kernel) -> Tiling:
+    nest = kernel.nest
+    if nest.r_axes:
+        dims: tuple[Dim, ...] = (Dim("x", nest.x_axes), Dim("r", nest.r_axes))
+        looped, candidates = reduction_candidates(kernel, *dims)
+    else:
+        dims, looped = pointwise_dims(kernel), False
+        candidates = transpose_candidates(*dims) if len(dims) == 2 else pointwise_candidates(kernel, dims[0])
+    masked = frozenset(d.name for d in dims if any(d.size % c.blocks[d.block] for c in candidates))
+    grids = tuple((prod(-(-d.size // c.blocks[d.block]) for d in dims if d.name != "r"), 1, 1) for c in candidates)
+    wide = any(d.size > LIMIT for d in dims) or any(needs_int64(i) for i in indices(nest))
+    return Tiling(dims, looped, candidates, grids, masked, wide)
+
+
+def indices(nest: Nest) -> Iterable[Index]:
+    for op in nest.body:
+        if isinstance(op.attr, Access):
+            yield op.attr.index
+        elif isinstance(op.attr, Index):
+            yield op.attr
+
+
+def power(n: int) -> int:
+    """The least power of two >= n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def clamp(n: int, low: int, high: int) -> int:
+    return max(low, min(n, high))
+
+
+def pointwise_dims(kernel: Kernel) -> tuple[Dim, ...]:
+    """One dimension over all axes; two where heavy accesses have their unit stride on different axes (a transpose)."""
+    axes = kernel.nest.x_axes
+    if len(axes) >= 2 and prod(a.size for a in axes) >= 4096:
+        weights = unit_strides(kernel, axes)
+        inner = axes[-1]
+        other = max(axes[:-1], key=lambda a: (weights.get(a.var, 0), a.size))
+        if weights.get(other.var, 0) and weights.get(inner.var, 0) and inner.size >= 8 and other.size >= 8:
+            rest = tuple(a for a in axes[:-1] if a != other)
+            return Dim("y", (*rest, other)), Dim("x", (inner,))
+    return (Dim("x", axes),)
+
+
+def unit_strides(kernel: Kernel, axes: tuple[Axis, ...]) -> dict[Var, int]:
+    """Bytes per point of the accesses that are contiguous along each axis and large enough to matter."""
+    sizes = {p.name: p.dtype.itemsize for p in kernel.params}
+    points = prod(a.size for a in axes)
+    weights: dict[Var, int] = {}
+    for access in (*kernel.nest.loads(), *kernel.nest.stores()):
+        strides = {a.var: access.index.stride(a.var) for a in axes}
+        touched = prod(a.size for a in axes if strides[a.var] != 0)
+        if touched * 4 < points:  # broadcast: served by the caches
+            continue
+        for v, stride in strides.items():
+            if stride == 1:
+                weights[v] = weights.get(v, 0) + sizes[access.buffer]
+    return weights
+
+
+def pointwise_candidates(kernel: Kernel, x: Dim) -> tuple[Candidate, ...]:
+    """Blocks of whole 16-byte vectors per thread; smaller ones where the kernel would not fill the GPU."""
+    smallest = min((p.dtype.itemsize for p in kernel.params), default=4)
+    vector = clamp(16 // smallest, 2, 8)
+    full = LANES * 4 * max(vector, 8)
+    block = clamp(power(-(-x.size // PROGRAMS)), min(128, power(x.size)), full)
+    first = Candidate({"XBLOCK": block}, warps_for(block, vector, 4))
+    others = [Candidate({"XBLOCK": b}, w) for b, w in ((block * 2, 8), (block * 4, 8), (block // 2, 4), (block, 8)) if LANES * w <= b <= 4096]
+    return unmasked((first, *others), ("XBLOCK", x.size))
+
+
+def transpose_candidates(y: Dim, x: Dim) -> tuple[Candidate, ...]:
+    sides = ((32, 64, 4), (64, 32, 4), (64, 64, 8), (32, 32, 4))
+    small = [Candidate({"YBLOCK": min(a, power(y.size)), "XBLOCK": min(b, power(x.size))}, w) for a, b, w in sides]
+    return unmasked(small, ("YBLOCK", y.size), ("XBLOCK", x.size))
+
+
+def reduction_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidate, ...]]:
+    weights = unit_strides(kernel, kernel.nest.axes)
+    along_x = sum(weights.get(a.var, 0) for a in x.axes)
+    along_r = sum(weights.get(a.var, 0) for a in r.axes)
+    if along_x > along_r and x.size >= 8:
+        return column_candidates(kernel, x, r)
+    return row_candidates(kernel, x, r)
+
+
+def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidate, ...]]:
+    """r contiguous: whole rows in registers where they fit and are needed again, else a loop."""
+    width = power(r.size)
+    passes, live = reuse(kernel.nest)
+    if width <= 1024 or (width <= PERSISTENT and passes > 1 and width * live // (LANES * 16) <= REGISTERS):
+        rows = clamp(1024 // width, 1, max(1, power(x.size // PROGRAMS + 1)))
+        options = []
+        for scale in (1, 2, 4):
+            tile = rows * scale * width
+            if scale > 1 and (tile * live // (LANES * 16) > REGISTERS or rows * scale > power(x.size)):
+                continue
+            options.append(Candidate({"XBLOCK": rows * scale, "RBLOCK": width}, row_warps(tile)))
+        options.append(Candidate({"XBLOCK": rows, "RBLOCK": width}, clamp(row_warps(rows * width) * 2, 1, 32)))
+        if options[0].warps > 1:
+            options.append(Candidate({"XBLOCK": rows, "RBLOCK": width}, options[0].warps // 2))
+        return False, unmasked(options, ("XBLOCK", x.size))
+    few = x.size < PROGRAMS
+    options = [Candidate({"XBLOCK": 1, "RBLOCK": b}, w) for b, w in (((4096, 16), (2048, 8), (8192, 32)) if few else ((2048, 8), (1024, 4), (4096, 16)))]
+    return True, tuple(Candidate({**c.blocks, "RBLOCK": min(c.blocks["RBLOCK"], width)}, c.warps) for c in options)
+
+
+def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidate, ...]]:
+    """x contiguous: a warp reads along x, the loop walks r."""
+    width = power(r.size)
+    passes, live = reuse(kernel.nest)
+    smallest = min((p.dtype.itemsize for p in kernel.params), default=4)
+    columns = clamp(min(128 // smallest, power(x.size // PROGRAMS + 1) * 4), 16, 128)
+    columns = min(columns, power(x.size))
+    if width * columns * live // (LANES * 8) <= REGISTERS and width <= 512:
+        options = [Candidate({"XBLOCK": columns, "RBLOCK": width}, row_warps(columns * width))]
+        options.append(Candidate({"XBLOCK": columns, "RBLOCK": width}, clamp(options[0].warps * 2, 1, 16)))
+        return False, unmasked(options, ("XBLOCK", x.size))
+    options = []
+    for scale, depth, warps in ((1, 64, 8), (2, 32, 8), (1, 128, 16), (2, 16, 4)):
+        options.append(Candidate({"XBLOCK": min(columns * scale, power(x.size)), "RBLOCK": min(depth, width)}, warps))
+    return True, unmasked(options, ("XBLOCK", x.size))
+
+
+def reuse(nest: Nest) -> tuple[int, int]:
+    """Passes over r that the nest needs, and how many 4-byte words per r point live across them (at least one)."""
+    phases = op_phases(nest)
+    level = levels(nest)
+    last = {}
+    for i, op in enumerate(nest.body):
+        for a in op.args:
+            last[a] = max(last.get(a, 0), phases[i])
+    crossing = sum(max(1, op.dtype.itemsize // 4) for i, op in enumerate(nest.body) if level[i] == "r" and last.get(i, 0) > phases[i])
+    return max((p for i, p in enumerate(phases) if level[i] == "r"), default=0) + 1, max(crossing, 1) + 1
+
+
+def op_phases(nest: Nest) -> tuple[int, ...]:
+    """For each op, how many passes over r must have ended before it can be computed."""
+    phases: list[int] = []
+    for op in nest.body:
+        needed = [phases[a] for a in op.args]
+        index = op.attr.index if isinstance(op.attr, Access) else op.attr if isinstance(op.attr, Index) else None
+        if index is not None:
+            needed += [phases[int(v.name[1:])] for v in index.variables() if v.name.startswith("%")]
+        if isinstance(op.attr, Access) and op.attr.mask is not None:
+            needed.append(phases[op.attr.mask])
+        phases.append(max(needed, default=0) + (op.name == "reduce"))
+    return tuple(phases)
+
+
+def warps_for(block: int, vector: int, most: int) -> int:
+    return clamp(block // (LANES * vector), 1, most)
+
+
+def row_warps(tile: int) -> int:
+    return clamp(tile // 256, 1, 16)
+
+
+def unmasked(candidates: Iterable[Candidate], *sizes: tuple[str, int]) -> tuple[Candidate, ...]:
+    """Distinct candidates; where the best guess divides a size, only those that do as well, since one text serves all."""
+    ordered = list({(tuple(c.blocks.items()), c.warps, c.stages): c for c in candidates}.values())
+    for block, size in sizes:
+        if size % ordered[0].blocks[block] == 0:
+            ordered = [c for c in ordered if size % c.blocks[block] == 0]
+    return tuple(ordered)

@@ -1,0 +1,358 @@
+"""Kernels for the Triton tests: a small builder of nests, an oracle in torch, and one case per kind of kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+
+from dynacompile.ir.captured import Site
+from dynacompile.ir.index import Index, Var, constant, strided, var
+from dynacompile.ir.loops import Access, Axis, Nest, Op, Origin, verify_body
+from dynacompile.ir.schedule import Kernel, Param
+from dynacompile.ops.scalars import SCALARS, compute_dtype
+
+
+@dataclass
+class Build:
+    """Builds one kernel: axes by size, then ops; ids are positions."""
+
+    name: str
+    x: tuple[int, ...]
+    r: tuple[int, ...] = ()
+    params: dict[str, Param] = field(default_factory=dict)
+    body: list[Op] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ix = tuple(var(f"x{i}", n) for i, n in enumerate(self.x))
+        self.ir = tuple(var(f"r{i}", n) for i, n in enumerate(self.r))
+
+    def at(self, *strides: int, offset: int = 0) -> Index:
+        """An index with one stride per axis, x axes first."""
+        return strided((*self.ix, *self.ir), strides, offset)
+
+    def add(self, op: Op) -> int:
+        self.body.append(op)
+        return len(self.body) - 1
+
+    def load(self, name: str, dtype: torch.dtype, index: Index, mask: int | None = None, other: float | int | bool = 0) -> int:
+        self.params.setdefault(name, Param(name, dtype, "in"))
+        return self.add(Op("load", (), compute_dtype(dtype), Access(name, index, mask, other)))
+
+    def store(self, name: str, dtype: torch.dtype, index: Index, value: int, mask: int | None = None) -> None:
+        mode = "inout" if name in self.params else "out"
+        self.params[name] = Param(name, dtype, mode)
+        self.add(Op("store", (value,), self.body[value].dtype, Access(name, index, mask)))
+
+    def const(self, number: float | int | bool, dtype: torch.dtype = torch.float32) -> int:
+        return self.add(Op("constant", (), dtype, number))
+
+    def index(self, index: Index, dtype: torch.dtype = torch.int64) -> int:
+        return self.add(Op("index", (), dtype, index))
+
+    def reduce(self, kind: str, value: int, dtype: torch.dtype | None = None) -> int:
+        return self.add(Op("reduce", (value,), dtype or self.body[value].dtype, kind))
+
+    def cast(self, value: int, dtype: torch.dtype) -> int:
+        return self.add(Op("cast", (value,), dtype))
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        row = SCALARS.get(name.rstrip("_"))
+        if row is None:
+            raise AttributeError(name)
+        return lambda *args: self.add(Op(name.rstrip("_"), args, torch.bool if row.result == "bool" else self.body[args[-1]].dtype))
+
+    def kernel(self) -> Kernel:
+        axes = tuple(Axis(v.terms[0][0][0] if v.terms else Var(f"{role}{i}", 1), role) for role, vs in (("x", self.ix), ("r", self.ir)) for i, v in enumerate(vs))
+        origin = Origin(self.name, Site("/users/model.py", 7, "forward"))
+        nest = Nest(self.name, axes, tuple(self.body), (origin,))
+        verify_body("test", nest)
+        return Kernel(self.name, nest, tuple(self.params.values()), torch.device("cuda", 0))
+
+
+def oracle(kernel: Kernel, tensors: dict[str, torch.Tensor]) -> None:
+    """Runs `kernel` on whole storages (1-D) in torch, one op at a time over the whole space, stores in place."""
+    nest = kernel.nest
+    sizes = [a.size for a in nest.axes]
+    device = next(iter(tensors.values())).device
+    grid = {a.var: torch.arange(a.size, device=device).view([-1 if i == j else 1 for j in range(len(sizes))]) for i, a in enumerate(nest.axes)}
+    reduced = [i for i, a in enumerate(nest.axes) if a.role == "r"]
+    values: list[torch.Tensor | None] = []
+    pending = []
+
+    def where(index: Index) -> torch.Tensor:
+        known = dict(grid) | {v: values[int(v.name[1:])].long() for v in index.variables() if v.name.startswith("%")}
+        result = index.evaluate(known)
+        return result if isinstance(result, torch.Tensor) else torch.full([1] * len(sizes), int(result), device=device)
+
+    for op in nest.body:
+        access = op.attr
+        if op.name == "load":
+            index = where(access.index)
+            mask = values[access.mask] if access.mask is not None else torch.tensor(True, device=device)
+            index, mask = torch.broadcast_tensors(index, mask)
+            loaded = tensors[access.buffer][torch.where(mask, index, 0)].to(op.dtype)
+            values.append(torch.where(mask, loaded, torch.tensor(access.other, dtype=op.dtype, device=device)))
+        elif op.name == "store":
+            index = where(access.index)
+            mask = values[access.mask] if access.mask is not None else torch.tensor(True, device=device)
+            pending.append((access.buffer, *torch.broadcast_tensors(index, mask, values[op.args[0]])))
+            values.append(None)
+        elif op.name == "constant":
+            values.append(torch.tensor(op.attr, dtype=op.dtype, device=device))
+        elif op.name == "index":
+            values.append(where(op.attr).to(op.dtype))
+        elif op.name == "cast":
+            values.append(values[op.args[0]].to(op.dtype))
+        elif op.name == "reduce":
+            full = list(torch.broadcast_shapes(values[op.args[0]].shape, [sizes[i] if i in reduced else 1 for i in range(len(sizes))]))
+            values.append(reduce(op, values[op.args[0]].expand(full), reduced))
+        else:
+            values.append(SCALARS[op.name].run(*(values[a] for a in op.args)))
+    for buffer, index, mask, value in pending:
+        memory = tensors[buffer]
+        memory[index[mask]] = value[mask].to(memory.dtype)
+
+
+def reduce(op: Op, value: torch.Tensor, axes: list[int]) -> torch.Tensor:
+    kept = [i for i in range(value.dim()) if i not in axes]
+    flat = value.permute(*kept, *axes).reshape([value.shape[i] for i in kept] + [prod(value.shape[i] for i in axes)])
+    match op.attr:
+        case "sum" | "prod":
+            result = getattr(flat, op.attr)(-1, dtype=op.dtype)
+        case "any" | "all":
+            result = getattr(flat != 0, op.attr)(-1)
+        case "argmax" | "argmin":
+            if flat.dtype == torch.bool:
+                flat = flat.int()
+            best = (flat.amax if op.attr == "argmax" else flat.amin)(-1, keepdim=True)
+            wins = flat.isnan() | ((flat == best) & ~best.isnan())
+            result = wins.int().argmax(-1)
+        case _:
+            result = (flat.amax if op.attr == "max" else flat.amin)(-1)
+    shape = [1] * value.dim()
+    for i, n in zip(kept, result.shape, strict=True):
+        shape[i] = n
+    return result.reshape(shape).to(op.dtype)
+
+
+F32, F64, BF16, F16, I64, I32, I8, U8, BOOL = (
+    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)  # fmt: skip
+
+
+def chain(n: int = 1000, dtype: torch.dtype = F32) -> Kernel:
+    b = Build("mul_add_sigmoid_gelu", (n,))
+    v = b.load("x", dtype, b.at(1))
+    s = b.sigmoid(b.add_(b.mul(v, b.const(1.5)), b.const(-0.25)))
+    w = b.tanh(b.sub(s, b.neg(v)))
+    g = b.mul(w, b.add_(b.const(1.0), b.erf(b.mul(w, b.const(0.7071067811865476)))))
+    b.store("out", dtype, b.at(1), b.truediv(g, b.add_(b.abs(v), b.const(1.0))))
+    return b.kernel()
+
+
+def broadcast(rows: int = 12, columns: int = 40) -> Kernel:
+    b = Build("add_bias", (rows, columns))
+    b.store("out", BF16, b.at(columns, 1), b.max(b.add_(b.load("x", BF16, b.at(columns, 1)), b.load("bias", F32, b.at(0, 1))), b.const(0.0)))
+    return b.kernel()
+
+
+def transpose(rows: int = 72, columns: int = 136, batch: int = 2) -> Kernel:
+    b = Build("transpose_add", (batch, rows, columns))
+    v = b.load("a", F32, b.at(rows * columns, 1, rows))
+    b.store("out", F32, b.at(rows * columns, columns, 1), b.add_(v, b.load("b", F32, b.at(rows * columns, columns, 1))))
+    return b.kernel()
+
+
+def integers(n: int = 300) -> Kernel:
+    b = Build("integers", (n,))
+    a, d = b.load("a", I64, b.at(1)), b.load("d", I64, b.at(1))
+    p, q = b.load("p", I32, b.at(1)), b.load("s", I32, b.at(1))
+    b.store("floor", I64, b.at(1), b.floordiv(a, d))
+    b.store("rest", I64, b.at(1), b.mod(a, d))
+    b.store("crest", I64, b.at(1), b.fmod(a, d))
+    b.store("bits", I32, b.at(1), b.xor(b.or_(b.and_(p, q), b.not_(p)), b.shl(p, b.and_(q, b.const(7, I32)))))
+    b.store("right", I32, b.at(1), b.shr(p, b.and_(q, b.const(31, I32))))
+    b.store("small", I8, b.at(1), b.cast(p, I8))
+    b.store("byte", U8, b.at(1), b.add_(b.cast(p, U8), b.const(200, U8)))
+    b.store("flag", BOOL, b.at(1), b.and_(b.lt(a, d), b.not_(b.cast(p, BOOL))))
+    b.store("where", I64, b.at(1), b.where(b.le(b.const(3, I64), a), b.abs(a), b.min(a, b.neg(d))))
+    return b.kernel()
+
+
+def floats(n: int = 257, dtype: torch.dtype = F32) -> Kernel:
+    b = Build("floats", (n,))
+    a, d = b.load("a", dtype, b.at(1)), b.load("d", dtype, b.at(1))
+    for name in ("exp", "exp2", "expm1", "sin", "cos", "floor", "ceil", "trunc", "round", "isnan"):
+        b.store(f"out_{name}", BOOL if name == "isnan" else dtype, b.at(1), getattr(b, name)(a))
+    positive = b.abs(d)
+    for name in ("log", "log2", "log1p", "sqrt", "rsqrt"):
+        b.store(f"out_{name}", dtype, b.at(1), getattr(b, name)(positive))
+    for name in ("floordiv", "mod", "fmod", "atan2", "min", "max", "eq", "ne", "lt", "le"):
+        b.store(f"out_{name}", BOOL if name in ("eq", "ne", "lt", "le") else dtype, b.at(1), getattr(b, name)(a, d))
+    b.store("out_pow", dtype, b.at(1), b.pow(positive, b.max(a, b.const(-2.0, dtype))))
+    b.store("out_int", I32, b.at(1), b.cast(b.mul(b.min(a, b.const(5.0, dtype)), b.const(0.0, dtype)), I32))
+    b.store("out_true", dtype, b.at(1), b.cast(b.cast(a, BOOL), dtype))
+    return b.kernel()
+
+
+def gather(n: int = 50, width: int = 24) -> Kernel:
+    b = Build("embedding", (n, width))
+    i = b.load("ids", I64, b.at(1, 0))
+    i = b.where(b.lt(i, b.const(0, I64)), b.add_(i, b.const(9, I64)), i)
+    row = Index((((Var(f"%{i}"),), width),))
+    b.store("out", F16, b.at(width, 1), b.load("table", F16, row + b.ix[1]))
+    return b.kernel()
+
+
+def padded(rows: int = 20, columns: int = 30) -> Kernel:
+    """A constant pad by a masked load, its mask over fewer axes than its tile, and a masked store."""
+    b = Build("pad", (rows, columns))
+    i, j = b.index(b.ix[0]), b.index(b.ix[1])
+    inside = b.and_(b.le(b.const(2, I64), i), b.lt(j, b.const(25, I64)))
+    v = b.load("x", BF16, b.at(25, 1, offset=-50), mask=inside, other=0.1)
+    w = b.load("scale", F32, constant(3), mask=b.lt(i, j), other=-1.0)
+    b.store("out", F32, b.at(columns, 1), b.add_(v, w), mask=b.ne(i, b.const(5, I64)))
+    return b.kernel()
+
+
+def divided(n: int = 96) -> Kernel:
+    """Axes that the accesses take apart and walk in different runs."""
+    b = Build("unfold", (4, 3, n // 12))
+    i = b.at(n // 4, n // 12, 1)
+    v = b.load("x", F32, (i // 6) * 7 + i % 6)
+    b.store("out", F32, b.at(n // 12, n // 3, 1), b.add_(v, b.cast(b.index(i), F32)))
+    return b.kernel()
+
+
+def softmax(rows: int = 5, columns: int = 37, dtype: torch.dtype = F32) -> Kernel:
+    b = Build("softmax", (rows,), (columns,))
+    v = b.load("x", dtype, b.at(columns, 1))
+    e = b.exp(b.sub(v, b.reduce("max", v)))
+    b.store("out", dtype, b.at(columns, 1), b.truediv(e, b.reduce("sum", e)))
+    return b.kernel()
+
+
+def layer_norm(rows: int = 6, columns: int = 64, dtype: torch.dtype = BF16) -> Kernel:
+    b = Build("add_layer_norm", (rows,), (columns,))
+    h = b.add_(b.load("x", dtype, b.at(columns, 1)), b.load("res", dtype, b.at(columns, 1)))
+    b.store("res", dtype, b.at(columns, 1), h)
+    mean = b.truediv(b.reduce("sum", h), b.const(float(columns)))
+    c = b.sub(h, mean)
+    scale = b.rsqrt(b.add_(b.truediv(b.reduce("sum", b.mul(c, c)), b.const(float(columns))), b.const(1e-5)))
+    b.store("mean", F32, b.at(1, 0), mean)
+    b.store("rstd", F32, b.at(1, 0), scale)
+    w, s = b.load("weight", F32, b.at(0, 1)), b.load("bias", F32, b.at(0, 1))
+    b.store("out", dtype, b.at(columns, 1), b.add_(b.mul(b.mul(c, scale), w), s))
+    return b.kernel()
+
+
+def columns_sum(rows: int = 70, columns: int = 48) -> Kernel:
+    """x contiguous, with an in-place running statistic at level x."""
+    b = Build("batch_stats", (columns,), (rows,))
+    v = b.load("x", F32, b.at(1, columns))
+    mean = b.truediv(b.reduce("sum", v), b.const(float(rows)))
+    running = b.load("running", F32, b.at(1, 0))
+    b.store("running", F32, b.at(1, 0), b.add_(b.mul(running, b.const(0.9)), b.mul(mean, b.const(0.1))))
+    b.store("out", F32, b.at(1, columns), b.sub(v, mean))
+    return b.kernel()
+
+
+def many(rows: int = 4, columns: int = 19, dtype: torch.dtype = F32) -> Kernel:
+    """Every reduction over two r axes."""
+    b = Build("every_reduction", (rows,), (3, columns))
+    v = b.load("x", dtype, b.at(3 * columns, columns, 1))
+    for kind in ("sum", "prod", "max", "min", "argmax", "argmin"):
+        b.store(f"out_{kind}", I64 if kind[:3] == "arg" else dtype, b.at(1, 0, 0), b.reduce(kind, v, I64 if kind[:3] == "arg" else None))
+    flag = b.lt(v, b.const(-2, dtype))
+    for kind in ("any", "all"):
+        b.store(f"out_{kind}", BOOL, b.at(1, 0, 0), b.reduce(kind, flag))
+    b.store("count", I64, b.at(1, 0, 0), b.reduce("sum", b.cast(flag, I64)))
+    b.store("first", I64, b.at(1, 0, 0), b.reduce("argmax", flag, I64))
+    return b.kernel()
+
+
+def whole(n: int = 200) -> Kernel:
+    """No x axis; a value that does not vary over r is reduced too."""
+    b = Build("mean", (), (n,))
+    b.store("out", F32, b.at(0), b.truediv(b.reduce("sum", b.load("x", F16, b.at(1))), b.const(float(n))))
+    b.store("n", F32, b.at(0), b.reduce("sum", b.load("one", F32, constant(0))))
+    return b.kernel()
+
+
+def scalar() -> Kernel:
+    b = Build("step", ())
+    b.store("step", F32, constant(0), b.add_(b.load("step", F32, constant(0)), b.const(1.0)))
+    return b.kernel()
+
+
+CASES: dict[str, Callable[[], Kernel]] = {
+    "chain": chain,
+    "chain_bf16_even": lambda: chain(1024, BF16),
+    "chain_f64": lambda: doubles(),
+    "broadcast": broadcast,
+    "transpose": transpose,
+    "integers": integers,
+    "floats": floats,
+    "floats_f64": lambda: floats(65, F64),
+    "gather": gather,
+    "padded": padded,
+    "divided": divided,
+    "softmax": softmax,
+    "softmax_even": lambda: softmax(4, 32, F16),
+    "softmax_looped": lambda: softmax(2, 20000),
+    "layer_norm": layer_norm,
+    "layer_norm_looped": lambda: layer_norm(2, 17000),
+    "columns_sum": columns_sum,
+    "columns_looped": lambda: columns_sum(1300, 24),
+    "many": many,
+    "many_int": lambda: many(3, 11, I32),
+    "many_looped": lambda: many(1, 700),
+    "whole": whole,
+    "whole_looped": lambda: whole(5000),
+    "scalar": scalar,
+}
+
+
+def doubles() -> Kernel:
+    b = Build("doubles", (100,))
+    v = b.load("x", F64, b.at(1))
+    b.store("out", F64, b.at(1), b.truediv(b.sqrt(b.abs(v)), b.add_(b.exp(v), b.const(0.1, F64))))
+    return b.kernel()
+
+
+def storages(kernel: Kernel, seed: int = 0, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """Inputs for `kernel`: one 1-D tensor per param, as long as its accesses reach, with ties, zeros, infinities and NaN in floats."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for p in kernel.params:
+        reach = [a.index for a in (*kernel.nest.loads(), *kernel.nest.stores()) if a.buffer == p.name]
+        tops = [i.bounds()[1] for i in reach]
+        length = 1 + max(9 * 24 - 1 if t is None else t for t in tops)
+        if p.dtype == BOOL:
+            data = torch.rand(length, generator=generator) < 0.5
+        elif p.dtype.is_floating_point:
+            data = (torch.randn(length, generator=generator) * 2).to(p.dtype)
+            if kernel.name in ("floats", "every_reduction"):
+                special = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 2.5, 3.5, -2.5, 1.0, 1.0], dtype=p.dtype)
+                spots = torch.randint(0, length, (max(3, length // 40),), generator=generator)
+                data[spots] = special[torch.randint(0, len(special), spots.shape, generator=generator)]
+        else:
+            low, high = (-9, 9) if kernel.name == "embedding" else (-100, 100) if p.dtype != U8 else (0, 255)
+            data = torch.randint(low, high, (length,), generator=generator, dtype=p.dtype)
+            if p.name == "d":
+                data[data == 0] = 7
+        tensors[p.name] = data.to(device)
+    return tensors
+
+
+def assert_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """Equal up to what reordering a sum and one rounding to the memory's dtype may cost."""
+    for name, want in expected.items():
+        have = got[name]
+        if not want.dtype.is_floating_point:
+            assert torch.equal(have, want), name
+            continue
+        rtol, atol = {BF16: (1.6e-2, 1e-5), F16: (2e-3, 1e-5), F32: (2e-5, 2e-5), F64: (1e-12, 1e-12)}[want.dtype]
+        torch.testing.assert_close(have, want, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}")
