@@ -1,0 +1,118 @@
+"""One nest: every value of its body is a tensor over (a broadcastable part of) the iteration space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from dynacompile.ir.index import Index, Var
+from dynacompile.ir.loops import Access, Nest, Op
+from dynacompile.ir.schedule import Kernel
+from dynacompile.ops.scalars import SCALARS
+
+
+def run_kernel(kernel: Kernel, tensors: Sequence[torch.Tensor]) -> None:
+    """Runs a kernel; `tensors`: one flat tensor per param, from its memory's element 0 on. Stores are made in place."""
+    run_nest(kernel.nest, {p.name: t for p, t in zip(kernel.params, tensors, strict=True)})
+
+
+def run_nest(nest: Nest, buffers: Mapping[str, torch.Tensor]) -> None:
+    """Runs a nest; `buffers`: flat tensors by the names that its accesses use. Stores are made in place."""
+    device = next(iter(buffers.values())).device if buffers else torch.device("cpu")
+    rank = len(nest.axes)
+    grid: dict[Var, object] = {}
+    for position, axis in enumerate(nest.axes):
+        shape = [1] * rank
+        shape[position] = axis.size
+        grid[axis.var] = torch.arange(axis.size, device=device).reshape(shape)
+    reduced = [i for i, a in enumerate(nest.axes) if a.role == "r"]
+    space = [a.size for a in nest.axes]
+    values: list[torch.Tensor] = []
+    for op in nest.body:
+        values.append(run_op(op, values, grid, buffers, space, reduced, device))
+        grid[Var(f"%{len(values) - 1}")] = values[-1]
+
+
+def run_op(op: Op, values: list[torch.Tensor], grid: Mapping[Var, object], buffers: Mapping[str, torch.Tensor], space: list[int], reduced: list[int], device: torch.device) -> torch.Tensor:
+    args = [values[a] for a in op.args]
+    match op.name:
+        case "load":
+            return load(op, op.attr, values, grid, buffers[op.attr.buffer], len(space), device)  # type: ignore[union-attr,arg-type]
+        case "store":
+            store(op.attr, args[0], values, grid, buffers[op.attr.buffer], space, reduced, device)  # type: ignore[union-attr,arg-type]
+            return args[0]
+        case "constant":
+            return torch.full([1] * len(space), op.attr, dtype=op.dtype, device=device)  # type: ignore[arg-type]
+        case "index":
+            return as_index(op.attr, grid, len(space), device).to(op.dtype)  # type: ignore[arg-type]
+        case "reduce":
+            shape = [n if i in reduced else args[0].shape[i] for i, n in enumerate(space)]
+            return reduce(str(op.attr), args[0].expand(shape), reduced)
+        case "cast":
+            return args[0].to(op.dtype)
+        case _:
+            return SCALARS[op.name].run(*args)
+
+
+def as_index(index: Index, grid: Mapping[Var, object], rank: int, device: torch.device) -> torch.Tensor:
+    value = index.evaluate(grid)
+    return value if isinstance(value, torch.Tensor) else torch.full([1] * rank, value, device=device)  # type: ignore[call-overload]
+
+
+def load(op: Op, access: Access, values: list[torch.Tensor], grid: Mapping[Var, object], memory: torch.Tensor, rank: int, device: torch.device) -> torch.Tensor:
+    index = as_index(access.index, grid, rank, device)
+    if access.mask is None:
+        return memory[index].to(op.dtype)
+    mask = values[access.mask]
+    if memory.numel() == 0:
+        return torch.full_like(mask, access.other, dtype=op.dtype)
+    found = memory[torch.where(mask, index, 0)].to(op.dtype)
+    return torch.where(mask, found, torch.full((), access.other, dtype=op.dtype, device=device))
+
+
+def store(access: Access, value: torch.Tensor, values: list[torch.Tensor], grid: Mapping[Var, object], memory: torch.Tensor, space: list[int], reduced: list[int], device: torch.device) -> None:
+    index = as_index(access.index, grid, len(space), device)
+    level = any(index.shape[i] > 1 or value.shape[i] > 1 for i in reduced)
+    shape = [1 if i in reduced and not level else n for i, n in enumerate(space)]
+    index, value = index.expand(shape).reshape(-1), value.expand(shape).reshape(-1).to(memory.dtype)
+    if access.mask is not None:
+        chosen = values[access.mask].expand(shape).reshape(-1)
+        index, value = index[chosen], value[chosen]
+    memory[index] = value
+
+
+def reduce(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    match kind:
+        case "sum":
+            return value.sum(dims, keepdim=True).to(value.dtype)
+        case "prod":
+            for d in dims:
+                value = value.prod(d, keepdim=True).to(value.dtype)
+            return value
+        case "max":
+            return value.amax(dims, keepdim=True)
+        case "min":
+            return value.amin(dims, keepdim=True)
+        case "any":
+            return value.any(dim=tuple(dims), keepdim=True) if dims else value
+        case "all":
+            return value.all(dim=tuple(dims), keepdim=True) if dims else value
+        case _:
+            return first_position(kind, value, dims)
+
+
+def first_position(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    """The first winning position in the flattened reduced axes; NaN wins."""
+    kept = [i for i in range(value.dim()) if i not in dims]
+    shape = [1 if i in dims else n for i, n in enumerate(value.shape)]
+    flat = value.permute([*kept, *dims]).reshape([value.shape[i] for i in kept] + [-1])
+    if flat.dtype == torch.bool:
+        flat = flat.to(torch.uint8)
+    best = (flat.amax(-1, keepdim=True) if kind == "argmax" else flat.amin(-1, keepdim=True))
+    wins = flat == best
+    if flat.dtype.is_floating_point:
+        wins = torch.where(best.isnan(), flat.isnan(), wins)
+    count = flat.shape[-1]
+    position = torch.where(wins, torch.arange(count, device=flat.device), count).amin(-1)
+    return position.reshape(shape)

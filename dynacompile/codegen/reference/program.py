@@ -1,0 +1,107 @@
+"""Whole programs and schedules, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from dynacompile.codegen.reference.nest import run_kernel, run_nest
+from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest, Ref, root
+from dynacompile.ir.schedule import Allocate, Free, Launch, Place, Schedule
+
+
+class Memory:
+    """Tensors of the buffers that own memory; views and flat storages are made from them."""
+
+    def __init__(self, buffers: Mapping[str, Buffer], constants: Mapping[str, torch.Tensor]):
+        self.buffers = buffers
+        self.tensors: dict[str, torch.Tensor] = dict(constants)
+
+    def bind(self, names: Sequence[str | None], inputs: Sequence[object]) -> None:
+        for name, value in zip(names, inputs, strict=True):
+            if name is not None:
+                self.tensors[name] = value  # type: ignore[assignment]
+
+    def allocate(self, name: str) -> None:
+        b = self.buffers[name]
+        flat = torch.full((max(b.storage_elements, 0),), poison(b.dtype), dtype=b.dtype, device=b.device)
+        self.tensors[name] = flat.as_strided(b.size, b.stride)
+
+    def flat(self, name: str) -> torch.Tensor:
+        """One-dimensional, from the first element of the memory to its end."""
+        owner = root(self.buffers, name)
+        if owner not in self.tensors:
+            self.allocate(owner)
+        tensor = self.tensors[owner]
+        length = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+        return tensor.as_strided((length,), (1,))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        b = self.buffers[name]
+        if b.base is None:
+            if name not in self.tensors:
+                self.allocate(name)
+            return self.tensors[name]
+        whole = self.tensors[root(self.buffers, name)]
+        return whole.as_strided(b.size, b.stride, whole.storage_offset() + b.offset)
+
+    def fill(self, arg: object) -> object:
+        """An extern's argument with tensors for Refs."""
+        if isinstance(arg, Ref):
+            return self.tensor(arg.buffer)
+        if isinstance(arg, (tuple, list)):
+            return [self.fill(a) for a in arg]
+        return arg
+
+    def call(self, step: Extern) -> None:
+        args, kwargs = [self.fill(a) for a in step.args], {k: self.fill(v) for k, v in step.kwargs.items()}
+        if step.out is not None:
+            step.out(*args, **kwargs, out=self.tensor(step.outputs[0]))  # type: ignore[arg-type]
+            return
+        results = step.op(*args, **kwargs)
+        for name, value in zip(step.outputs, results if isinstance(results, (tuple, list)) else (results,)):
+            if name is not None:
+                self.tensors[name] = value
+
+
+def poison(dtype: torch.dtype) -> float:
+    """What fresh memory holds, so that a read before the write shows."""
+    return float("nan") if dtype.is_floating_point or dtype.is_complex else 113 if dtype != torch.bool else True
+
+
+def run_program(program: LoopProgram, inputs: Sequence[object]) -> list[torch.Tensor | None]:
+    """The outputs of a loop program; inputs that it mutates are written to."""
+    memory = Memory(program.buffers, program.constants)
+    memory.bind(program.inputs, inputs)
+    with torch.no_grad():
+        for step in program.steps:
+            if isinstance(step, Nest):
+                run_nest(step, {a.buffer: memory.flat(a.buffer) for a in (*step.loads(), *step.stores())})
+            else:
+                memory.call(step)
+        return [None if o is None else memory.tensor(o) for o in program.outputs]
+
+
+def run_schedule(schedule: Schedule, inputs: Sequence[object]) -> list[torch.Tensor | None]:
+    """The outputs of a schedule, its temps placed in one arena as planned; inputs that it mutates are written to."""
+    memory = Memory(schedule.buffers, schedule.constants)
+    memory.bind(schedule.inputs, inputs)
+    arena = torch.full((schedule.arena,), 0x7F, dtype=torch.uint8, device=schedule.device)
+    with torch.no_grad():
+        for step in schedule.steps:
+            match step:
+                case Allocate(name):
+                    memory.allocate(name)
+                case Place(name, offset):
+                    b = schedule.buffers[name]
+                    part = arena[offset:offset + b.storage_elements * b.dtype.itemsize].view(b.dtype)
+                    memory.tensors[name] = part.as_strided(b.size, b.stride)
+                case Launch(kernel, names):
+                    chosen = schedule.kernels[kernel]
+                    run_kernel(chosen, [memory.flat(n).view(p.dtype) for n, p in zip(names, chosen.params, strict=True)])
+                case Free(name):
+                    del memory.tensors[name]
+                case Extern():
+                    memory.call(step)
+        return [None if o is None else memory.tensor(o) for o in schedule.outputs]

@@ -1,0 +1,138 @@
+"""Stage 5: a functional, decomposed ATen graph becomes a program of loop nests and extern calls."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import torch
+import torch.fx
+
+from dynacompile.env import Env
+from dynacompile.errors import Unsupported
+from dynacompile.ir.loops import LoopProgram
+from dynacompile.lower.context import DTYPES, Lowering
+from dynacompile.lower.extern import lower_extern
+from dynacompile.lower.indexing import lower_embedding, lower_gather, lower_index, lower_index_select
+from dynacompile.lower.movement import lower_cat, lower_flip, lower_pad, lower_repeat, lower_roll, lower_select_scatter, lower_slice_scatter, lower_triangle
+from dynacompile.lower.pointwise import lower_copy_into, lower_create, lower_pointwise
+from dynacompile.lower.prune import prune
+from dynacompile.lower.reduction import lower_extremum, lower_reduction, lower_variance
+from dynacompile.lower.split import split_reductions
+from dynacompile.lower.views import lower_view
+from dynacompile.ops.pointwise import NotCovered
+from dynacompile.ops.table import TABLE, Row
+
+__all__ = ["lower"]
+
+KINDS: dict[str, Callable[[Lowering, torch.fx.Node, Row], None]] = {
+    "pointwise": lower_pointwise,
+    "create": lower_create,
+    "copy_into": lower_copy_into,
+    "view": lower_view,
+    "reduction": lower_reduction,
+    "extremum": lower_extremum,
+    "variance": lower_variance,
+    "cat": lower_cat,
+    "pad": lower_pad,
+    "slice_scatter": lower_slice_scatter,
+    "select_scatter": lower_select_scatter,
+    "flip": lower_flip,
+    "roll": lower_roll,
+    "repeat": lower_repeat,
+    "triangle": lower_triangle,
+    "index": lower_index,
+    "gather": lower_gather,
+    "index_select": lower_index_select,
+    "embedding": lower_embedding,
+    "extern": lower_extern,
+}
+
+
+def lower(graph: torch.fx.GraphModule, env: Env) -> LoopProgram:
+    """The loop program of a functional ATen graph whose nodes carry fakes in `meta["val"]`.
+
+    Placeholders may be tensors or numbers (baked in); the output is a flat tuple of tensors and Nones. A trailing `aten.copy_` into a
+    placeholder mutates that input. Raises Unsupported for sizes or numbers that are not known at compile time.
+    """
+    low = Lowering(node.name for node in graph.graph.nodes)
+    inputs: list[str | None] = []
+    outputs: tuple[str | None, ...] = ()
+    for node in graph.graph.nodes:
+        match node.op:
+            case "placeholder":
+                inputs.append(lower_placeholder(low, node))
+            case "get_attr":
+                lower_attribute(low, node, graph)
+            case "call_function":
+                lower_call(low, node)
+            case "output":
+                args = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
+                outputs = tuple(output_name(low, a) for a in args)
+            case _:
+                raise Unsupported("graph-node", f"a {node.op} node ({node.target}) in a graph of ATen ops")
+    program = LoopProgram(tuple(inputs), outputs, low.buffers, tuple(low.steps), low.constants)
+    program = split_reductions(prune(program))
+    if env.config.verify:
+        program.verify()
+    return program
+
+
+def lower_placeholder(low: Lowering, node: torch.fx.Node) -> str | None:
+    val = node.meta.get("val")
+    if not isinstance(val, torch.Tensor):
+        if isinstance(val, (torch.SymInt, torch.SymFloat)) and node.users:
+            raise Unsupported("symbolic-shape", f"the number {node.name} is not known at compile time", "compile with dynamic=False")
+        low.values[node] = val
+        return None
+    if not node.users:
+        return None
+    low.values[node] = low.add(node.name, val, "input").name
+    return node.name
+
+
+def lower_attribute(low: Lowering, node: torch.fx.Node, graph: torch.fx.GraphModule) -> None:
+    value = operator.attrgetter(node.target)(graph)
+    if not isinstance(value, torch.Tensor):
+        low.values[node] = value
+        return
+    tensor = value.detach()
+    low.constants[node.name] = tensor
+    low.values[node] = low.add(node.name, tensor, "constant").name
+
+
+def lower_call(low: Lowering, node: torch.fx.Node) -> None:
+    if node.target is operator.getitem:
+        low.values[node] = low.values[node.args[0]][node.args[1]]  # type: ignore[index]
+        return
+    row = TABLE.get(str(node.target))
+    if row is not None and row.kind != "extern" and is_plain(low, node):
+        before = len(low.steps)
+        try:
+            KINDS[row.kind](low, node, row)
+            return
+        except NotCovered:
+            del low.steps[before:]
+    lower_extern(low, node, row)
+
+
+def is_plain(low: Lowering, node: torch.fx.Node) -> bool:
+    """Results are strided tensors of dtypes that bodies have."""
+    val = node.meta["val"]
+    for one in val if isinstance(val, (tuple, list)) else (val,):
+        if not isinstance(one, torch.Tensor) or one.dtype not in DTYPES or one.layout != torch.strided:
+            return False
+    return True
+
+
+def output_name(low: Lowering, arg: object) -> str | None:
+    if not isinstance(arg, torch.fx.Node):
+        if arg is not None:
+            raise Unsupported("graph-output", f"the number {arg} is an output of the graph")
+        return None
+    value = low.values[arg]
+    if value is not None and not isinstance(value, str):
+        raise Unsupported("graph-output", f"{arg} is an output of the graph, but no tensor")
+    return value
+
+

@@ -1,0 +1,119 @@
+"""Whatever has no row, or arguments outside its row: a call of the op itself on whole tensors."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+import torch.fx
+
+from dynacompile.errors import Unsupported
+from dynacompile.ir.loops import Extern, Ref
+from dynacompile.lower.context import Lowering, geometry, origin
+from dynacompile.ops.table import Row
+
+aten = torch.ops.aten
+OUT = {"mm.out": aten.mm.out, "addmm.out": aten.addmm.out, "bmm.out": aten.bmm.out, "baddbmm.out": aten.baddbmm.out}
+
+
+def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
+    """Appends the call. Its results get the strides of the fakes; an op that writes to an argument gives that argument's buffer."""
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload):
+        raise Unsupported("operator", f"{op} is not an ATen or custom operator", "register it with torch.library")
+    mutated = mutated_args(low, node, op)
+    args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}
+    random = torch.Tag.nondeterministic_seeded in op.tags
+    out = OUT.get(row.detail) if row is not None else None
+    val = node.meta.get("val")
+    aliased = [r.alias_info is not None and r.alias_info.is_write for r in op._schema.returns]
+    if any(aliased):
+        low.values[node] = mutated[0] if len(aliased) == 1 else mutated
+        outputs: tuple[str | None, ...] = (None,) * len(aliased)
+    elif isinstance(val, torch.Tensor):
+        if out is not None and dense(val):
+            outputs = (low.add(node.name, val).name,)
+        else:
+            out, outputs = None, (low.add(node.name, val, "extern").name,)
+        low.values[node] = node.name
+    elif isinstance(val, (tuple, list)):
+        results = [result(low, name, v) for name, v in zip(low.parts(node, len(val)), val, strict=True)]
+        low.values[node] = results
+        used = used_items(node, len(results))
+        outputs = tuple(r if isinstance(r, str) and i in used else None for i, r in enumerate(results))
+    else:
+        refuse_symbols(val, node)
+        low.values[node] = val
+        outputs = ()
+    roots = tuple(dict.fromkeys(low.buffers[m].base or m for m in mutated))
+    low.steps.append(Extern(node.name, op, args, kwargs, outputs, out, roots, random, (origin(node),)))  # type: ignore[arg-type]
+
+
+def result(low: Lowering, name: str, val: object) -> object:
+    if isinstance(val, torch.Tensor):
+        return low.add(name, val, "extern").name
+    if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return val.node.maybe_as_int() if isinstance(val, torch.SymInt) else None
+    return val
+
+
+def refuse_symbols(val: object, node: torch.fx.Node) -> None:
+    if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise Unsupported("data-dependent-value", f"{node.target} gives a number that depends on tensor values", "keep it out of the compiled region", str(node.meta.get("site") or ""))
+
+
+def used_items(node: torch.fx.Node, count: int) -> set[int]:
+    """Which of a node's results some getitem takes; all when it is used as a whole."""
+    used: set[int] = set()
+    for user in node.users:
+        if user.target is not operator.getitem:
+            return set(range(count))
+        used.add(user.args[1] % count)  # type: ignore[operator,arg-type]
+    return used
+
+
+def mutated_args(low: Lowering, node: torch.fx.Node, op: torch._ops.OpOverload) -> list[str]:
+    """Buffers that the op writes to, in schema order."""
+    if not op._schema.is_mutable:
+        return []
+    found = []
+    for i, parameter in enumerate(op._schema.arguments):
+        if parameter.alias_info is not None and parameter.alias_info.is_write:
+            arg = node.args[i] if i < len(node.args) else node.kwargs.get(parameter.name)
+            for one in arg if isinstance(arg, (tuple, list)) else (arg,):
+                if isinstance(one, torch.fx.Node):
+                    found.append(low.buffer_of(one).name)
+    return found
+
+
+def template(low: Lowering, arg: object) -> object:
+    """The argument with a Ref for each tensor."""
+    if isinstance(arg, torch.fx.Node):
+        return of_value(low.values[arg], arg)
+    if isinstance(arg, (tuple, list)):
+        return tuple(template(low, a) for a in arg)
+    if isinstance(arg, dict):
+        return {k: template(low, v) for k, v in arg.items()}
+    if isinstance(arg, slice):
+        return slice(template(low, arg.start), template(low, arg.stop), template(low, arg.step))
+    return arg
+
+
+def of_value(value: object, node: torch.fx.Node) -> object:
+    if isinstance(value, str):
+        return Ref(value)
+    if isinstance(value, (tuple, list)):
+        return tuple(of_value(v, node) for v in value)
+    refuse_symbols(value, node)
+    return value
+
+
+def dense(val: torch.Tensor) -> bool:
+    """Row-major, or a matrix stored transposed: what the out= overload keeps as it is."""
+    size, stride = geometry(val)
+    expected = 1
+    for n, s in sorted(((n, s) for n, s in zip(size, stride, strict=True) if n != 1), key=lambda p: p[1]):
+        if s != expected:
+            return False
+        expected *= n
+    return True

@@ -1,0 +1,94 @@
+"""Reads at positions that are themselves tensor elements."""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+
+from dynacompile.ir.index import Index, Var, atom
+from dynacompile.lower.movement import Move
+from dynacompile.lower.context import Lowering
+from dynacompile.lower.values import Value
+from dynacompile.ops.pointwise import NotCovered
+from dynacompile.ops.table import Row
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+def indirect(value: Value) -> Index:
+    """The value of the body as an index."""
+    return atom(Var(f"%{value.id}"))
+
+
+def load_position(move: Move, arg: object, indices: list[Index]) -> Value:
+    """The int64 element of an index tensor."""
+    buffer = move.source(arg)
+    if buffer.dtype not in INTEGERS:
+        raise NotCovered
+    value = move.low.load(move.o, buffer, place(buffer.stride, buffer.offset, indices))
+    return move.o.cast(value, torch.int64)
+
+
+def place(stride: tuple[int, ...], offset: int, indices: list[Index]) -> Index:
+    total = Index((), offset)
+    for i, s in zip(indices, stride, strict=True):
+        total = total + i * s
+    return total
+
+
+def lower_index_select(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    source, dim, positions = node.args
+    move = Move(low, node)
+    read = move.source(source)
+    if not read.size:
+        raise NotCovered
+    dim %= len(read.size)  # type: ignore[operator]
+    at = load_position(move, positions, [move.indices[dim]] if low.buffer_of(positions).size else [])  # type: ignore[index]
+    move.done(move.load(read, [*move.indices[:dim], indirect(at), *move.indices[dim + 1:]]))  # type: ignore[misc]
+
+
+def lower_gather(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    source, dim, positions = node.args[:3]
+    move = Move(low, node)
+    read = move.source(source)
+    if not read.size:
+        raise NotCovered
+    dim %= len(read.size)  # type: ignore[operator]
+    at = load_position(move, positions, move.indices)
+    move.done(move.load(read, [indirect(at) if d == dim else i for d, i in enumerate(move.indices)]))
+
+
+def lower_embedding(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    weight, positions = node.args[:2]
+    move = Move(low, node)
+    at = load_position(move, positions, move.indices[:-1])
+    move.done(move.load(move.source(weight), [indirect(at), move.indices[-1]]))
+
+
+def lower_index(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    """x[i, :, j]: the index tensors broadcast together; their dimensions stand where the first is, if they are adjacent, else in front."""
+    source, given = node.args
+    if any(g is not None and low.buffer_of(g).dtype not in INTEGERS for g in given):  # type: ignore[union-attr]
+        raise NotCovered
+    move = Move(low, node)
+    read = move.source(source)
+    where = [d for d, g in enumerate(given) if g is not None]  # type: ignore[arg-type]
+    if not where or not read.size:
+        raise NotCovered
+    rank = max(len(low.buffer_of(given[d]).size) for d in where)  # type: ignore[index]
+    adjacent = where == list(range(where[0], where[-1] + 1))
+    front = where[0] if adjacent else 0
+    shared = move.indices[front:front + rank]
+    rest = iter(move.indices[:front] + move.indices[front + rank:])
+    indices: list[Index] = []
+    for d, n in enumerate(read.size):
+        g = given[d] if d < len(given) else None  # type: ignore[arg-type,index]
+        if g is None:
+            indices.append(next(rest))
+            continue
+        size = low.buffer_of(g).size
+        own = [Index() if m == 1 else i for m, i in zip(size, shared[rank - len(size):], strict=True)]
+        at = load_position(move, g, own)
+        at = move.o.select(at < 0, at + n, at)
+        indices.append(indirect(at))
+    move.done(move.load(read, indices))

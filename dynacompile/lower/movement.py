@@ -1,0 +1,170 @@
+"""Ops that put elements elsewhere: the index says from where, a mask where nothing is read."""
+
+from __future__ import annotations
+
+import torch.fx
+
+from dynacompile.ir.index import Index, strided
+from dynacompile.ir.loops import Buffer
+from dynacompile.lower.context import Lowering
+from dynacompile.lower.pointwise import require_element
+from dynacompile.lower.values import Expander, Value
+from dynacompile.ops.pointwise import NotCovered
+from dynacompile.ops.table import Row
+
+CAT_LIMIT = 8  # inputs; each point of the result tests every one
+
+
+class Move:
+    """A nest over the result's shape that is being written."""
+
+    def __init__(self, low: Lowering, node: torch.fx.Node):
+        self.low, self.node = low, node
+        val = node.meta["val"]
+        self.out: Buffer = low.add(node.name, val)
+        self.indices = list(low.axes(self.out.size)[1])
+        self.o: Expander = low.expander(val.dtype)
+        low.values[node] = node.name
+
+    def source(self, arg: object) -> Buffer:
+        buffer = self.low.buffer_of(arg)
+        require_element(self.low, buffer.name, self.out.device)
+        return buffer
+
+    def load(self, buffer: Buffer, indices: list[Index], mask: Value | None = None, other: float = 0) -> Value:
+        value = self.low.load(self.o, buffer, strided(indices, buffer.stride, buffer.offset), mask, other)
+        return self.o.cast(value, self.o.compute)
+
+    def between(self, index: Index, low: int, high: int, size: int) -> Value | None:
+        """low <= index < high, None where every index in 0..size-1 is."""
+        tests = []
+        if low > 0:
+            tests.append(self.o.apply("le", low, self.o.index(index)))
+        if high < size:
+            tests.append(self.o.apply("lt", self.o.index(index), high))
+        return tests[0] if len(tests) == 1 else tests[0] & tests[1] if tests else None
+
+    def done(self, value: Value) -> None:
+        self.low.finish_pointwise(self.o, value, self.out, self.node)
+
+
+def lower_cat(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    """Masked loads from each input, chosen by position."""
+    parts = [a for a in node.args[0] if low.buffer_of(a).size != (0,)]  # type: ignore[union-attr]
+    dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % max(1, node.meta["val"].dim())  # type: ignore[operator]
+    if not 0 < len(parts) <= CAT_LIMIT:
+        raise NotCovered
+    move = Move(low, node)
+    o, start, result = move.o, 0, None
+    place, total = move.indices[dim], move.out.size[dim]
+    for part in parts:
+        buffer = move.source(part)
+        width = buffer.size[dim]
+        if width == 0:
+            continue
+        mask = move.between(place, start, start + width, total)
+        value = move.load(buffer, [*move.indices[:dim], place - start, *move.indices[dim + 1:]], mask)
+        result = value if result is None or mask is None else o.select(o.apply("lt", o.index(place), start), result, value)
+        start += width
+    if result is None:
+        result = o.constant(0)
+    move.done(result)
+
+
+def lower_pad(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    """constant_pad_nd: pairs of widths, last dimension first; negative ones cut off."""
+    widths = node.args[1]
+    fill = node.args[2] if len(node.args) > 2 else node.kwargs.get("value", 0)
+    if not isinstance(fill, (bool, int, float)) or not all(isinstance(w, int) for w in widths):  # type: ignore[union-attr]
+        raise NotCovered
+    move = Move(low, node)
+    read = move.source(node.args[0])
+    indices, mask = list(move.indices), None
+    for i in range(len(widths) // 2):  # type: ignore[arg-type]
+        d, before = len(indices) - 1 - i, widths[2 * i]  # type: ignore[index]
+        inside = move.between(indices[d], before, before + read.size[d], move.out.size[d])
+        mask = inside if mask is None else mask if inside is None else mask & inside
+        indices[d] = indices[d] - before
+    other = fill if mask is not None else 0
+    if read.numel == 0:
+        move.done(move.o.constant(fill))
+        return
+    move.done(move.load(read, indices, mask, other))
+
+
+def lower_slice_scatter(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    values = dict(zip(("self", "src", "dim", "start", "end", "step"), node.args)) | dict(node.kwargs)
+    dim, start, end, step = values.get("dim", 0), values.get("start"), values.get("end"), values.get("step", 1)
+    move = Move(low, node)
+    base, part = move.source(values["self"]), move.source(values["src"])
+    size = move.out.size[dim]
+    dim %= len(move.out.size)
+    start, end, _ = slice(start, end, step).indices(size)
+    count = part.size[dim]
+    place = move.indices[dim]
+    if count == 0:
+        move.done(move.load(base, move.indices))
+        return
+    inside = move.between(place, start, start + (count - 1) * step + 1, size)
+    if step > 1:
+        aligned = move.o.eq(move.o.index((place - start) % step), 0)
+        inside = aligned if inside is None else inside & aligned
+    indices = [*move.indices[:dim], (place - start) // step, *move.indices[dim + 1:]]
+    value = move.load(part, indices, inside)
+    move.done(value if inside is None else move.o.select(inside, value, move.load(base, move.indices)))
+
+
+def lower_select_scatter(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    source, part_node, dim, position = node.args
+    move = Move(low, node)
+    base, part = move.source(source), move.source(part_node)
+    dim %= len(move.out.size)  # type: ignore[operator]
+    position %= move.out.size[dim]  # type: ignore[operator,index]
+    here = move.o.eq(move.o.index(move.indices[dim]), position)  # type: ignore[index]
+    value = move.load(part, [i for d, i in enumerate(move.indices) if d != dim])
+    move.done(move.o.select(here, value, move.load(base, move.indices)))
+
+
+def lower_flip(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    move = Move(low, node)
+    read = move.source(node.args[0])
+    flipped = {d % max(1, len(read.size)) for d in node.args[1]}  # type: ignore[union-attr]
+    move.done(move.load(read, [read.size[d] - 1 - i if d in flipped else i for d, i in enumerate(move.indices)]))
+
+
+def lower_roll(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    shifts = node.args[1]
+    dims = node.args[2] if len(node.args) > 2 else node.kwargs.get("dims", [])
+    move = Move(low, node)
+    read = move.source(node.args[0])
+    indices = list(move.indices)
+    shifts = [shifts] if isinstance(shifts, int) else shifts
+    dims = [dims] if isinstance(dims, int) else dims
+    if not dims:
+        raise NotCovered
+    if move.out.numel == 0:
+        return
+    for shift, d in zip(shifts, dims, strict=True):  # type: ignore[arg-type]
+        d %= len(indices)
+        indices[d] = (indices[d] + (-shift) % read.size[d]) % read.size[d]
+    move.done(move.load(read, indices))
+
+
+def lower_repeat(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    move = Move(low, node)
+    read = move.source(node.args[0])
+    if move.out.numel == 0:
+        return
+    inner = move.indices[len(move.indices) - len(read.size):]
+    move.done(move.load(read, [i % n for i, n in zip(inner, read.size, strict=True)]))
+
+
+def lower_triangle(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    diagonal = node.args[1] if len(node.args) > 1 else node.kwargs.get("diagonal", 0)
+    move = Move(low, node)
+    o, (at_row, at_column) = move.o, move.indices[-2:]
+    right = o.index(at_column) - o.index(at_row)
+    keep = right <= diagonal if row.detail == "lower" else right >= diagonal
+    move.done(o.select(keep, move.load(move.source(node.args[0]), move.indices), 0))
+
+

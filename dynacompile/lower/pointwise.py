@@ -1,0 +1,147 @@
+"""Ops that compute each element of the result by itself, and those that make tensors from nothing."""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+
+from dynacompile.ir.body import Body
+from dynacompile.ir.index import strided
+from dynacompile.lower.context import DTYPES, Lowering
+from dynacompile.lower.values import Expander, Value
+from dynacompile.ops.pointwise import NotCovered
+from dynacompile.ops.scalars import compute_dtype
+from dynacompile.ops.table import Row
+
+
+def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    """One nest over the result's shape: loads, the row's formula, a store."""
+    val = node.meta["val"]
+    promoted = promote(node) if row.operands == "args" else val.dtype
+    size = tuple(val.size())
+    o = Expander(Body(), compute_dtype(promoted), val.dtype)
+    raw = row.operands == "own"
+
+    def operand(arg: object) -> object:
+        if isinstance(arg, torch.fx.Node):
+            given = low.values[arg]
+            if isinstance(given, str):
+                buffer = low.buffers[given]
+                require_element(low, given, val.device)
+                value = low.load(o, buffer, low.broadcast(buffer, size))
+                return value if raw else o.cast(value, o.compute)
+            arg = given
+        if isinstance(arg, (int, float)) and row.operands == "args" and promoted in (torch.bfloat16, torch.float16):
+            return torch.tensor(arg, dtype=promoted).item()
+        if isinstance(arg, complex):
+            raise NotCovered
+        return arg
+
+    args = [operand(a) for a in node.args]
+    result = row.expand(o, *args, **{k: operand(v) for k, v in node.kwargs.items()})  # type: ignore[misc]
+    buffer = low.add(node.name, val)
+    low.finish_pointwise(o, result, buffer, node)
+    low.values[node] = node.name
+
+
+def require_element(low: Lowering, name: str, device: torch.device) -> None:
+    """A nest on `device` can read the buffer: same device (or a number of the CPU that is known now), a dtype that bodies have."""
+    buffer = low.buffers[name]
+    baked = low.constants.get(name)
+    if buffer.dtype not in DTYPES or (buffer.device != device and not (baked is not None and baked.dim() == 0 and baked.device.type == "cpu")):
+        raise NotCovered
+
+
+def promote(node: torch.fx.Node) -> torch.dtype:
+    """The dtype in which a comparison's arguments meet."""
+    values = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in node.args]
+    dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor)}
+    if len(dtypes) == 1:
+        (dtype,) = dtypes
+        numbers = [v for v in values if not isinstance(v, torch.Tensor)]
+        if all(isinstance(v, bool) or (isinstance(v, int) and dtype != torch.bool) or (isinstance(v, float) and dtype.is_floating_point) for v in numbers):
+            return dtype
+    stand_ins = [torch.empty((1,) * min(v.dim(), 1), dtype=v.dtype) if isinstance(v, torch.Tensor) else v for v in values]
+    return torch.result_type(*stand_ins)
+
+
+def lower_create(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    """A nest without loads."""
+    val = node.meta["val"]
+    buffer = low.add(node.name, val)
+    axes, indices = low.axes(buffer.size)
+    o = low.expander(val.dtype)
+    value = create_value(low, o, node, row.detail, indices)
+    low.finish_pointwise(o, value, buffer, node)
+    low.values[node] = node.name
+
+
+def create_value(low: Lowering, o: Expander, node: torch.fx.Node, what: str, indices: tuple) -> Value:
+    args = [low.values[a] if isinstance(a, torch.fx.Node) else a for a in node.args]
+    match what:
+        case "fill" | "scalar":
+            value = args[0] if what == "scalar" else args[2] if node.target._overloadpacket is torch.ops.aten.new_full else args[1]
+            if not isinstance(value, (bool, int, float)):
+                raise NotCovered
+            return o.constant(value)
+        case "0" | "1" | "empty":
+            return o.constant(1 if what == "1" else 0)
+        case "eye":
+            return o.cast(o.eq(o.index(indices[0]), o.index(indices[1])), o.compute)
+        case "arange":
+            start, step = (0 if len(args) == 1 else args[0]), (args[2] if len(args) > 2 else 1)
+        case "iota":
+            start, step = node.kwargs["start"], node.kwargs["step"]
+        case _:
+            raise AssertionError(what)
+    if not all(isinstance(v, (int, float)) for v in (start, step)):
+        raise NotCovered
+    if isinstance(start, int) and isinstance(step, int):
+        return o.cast(o.index(indices[0] * step + start), o.compute)
+    exact = torch.float64 if o.compute == torch.float64 or node.meta["val"].device.type == "cpu" else torch.float32
+    return o.cast(o.cast(o.index(indices[0]), exact) * step + start, o.compute)
+
+
+def lower_copy_into(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    """aten.copy_: stores into the memory of its first argument, an input."""
+    target, source = low.buffer_of(node.args[0]), node.args[1]
+    low.values[node] = target.name
+    if isinstance(source, torch.fx.Node) and low.values[source] == target.name:
+        return
+    o = low.expander(target.dtype)
+    if isinstance(source, torch.fx.Node):
+        read = low.buffer_of(source)
+        require_element(low, read.name, target.device)
+        require_element(low, target.name, target.device)
+        value = low.load(o, read, low.broadcast(read, target.size))
+    else:
+        value = o.constant(source)  # type: ignore[arg-type]
+    low.finish_pointwise(o, value, target, node)
+
+
+def copy_reshaped(low: Lowering, node: torch.fx.Node, source: str) -> None:
+    """A reshape whose elements have to move: a nest that reads the source at the same row-major position."""
+    val = node.meta["val"]
+    read = low.buffers[source]
+    require_element(low, source, val.device)
+    buffer = low.add(node.name, val)
+    low.values[node] = node.name
+    if buffer.numel == 0:
+        return
+    axes, indices = low.axes(buffer.size)
+    o = low.expander(val.dtype)
+    position = strided(indices, contiguous(buffer.size))
+    inner, places = 1, []
+    for n in reversed(read.size):
+        places.append((position // inner) % n)
+        inner *= n
+    value = low.load(o, read, strided(reversed(places), read.stride, read.offset))
+    low.finish_pointwise(o, value, buffer, node)
+
+
+def contiguous(size: tuple[int, ...]) -> list[int]:
+    strides, step = [], 1
+    for n in reversed(size):
+        strides.append(step)
+        step *= n
+    return strides[::-1]

@@ -1,0 +1,166 @@
+"""Reductions: the result's points are x axes, the reduced dimensions r axes, both in the order of the input's dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.fx
+
+from dynacompile.ir.index import Index, strided
+from dynacompile.ir.loops import Axis, Buffer
+from dynacompile.lower.context import Lowering
+from dynacompile.lower.pointwise import require_element
+from dynacompile.lower.values import Expander, Value
+from dynacompile.ops.pointwise import NotCovered
+from dynacompile.ops.scalars import compute_dtype
+from dynacompile.ops.table import Row
+
+IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
+
+
+def dims_of(node: torch.fx.Node, rank: int) -> tuple[list[int], bool]:
+    """The dimensions that a node reduces (ascending), and whether they stay with size 1."""
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    given = {a.name: v for a, v in zip(schema, node.args)} | dict(node.kwargs)
+    dims = given.get("dim", given.get("dims"))
+    if isinstance(dims, int):
+        dims = [dims]
+    if not dims:
+        dims = range(rank)
+    return sorted({d % rank for d in dims} if rank else set()), bool(given.get("keepdim", False))
+
+
+class Loops:
+    """Axes of a reduction of a shape over some dimensions."""
+
+    def __init__(self, low: Lowering, size: Sequence[int], dims: Sequence[int], keepdim: bool):
+        kept = tuple(1 if d in dims else n for d, n in enumerate(size))
+        gone = tuple(n if d in dims else 1 for d, n in enumerate(size))
+        x_axes, x_indices = low.axes(kept)
+        r_axes, r_indices = low.axes(gone, "r")
+        self.low = low
+        self.kept, self.keepdim, self.dims = kept, keepdim, dims
+        self.axes: tuple[Axis, ...] = x_axes + r_axes
+        self.reduces = bool(r_axes)
+        self.count = 1
+        for n in gone:
+            self.count *= n
+        self.input: list[Index] = [r_indices[d] if d in dims else x_indices[d] for d in range(len(size))]
+        self.x_indices = list(x_indices)
+
+    @property
+    def output(self) -> list[Index]:
+        """Indices of the result's dimensions."""
+        return self.x_indices if self.keepdim else [i for d, i in enumerate(self.x_indices) if d not in self.dims]
+
+    def reduced(self, o: Expander, kind: str, value: Value) -> Value:
+        if not self.reduces:
+            return o.constant(0, torch.int64) if kind in ("argmax", "argmin") else value
+        dtype = torch.int64 if kind in ("argmax", "argmin") else value.dtype
+        return Value(o, o.body.emit("reduce", (value.id,), dtype, kind), dtype)
+
+    def load(self, o: Expander, buffer: Buffer) -> Value:
+        return self.low.load(o, buffer, strided(self.input, buffer.stride, buffer.offset))
+
+    def load_kept(self, o: Expander, buffer: Buffer) -> Value:
+        """From a buffer of the result's shape with reduced dimensions of size 1."""
+        return self.low.load(o, buffer, strided(self.x_indices, buffer.stride, buffer.offset))
+
+
+def emit_reduction(low: Lowering, node: torch.fx.Node, read: Buffer, into: Buffer, loops: Loops, kind: str, before: Callable[[Expander, Value], Value], after: Callable[[Expander, Value], Value] | None = None) -> None:
+    """One nest: into = after(reduce(before(read)))."""
+    if into.numel == 0:
+        return
+    o = low.expander(into.dtype)
+    if loops.count == 0:
+        if kind not in IDENTITY:
+            raise NotCovered
+        value = o.constant(IDENTITY[kind])
+        axes = tuple(a for a in loops.axes if a.role == "x")
+    else:
+        value = loops.reduced(o, kind, before(o, loops.load(o, read)))
+        axes = loops.axes
+    low.finish(o, after(o, value) if after else value, into, axes, loops.output, node)
+
+
+def lower_reduction(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    read, val = low.buffer_of(node.args[0]), node.meta["val"]
+    require_element(low, read.name, val.device)
+    if row.detail in ("argmax", "argmin"):
+        dims, keepdim = argument_dims(node, len(read.size))
+    else:
+        dims, keepdim = dims_of(node, len(read.size))
+    loops = Loops(low, read.size, dims, keepdim)
+    if row.detail == "mean" and loops.count == 0:
+        raise NotCovered
+    into = low.add(node.name, val)
+    low.values[node] = node.name
+    count = loops.count
+    if row.detail == "mean":
+        emit_reduction(low, node, read, into, loops, "sum", to_compute(val.dtype), lambda o, v: v / count)
+    elif row.detail in ("sum", "prod"):
+        emit_reduction(low, node, read, into, loops, row.detail, to_compute(val.dtype))
+    elif row.detail in ("any", "all"):
+        emit_reduction(low, node, read, into, loops, row.detail, lambda o, v: o.test(v))
+    else:
+        emit_reduction(low, node, read, into, loops, extremum(row.detail, read.dtype), lambda o, v: v)
+
+
+def to_compute(dtype: torch.dtype) -> Callable[[Expander, Value], Value]:
+    return lambda o, v: o.cast(v, compute_dtype(dtype))
+
+
+def extremum(kind: str, dtype: torch.dtype) -> str:
+    return {"max": "any", "min": "all"}.get(kind, kind) if dtype == torch.bool else kind
+
+
+def argument_dims(node: torch.fx.Node, rank: int) -> tuple[list[int], bool]:
+    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    keepdim = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
+    return (list(range(rank)) if dim is None else [dim % rank] if rank else []), bool(keepdim)  # type: ignore[operator]
+
+
+def lower_extremum(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    """max and min over one dimension: values and the position of the first one."""
+    read, (values, positions) = low.buffer_of(node.args[0]), node.meta["val"]
+    require_element(low, read.name, values.device)
+    dims, keepdim = argument_dims(node, len(read.size))
+    loops = Loops(low, read.size, dims, keepdim)
+    if loops.count == 0:
+        raise NotCovered
+    names = low.parts(node, 2)
+    emit_reduction(low, node, read, low.add(names[0], values), loops, extremum(row.detail, read.dtype), lambda o, v: v)
+    emit_reduction(low, node, read, low.add(names[1], positions), loops, "arg" + row.detail, lambda o, v: v)
+    low.values[node] = names
+
+
+def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    """Two passes: the mean, then the mean of squared differences from it."""
+    read = low.buffer_of(node.args[0])
+    vals = node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else (node.meta["val"],)
+    require_element(low, read.name, vals[0].device)
+    dims, keepdim = dims_of(node, len(read.size))
+    loops = Loops(low, read.size, dims, keepdim)
+    if loops.count == 0:
+        raise NotCovered
+    correction = node.kwargs.get("correction", 1)
+    divisor = max(0.0, loops.count - float(1 if correction is None else correction))  # type: ignore[arg-type]
+    exact = compute_dtype(read.dtype)
+    mean = low.add_temp(low.fresh(f"{node.name}_center"), exact, read.device, loops.kept)
+    whole = Loops(low, read.size, dims, True)
+    emit_reduction(low, node, read, mean, whole, "sum", lambda o, v: v, lambda o, v: v / loops.count)
+
+    def squared(o: Expander, v: Value) -> Value:
+        d = v - whole.load_kept(o, mean)
+        return d * d
+
+    deviation = row.detail.startswith("std")
+    names = low.parts(node, len(vals))
+    emit_reduction(low, node, read, low.add(names[0], vals[0]), loops, "sum", squared, lambda o, v: o.sqrt(v / divisor) if deviation else v / divisor)
+    if len(vals) > 1:
+        into = low.add(names[1], vals[1])
+        if into.numel:
+            o = low.expander(into.dtype)
+            low.finish(o, whole.load_kept(o, mean), into, [a for a in loops.axes if a.role == "x"], loops.output, node)
+    low.values[node] = names if len(vals) > 1 else names[0]
