@@ -13,7 +13,8 @@ from dynacompile.errors import VerifyError
 
 @dataclass(frozen=True)
 class View:
-    """Geometry of a tensor over a storage: sizes and strides in elements, offset in elements."""
+    """Geometry of a view: sizes, strides and offset in elements. The offset counts from the first element of the input or forward output
+    that it is a view of (an input's own storage_offset may differ between calls)."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -37,10 +38,11 @@ class InputItself:
 
 @dataclass(frozen=True)
 class ViewOfInput:
-    """A user output that is a view of an input: made again at run time, under autograd, from the live input."""
+    """A user output that is a view of an input: made again at run time, under autograd, from the live input (detached if not differentiable)."""
 
     input: int
     view: View
+    differentiable: bool = True
 
 
 @dataclass(frozen=True)

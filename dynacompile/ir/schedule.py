@@ -62,7 +62,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run `kernel` with `buffers` for its params, in order."""
+    """Run `kernel` with `buffers` for its params, in order.
+
+    A param's pointer is the address of element 0 of its buffer's root (the buffer that `base` leads to): an input's own first element,
+    whatever its storage_offset in this call. Buffers without a base have offset 0; a view's offset counts from its root's element 0, in
+    elements of the view's dtype, and the kernel's indices include it. On CUDA every pointer is 16-byte aligned (an input that is not is
+    cloned, and written back where mutated); on CPU inputs are only element-aligned, all other memory is 64-byte aligned.
+    """
 
     kernel: str
     buffers: tuple[str, ...]
