@@ -215,7 +215,7 @@ class LoopProgram:
             else:
                 reads, writes = list(step.reads()), [o for o in step.outputs if o] + list(step.mutates)
             for name in reads:
-                if root(self.buffers, name) not in written:
+                if root(self.buffers, name) not in written and self.buffers[name].numel:
                     raise VerifyError("lower", f"{step.name} reads {name} before anything wrote it")
             written |= {root(self.buffers, name) for name in writes}
 

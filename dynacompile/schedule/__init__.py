@@ -1,0 +1,66 @@
+"""Stage 6: nests are fused where that saves memory traffic, ordered, and given memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from dynacompile.env import Env
+from dynacompile.ir.loops import Extern, LoopProgram, Nest
+from dynacompile.ir.schedule import Launch, Schedule
+from dynacompile.schedule.domain import normalize
+from dynacompile.schedule.emit import Kernels, join, lay_out
+from dynacompile.schedule.fuse import fuse
+from dynacompile.schedule.inline import inline
+from dynacompile.schedule.memory import buffers_of, plan
+from dynacompile.schedule.order import order
+from dynacompile.schedule.units import Unit, Units, make_units
+
+__all__ = ["schedule"]
+
+
+def schedule(program: LoopProgram, env: Env) -> Schedule:
+    """Fused kernels in execution order with planned memory. With `config.fuse` off, one kernel per nest. Deterministic."""
+    if env.config.fuse:
+        program = inline(program)
+    program = replace(program, steps=tuple(normalize(s) if isinstance(s, Nest) else s for s in program.steps))
+    units = make_units(program)
+    if env.config.fuse:
+        fuse(units, env)
+    result = emit(units, order(units))
+    if env.config.verify:
+        result.verify()
+    return result
+
+
+def emit(units: Units, ordered: list[Unit]) -> Schedule:
+    """Kernels, launches and memory for units in order."""
+    program = units.program
+    buffers, roots = program.buffers, units.roots
+    kernels = Kernels(buffers)
+    runs: list[tuple[Launch | Extern, tuple[str, ...], tuple[str, ...]]] = []
+    for unit in ordered:
+        if unit.extern is not None:
+            step = unit.extern
+            reads = tuple(dict.fromkeys(roots[r] for r in step.reads()))
+            writes = tuple(dict.fromkeys([*(roots[o] for o in step.outputs if o is not None), *(roots[m] for m in step.mutates)]))
+            runs.append((step, reads, writes))
+            continue
+        stored = [w for w in unit.writes if w in units.kept or units.readers.get(w, set()) - {unit.id}]
+        nest = unit.members[0][1] if len(unit.members) == 1 else join([n for _, n in unit.members], unit.axes, stored)
+        if not nest.stores():
+            continue
+        nest = lay_out(nest, buffers)
+        name, given = kernels.launch(nest)
+        runs.append((Launch(name, given), *buffers_of(nest)))
+    device = main_device(program)
+    outputs = frozenset(roots[o] for o in program.outputs if o is not None)
+    steps, arena = plan(runs, buffers, kernels.by_name, outputs, device)
+    return Schedule(program.inputs, program.outputs, buffers, kernels.by_name, tuple(steps), arena, device, program.constants)
+
+
+def main_device(program: LoopProgram) -> torch.device:
+    """The first accelerator that a buffer is on, else the CPU."""
+    devices = dict.fromkeys(b.device for b in program.buffers.values())
+    return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))

@@ -1,0 +1,186 @@
+"""Iteration spaces: in which order axes run, which are one, and how the points of two nests correspond."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dynacompile.ir.index import Index, Var, atom, constant
+from dynacompile.ir.loops import Access, Axis, Nest, Op
+
+ARGUMENT = ("argmax", "argmin")
+
+
+def indices_of(nest: Nest) -> list[Index]:
+    """Every distinct index expression of the body."""
+    found: dict[Index, None] = {}
+    for op in nest.body:
+        if type(op.attr) is Access:
+            found[op.attr.index] = None
+        elif op.name == "index":
+            found[op.attr] = None  # type: ignore[index]
+    return list(found)
+
+
+def keeps_order(nest: Nest) -> bool:
+    """The order of the r axes means something: positions are results."""
+    return any(op.name == "reduce" and op.attr in ARGUMENT for op in nest.body)
+
+
+def normalize(nest: Nest) -> Nest:
+    """x axes in the order of the store's memory, r axes in the order of the largest load's, adjacent ones merged, named x0.. and r0.."""
+    if len(nest.axes) > 1:
+        stores, loads = nest.stores(), nest.loads()
+        x = sorted_by_stride(nest.x_axes, stores[0].index) if stores else nest.x_axes
+        r = nest.r_axes
+        if len(r) > 1 and loads and not keeps_order(nest):
+            r = sorted_by_stride(r, max((a.index for a in loads), key=lambda i: sum(1 for v in r if i.stride(v.var))))
+        nest = replace(nest, axes=x + r)
+    return merge_axes(nest)
+
+
+def sorted_by_stride(axes: Sequence[Axis], index: Index) -> tuple[Axis, ...]:
+    strides = {a: index.stride(a.var) for a in axes}
+    if any(s is None for s in strides.values()):
+        return tuple(axes)
+    return tuple(sorted(axes, key=lambda a: -abs(strides[a])))  # type: ignore[arg-type]
+
+
+def merge_axes(nest: Nest) -> Nest:
+    """Adjacent axes of a role become one where every index steps evenly through both; axes are renamed in order."""
+    indices = indices_of(nest)
+    strides = [[index.stride(a.var) for a in nest.axes] for index in indices]
+    runs: list[list[int]] = []
+    for i, axis in enumerate(nest.axes):
+        if runs and nest.axes[i - 1].role == axis.role and all(s[i] is not None and s[i - 1] == s[i] * axis.size for s in strides):  # type: ignore[operator]
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    values: dict[Var, Index | int] = {}
+    axes: list[Axis] = []
+    counts = {"x": 0, "r": 0}
+    for run in runs:
+        size = 1
+        for i in run:
+            size *= nest.axes[i].size
+        role = nest.axes[run[0]].role
+        merged = Axis(Var(f"{role}{counts[role]}", size), role)
+        counts[role] += 1
+        axes.append(merged)
+        for i in run[:-1]:
+            values[nest.axes[i].var] = 0
+        if nest.axes[run[-1]].var != merged.var:
+            values[nest.axes[run[-1]].var] = atom(merged.var)
+    if not values:
+        return nest
+    return remap(nest, values, axes)
+
+
+def remap(nest: Nest, values: Mapping[Var, Index | int], axes: Iterable[Axis]) -> Nest:
+    """The nest over other axes, its loop variables replaced."""
+    if not values:
+        return replace(nest, axes=tuple(axes))
+    known: dict[Index, Index] = {}
+
+    def swap(index: Index) -> Index:
+        found = known.get(index)
+        if found is None:
+            found = known[index] = index.subs(values)
+        return found
+
+    body = []
+    for op in nest.body:
+        attr = op.attr
+        if type(attr) is Access:
+            op = Op(op.name, op.args, op.dtype, Access(attr.buffer, swap(attr.index), attr.mask, attr.other))
+        elif op.name == "index":
+            op = Op(op.name, op.args, op.dtype, swap(attr))  # type: ignore[arg-type]
+        body.append(op)
+    return replace(nest, axes=tuple(axes), body=tuple(body))
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """axes: the common space. host, guest: what the variables of the two nests are in it ({} where they keep their names)."""
+
+    axes: tuple[Axis, ...]
+    host: Mapping[Var, Index | int]
+    guest: Mapping[Var, Index | int]
+
+
+Digits = list[tuple[int, Axis]]  # (stride, axis), outer to inner
+
+
+def row_major(axes: Sequence[Axis]) -> Digits:
+    out: Digits = []
+    step = 1
+    for a in reversed(axes):
+        out.append((step, a))
+        step *= a.size
+    return out[::-1]
+
+
+def digits_of(index: Index, axes: Sequence[Axis]) -> Digits | None:
+    """The axes as digits of the address that `index` makes; None where it is not affine or does not name all of them."""
+    out: Digits = []
+    for a in axes:
+        stride = index.stride(a.var)
+        if stride is None or stride <= 0:
+            return None
+        out.append((stride, a))
+    return sorted(out, key=lambda d: -d[0])
+
+
+def align(host_axes: Sequence[Axis], host: Digits, guest: Digits) -> Alignment | None:
+    """Where two lists of digits count through the same addresses: the common space, in which each variable is a sum of new axes.
+
+    Axes of the host beyond its digits stay. Roles are the host's; None where sizes or strides don't meet, or a guest's r axis would be an x axis.
+    """
+    left, right = list(host), list(guest)
+    pieces: dict[Var, list[tuple[int, int]]] = {}  # host variable -> [(multiplier, size)], inner to outer
+    placed: list[tuple[Var, int, Axis, int, int]] = []  # host variable, position in its pieces, guest axis, multiplier, size
+    a = b = None
+    while True:
+        if a is None and left:
+            stride, axis = left.pop()
+            a = [stride, axis.size, 1, axis]
+        if b is None and right:
+            stride, axis = right.pop()
+            b = [stride, axis.size, 1, axis]
+        if a is None or b is None:
+            break
+        if a[0] != b[0]:
+            return None
+        size = min(a[1], b[1])
+        if a[1] % size or b[1] % size:
+            return None
+        if b[3].role == "r" and a[3].role != "r":
+            return None
+        own = pieces.setdefault(a[3].var, [])
+        own.append((a[2], size))
+        placed.append((a[3].var, len(own) - 1, b[3], b[2], size))
+        a = None if a[1] == size else [a[0] * size, a[1] // size, a[2] * size, a[3]]
+        b = None if b[1] == size else [b[0] * size, b[1] // size, b[2] * size, b[3]]
+    if a is not None or b is not None or left or right:
+        return None
+    axes: list[Axis] = []
+    names: dict[tuple[Var, int], Index] = {}
+    values: dict[Var, Index | int] = {}
+    counts = {"x": 0, "r": 0}
+    for axis in host_axes:
+        own = pieces.get(axis.var, [(1, axis.size)])
+        total = constant(0)
+        for position in range(len(own) - 1, -1, -1):
+            multiplier, size = own[position]
+            fresh = Axis(Var(f"{axis.role}{counts[axis.role]}", size), axis.role)
+            counts[axis.role] += 1
+            axes.append(fresh)
+            names[axis.var, position] = atom(fresh.var)
+            total = total + names[axis.var, position] * multiplier
+        if not (len(own) == 1 and axes[-1].var == axis.var):
+            values[axis.var] = total
+    moved: dict[Var, Index | int] = {}
+    for variable, position, axis, multiplier, _ in placed:
+        moved[axis.var] = moved.get(axis.var, constant(0)) + names[variable, position] * multiplier
+    guest_values = {v: i for v, i in moved.items() if i != atom(v) or v not in {x.var for x in axes}}
+    return Alignment(tuple(axes), values, guest_values)

@@ -1,0 +1,115 @@
+"""A unit's nests become one kernel: bodies joined, loads of what was just computed replaced, dead stores dropped, axes merged and ordered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import torch
+
+from dynacompile.ir.body import Body, without_dead
+from dynacompile.ir.index import Index
+from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op, Origin
+from dynacompile.ir.schedule import Kernel, Param
+from dynacompile.schedule.domain import keeps_order, merge_axes
+
+QUIET = frozenset(("full", "clone", "_to_copy", "convert_element_type", "scalar_tensor", "copy_", "arange", "iota", "full_like", "zeros_like", "ones_like", "expand", "empty_like"))
+
+
+def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str]) -> Nest:
+    """One nest that does what `members` (over the same axes, in order) do; only stores to `stored` buffers stay."""
+    members = list(members)
+    wanted = set(stored)
+    body = Body()
+    held: dict[tuple[str, Index], int] = {}
+
+    def on_load(access: Access, dtype: torch.dtype) -> int | None:
+        value = held.get((access.buffer, access.index))
+        if value is None or access.mask is None:
+            return value
+        return body.emit("where", (access.mask, value, body.emit("constant", (), dtype, access.other)), dtype)
+
+    def on_store(value: int, access: Access) -> None:
+        if access.mask is None:
+            held[access.buffer, access.index] = value
+        if access.buffer in wanted:
+            body.store(value, access.buffer, access.index, access.mask)
+
+    for nest in members:
+        body.splice(nest.body, {}, None, on_load, on_store)
+    origins = tuple(dict.fromkeys(o for nest in members for o in nest.origins))
+    return Nest(members[-1].name, axes, without_dead(body.ops), origins)
+
+
+def lay_out(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
+    """The axis with most unit strides runs innermost among its role; axes are merged."""
+    nest = merge_axes(nest)
+    x, r = list(nest.x_axes), list(nest.r_axes)
+    moved = False
+    for axes in (x, r):
+        if len(axes) > 1 and not (axes is r and keeps_order(nest)):
+            best = max(axes, key=lambda a: (unit_strides(nest, a, buffers), axes.index(a)))
+            if best is not axes[-1]:
+                axes.remove(best)
+                axes.append(best)
+                moved = True
+    return merge_axes(replace(nest, axes=(*x, *r))) if moved else nest
+
+
+def unit_strides(nest: Nest, axis: Axis, buffers: Mapping[str, Buffer]) -> int:
+    """Bytes of the buffers that are accessed with step one along the axis, stores counted twice."""
+    total = 0
+    for op in nest.body:
+        if type(op.attr) is Access and op.attr.index.stride(axis.var) in (1, -1):
+            total += buffers[op.attr.buffer].bytes * (2 if op.name == "store" else 1)
+    return total
+
+
+class Kernels:
+    """The kernels of a schedule: equal ones are kept once, by digest."""
+
+    def __init__(self, buffers: Mapping[str, Buffer]):
+        self.buffers = buffers
+        self.by_name: dict[str, Kernel] = {}
+        self._by_digest: dict[str, str] = {}
+
+    def launch(self, nest: Nest) -> tuple[str, tuple[str, ...]]:
+        """The name of the kernel for a nest over named buffers, and the buffers in the order of its params."""
+        names: dict[str, str] = {}
+        modes: dict[str, str] = {}
+        body: list[Op] = []
+        for op in nest.body:
+            attr = op.attr
+            if type(attr) is Access:
+                param = names.setdefault(attr.buffer, f"p{len(names)}")
+                mode = "in" if op.name == "load" else "out"
+                modes[param] = mode if modes.get(param, mode) == mode else "inout"
+                op = Op(op.name, op.args, op.dtype, Access(param, attr.index, attr.mask, attr.other))
+            body.append(op)
+        params = tuple(Param(p, self.buffers[b].dtype, modes[p]) for b, p in names.items())
+        device = self.buffers[next(iter(names))].device
+        kernel = Kernel("kernel", replace(nest, name="kernel", body=tuple(body)), params, device)
+        digest = kernel.digest()
+        name = self._by_digest.get(digest)
+        if name is None:
+            name = self._by_digest[digest] = self._fresh(kernel_name(nest.origins))
+            self.by_name[name] = replace(kernel, name=name, nest=replace(kernel.nest, name=name))
+        return name, tuple(names)
+
+    def _fresh(self, base: str) -> str:
+        name, n = base, 2
+        while name in self.by_name:
+            name, n = f"{base}_{n}", n + 1
+        return name
+
+
+def kernel_name(origins: Iterable[Origin]) -> str:
+    """The ops that a kernel does, in order: add_relu."""
+    ops = list(dict.fromkeys(o.op for o in origins))
+    loud = [o for o in ops if o not in QUIET] or ops
+    chosen = loud if len(loud) <= 5 else [*loud[:3], *loud[-2:]]
+    name = re.sub(r"_+", "_", re.sub(r"\W", "_", "_".join(o.strip("_") for o in chosen))).strip("_")[:60].rstrip("_")
+    return name if name and not name[0].isdigit() else f"k_{name}"
+
+

@@ -1,0 +1,115 @@
+"""Who must run before whom: steps as units, with edges for every read after write, write after read, and random order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dynacompile.ir.loops import Axis, Buffer, Extern, LoopProgram, Nest, root
+
+
+@dataclass
+class Unit:
+    """An extern call, or nests that run as one kernel. positions are places in the program's order."""
+
+    id: int
+    first: int
+    last: int
+    extern: Extern | None = None
+    members: list[tuple[int, Nest]] = field(default_factory=list)
+    axes: tuple[Axis, ...] = ()
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    before: set[int] = field(default_factory=set)
+    after: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Units:
+    """The units of a program by id, and for each buffer with memory who reads it."""
+
+    program: LoopProgram
+    roots: dict[str, str]
+    by_id: dict[int, Unit]
+    readers: dict[str, set[int]]
+    kept: frozenset[str]  # buffers whose contents leave the program or are not ours: never eliminated
+
+    def buffer(self, name: str) -> Buffer:
+        return self.program.buffers[name]
+
+
+def make_units(program: LoopProgram) -> Units:
+    """One unit per step."""
+    buffers = program.buffers
+    roots = {name: root(buffers, name) for name in buffers}
+    units: dict[int, Unit] = {}
+    readers: dict[str, set[int]] = {}
+    writer: dict[str, int] = {}
+    since: dict[str, set[int]] = {}  # readers since the last write
+    last_random: int | None = None
+    for position, step in enumerate(program.steps):
+        if isinstance(step, Nest):
+            unit = Unit(position, position, position, None, [(position, step)], step.axes, {a.buffer for a in step.loads()}, {a.buffer for a in step.stores()})
+        else:
+            written = {roots[o] for o in step.outputs if o is not None} | {roots[m] for m in step.mutates}
+            unit = Unit(position, position, position, step, reads={roots[r] for r in step.reads()}, writes=written)
+            if step.random or step.op._schema.is_mutable or not step.outputs:
+                if last_random is not None:
+                    link(units[last_random], unit)
+                last_random = position
+        units[position] = unit
+        for name in unit.reads:
+            if name in writer:
+                link(units[writer[name]], unit)
+            readers.setdefault(name, set()).add(position)
+            since.setdefault(name, set()).add(position)
+        for name in unit.writes:
+            if name in writer:
+                link(units[writer[name]], unit)
+            for reader in since.pop(name, ()):
+                link(units[reader], unit)
+            writer[name] = position
+    kept = {roots[o] for o in program.outputs if o is not None} | {n for n, b in buffers.items() if b.base is None and b.kind != "temp"}
+    return Units(program, roots, units, readers, frozenset(kept))
+
+
+def link(earlier: Unit, later: Unit) -> None:
+    if earlier.id != later.id:
+        earlier.after.add(later.id)
+        later.before.add(earlier.id)
+
+
+def replace_pair(units: Units, a: Unit, b: Unit, merged: Unit) -> None:
+    """`merged` takes the place of a and b in the graph of units."""
+    del units.by_id[a.id], units.by_id[b.id]
+    merged.before = (a.before | b.before) - {a.id, b.id}
+    merged.after = (a.after | b.after) - {a.id, b.id}
+    for i in merged.before:
+        units.by_id[i].after -= {a.id, b.id}
+        units.by_id[i].after.add(merged.id)
+    for i in merged.after:
+        units.by_id[i].before -= {a.id, b.id}
+        units.by_id[i].before.add(merged.id)
+    for name in merged.reads | merged.writes:
+        readers = units.readers.get(name)
+        if readers is not None and (a.id in readers or b.id in readers):
+            readers -= {a.id, b.id}
+            readers.add(merged.id)
+    units.by_id[merged.id] = merged
+
+
+def has_path(units: Units, start: Unit, end: Unit) -> bool:
+    """A path from start to end through another unit: fusing the two would make a circle."""
+    limit = end.last
+    seen: set[int] = set()
+    stack = [i for i in start.after if i != end.id]
+    while stack:
+        i = stack.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        unit = units.by_id[i]
+        if end.id in unit.after:
+            return True
+        if unit.first <= limit:
+            stack.extend(unit.after)
+    return False
