@@ -33,6 +33,8 @@ def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
     then the blocks as constexprs. Raises Unsupported for a dtype or op that Triton has no form of."""
     if any(a.size == 0 for a in kernel.nest.axes):
         raise Unsupported("triton-empty", f"{kernel.name} has no points: the scheduler drops empty nests")
+    for param in kernel.params:
+        scalars.pointer(param.dtype)
     tiling = choose_tiling(kernel)
     emitter = Emitter(kernel, tiling)
     text = emitter.module()

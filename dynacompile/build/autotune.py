@@ -1,0 +1,126 @@
+"""Choosing a kernel's candidate by measuring, checking the candidates against each other, and remembering the winner."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from dynacompile.env import Env
+from dynacompile.events import KernelTuned
+from dynacompile.ir.index import Index, Var
+from dynacompile.ir.schedule import CudaKernel, KernelSource
+
+Build = Callable[[Sequence[tuple[str, int]]], Mapping[tuple[str, int], CudaKernel]]
+RTOL = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.float64: 1e-9}
+MARGIN = 0.98  # a candidate must beat the best guess by this much, or noise would choose
+
+
+class Store(Protocol):
+    def get(self, key: str) -> bytes | None: ...
+
+    def put(self, key: str, data: bytes) -> None: ...
+
+
+class Measure(Protocol):
+    def __call__(self, kernel: CudaKernel, tensors: Sequence[torch.Tensor]) -> float:
+        """Median microseconds of one launch over `tensors` (one per param); its stores are in them afterwards."""
+        ...
+
+
+def tune(sources: Mapping[str, KernelSource], build: Build, env: Env, store: Store, measure: Measure) -> dict[str, int]:
+    """The index of the fastest candidate of each source. A kernel that cannot be fed (indirect accesses, more memory than is free) keeps
+    its first candidate."""
+    chosen: dict[str, int] = {}
+    open_: dict[str, str] = {}
+    for name, source in sources.items():
+        key = tuning_key(source)
+        found = store.get(key)
+        if found is not None:
+            chosen[name] = min(int(found), len(source.candidates) - 1)
+        elif len(source.candidates) < 2 or lengths(source) is None:
+            chosen[name] = 0
+        else:
+            open_[name] = key
+    built = build([(name, i) for name in open_ for i in range(len(sources[name].candidates))])
+    winners: dict[str, int] = {}
+    for name, key in open_.items():
+        if key not in winners:
+            winners[key] = fastest(sources[name], [built[name, i] for i in range(len(sources[name].candidates))], env, measure)
+            store.put(key, str(winners[key]).encode())
+        chosen[name] = winners[key]
+    return chosen
+
+
+def tuning_key(source: KernelSource) -> str:
+    device = torch.cuda.get_device_name(source.kernel.device) if torch.cuda.is_available() else ""
+    parts = [source.kernel.digest(), [[dict(c.blocks), c.warps, c.stages] for c in source.candidates], device]
+    return "tuned-" + hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def lengths(source: KernelSource) -> dict[str, int] | None:
+    """Elements of each param's memory that the kernel touches, or None where that depends on values."""
+    reach: dict[str, int] = {p.name: 1 for p in source.kernel.params}
+    for access in (*source.kernel.nest.loads(), *source.kernel.nest.stores()):
+        high = top(access.index)
+        if high is None:
+            return None
+        reach[access.buffer] = max(reach[access.buffer], high + 1)
+    return reach
+
+
+def top(index: Index) -> int | None:
+    indirect = any(v.name.startswith("%") for v in index.variables() if isinstance(v, Var))
+    return None if indirect else index.bounds()[1]
+
+
+def inputs(source: KernelSource, device: torch.device) -> list[torch.Tensor] | None:
+    """A tensor per param: small random floats, zeros in integers; None where the device has no room."""
+    reach = lengths(source)
+    assert reach is not None
+    needed = sum(reach[p.name] * p.dtype.itemsize for p in source.kernel.params)
+    if device.type == "cuda" and needed * 2 > torch.cuda.mem_get_info(device)[0]:
+        return None
+    generator = torch.Generator(device).manual_seed(0)
+    tensors = []
+    for p in source.kernel.params:
+        if p.dtype.is_floating_point:
+            tensors.append(torch.rand(reach[p.name], generator=generator, device=device, dtype=torch.float32).to(p.dtype))
+        else:
+            tensors.append(torch.zeros(reach[p.name], device=device, dtype=p.dtype))
+    return tensors
+
+
+def fastest(source: KernelSource, kernels: Sequence[CudaKernel], env: Env, measure: Measure) -> int:
+    """The index of the fastest candidate that gives what the first one gives."""
+    device = source.kernel.device
+    data = inputs(source, device)
+    if data is None:
+        return 0
+    written = [i for i, p in enumerate(source.kernel.params) if p.mode != "in"]
+    expected: list[torch.Tensor] = []
+    times: list[float] = []
+    for kernel in kernels:
+        tensors = [t.clone() if i in written else t for i, t in enumerate(data)]
+        seconds = measure(kernel, tensors)
+        got = [tensors[i] for i in written]
+        expected = expected or got
+        times.append(seconds if all(agree(a, b) for a, b in zip(got, expected, strict=True)) else float("inf"))
+    winner = min(range(len(times)), key=lambda i: times[i] if i == 0 else times[i] / MARGIN)
+    named = tuple((describe(source, i), t) for i, t in enumerate(times))
+    env.emit(KernelTuned(region=env.region, bucket=env.bucket, kernel=source.entry, winner=named[winner][0], candidates=named))
+    return winner
+
+
+def agree(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if not a.dtype.is_floating_point:
+        return torch.equal(a, b)
+    return torch.allclose(a, b, rtol=RTOL[a.dtype], atol=RTOL[a.dtype] * 1e-1, equal_nan=True)
+
+
+def describe(source: KernelSource, index: int) -> str:
+    candidate = source.candidates[index]
+    return " ".join([*(f"{k}={v}" for k, v in candidate.blocks.items()), f"warps={candidate.warps}"])

@@ -1,0 +1,78 @@
+"""Launching a cubin through the CUDA driver, to measure it and to test it; compiled programs launch natively in the runtime."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from statistics import median
+
+import torch
+
+from dynacompile.errors import BuildError
+from dynacompile.ir.schedule import CudaKernel
+
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+PLAIN_SHARED = 48 * 1024
+REPEATS = 15
+CACHE_BYTES = 128 << 20  # written between launches, so that each one finds the caches cold
+
+
+@functools.cache
+def driver() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise BuildError("libcuda.so.1 is missing: install the NVIDIA driver to run kernels on a GPU") from error
+
+
+def check(status: int, what: str) -> None:
+    if status:
+        name = ctypes.c_char_p()
+        driver().cuGetErrorName(status, ctypes.byref(name))
+        raise BuildError(f"{what}: {(name.value or b'unknown error').decode()}")
+
+
+class LoadedKernel:
+    """A cubin in the current device's context; unloaded by close()."""
+
+    def __init__(self, kernel: CudaKernel):
+        self.kernel = kernel
+        torch.cuda.current_stream()  # makes the context
+        self.module, self.function = ctypes.c_void_p(), ctypes.c_void_p()
+        check(driver().cuModuleLoadData(ctypes.byref(self.module), kernel.cubin), f"loading {kernel.symbol}")
+        check(driver().cuModuleGetFunction(ctypes.byref(self.function), self.module, kernel.symbol.encode()), f"finding {kernel.symbol}")
+        if kernel.shared > PLAIN_SHARED:
+            check(driver().cuFuncSetAttribute(self.function, MAX_DYNAMIC_SHARED, kernel.shared), f"{kernel.shared} bytes of shared memory for {kernel.symbol}")
+
+    def launch(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Queues one launch on the current stream; tensors: one per param, their data_ptr 16-byte aligned."""
+        pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors] + [ctypes.c_void_p(0)] * self.kernel.extra
+        arguments = (ctypes.c_void_p * len(pointers))(*(ctypes.cast(ctypes.byref(p), ctypes.c_void_p) for p in pointers))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        x, y, z = self.kernel.grid
+        status = driver().cuLaunchKernel(self.function, x, y, z, self.kernel.warps * 32, 1, 1, self.kernel.shared, stream, arguments, None)
+        check(status, f"launching {self.kernel.symbol}")
+
+    def close(self) -> None:
+        check(driver().cuModuleUnload(self.module), f"unloading {self.kernel.symbol}")
+
+
+def measure_on_device(kernel: CudaKernel, tensors: Sequence[torch.Tensor]) -> float:
+    """Median microseconds of a launch with cold caches. The tensors hold the result of one launch afterwards."""
+    loaded = LoadedKernel(kernel)
+    scratch = torch.empty(CACHE_BYTES, dtype=torch.uint8, device=tensors[0].device)
+    work = [t.clone() for t in tensors]
+    times = []
+    loaded.launch(tensors)
+    for _ in range(REPEATS):
+        scratch.zero_()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        loaded.launch(work)
+        end.record()
+        times.append((start, end))
+    torch.cuda.synchronize()
+    result = median(s.elapsed_time(e) for s, e in times) * 1e3
+    loaded.close()
+    return result

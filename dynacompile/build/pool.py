@@ -1,0 +1,197 @@
+"""Warm processes that compile Triton kernels: started on first use, reused by every later compile, gone with this process.
+
+They are plain subprocesses running one script and speak length-prefixed JSON over pipes: nothing is pickled, the user's __main__ is
+never imported again, and a crash of the compiler is an error of one kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from dynacompile.build.wire import read_message, write_message
+from dynacompile.env import Env
+from dynacompile.errors import BuildError
+
+SCRIPT = Path(__file__).with_name("triton_worker.py")
+MOST = 16  # workers; each holds about 150 MB
+JOB_SECONDS = 300.0
+
+
+@dataclass(eq=False)
+class Worker:
+    """A running worker; log: what it wrote to stderr. job: the index of the job that it has, None when idle."""
+
+    process: subprocess.Popen
+    log: IO[bytes]
+    job: int | None = None
+    deadline: float = 0.0
+
+    def tail(self) -> str:
+        self.log.seek(0)
+        return self.log.read()[-2000:].decode(errors="replace").strip()
+
+
+class Crash(Exception):
+    """The worker ended while it had a job."""
+
+
+class WorkerPool:
+    """At most `most` workers. compile() may be called from several threads; calls take turns."""
+
+    def __init__(self, most: int):
+        self.most = most
+        self.owner = os.getpid()
+        self.workers: list[Worker] = []
+        self.lock = threading.Lock()
+        self.end = weakref.finalize(self, end_workers, self.workers)
+
+    def warm(self) -> None:
+        """Starts all workers, without waiting for them."""
+        with self.lock:
+            self.adopt()
+            while len(self.workers) < self.most:
+                self.start()
+
+    def compile(self, jobs: Sequence[dict]) -> list[tuple[dict, bytes]]:
+        """(facts, cubin) of each job, in order; see triton_worker.compile_job. Raises BuildError for the first job that fails."""
+        with self.lock:
+            self.adopt()
+            return self.run(jobs)
+
+    def adopt(self) -> None:
+        """In a forked child the parent's workers are not ours: forget them."""
+        if os.getpid() != self.owner:
+            self.owner = os.getpid()
+            self.workers.clear()
+
+    def start(self) -> Worker:
+        log = tempfile.TemporaryFile()
+        environment = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "TRITON_KERNEL_DUMP", "TRITON_KERNEL_OVERRIDE")}
+        environment |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1"}
+        command = [sys.executable, "-P", str(SCRIPT)]
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True)
+        except OSError as error:
+            raise BuildError(f"cannot start a Triton worker ({' '.join(command)}): {error}") from error
+        worker = Worker(process, log)
+        self.workers.append(worker)
+        return worker
+
+    def run(self, jobs: Sequence[dict]) -> list[tuple[dict, bytes]]:
+        results: dict[int, tuple[dict, bytes]] = {}
+        waiting = list(reversed(range(len(jobs))))
+        crashes: dict[int, int] = {}
+        try:
+            while len(results) < len(jobs):
+                self.hand_out(jobs, waiting, crashes)
+                for worker in self.ready():
+                    index = worker.job
+                    assert index is not None
+                    try:
+                        results[index] = self.receive(worker)
+                    except Crash:
+                        self.crashed(worker, index, jobs[index], crashes)
+                        waiting.append(index)
+                        continue
+                    if not results[index][0]["ok"]:
+                        raise BuildError(f"Triton refused kernel {jobs[index]['entry']}: {results[index][0]['error']}\n{jobs[index]['text']}")
+        except BaseException:
+            for worker in [w for w in self.workers if w.job is not None]:
+                self.discard(worker)
+            raise
+        return [results[i] for i in range(len(jobs))]
+
+    def hand_out(self, jobs: Sequence[dict], waiting: list[int], crashes: dict[int, int]) -> None:
+        while waiting:
+            idle = next((w for w in self.workers if w.job is None), None)
+            if idle is None:
+                if len(self.workers) >= self.most:
+                    return
+                idle = self.start()
+            idle.job = waiting.pop()
+            idle.deadline = time.monotonic() + JOB_SECONDS
+            try:
+                assert idle.process.stdin is not None
+                write_message(idle.process.stdin, jobs[idle.job])
+            except BrokenPipeError:  # it had ended, for idleness as a rule
+                index = idle.job
+                self.crashed(idle, index, jobs[index], crashes)
+                waiting.append(index)
+
+    def ready(self) -> list[Worker]:
+        """Busy workers that have written, or ended, or run out of time."""
+        busy = {w.process.stdout: w for w in self.workers if w.job is not None}
+        timeout = max(0.0, min(w.deadline for w in busy.values()) - time.monotonic())
+        readable, _, _ = select.select(list(busy), [], [], timeout)
+        if not readable:
+            late = min(busy.values(), key=lambda w: w.deadline)
+            raise BuildError(f"a Triton worker took more than {JOB_SECONDS:.0f} s for one kernel\n{late.tail()}")
+        return [busy[s] for s in readable]
+
+    def receive(self, worker: Worker) -> tuple[dict, bytes]:
+        assert worker.process.stdout is not None
+        try:
+            message = read_message(worker.process.stdout)
+        except EOFError:
+            message = None
+        if message is None:
+            raise Crash
+        worker.job = None
+        return message
+
+    def crashed(self, worker: Worker, index: int, job: dict, crashes: dict[int, int]) -> None:
+        """A job may lose one worker, which may have ended of idleness; the second is the job's fault."""
+        self.discard(worker)
+        crashes[index] = crashes.get(index, 0) + 1
+        if crashes[index] > 1:
+            raise BuildError(f"the Triton compiler crashed (exit {worker.process.returncode}) on kernel {job['entry']}\n{worker.tail()}\n{job['text']}")
+
+    def discard(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        end_workers([worker])
+
+    def close(self) -> None:
+        """Ends all workers."""
+        with self.lock:
+            end_workers(self.workers)
+            self.workers.clear()
+
+
+def end_workers(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.process.kill()
+        for pipe in (worker.process.stdin, worker.process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except BrokenPipeError:  # a message half written to a process that is gone
+                continue
+        worker.process.wait()
+
+
+@functools.cache
+def shared_pool(most: int) -> WorkerPool:
+    """The process's pool of that size; it holds no object of the user's."""
+    return WorkerPool(most)
+
+
+def pool_for(env: Env) -> WorkerPool:
+    """The pool that `env.config.workers` asks for; 0: one worker per core that this process may use."""
+    return shared_pool(env.config.workers or max(1, min(MOST, len(os.sched_getaffinity(0)))))
+
+
+def warm_workers(env: Env) -> None:
+    """Starts the workers in the background, so that they are warm when the first kernel is ready."""
+    pool_for(env).warm()

@@ -1,0 +1,89 @@
+"""A worker of the pool: reads jobs on stdin, compiles Triton source to a cubin, writes results to stdout.
+
+Run as a script (`python -P triton_worker.py`), so that it imports Triton and nothing of the user's program. Needs no GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import os
+import re
+import select
+import sys
+import time
+from pathlib import Path
+
+from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+
+spec = importlib.util.spec_from_file_location("wire", Path(__file__).with_name("wire.py"))  # its package would import torch
+wire = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(wire)
+
+IDLE_SECONDS = 300.0  # then the worker ends; the pool starts another when needed
+WATCH_SECONDS = 5.0  # how often it looks whether its parent still lives
+
+
+def compile_job(job: dict) -> tuple[dict, bytes]:
+    """job: text, entry, pointers (Triton types), constants, warps, stages, target [backend, arch, warp size].
+    Result: symbol, shared (bytes), warps, params (pointers that the cubin takes, Triton's own included); and the cubin."""
+    filename = f"<{job['entry']}>"
+    linecache.cache[filename] = (len(job["text"]), None, job["text"].splitlines(True), filename)
+    module: dict = {"__name__": job["entry"]}
+    exec(compile(job["text"], filename, "exec"), module)  # noqa: S102: our own text
+    function = module[job["entry"]]
+    names = function.arg_names
+    signature = dict(zip(names, job["pointers"], strict=False)) | dict.fromkeys(job["constants"], "constexpr")
+    aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(job["pointers"]))}
+    source = ASTSource(function, signature, job["constants"], aligned)
+    target = GPUTarget(*job["target"])
+    backend = make_backend(target)
+    options = backend.parse_options({"num_warps": job["warps"], "num_stages": job["stages"], "enable_fp_fusion": True})
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    stages: dict = {}
+    backend.add_stages(stages, options, source.language)
+    metadata = {"target": target, **options.__dict__}
+    level = source.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
+    ptx = ""
+    for name, lower in stages.items():
+        level = lower(level, metadata)
+        ptx = level if name == "ptx" else ptx
+    linecache.cache.pop(filename, None)
+    entry = re.search(r"\.entry\s+\S+?\((.*?)\)", ptx, re.DOTALL)
+    params = entry.group(1).count(".param") if entry else len(job["pointers"])
+    return {"symbol": metadata["name"], "shared": metadata["shared"], "warps": metadata["num_warps"], "params": params}, level
+
+
+def answer(job: dict) -> tuple[dict, bytes]:
+    start = time.perf_counter()
+    try:
+        result, cubin = compile_job(job)
+    except Exception as error:  # noqa: BLE001: handed to the pool, which raises BuildError
+        return {"ok": False, "error": f"{type(error).__name__}: {error}"}, b""
+    return {"ok": True, "seconds": time.perf_counter() - start, **result}, cubin
+
+
+def main() -> None:
+    parent = os.getppid()
+    source = os.fdopen(os.dup(0), "rb", buffering=0)
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what compilers print must not reach the protocol
+    idle = 0.0
+    while idle < IDLE_SECONDS and os.getppid() == parent:
+        ready, _, _ = select.select([source], [], [], WATCH_SECONDS)
+        if not ready:
+            idle += WATCH_SECONDS
+            continue
+        message = wire.read_message(source)
+        if message is None:
+            return
+        wire.write_message(sink, *answer(message[0]))
+        idle = 0.0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

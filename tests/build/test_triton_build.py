@@ -1,0 +1,178 @@
+"""Triton kernels to cubins, without a GPU: the pool, the store, tuning."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dynacompile.build import pool as pools
+from dynacompile.build.pool import WorkerPool, shared_pool
+from dynacompile.build.triton import build_triton, job, kernel_key, pack, unpack
+from dynacompile.codegen.triton import emit_kernel
+from dynacompile.config import CompileConfig
+from dynacompile.env import Env
+from dynacompile.errors import BuildError
+from dynacompile.events import CacheLooked, KernelTuned
+from dynacompile.ir.schedule import CudaKernel, KernelSource
+
+from ..codegen.triton_cases import CASES, chain, gather, softmax
+
+BUILT = ("chain", "integers", "gather", "padded", "transpose", "softmax_looped", "layer_norm", "columns_sum", "many", "whole_looped", "scalar")
+
+
+class Memory(dict):
+    """A store."""
+
+    def put(self, key: str, data: bytes) -> None:
+        self[key] = data
+
+
+@pytest.fixture
+def events() -> list:
+    return []
+
+
+@pytest.fixture
+def env(events) -> Env:
+    return Env(CompileConfig(workers=2), events.append, "test", -1, Path("unused"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_pool():
+    yield
+    shared_pool(2).close()
+    shared_pool.cache_clear()
+
+
+def sources(*names: str) -> dict[str, KernelSource]:
+    return {name: emit_kernel(CASES[name](), None) for name in names}
+
+
+def test_every_kind_becomes_a_cubin(env):
+    wanted = sources(*BUILT)
+    built = build_triton(wanted, env, Memory())
+    assert list(built) == list(wanted)
+    for name, kernel in built.items():
+        assert kernel.cubin[:4] == b"\x7fELF" and kernel.symbol.encode() in kernel.cubin, name
+        assert kernel.extra >= 0 and kernel.warps == wanted[name].candidates[0].warps and kernel.grid == wanted[name].grids[0]
+
+
+def test_the_store_answers_the_second_time_whatever_the_names(env, events):
+    store = Memory()
+    one = {"a": emit_kernel(softmax(), None)}
+    built = build_triton(one, env, store)
+    renamed = replace(softmax(), name="other_name")
+    again = build_triton({"b": emit_kernel(renamed, None), "c": one["a"]}, env, store)
+    assert again["b"] == again["c"] == built["a"] and len(store) == 1
+    assert [e.hit for e in events if isinstance(e, CacheLooked)] == [False, True]
+
+
+def test_keys_follow_what_the_code_depends_on():
+    source = emit_kernel(chain(1 << 20), None)
+    first = source.candidates[0]
+    assert len({kernel_key(source, c) for c in source.candidates}) == len(source.candidates)
+    assert kernel_key(emit_kernel(chain(1 << 20, torch.bfloat16), None), first) != kernel_key(source, first)
+    assert kernel_key(emit_kernel(chain(1 << 21), None), first) == kernel_key(source, first), "a size that no mask needs is only in the grid"
+
+
+def test_packing_keeps_everything():
+    kernel = CudaKernel(cubin=b"\x7fELF\x00", symbol="k", grid=(3, 1, 1), warps=4, shared=128, extra=2)
+    assert unpack(pack({"symbol": "k", "warps": 4, "shared": 128, "extra": 2}, kernel.cubin), (3, 1, 1)) == kernel
+
+
+def test_a_refused_source_is_a_build_error_and_the_pool_lives_on(env):
+    bad = emit_kernel(chain(), None)
+    bad = replace(bad, text=bad.text.replace("tl.abs", "tl.no_such_function"))
+    with pytest.raises(BuildError, match="mul_add_sigmoid_gelu: .*(?s:.*)no_such_function"):
+        build_triton({"bad": bad}, env, Memory())
+    assert build_triton(sources("scalar"), env, Memory())["scalar"].symbol == "step"
+
+
+def test_a_worker_that_ended_is_replaced_and_one_that_crashes_twice_is_an_error():
+    pool = WorkerPool(1)
+    task = job(emit_kernel(CASES["scalar"](), None), emit_kernel(CASES["scalar"](), None).candidates[0])
+    assert pool.compile([task])[0][0]["ok"]
+    pool.workers[0].process.kill()
+    pool.workers[0].process.wait()
+    assert pool.compile([task])[0][0]["ok"]
+    with pytest.raises(BuildError, match="crashed"):
+        pool.compile([task | {"text": "import os\nos._exit(3)\n"}])
+    pool.close()
+
+
+def test_a_worker_that_hangs_is_ended(monkeypatch):
+    monkeypatch.setattr(pools, "JOB_SECONDS", 2.0)
+    pool = WorkerPool(1)
+    task = job(emit_kernel(CASES["scalar"](), None), emit_kernel(CASES["scalar"](), None).candidates[0])
+    with pytest.raises(BuildError, match="more than 2 s"):
+        pool.compile([task | {"text": "import time\ntime.sleep(60)\n"}])
+    assert not pool.workers
+
+
+def test_importing_and_keying_start_no_process():
+    pool = WorkerPool(1)
+    assert not pool.workers
+    kernel_key(emit_kernel(chain(), None), emit_kernel(chain(), None).candidates[0])
+    assert not pool.workers
+
+
+def test_a_forked_child_does_not_use_its_parents_workers():
+    pool = WorkerPool(1)
+    pool.warm()
+    pool.owner = os.getpid() + 1  # as a child sees it
+    kept = list(pool.workers)
+    pool.adopt()
+    assert not pool.workers and pool.owner == os.getpid()
+    pools.end_workers(kept)
+
+
+@pytest.fixture
+def tuned_env(events) -> Env:
+    return Env(CompileConfig(workers=2, mode="max-autotune"), events.append, "test", -1, Path("unused"))
+
+
+def on_cpu(source: KernelSource) -> KernelSource:
+    return replace(source, kernel=replace(source.kernel, device=torch.device("cpu")))
+
+
+def test_tuning_takes_the_fastest_and_remembers_it(tuned_env, events):
+    source = on_cpu(emit_kernel(softmax(64, 64), None))
+    seconds = iter([50.0, 20.0, 90.0, 80.0, 70.0])
+    asked: list[CudaKernel] = []
+
+    def measure(kernel, tensors):
+        asked.append(kernel)
+        return next(seconds)
+
+    store = Memory()
+    built = build_triton({"k": source}, tuned_env, store, measure)
+    assert built["k"] == asked[1] and len(asked) == len(source.candidates)
+    (tuned,) = [e for e in events if isinstance(e, KernelTuned)]
+    assert tuned.winner == tuned.candidates[1][0]
+    assert build_triton({"k": source}, tuned_env, store, measure)["k"] == asked[1]  # no further measuring: the iterator would tell
+    assert len(asked) == len(source.candidates)
+
+
+def test_a_candidate_that_disagrees_never_wins(tuned_env):
+    source = on_cpu(emit_kernel(softmax(64, 64), None))
+    calls = []
+
+    def measure(kernel, tensors):
+        calls.append(kernel)
+        tensors[1].fill_(float(len(calls) > 1))
+        return 100.0 / len(calls)
+
+    assert build_triton({"k": source}, tuned_env, Memory(), measure)["k"] == calls[0]
+
+
+def test_what_cannot_be_fed_keeps_its_first_candidate(tuned_env):
+    source = on_cpu(emit_kernel(gather(), None))
+
+    def measure(kernel, tensors):
+        raise AssertionError("indirect accesses must not be measured on made-up indices")
+
+    assert build_triton({"k": source}, tuned_env, Memory(), measure)["k"].grid == source.grids[0]

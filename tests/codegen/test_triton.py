@@ -1,0 +1,118 @@
+"""Emitted Triton kernels: their numbers through Triton's interpreter against the oracle, and what their text promises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dynacompile.codegen.triton import emit_kernel
+from dynacompile.config import CompileConfig
+from dynacompile.env import Env
+from dynacompile.errors import Unsupported
+from dynacompile.ir.index import constant
+from dynacompile.ops.scalars import SCALARS
+
+from .triton_cases import BF16, CASES, F32, Build, assert_same, chain, columns_sum, layer_norm, oracle, softmax, storages, transpose
+
+ENV = Env(CompileConfig(), lambda event: None, "test", -1, Path("unused"))
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory) -> dict[str, tuple[dict, dict]]:
+    """For each case, (what the interpreter stored, what the oracle stored); one process for all, since Triton reads its mode at import."""
+    folder = tmp_path_factory.mktemp("triton")
+    jobs, expected = [], {}
+    for seed, (name, make) in enumerate(CASES.items()):
+        kernel = make()
+        source = emit_kernel(kernel, ENV)
+        tensors = storages(kernel, seed)
+        expected[name] = {k: t.clone() for k, t in tensors.items()}
+        oracle(kernel, expected[name])
+        choice = seed % len(source.candidates)  # over the cases, every place in the list is run
+        jobs.append((source.text, source.entry, dict(source.candidates[choice].blocks), source.grids[choice], list(tensors.values())))
+    torch.save(jobs, folder / "cases.pt")
+    command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(folder / "cases.pt"), str(folder / "results.pt")]
+    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, timeout=120)
+    results = torch.load(folder / "results.pt", weights_only=True)
+    return {name: (dict(zip(expected[name], got, strict=True)), expected[name]) for name, got in zip(CASES, results, strict=True)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers(interpreted, name):
+    got, expected = interpreted[name]
+    assert_same(got, expected)
+
+
+def test_every_scalar_is_run_by_a_case():
+    run = {op.name for make in CASES.values() for op in make().nest.body}
+    assert set(SCALARS) <= run, sorted(set(SCALARS) - run)
+
+
+def test_text_is_deterministic_and_says_where_it_comes_from():
+    one, other = emit_kernel(chain(), ENV), emit_kernel(chain(), ENV)
+    assert one.text == other.text
+    assert "# model.py:7\n@triton.jit\ndef mul_add_sigmoid_gelu(x_ptr, out_ptr, XBLOCK: tl.constexpr):" in one.text
+
+
+def test_masks_only_where_a_block_does_not_divide():
+    assert "mask" not in emit_kernel(chain(1 << 20), ENV).text
+    assert "mask" not in emit_kernel(softmax(64, 512), ENV).text
+    ragged = emit_kernel(softmax(64, 500), ENV).text
+    assert "rmask" in ragged and "xmask" not in ragged
+    assert "xmask = x < 1000" in emit_kernel(chain(1000), ENV).text
+
+
+def test_short_rows_stay_in_registers_and_long_ones_are_walked_once_per_pass():
+    assert "for start" not in emit_kernel(softmax(4096, 8192), ENV).text
+    assert emit_kernel(softmax(4096, 65536), ENV).text.count("for start") == 3
+    assert emit_kernel(layer_norm(4096, 65536), ENV).text.count("tl.load(x_ptr") == 3
+    assert emit_kernel(columns_sum(65536, 1024), ENV).text.count("for start") == 2
+
+
+def test_transposes_take_two_dimensional_tiles():
+    source = emit_kernel(transpose(1024, 1024, 4), ENV)
+    assert all(set(c.blocks) == {"YBLOCK", "XBLOCK"} for c in source.candidates)
+    assert source.grids[0][0] * source.candidates[0].blocks["XBLOCK"] * source.candidates[0].blocks["YBLOCK"] == 4 * 1024 * 1024
+
+
+def test_merged_axes_are_walked_by_one_variable():
+    b = Build("add", (64, 32, 16))
+    b.store("out", F32, b.at(512, 16, 1), b.add_(b.load("x", F32, b.at(512, 16, 1)), b.load("w", F32, b.at(0, 16, 1))))
+    text = emit_kernel(b.kernel(), ENV).text
+    assert "tl.load(x_ptr + x)" in text and "x1_x2 = x % 512" in text and "tl.load(w_ptr + x1_x2)" in text
+
+
+def test_indices_beyond_int32_are_64_bit():
+    assert "tl.int64" not in emit_kernel(chain(1 << 30), ENV).text
+    assert "tl.program_id(0).to(tl.int64)" in emit_kernel(chain(1 << 31), ENV).text
+    assert "tl.program_id(0).to(tl.int64)" in emit_kernel(softmax(1 << 20, 4096), ENV).text
+
+
+def test_grids_cover_every_point():
+    for make in CASES.values():
+        source = emit_kernel(make(), ENV)
+        for candidate, grid in zip(source.candidates, source.grids, strict=True):
+            points = grid[0] * candidate.blocks.get("XBLOCK", 1) * candidate.blocks.get("YBLOCK", 1)
+            assert points >= source.kernel.nest.axes[0].size if source.kernel.nest.x_axes else points >= 1
+
+
+def test_in_place_stores_wait_until_nothing_reads_again():
+    """The residual is updated in place and read in every pass, so its store belongs in the last one."""
+    text = emit_kernel(layer_norm(8, 65536), ENV).text
+    assert text.rindex("tl.load(res_ptr") < text.index("tl.store(res_ptr")
+
+
+def test_unsupported_is_named():
+    b = Build("complex", (4,))
+    b.store("out", torch.complex64, b.at(1), b.load("x", torch.complex64, b.at(1)))
+    with pytest.raises(Unsupported, match="triton-dtype"):
+        emit_kernel(b.kernel(), ENV)
+    b = Build("empty", (0,))
+    b.store("out", BF16, constant(0), b.const(1.0))
+    with pytest.raises(Unsupported, match="triton-empty"):
+        emit_kernel(b.kernel(), ENV)

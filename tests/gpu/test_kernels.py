@@ -1,0 +1,88 @@
+"""Every kind of Triton kernel on the GPU: every candidate against the oracle on the same device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dynacompile.build.device import LoadedKernel, measure_on_device
+from dynacompile.build.triton import build_candidates, build_triton
+from dynacompile.codegen.triton import emit_kernel
+from dynacompile.config import CompileConfig
+from dynacompile.env import Env
+from dynacompile.events import KernelTuned
+
+from ..codegen import triton_cases as cases
+
+pytestmark = pytest.mark.gpu
+
+LARGE = {
+    "chain_large": lambda: cases.chain(1 << 22),
+    "chain_bf16_large": lambda: cases.chain(1_000_003, cases.BF16),
+    "broadcast_large": lambda: cases.broadcast(513, 771),
+    "transpose_large": lambda: cases.transpose(500, 700, 3),
+    "gather_large": lambda: cases.gather(4096, 768),
+    "softmax_wide": lambda: cases.softmax(257, 8192, cases.BF16),
+    "softmax_many": lambda: cases.softmax(5000, 128),
+    "layer_norm_large": lambda: cases.layer_norm(1000, 768),
+    "columns_large": lambda: cases.columns_sum(5000, 300),
+    "many_large": lambda: cases.many(300, 50),
+    "whole_large": lambda: cases.whole(60000),
+}
+ALL = {**cases.CASES, **LARGE}
+
+
+class Memory(dict):
+    def put(self, key: str, data: bytes) -> None:
+        self[key] = data
+
+
+def environment(events: list, mode: str = "default") -> Env:
+    return Env(CompileConfig(mode=mode), events.append, "test", -1, Path("unused"))
+
+
+@pytest.fixture(scope="module")
+def built() -> dict:
+    """All candidates of all cases, compiled together."""
+    sources = {name: emit_kernel(make(), None) for name, make in ALL.items()}
+    wanted = [(name, i) for name, s in sources.items() for i in range(len(s.candidates))]
+    return build_candidates(sources, wanted, environment([]), Memory())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_numbers(built, name):
+    kernel = ALL[name]()
+    tensors = cases.storages(kernel, 1, "cuda")
+    expected = {k: t.clone() for k, t in tensors.items()}
+    cases.oracle(kernel, expected)
+    for (other, index), image in built.items():
+        if other != name:
+            continue
+        got = {k: t.clone() for k, t in tensors.items()}
+        loaded = LoadedKernel(image)
+        loaded.launch([got[p.name] for p in kernel.params])
+        torch.cuda.synchronize()
+        loaded.close()
+        try:
+            cases.assert_same(got, expected)
+        except AssertionError as error:
+            raise AssertionError(f"candidate {index}: {error}") from error
+
+
+def test_tuning_on_the_device():
+    events: list = []
+    source = emit_kernel(cases.softmax(4096, 1024), None)
+    build_triton({"k": source}, environment(events, "max-autotune"), Memory())
+    (tuned,) = [e for e in events if isinstance(e, KernelTuned)]
+    assert len(tuned.candidates) == len(source.candidates)
+    assert all(0 < t < 1e5 for _, t in tuned.candidates), "every candidate agrees with the first"
+
+
+def test_measuring_leaves_one_launch_in_the_tensors():
+    kernel = cases.CASES["scalar"]()
+    image = build_triton({"k": emit_kernel(kernel, None)}, environment([]), Memory())["k"]
+    step = torch.zeros(1, device="cuda")
+    assert measure_on_device(image, [step]) > 0
+    assert step.item() == 1.0
