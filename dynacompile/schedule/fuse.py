@@ -1,7 +1,248 @@
-"""Nests become one kernel where that saves memory traffic."""
+"""Nests become one kernel where that saves memory traffic and their points correspond.
+
+Greedy by bytes saved: pairs of units that share a buffer wait in a heap; a merged unit meets its neighbours anew.
+"""
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-def fuse(units, env) -> None:
-    return None
+from dynacompile.env import Env
+from dynacompile.ir.index import Index, Var
+from dynacompile.ir.loops import Access, Axis, Nest
+from dynacompile.schedule.domain import Alignment, align, digits_of, keeps_order, remap, row_major
+from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
+
+MAX_OPS = 500
+MAX_BUFFERS = 64
+MAX_DISTANCE = 128  # program positions between two units that only share what they read
+MAX_COREADERS = 4  # of a buffer's readers in order, how many further ones each is tried with
+SMALL = 1 << 16  # bytes below which a kernel costs its launch
+
+
+@dataclass
+class Loops:
+    """What fusing needs to know of a unit: its space, and where it reads and writes."""
+
+    x: int
+    r: int
+    ops: int
+    ordered: bool
+    device: object
+    loads: dict[str, set[Index]]
+    stores: dict[str, set[Index]]
+
+
+class Fuser:
+    """The state of one call of `fuse`."""
+
+    def __init__(self, units: Units):
+        self.units = units
+        self.bytes = {name: b.bytes for name, b in units.program.buffers.items()}
+        self.loops: dict[int, Loops] = {u.id: self.summarize(u) for u in units.by_id.values() if u.extern is None}
+        self.heap: list[tuple[int, int, int, int]] = []
+        self.next_id = len(units.by_id)
+
+    def summarize(self, unit: Unit) -> Loops:
+        x = r = 1
+        for a in unit.axes:
+            if a.role == "x":
+                x *= a.size
+            else:
+                r *= a.size
+        loads: dict[str, set[Index]] = {}
+        stores: dict[str, set[Index]] = {}
+        count, ordered = 0, False
+        for _, nest in unit.members:
+            count += len(nest.body)
+            ordered = ordered or keeps_order(nest)
+            for op in nest.body:
+                if type(op.attr) is Access:
+                    (loads if op.name == "load" else stores).setdefault(op.attr.buffer, set()).add(op.attr.index)
+        return Loops(x, r, count, ordered, self.units.buffer(next(iter(unit.writes))).device, loads, stores)
+
+    def push(self, a: Unit, b: Unit) -> None:
+        """Makes a pair wait, by what fusing it may save at most."""
+        one, two = self.loops.get(a.id), self.loops.get(b.id)
+        if one is None or two is None or one.device != two.device or not spaces_meet(one, two):
+            return
+        bytes_ = self.bytes
+        score = sum(bytes_[n] for n in a.reads & b.reads)
+        score += 2 * sum(bytes_[n] for n in a.writes & b.reads) + 2 * sum(bytes_[n] for n in b.writes & a.reads)
+        if score > 0:
+            first, second = (a, b) if (a.first, a.id) < (b.first, b.id) else (b, a)
+            heapq.heappush(self.heap, (-score, first.first, first.id, second.id))
+
+    def neighbours(self, unit: Unit) -> set[int]:
+        units = self.units
+        found: set[int] = set()
+        for name in unit.writes:
+            found |= units.readers.get(name, set())
+        for name in unit.reads:
+            found |= units.writers.get(name, set())
+            readers = units.readers[name]
+            if len(readers) <= 2 * MAX_COREADERS:
+                found |= readers
+            else:
+                near = sorted(readers, key=lambda i: (abs(units.by_id[i].first - unit.first), i))
+                found.update(near[:2 * MAX_COREADERS])
+        found.discard(unit.id)
+        return found
+
+    def run(self) -> None:
+        units = self.units
+        for unit in list(units.by_id.values()):
+            if unit.id in self.loops:
+                for i in self.neighbours(unit):
+                    if i > unit.id:
+                        self.push(unit, units.by_id[i])
+        while self.heap:
+            _, _, i, j = heapq.heappop(self.heap)
+            a, b = units.by_id.get(i), units.by_id.get(j)
+            if a is None or b is None:
+                continue
+            merged = self.try_fuse(a, b)
+            if merged is not None:
+                for k in sorted(self.neighbours(merged)):
+                    self.push(merged, units.by_id[k])
+
+    def try_fuse(self, a: Unit, b: Unit) -> Unit | None:
+        """One unit for both, or None where that is not possible or does not pay."""
+        if a.id in b.after:
+            a, b = b, a
+        one, two = self.loops[a.id], self.loops[b.id]
+        if one.ops + two.ops > MAX_OPS or len(a.reads | a.writes | b.reads | b.writes) > MAX_BUFFERS or a.writes & b.writes:
+            return None
+        if b.id not in a.after and not self.worth_joining_readers(a, b):
+            return None
+        if has_path(self.units, a, b) or has_path(self.units, b, a):
+            return None
+        for swapped, alignment in self.alignments(a, b):
+            to_a, to_b = (alignment.guest, alignment.host) if swapped else (alignment.host, alignment.guest)
+            if self.meets(a, b, to_a, to_b, alignment.axes):
+                return self.merge(a, b, alignment.axes, to_a, to_b)
+        return None
+
+    def worth_joining_readers(self, a: Unit, b: Unit) -> bool:
+        """Neither needs the other's results: what both read must be a good part of what they move."""
+        if abs(a.first - b.first) > MAX_DISTANCE:
+            return False
+        shared = sum(self.bytes[n] for n in a.reads & b.reads)
+        smaller = min(sum(self.bytes[n] for n in u.reads | u.writes) for u in (a, b))
+        return 4 * shared >= smaller or smaller <= SMALL
+
+    def alignments(self, a: Unit, b: Unit) -> Iterator[tuple[bool, Alignment]]:
+        """Ways to see both over one space; swapped: b is the host, whose axes stay in their order."""
+        one, two = self.loops[a.id], self.loops[b.id]
+        swapped = two.r > 1 and one.r == 1
+        host, guest = (b, a) if swapped else (a, b)
+        lead, follow = (two, one) if swapped else (one, two)
+        if host.axes == guest.axes:
+            yield swapped, Alignment(host.axes, {}, {})
+        whole = follow.r > 1 or follow.x == lead.x * lead.r
+        axes = host.axes if whole else tuple(x for x in host.axes if x.role == "x")
+        for name in self.anchors(a, b):
+            if name in lead.stores and len(lead.stores[name]) == 1:
+                outer = next(iter(lead.stores[name]))
+            elif name in lead.loads and len(lead.loads[name]) == 1:
+                outer = next(iter(lead.loads[name]))
+            else:
+                continue
+            inner = follow.stores.get(name) or follow.loads[name]
+            if len(inner) != 1:
+                continue
+            (inner_index,) = inner
+            if outer.constant != inner_index.constant:
+                continue
+            left, right = digits_of(outer, axes), digits_of(inner_index, guest.axes)
+            found = align(host.axes, left, right) if left is not None and right is not None else None
+            if found is not None and self.respects(found, follow, guest):
+                yield swapped, found
+        found = align(host.axes, row_major(axes), row_major(guest.axes))
+        if found is not None and self.respects(found, follow, guest):
+            yield swapped, found
+
+    def anchors(self, a: Unit, b: Unit) -> list[str]:
+        """Buffers that both touch, the ones handed over first, then by bytes."""
+        handed, shared = a.writes & b.reads, a.reads & b.reads
+        return sorted(handed, key=lambda n: (-self.bytes[n], n))[:2] + sorted(shared, key=lambda n: (-self.bytes[n], n))[:2]
+
+    def respects(self, found: Alignment, follow: Loops, guest: Unit) -> bool:
+        """Where the guest's r axes have an order that means something, it stays."""
+        if not follow.ordered:
+            return True
+        own = tuple(x for x in guest.axes if x.role == "r")
+        linear = Index([((x.var,), s) for s, x in row_major(own)])
+        return linear.subs(found.guest) == Index([((x.var,), s) for s, x in row_major([x for x in found.axes if x.role == "r"])])
+
+    def meets(self, a: Unit, b: Unit, to_a: Mapping[Var, Index | int], to_b: Mapping[Var, Index | int], axes: tuple[Axis, ...]) -> bool:
+        """Each element that b takes from a is at the same point in both, nothing is overwritten that another point reads, and bytes are saved."""
+        one, two = self.loops[a.id], self.loops[b.id]
+        reduced = {x.var for x in axes if x.role == "r"}
+        saved = 0
+        for name in a.writes & b.reads:
+            written = {i.subs(to_a) for i in one.stores[name]}
+            if len(written) != 1 or {i.subs(to_b) for i in two.loads[name]} != written:
+                return False
+            saved += self.bytes[name] * (1 if self.survives(name, a, b) else 2)
+        for name in b.writes & a.reads:
+            written = {i.subs(to_b) for i in two.stores[name]}
+            if len(written) != 1 or {i.subs(to_a) for i in one.loads[name]} != written or reduced & next(iter(written)).variables():
+                return False
+            saved += self.bytes[name]
+        for unit, loops in ((a, one), (b, two)):
+            for name in unit.writes & unit.reads:
+                if reduced and any(reduced & i.subs(to_a if unit is a else to_b).variables() for i in loops.stores[name]) and name in self.units.kept:
+                    return False
+        for name in (a.reads & b.reads) - a.writes:
+            if {i.subs(to_a) for i in one.loads[name]} & {i.subs(to_b) for i in two.loads[name]}:
+                saved += self.bytes[name]
+        return saved > 0 and not self.starves(a, b, to_a, to_b, axes, reduced)
+
+    def survives(self, name: str, a: Unit, b: Unit) -> bool:
+        """The buffer is stored even when a and b are one."""
+        return name in self.units.kept or bool(self.units.readers.get(name, set()) - {a.id, b.id})
+
+    def starves(self, a: Unit, b: Unit, to_a: Mapping[Var, Index | int], to_b: Mapping[Var, Index | int], axes: tuple[Axis, ...], reduced: set[Var]) -> bool:
+        """Many elements would be stored by the few x points of a reduction."""
+        x = points = 1
+        for axis in axes:
+            points *= axis.size
+            if axis.role == "x":
+                x *= axis.size
+        cuda = self.loops[a.id].device.type == "cuda"  # type: ignore[attr-defined]
+        if not reduced or x >= (256 if cuda else 32) or points < (1 << 18 if cuda else 1 << 15):
+            return False
+        for unit, values in ((a, to_a), (b, to_b)):
+            for name, stored in self.loops[unit.id].stores.items():
+                if self.survives(name, a, b) and any(reduced & i.subs(values).variables() for i in stored):
+                    return True
+        return False
+
+    def merge(self, a: Unit, b: Unit, axes: tuple[Axis, ...], to_a: Mapping[Var, Index | int], to_b: Mapping[Var, Index | int]) -> Unit:
+        members: list[tuple[int, Nest]] = []
+        for unit, values in ((a, to_a), (b, to_b)):
+            members += [(p, remap(n, values, axes)) for p, n in unit.members]
+        members.sort(key=lambda m: m[0])
+        merged = Unit(self.next_id, min(a.first, b.first), max(a.last, b.last), None, members, axes, a.reads | b.reads, a.writes | b.writes)
+        self.next_id += 1
+        replace_pair(self.units, a, b, merged)
+        self.loops[merged.id] = self.summarize(merged)
+        return merged
+
+
+def spaces_meet(one: Loops, two: Loops) -> bool:
+    """Equal numbers of points, or one runs over the other's x points, or over all of its points."""
+    if one.r > 1 and two.r > 1:
+        return one.x == two.x and one.r == two.r
+    if one.r == 1 and two.r == 1:
+        return one.x == two.x
+    red, flat = (one, two) if one.r > 1 else (two, one)
+    return flat.x in (red.x, red.x * red.r)
+
+
+def fuse(units: Units, env: Env) -> None:
+    """Merges units in place. env: config decides nothing here; events are left to the caller."""
+    Fuser(units).run()

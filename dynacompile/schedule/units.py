@@ -21,6 +21,7 @@ class Unit:
     writes: set[str] = field(default_factory=set)
     before: set[int] = field(default_factory=set)
     after: set[int] = field(default_factory=set)
+    reach: int = 0  # bit set of the positions of this unit and of all that must run after it
 
 
 @dataclass
@@ -31,6 +32,7 @@ class Units:
     roots: dict[str, str]
     by_id: dict[int, Unit]
     readers: dict[str, set[int]]
+    writers: dict[str, set[int]]
     kept: frozenset[str]  # buffers whose contents leave the program or are not ours: never eliminated
 
     def buffer(self, name: str) -> Buffer:
@@ -68,8 +70,16 @@ def make_units(program: LoopProgram) -> Units:
             for reader in since.pop(name, ()):
                 link(units[reader], unit)
             writer[name] = position
+    for unit in reversed(units.values()):
+        unit.reach = 1 << unit.first
+        for i in unit.after:
+            unit.reach |= units[i].reach
+    writers: dict[str, set[int]] = {}
+    for unit in units.values():
+        for name in unit.writes:
+            writers.setdefault(name, set()).add(unit.id)
     kept = {roots[o] for o in program.outputs if o is not None} | {n for n, b in buffers.items() if b.base is None and b.kind != "temp"}
-    return Units(program, roots, units, readers, frozenset(kept))
+    return Units(program, roots, units, readers, writers, frozenset(kept))
 
 
 def link(earlier: Unit, later: Unit) -> None:
@@ -89,27 +99,21 @@ def replace_pair(units: Units, a: Unit, b: Unit, merged: Unit) -> None:
     for i in merged.after:
         units.by_id[i].before -= {a.id, b.id}
         units.by_id[i].before.add(merged.id)
-    for name in merged.reads | merged.writes:
-        readers = units.readers.get(name)
-        if readers is not None and (a.id in readers or b.id in readers):
-            readers -= {a.id, b.id}
-            readers.add(merged.id)
+    for users, names in ((units.readers, merged.reads), (units.writers, merged.writes)):
+        for name in names:
+            users[name] -= {a.id, b.id}
+            users[name].add(merged.id)
+    merged.reach = a.reach | b.reach
+    stack = list(merged.before)
+    while stack:
+        unit = units.by_id[stack.pop()]
+        if unit.reach & merged.reach != merged.reach:
+            unit.reach |= merged.reach
+            stack.extend(unit.before)
     units.by_id[merged.id] = merged
 
 
 def has_path(units: Units, start: Unit, end: Unit) -> bool:
     """A path from start to end through another unit: fusing the two would make a circle."""
-    limit = end.last
-    seen: set[int] = set()
-    stack = [i for i in start.after if i != end.id]
-    while stack:
-        i = stack.pop()
-        if i in seen:
-            continue
-        seen.add(i)
-        unit = units.by_id[i]
-        if end.id in unit.after:
-            return True
-        if unit.first <= limit:
-            stack.extend(unit.after)
-    return False
+    bit = 1 << end.first
+    return any(i != end.id and units.by_id[i].reach & bit for i in start.after)
