@@ -1,0 +1,7 @@
+"""Stage 4: a captured graph becomes a forward and a backward graph, and the contract that the runtime keeps."""
+
+from __future__ import annotations
+
+from dynacompile.autograd.differentiate import differentiate
+
+__all__ = ["differentiate"]

@@ -1,0 +1,33 @@
+"""Which ops are decomposed during tracing: the table of `ops.decompositions`, and refusals of what would go wrong silently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from dynacompile.errors import Unsupported
+from dynacompile.ops.decompositions import DECOMPOSITIONS
+from dynacompile.ops.norms import batch_norm_inference, batch_norm_no_stats
+
+aten = torch.ops.aten
+
+
+def undeclared_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps):
+    """`native_batch_norm` writes to its running statistics without saying so; only instance_norm still calls it."""
+    if training and running_mean is not None:
+        raise Unsupported("hidden-mutation", "instance_norm with track_running_stats updates buffers behind autograd's back", "set track_running_stats=False, or run the layer outside")
+    if training:
+        return batch_norm_no_stats(x, weight, bias, True, momentum, eps)
+    return batch_norm_inference(x, weight, bias, running_mean, running_var, momentum, eps)
+
+
+def undeclared_cudnn_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps):
+    if training and running_mean is not None:
+        undeclared_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    return NotImplemented
+
+
+def decomposition_table() -> Mapping[torch._ops.OpOverload, Callable]:
+    """Rules by overload; the recorder runs them instead of recording the op."""
+    return {**DECOMPOSITIONS, aten.native_batch_norm.default: undeclared_batch_norm, aten.cudnn_batch_norm.default: undeclared_cudnn_batch_norm}

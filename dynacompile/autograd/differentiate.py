@@ -1,0 +1,26 @@
+"""The stage's entry: a captured graph to a forward and a backward graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.fx
+
+from dynacompile.autograd.decompose import decomposition_table
+from dynacompile.autograd.joint import trace_joint
+from dynacompile.autograd.passes import simplify
+from dynacompile.autograd.split import split
+from dynacompile.env import Env
+from dynacompile.ir.graphs import ForwardBackward
+
+
+def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> ForwardBackward:
+    """Functional, decomposed ATen graphs of a torch-level graph under the grad and autocast mode of the caller.
+
+    graph: call_function and call_method nodes, a flat tuple as output; nodes may carry meta["site"]. fakes: one per placeholder: FakeTensors of
+    static shape whose requires_grad and is_leaf are the real inputs', or numbers, which become constants. backward is None where no output
+    needs a gradient. Raises Unsupported, naming the op, where functionalization or autograd can't follow.
+    """
+    joint = trace_joint(graph, fakes, decomposition_table())
+    simplify(joint.graph)
+    return split(joint, env.config.memory_budget)

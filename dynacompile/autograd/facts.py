@@ -1,0 +1,76 @@
+"""What the graph passes and the partitioner ask about a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from dynacompile.ops.table import TABLE
+
+Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
+
+CREATORS = frozenset({"create"})
+FUSIBLE = frozenset({"pointwise", "create", "view", "cat", "pad", "slice_scatter", "select_scatter", "flip", "roll", "repeat", "triangle"})
+
+
+def kind(node: torch.fx.Node) -> str:
+    """How the node lowers: a kind of `ops.table`, "view", "extern", or the fx op where it is no call."""
+    if node.op != "call_function":
+        return node.op
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return "item"
+    found = TABLE.get(str(node.target))
+    if found is not None and found.kind != "extern":
+        return found.kind
+    return "view" if node.target.is_view else "extern"
+
+
+def is_view(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+
+
+def is_random(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def geometry(node: torch.fx.Node) -> Geometry | None:
+    """(sizes, strides, offset, dtype) of a node that is one tensor."""
+    value = node.meta.get("val")
+    if not isinstance(value, FakeTensor):
+        return None
+    return tuple(value.shape), tuple(value.stride()), value.storage_offset(), value.dtype
+
+
+def byte_size(node: torch.fx.Node) -> int:
+    value = node.meta.get("val")
+    return value.numel() * value.dtype.itemsize if isinstance(value, FakeTensor) else 0
+
+
+def view_base(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that owns the memory of a view."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def output_node(graph: torch.fx.Graph) -> torch.fx.Node:
+    return next(iter(reversed(graph.nodes)))
+
+
+def escaping(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Nodes whose memory leaves the graph: outputs, and what they are views of."""
+    found: set[torch.fx.Node] = set()
+    for node in output_node(graph).all_input_nodes:
+        found.update(view_chain(node))
+    return found
+
+
+def view_chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The node, what it is a view of, and so on up to the owner of the memory."""
+    yield node
+    while is_view(node):
+        node = node.all_input_nodes[0]
+        yield node

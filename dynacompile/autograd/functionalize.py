@@ -1,0 +1,183 @@
+"""Runs a captured graph on functional tensors: in-place ops and views become values, and what they did is read off at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
+
+from dynacompile.autograd.record import Recorder
+from dynacompile.errors import Unsupported
+from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm
+
+SUBSTITUTES = {torch.batch_norm: batch_norm, torch.nn.functional.batch_norm: functional_batch_norm}
+"""Torch-level functions whose C++ form writes to its inputs without saying so."""
+
+
+class Retake(torch.autograd.Function):
+    """The identity, with a result that is neither a leaf nor a view: it may be mutated in place as a non-leaf input may."""
+
+    @staticmethod
+    def forward(ctx, tensor: torch.Tensor) -> torch.Tensor:
+        return torch._to_functional_tensor(torch._from_functional_tensor(tensor))
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+@dataclass(frozen=True)
+class FunctionalInput:
+    """One graph input. fake: its value before the graph runs, without autograd history (an int or float: itself). leaf: what gradients are
+    taken with respect to. value: what the graph is given; it is mutated where the graph mutates the input."""
+
+    fake: object
+    leaf: object
+    value: object
+
+    @property
+    def is_tensor(self) -> bool:
+        return isinstance(self.fake, FakeTensor)
+
+
+@contextmanager
+def functionalization() -> Iterator[None]:
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()
+
+
+@contextmanager
+def ambient_state() -> Iterator[None]:
+    """Grad mode and autocast as they are outside, restored whatever the graph's own nodes set; no cache of autocast weights meanwhile."""
+    grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        with torch.inference_mode(False), torch.autograd.set_multithreading_enabled(False):
+            torch.set_grad_enabled(grad)
+            yield
+    finally:
+        torch.set_autocast_cache_enabled(cache)
+        torch.set_grad_enabled(grad)
+
+
+def wrap_inputs(recorder: Recorder, names: Sequence[str], fakes: Sequence[object]) -> list[FunctionalInput]:
+    """Placeholders of the recorder's graph and functional tensors for them. A fake that occurs twice (tied weights) is one value."""
+    seen: dict[int, FunctionalInput] = {}
+    inputs = []
+    for name, fake in zip(names, fakes, strict=True):
+        if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise Unsupported("dynamic-shape", f"input {name} is a symbolic number; only static shapes are differentiated", "compile with dynamic=False")
+        if id(fake) in seen and isinstance(fake, FakeTensor):
+            recorder.placeholder(name, fake)
+            inputs.append(seen[id(fake)])
+            continue
+        if isinstance(fake, FakeTensor) and any(not isinstance(n, int) for n in (*fake.shape, *fake.stride())):
+            raise Unsupported("dynamic-shape", f"input {name} has symbolic sizes {tuple(fake.shape)}; only static shapes are differentiated", "compile with dynamic=False")
+        seen[id(fake)] = wrapped = wrap(recorder, name, fake)
+        inputs.append(wrapped)
+    return inputs
+
+
+def wrap(recorder: Recorder, name: str, fake: object) -> FunctionalInput:
+    if not isinstance(fake, torch.Tensor):
+        recorder.placeholder(name, fake)
+        return FunctionalInput(fake, fake, fake)
+    plain = recorder.fake_mode.dispatch(torch.ops.aten.detach.default, (), (fake,), {}) if fake.requires_grad else fake
+    recorder.placeholder(name, plain)
+    leaf = torch._to_functional_tensor(plain)
+    if not fake.requires_grad:
+        return FunctionalInput(plain, leaf, leaf)
+    leaf.requires_grad_(True)
+    if fake.is_leaf:
+        return FunctionalInput(plain, leaf, leaf)
+    with torch.enable_grad():
+        return FunctionalInput(plain, leaf, Retake.apply(leaf))
+
+
+def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder) -> tuple:
+    """Runs a torch-level graph node by node; gives its flat outputs."""
+    env: dict[torch.fx.Node, object] = {}
+    remaining = iter(values)
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            env[node] = next(remaining)
+            continue
+        if node.op == "get_attr":
+            env[node] = attribute(graph, node.target)
+            continue
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
+        if node.op == "output":
+            return tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],)
+        recorder.begin(node.meta.get("site"))
+        try:
+            env[node] = run_node(node, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise Unsupported("data-dependent", f"{node.target} needs values that only a run gives", "", str(recorder.site or "")) from error
+        except UnsupportedOperatorException as error:
+            raise Unsupported("no-fake", f"{error.func} has no fake (meta) implementation", "register one with torch.library.register_fake", str(recorder.site or "")) from error
+    raise AssertionError("a graph without an output")
+
+
+def run_node(node: torch.fx.Node, args: tuple, kwargs: dict) -> object:
+    if node.op == "call_function":
+        return SUBSTITUTES.get(node.target, node.target)(*args, **kwargs)
+    if node.op == "call_method":
+        return getattr(args[0], node.target)(*args[1:], **kwargs)
+    raise Unsupported("graph-node", f"a {node.op} node ({node.target}) in a captured graph: modules are inlined by capture")
+
+
+def attribute(graph: torch.fx.GraphModule, path: str) -> object:
+    value: object = graph
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def inner(tensor: torch.Tensor) -> FakeTensor:
+    """The fake value that a functional tensor has now."""
+    torch._sync(tensor)
+    return torch._from_functional_tensor(tensor)
+
+
+def storage(tensor: torch.Tensor) -> int:
+    """Identity of the memory that a tensor and its views share."""
+    return tensor.untyped_storage()._cdata
+
+
+@dataclass(frozen=True)
+class MutatedInput:
+    """Input `index` has a new value. in_graph: no gradient flows through the mutation, so the forward graph may write it itself."""
+
+    index: int
+    value: torch.Tensor
+    in_graph: bool
+
+
+def mutated_inputs(inputs: Sequence[FunctionalInput], names: Sequence[str]) -> list[MutatedInput]:
+    found = []
+    for i, entry in enumerate(inputs):
+        if not entry.is_tensor or any(entry is earlier for earlier in inputs[:i]):
+            continue
+        if inner(entry.value) is entry.fake:
+            continue
+        value = entry.value
+        if value.shape != entry.fake.shape or value.stride() != entry.fake.stride() or value.dtype != entry.fake.dtype or value.storage_offset() != entry.fake.storage_offset():
+            raise Unsupported("input-geometry-mutated", f"the sizes, strides or storage of input {names[i]} change in place", "return a new tensor instead")
+        hidden = torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(value) or torch._functionalize_are_all_mutations_hidden_from_autograd(value)
+        found.append(MutatedInput(i, value, in_graph=hidden or not value.requires_grad))
+    refuse_overlaps(inputs, names, found)
+    return found
+
+
+def refuse_overlaps(inputs: Sequence[FunctionalInput], names: Sequence[str], mutated: Sequence[MutatedInput]) -> None:
+    for m in mutated:
+        for j, other in enumerate(inputs):
+            if other.is_tensor and other is not inputs[m.index] and storage(other.fake) == storage(inputs[m.index].fake):
+                raise Unsupported("overlapping-inputs", f"input {names[m.index]} is mutated and shares memory with input {names[j]}", "clone one of them before the call")

@@ -1,0 +1,107 @@
+"""Traces the joint graph J(primals, tangents) = (outputs, gradients) of a captured graph, in one run on fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from dynacompile.autograd.functionalize import FunctionalInput, MutatedInput, ambient_state, functionalization, inner, interpret, mutated_inputs, wrap_inputs
+from dynacompile.autograd.outputs import Positions, classify
+from dynacompile.autograd.record import Recorder
+from dynacompile.errors import Unsupported
+from dynacompile.ir.graphs import Mutation, Output
+
+
+@dataclass(frozen=True)
+class JointGraph:
+    """One functional ATen graph of forward and backward.
+
+    graph: placeholders are the inputs, then the tangents; the output node holds ((forward values by position), (values that inputs take in
+    the graph), (gradients)). outputs, mutations: as in the RuntimeContract. written: the inputs of the second group. tangents: positions
+    that have one. grads: the inputs that the third group belongs to. constants: the graph's attributes.
+    """
+
+    graph: torch.fx.Graph
+    constants: Mapping[str, torch.Tensor]
+    inputs: int
+    outputs: tuple[Output, ...]
+    mutations: tuple[Mutation, ...]
+    written: tuple[int, ...]
+    tangents: tuple[int, ...]
+    grads: tuple[int, ...]
+
+    @property
+    def groups(self) -> tuple[tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...]]:
+        forward, written, grads = next(iter(reversed(self.graph.nodes))).args[0]
+        return tuple(forward), tuple(written), tuple(grads)
+
+    @property
+    def placeholders(self) -> list[torch.fx.Node]:
+        return [n for n in self.graph.nodes if n.op == "placeholder"]
+
+
+def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Mapping[torch._ops.OpOverload, Callable]) -> JointGraph:
+    """graph: torch-level, static shapes; fakes: one per placeholder. Raises Unsupported where autograd or functionalization can't follow."""
+    recorder = Recorder(fake_mode_of(fakes), table)
+    names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
+    with ambient_state(), functionalization(), recorder:
+        inputs = wrap_inputs(recorder, names, fakes)
+        user_outputs = interpret(graph, inputs_values(inputs), recorder)
+        positions = Positions()
+        rows = classify(user_outputs, inputs, positions)
+        mutated = mutated_inputs(inputs, names)
+        mutations = tuple(Mutation(m.index, positions.of(m.value)) for m in mutated if not m.in_graph)
+        written = [m for m in mutated if m.in_graph]
+        forward = [recorder.node_of(inner(t)) for t in positions.tensors]
+        written_nodes = [recorder.node_of(inner(m.value)) for m in written]
+        tangents, grads = trace_backward(recorder, positions, inputs, written)
+    recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads)))
+    return JointGraph(
+        recorder.graph, recorder.constants, len(fakes), rows, mutations, tuple(m.index for m in written), tuple(tangents), tuple(i for i, _ in grads)
+    )
+
+
+def inputs_values(inputs: Sequence[FunctionalInput]) -> list[object]:
+    return [entry.value for entry in inputs]
+
+
+def fake_mode_of(fakes: Sequence[object]) -> FakeTensorMode:
+    for fake in fakes:
+        if isinstance(fake, FakeTensor):
+            return fake.fake_mode
+    return FakeTensorMode(static_shapes=True)
+
+
+def trace_backward(
+    recorder: Recorder, positions: Positions, inputs: Sequence[FunctionalInput], written: Sequence[MutatedInput]
+) -> tuple[list[int], list[tuple[int, torch.fx.Node]]]:
+    """Positions with a tangent, and (input, node of its gradient) for each input that gets one."""
+    differentiable = positions.differentiable
+    if not differentiable:
+        return [], []
+    wanted = {id(entry): i for i, entry in reversed(list(enumerate(inputs))) if entry.is_tensor and entry.leaf.requires_grad}
+    indices = sorted(wanted.values())
+    recorder.begin_backward()
+    tangents = []
+    with torch.no_grad():
+        for position in differentiable:
+            value = inner(positions.tensors[position])
+            fake = recorder.fake_mode.dispatch(torch.ops.aten.empty_like.default, (), (value,), {})
+            recorder.placeholder(f"tangent_{position}", fake)
+            tangents.append(torch._to_functional_tensor(fake))
+    results: tuple[torch.Tensor | None, ...] = ()
+    if indices:
+        with torch._C._DisableAutocast():
+            results = gradients([positions.tensors[p] for p in differentiable], [inputs[i].leaf for i in indices], tangents)
+    return differentiable, [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]
+
+
+def gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[object], tangents: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+    try:
+        return torch.autograd.grad(outputs, leaves, tangents, allow_unused=True)
+    except RuntimeError as error:  # autograd has no narrower class for an op without a formula, or a saved value that was written to
+        raise Unsupported("no-gradient", f"autograd can't differentiate the graph: {str(error).splitlines()[0]}", "call it under torch.no_grad(), or give the op a backward formula") from error

@@ -1,0 +1,189 @@
+"""Chooses what forward saves for backward, by a minimum cut, and splits the joint graph there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from dynacompile.autograd.facts import FUSIBLE, byte_size, is_random, is_view, kind, view_base
+from dynacompile.autograd.joint import JointGraph
+from dynacompile.autograd.mincut import FlowNetwork
+
+Node = torch.fx.Node
+NEVER = 1 << 40
+"""Recompute cost of what must not be computed twice."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The joint graph's nodes by what they serve. primal: independent of the tangents. forward: needed by forward's results (or random).
+    backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use."""
+
+    primal: list[Node]
+    forward: set[Node]
+    backward: list[Node]
+    frontier: set[Node]
+    mutated: set[Node]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """saved: the nodes kept for backward, in graph order. bytes: of those that are not inputs. everything: bytes that saving all that
+    backward reads would take."""
+
+    saved: tuple[Node, ...]
+    bytes: int
+    everything: int
+
+
+def sides(joint: JointGraph) -> Sides:
+    placeholders = joint.placeholders
+    tangents = set(placeholders[joint.inputs :])
+    forward_group, written_group, grads = joint.groups
+    primal: list[Node] = []
+    backward: list[Node] = []
+    dependent = set(tangents)
+    for node in joint.graph.nodes:
+        if node in tangents or node.op == "output":
+            continue
+        if any(arg in dependent for arg in node.all_input_nodes):
+            dependent.add(node)
+            backward.append(node)
+        else:
+            primal.append(node)
+    roots = [*forward_group, *written_group, *(n for n in primal if is_random(n))]
+    frontier = {arg for node in backward for arg in node.all_input_nodes if arg not in dependent}
+    frontier.update(g for g in grads if g not in dependent)
+    mutated = {placeholders[i] for i in (*joint.written, *(m.input for m in joint.mutations))}
+    return Sides(primal, ancestors(roots), backward, frontier, mutated)
+
+
+def ancestors(roots: Sequence[Node]) -> set[Node]:
+    """The roots and all that they depend on."""
+    found: set[Node] = set()
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(node.all_input_nodes)
+    return found
+
+
+def choose_cut(joint: JointGraph, side: Sides, budget: float) -> Cut:
+    """The cheapest cut. budget: share of the default cut's bytes that may be kept; below 1, costlier ops are recomputed until it fits, the
+    cheapest per saved byte first (random ops never)."""
+    costs = recompute_costs(side)
+    everything = sum(byte_size(n) for n in {view_base(n) for n in side.frontier} if n.op == "call_function")
+    cut = cut_at(joint, side, costs, 0, everything)
+    if budget >= 1.0:
+        return cut
+    allowed = cut.bytes * budget
+    for limit in sorted({c for c in costs.values() if 0 < c < NEVER}):
+        if cut.bytes <= allowed:
+            break
+        candidate = cut_at(joint, side, costs, limit, everything)
+        cut = candidate if candidate.bytes < cut.bytes else cut
+    return cut
+
+
+def recompute_costs(side: Sides) -> dict[Node, int]:
+    """What it costs to compute a forward node again: 0 free, then ranks of rising price per byte, NEVER."""
+    depth = extern_depth(side)
+    backward = set(side.backward)
+    costs: dict[Node, int] = {}
+    for node in side.primal:
+        what = kind(node)
+        if is_random(node) or what == "placeholder":
+            costs[node] = NEVER
+        elif what in ("item", "view", "create", "get_attr") or node not in side.forward:
+            costs[node] = 0
+        elif what in FUSIBLE:
+            costs[node] = 1 if is_materialised_anyway(node, depth, side.forward, backward) else 0
+        elif what == "extern":
+            costs[node] = 3 + arithmetic_intensity(node)
+        else:
+            costs[node] = 2
+    return costs
+
+
+def arithmetic_intensity(node: Node) -> int:
+    """Multiply-adds per byte of result, rounded to a power of two; the length of the contraction is what counts."""
+    inner = max((a.meta["val"].shape[-1] for a in node.all_input_nodes if isinstance(a.meta.get("val"), FakeTensor) and a.meta["val"].dim()), default=1)
+    return max(int(inner), 1).bit_length()
+
+
+def extern_depth(side: Sides) -> dict[Node, int]:
+    """How many calls of ATen lie on the longest way to a node; nodes of different depth can't share a kernel."""
+    depth: dict[Node, int] = {}
+    for node in side.primal:
+        depth[node] = max((depth[a] for a in node.all_input_nodes), default=0) + (kind(node) == "extern")
+    return depth
+
+
+def real_users(node: Node) -> list[Node]:
+    """Users, looking through views."""
+    found: list[Node] = []
+    pending = list(node.users)
+    while pending:
+        user = pending.pop()
+        if is_view(user):
+            pending.extend(user.users)
+        else:
+            found.append(user)
+    return found
+
+
+def is_materialised_anyway(node: Node, depth: Mapping[Node, int], forward: set[Node], backward: set[Node]) -> bool:
+    """Forward writes the node to memory whatever we choose, and reading it back beats computing it again: an ATen call of forward and one of
+    backward take it, or forward itself uses it again after a later ATen call (a residual stream, whose recomputation would grow with depth)."""
+    users = real_users(node)
+    ahead = [u for u in users if u in forward and u in depth]
+    if any(kind(u) != "extern" and depth[u] > depth[node] for u in ahead):
+        return True
+    return any(kind(u) == "extern" for u in ahead) and any(kind(u) == "extern" for u in users if u in backward)
+
+
+def is_stored(node: Node, depth: Mapping[Node, int], forward: set[Node]) -> bool:
+    """Forward has the node in memory, so that saving it costs no further write."""
+    if node.op == "placeholder" or kind(node) not in FUSIBLE:
+        return node in forward
+    return node in forward and any(u.op == "output" or (u in forward and u in depth and depth[u] > depth[node]) for u in real_users(node))
+
+
+def cut_at(joint: JointGraph, side: Sides, costs: Mapping[Node, int], limit: int, everything: int) -> Cut:
+    """The minimum cut when nodes of cost up to `limit` may be computed again."""
+    needed = ancestors(list(side.frontier))
+    depth = extern_depth(side)
+    network = FlowNetwork()
+    ends: dict[Node, tuple[int, int]] = {}
+    for node in side.primal:
+        if node not in needed:
+            continue
+        entry = network.node()
+        leave = entry
+        if isinstance(node.meta.get("val"), FakeTensor) and not is_view(node) and node.op != "get_attr":
+            leave = network.node()
+            network.edge(entry, leave, weight(node, side, depth))
+        ends[node] = entry, leave
+        if costs[node] > limit and (node in side.forward or node.op == "placeholder"):
+            network.edge(0, entry)
+        for arg in node.all_input_nodes:
+            network.edge(ends[arg][1], entry)
+        if node in side.frontier:
+            network.edge(leave, 1)
+    below = network.sink_side()
+    saved = tuple(n for n, (entry, leave) in ends.items() if entry not in below and leave in below)
+    return Cut(saved, sum(byte_size(n) for n in saved if n.op != "placeholder"), everything)
+
+
+def weight(node: Node, side: Sides, depth: Mapping[Node, int]) -> int:
+    """Price of saving a node. Inputs are alive anyway, unless they are mutated and must be copied; what forward does not store costs a write."""
+    size = max(byte_size(node), 1) * 4
+    if node.op == "placeholder":
+        return size * 2 if node in side.mutated else 1
+    return size if is_stored(node, depth, side.forward) else size * 2

@@ -1,0 +1,39 @@
+"""Passes over a functional ATen graph whose output node is nested. Each takes a graph, changes it in place, and gives it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.fx
+
+from dynacompile.autograd.passes.cancel import cancel_noops
+from dynacompile.autograd.passes.dead import remove_dead
+from dynacompile.autograd.passes.fold import fold_constants
+from dynacompile.autograd.passes.merge import merge_equal, merge_views
+
+
+@dataclass(frozen=True)
+class Pass:
+    """numerics: "bitwise" keeps every bit; "zeros" keeps every value up to the sign of zero."""
+
+    run: Callable[[torch.fx.Graph], torch.fx.Graph]
+    numerics: Literal["bitwise", "zeros"]
+
+
+PASSES = (
+    Pass(remove_dead, "bitwise"),
+    Pass(fold_constants, "zeros"),
+    Pass(cancel_noops, "bitwise"),
+    Pass(merge_views, "bitwise"),
+    Pass(merge_equal, "bitwise"),
+    Pass(remove_dead, "bitwise"),
+)
+
+
+def simplify(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """All passes, in order."""
+    for step in PASSES:
+        graph = step.run(graph)
+    return graph

@@ -1,0 +1,148 @@
+"""Writes down, as an fx graph, the ATen ops that run under it; values are fake tensors."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dynacompile.errors import Unsupported
+from dynacompile.ir.captured import Site
+
+ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift.default})
+VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default})
+LIFT_FRESH = torch.ops.aten.lift_fresh.default
+DEVICE = torch.ops.prim.device.default
+
+
+class Recorder(TorchDispatchMode):
+    """While it is on the stack, every ATen op on fake tensors becomes a node of `graph`, decomposed by `table` first.
+
+    A rule of the table may return NotImplemented: the op is then recorded as it is. Its inputs are fake tensors that this recorder
+    made or was given through `placeholder`; a real tensor becomes a constant of the graph.
+    """
+
+    def __init__(self, fake_mode: FakeTensorMode, table: Mapping[torch._ops.OpOverload, Callable]) -> None:
+        super().__init__()
+        self.fake_mode = fake_mode
+        self.table = table
+        self.graph = torch.fx.Graph()
+        self.constants: dict[str, torch.Tensor] = {}
+        self.site: Site | None = None
+        self._nodes: dict[int, torch.fx.Node] = {}  # by id of the fake value, which the node's meta keeps alive
+        self._sequence: list[int] = []  # autograd sequence number at which each site began
+        self._sites: list[Site | None] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is DEVICE:
+            return args[0].fake_device
+        if func in ALIASES:
+            return args[0]
+        rule = self.table.get(func)
+        if rule is not None:
+            with self:
+                out = rule(*args, **(kwargs or {}))
+            if out is not NotImplemented:
+                return out
+        if func is LIFT_FRESH:
+            return self.constant(args[0])
+        if func in VIEWS_TO_SAME_SIZE and isinstance(args[0], FakeTensor) and tuple(args[1]) == tuple(args[0].shape):
+            return args[0]
+        return self.record(func, types, args, kwargs or {})
+
+    def begin(self, site: Site | None) -> None:
+        """Ops recorded from now on come from `site`; so do the backward ops of autograd nodes that are made from now on."""
+        self.site = site
+        self._sequence.append(torch._C._autograd._get_sequence_nr())
+        self._sites.append(site)
+
+    def begin_backward(self) -> None:
+        """Sites now follow the autograd node that runs."""
+        self.site = None
+
+    def placeholder(self, name: str, value: object) -> torch.fx.Node:
+        node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        if isinstance(value, FakeTensor):
+            self._nodes[id(value)] = node
+        return node
+
+    def node_of(self, value: torch.Tensor) -> torch.fx.Node:
+        """The node whose value is the fake tensor `value`."""
+        return self._nodes[id(value)]
+
+    def constant(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake value for a real tensor that the program holds: a fill where it has one element, else an attribute of the graph."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if tensor.numel() == 1 and not tensor.is_complex() and not tensor.requires_grad:
+            kwargs = {"dtype": tensor.dtype, "device": tensor.device}
+            return self.record(torch.ops.aten.full.default, (), (list(tensor.shape), tensor.item()), kwargs)
+        for name, known in self.constants.items():
+            if known is tensor:
+                return next(n.meta["val"] for n in self._nodes.values() if n.op == "get_attr" and n.target == name)
+        name = f"_constant{len(self.constants)}"
+        fake = self.fake_mode.from_tensor(tensor.detach(), static_shapes=True)
+        self.constants[name] = tensor.detach()
+        node = self.graph.create_node("get_attr", name)
+        self._finish(node, fake)
+        self._nodes[id(fake)] = node
+        return fake
+
+    def record(self, func, types, args, kwargs):
+        """Runs `func` on fakes and adds its node; gives the fake result."""
+        if func._schema.is_mutable:
+            raise Unsupported("mutating-op", f"{func} writes to its arguments and has no functional form", "register a functional variant of the operator", str(self.site or ""))
+        fake_args, node_args = self._map(args)
+        fake_kwargs, node_kwargs = {}, {}
+        for key, value in kwargs.items():
+            fake_kwargs[key], node_kwargs[key] = self._map(value)
+        out = self.fake_mode.dispatch(func, types, fake_args, fake_kwargs)
+        if isinstance(out, FakeTensor):
+            node = self.graph.create_node("call_function", func, node_args, node_kwargs)
+            self._finish(node, out)
+            self._nodes.setdefault(id(out), node)
+            return out
+        if isinstance(out, (tuple, list)) and any(isinstance(o, torch.Tensor) for o in out):
+            node = self.graph.create_node("call_function", func, node_args, node_kwargs)
+            self._finish(node, tuple(out))
+            for i, value in enumerate(out):
+                if isinstance(value, FakeTensor):
+                    item = self.graph.create_node("call_function", operator.getitem, (node, i))
+                    self._finish(item, value)
+                    self._nodes[id(value)] = item
+        return out
+
+    def _finish(self, node: torch.fx.Node, value: object) -> None:
+        node.meta["val"] = value
+        site = self.site
+        if site is None:
+            running = torch._C._current_autograd_node()
+            if running is not None:
+                site = self._site_of(running)
+        if site is not None:
+            node.meta["site"] = site
+
+    def _site_of(self, running: torch.autograd.graph.Node) -> Site | None:
+        i = bisect_right(self._sequence, running._sequence_nr()) - 1
+        return self._sites[i] if 0 <= i else None
+
+    def _map(self, value):
+        """(value with fakes, value with nodes) of one argument."""
+        if isinstance(value, FakeTensor):
+            return value, self._nodes[id(value)]
+        if isinstance(value, (list, tuple)):
+            if not any(isinstance(v, (torch.Tensor, list, tuple)) for v in value):
+                return value, type(value)(value) if type(value) in (list, tuple) else list(value)
+            pairs = [self._map(v) for v in value]
+            kind = tuple if isinstance(value, tuple) else list
+            return kind(p[0] for p in pairs), kind(p[1] for p in pairs)
+        if isinstance(value, torch.Tensor):
+            fake = self.constant(value)
+            return fake, self._nodes[id(fake)]
+        return value, value

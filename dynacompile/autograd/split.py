@@ -1,0 +1,158 @@
+"""Writes the forward and the backward graph of a joint graph that has been cut."""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+
+from dynacompile.autograd.facts import byte_size
+from dynacompile.autograd.joint import JointGraph
+from dynacompile.autograd.partition import Cut, Sides, ancestors, choose_cut, sides
+from dynacompile.ir.graphs import ForwardBackward, RuntimeContract
+
+Node = torch.fx.Node
+
+
+class Copy:
+    """A graph under construction out of nodes of another one."""
+
+    def __init__(self, joint: JointGraph) -> None:
+        self.joint = joint
+        self.graph = torch.fx.Graph()
+        self.nodes: dict[Node, Node] = {}
+
+    def placeholder(self, node: Node, name: str | None = None) -> None:
+        new = self.graph.placeholder(name or node.target)
+        new.meta = dict(node.meta)
+        self.nodes[node] = new
+
+    def add(self, node: Node) -> None:
+        if node not in self.nodes:
+            new = self.graph.node_copy(node, self.nodes.__getitem__)
+            new.meta = dict(node.meta)
+            self.nodes[node] = new
+
+    def demand(self, node: Node) -> None:
+        """Adds what the node depends on and is not there yet, then the node."""
+        pending = [node]
+        while pending:
+            last = pending[-1]
+            missing = [a for a in last.all_input_nodes if a not in self.nodes]
+            if missing:
+                pending.extend(reversed(missing))
+            else:
+                self.add(last)
+                pending.pop()
+
+    def finish(self, outputs: list[Node]) -> torch.fx.GraphModule:
+        self.graph.output(tuple(outputs))
+        root = torch.nn.Module()
+        for name, tensor in self.joint.constants.items():
+            if any(n.op == "get_attr" and n.target == name for n in self.graph.nodes):
+                root.register_buffer(name, tensor)
+        return torch.fx.GraphModule(root, self.graph)
+
+
+def split(joint: JointGraph, budget: float) -> ForwardBackward:
+    """budget: share of the default cut's saved bytes that may be kept for backward."""
+    if not joint.tangents:
+        side = sides(joint)
+        forward, _, _ = write_forward(joint, side, ())
+        return ForwardBackward(forward, None, contract(joint, (), ()), {"ops": calls(forward)})
+    side = sides(joint)
+    cut = choose_cut(joint, side, budget)
+    inputs = joint.placeholders[: joint.inputs]
+    saved_inputs = [n for n in inputs if n in cut.saved and n not in side.mutated]
+    saved_values = [n for n in cut.saved if n not in saved_inputs]
+    forward, positions, kept = write_forward(joint, side, saved_values)
+    backward = write_backward(joint, side, saved_inputs, kept)
+    facts = {
+        "ops": calls(forward) + calls(backward),
+        "saved_bytes": sum(byte_size(n) for n in kept),
+        "saved_values": len(kept),
+        "saved_inputs": len(saved_inputs),
+        "uncut_bytes": cut.everything,
+        "recomputed_ops": recomputed(joint, side, cut),
+    }
+    return ForwardBackward(forward, backward, contract(joint, tuple(inputs.index(n) for n in saved_inputs), tuple(positions)), facts)
+
+
+def contract(joint: JointGraph, saved_inputs: tuple[int, ...], saved_positions: tuple[int, ...]) -> RuntimeContract:
+    return RuntimeContract(
+        inputs=joint.inputs,
+        outputs=joint.outputs,
+        mutations=joint.mutations,
+        mutated_in_graph=joint.written,
+        saved_inputs=saved_inputs,
+        saved_positions=saved_positions,
+        tangents=joint.tangents,
+        grads=joint.grads,
+    )
+
+
+def calls(module: torch.fx.GraphModule) -> int:
+    return sum(n.op == "call_function" for n in module.graph.nodes)
+
+
+def recomputed(joint: JointGraph, side: Sides, cut: Cut) -> int:
+    """Forward's ops that backward computes again, views not counted."""
+    saved = set(cut.saved)
+    found: set[Node] = set()
+    pending = [n for n in side.frontier if n not in saved]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(a for a in node.all_input_nodes if a not in saved)
+    return sum(n.op == "call_function" and n in side.forward for n in found)
+
+
+def write_forward(joint: JointGraph, side: Sides, saved: tuple[Node, ...] | list[Node]) -> tuple[torch.fx.GraphModule, list[int], list[Node]]:
+    """(forward, positions of the saved values, the saved values in order of position)."""
+    values, written, _ = joint.groups
+    needed = side.forward | ancestors(list(saved))
+    copy = Copy(joint)
+    inputs = joint.placeholders[: joint.inputs]
+    for node in inputs:
+        copy.placeholder(node)
+    for node in side.primal:
+        if node in needed and node.op != "placeholder":
+            copy.add(node)
+    outputs = [copy.nodes[n] for n in values]
+    place: dict[Node, int] = {}
+    for node in saved:
+        if node.op == "placeholder":
+            place[node] = len(outputs)
+            outputs.append(call(copy.graph, torch.ops.aten.clone.default, (copy.nodes[node],), node))
+        elif node in values:
+            place[node] = values.index(node)
+        else:
+            place[node] = len(outputs)
+            outputs.append(copy.nodes[node])
+    for index, node in zip(joint.written, written, strict=True):
+        call(copy.graph, torch.ops.aten.copy_.default, (copy.nodes[inputs[index]], copy.nodes[node]), node)
+    kept = sorted(saved, key=place.__getitem__)
+    return copy.finish(outputs), [place[n] for n in kept], kept
+
+
+def call(graph: torch.fx.Graph, op: torch._ops.OpOverload, args: tuple, like: Node) -> Node:
+    node = graph.call_function(op, args)
+    node.meta = dict(like.meta)
+    return node
+
+
+def write_backward(joint: JointGraph, side: Sides, saved_inputs: list[Node], saved_values: list[Node]) -> torch.fx.GraphModule:
+    """Recomputed ops stand right before their first use."""
+    copy = Copy(joint)
+    for node in saved_inputs:
+        copy.placeholder(node)
+    for node in saved_values:
+        copy.placeholder(node, f"saved_{node.name}")
+    for node in joint.placeholders[joint.inputs :]:
+        copy.placeholder(node)
+    for node in side.backward:
+        copy.demand(node)
+    grads = joint.groups[2]
+    for node in grads:
+        copy.demand(node)
+    return copy.finish([copy.nodes[n] for n in grads])

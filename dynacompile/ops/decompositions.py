@@ -1,0 +1,148 @@
+"""The decomposition table: ATen ops that are rewritten into simpler ones while a graph is traced.
+
+What has a row in `ops.table` is left whole, and so is what runs best as one call of ATen: matmuls, convolutions, fused attention, pooling,
+sorting, scatters, and everything that draws random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from dynacompile.ops.activations import ACTIVATIONS
+from dynacompile.ops.losses import LOSSES
+from dynacompile.ops.norms import NORMS
+from dynacompile.ops.rules import Table, aten, cast, mul, row
+
+SHAPES: Table = {}
+
+
+@row(SHAPES, aten._unsafe_view.default)
+def unsafe_view(x, size):
+    return aten.view.default(x, size)
+
+
+@row(SHAPES, aten.split.Tensor, aten.unsafe_split.Tensor)
+def split(x, size, dim=0):
+    n = x.shape[dim]
+    if size == 0:
+        return [aten.slice.Tensor(x, dim, 0, n)]
+    return [aten.slice.Tensor(x, dim, start, min(start + size, n)) for start in range(0, max(n, 1), size)]
+
+
+@row(SHAPES, aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
+def split_with_sizes(x, sizes, dim=0):
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(aten.slice.Tensor(x, dim, start, start + size))
+        start += size
+    return parts
+
+
+@row(SHAPES, aten.unbind.int)
+def unbind(x, dim=0):
+    return [aten.select.int(x, dim, i) for i in range(x.shape[dim])]
+
+
+@row(SHAPES, aten.stack.default)
+def stack(tensors, dim=0):
+    dim = dim % (tensors[0].dim() + 1)
+    return aten.cat.default([aten.unsqueeze.default(t, dim) for t in tensors], dim)
+
+
+@row(SHAPES, aten.select_backward.default)
+def select_backward(grad, sizes, dim, index):
+    return aten.select_scatter.default(aten.full.default(sizes, 0, dtype=grad.dtype, device=grad.device), grad, dim, index)
+
+
+@row(SHAPES, aten.slice_backward.default)
+def slice_backward(grad, sizes, dim, start, end, step):
+    dim = dim % len(sizes)
+    n = sizes[dim]
+    start, end = bounded(start, n), bounded(end, n)
+    if step == 1:
+        before, after = [0, 0] * len(sizes), 2 * (len(sizes) - 1 - dim)
+        before[after], before[after + 1] = start, n - max(end, start)
+        return aten.constant_pad_nd.default(grad, before, 0)
+    zeros = aten.full.default(sizes, 0, dtype=grad.dtype, device=grad.device)
+    return aten.slice_scatter.default(zeros, grad, dim, start, end, step)
+
+
+def bounded(i: int, n: int) -> int:
+    """A slice's bound as an index of 0..n."""
+    return min(max(i + n if i < 0 else i, 0), n)
+
+
+@row(SHAPES, aten.diagonal_backward.default)
+def diagonal_backward(grad, sizes, offset, dim1, dim2):
+    return aten.diagonal_scatter.default(aten.full.default(sizes, 0, dtype=grad.dtype, device=grad.device), grad, offset, dim1, dim2)
+
+
+@row(SHAPES, aten.native_dropout_backward.default)
+def dropout_backward(grad, mask, scale):
+    return mul(mul(grad, cast(mask, grad.dtype)), scale)
+
+
+@row(SHAPES, aten.aminmax.default)
+def aminmax(x, *, dim=None, keepdim=False):
+    dims = [] if dim is None else [dim]
+    return aten.amin.default(x, dims, keepdim), aten.amax.default(x, dims, keepdim)
+
+
+@row(SHAPES, aten.dot.default)
+def dot(a, b):
+    return NotImplemented if a.is_complex() else aten.sum.default(mul(a, b))
+
+
+def each(op: torch._ops.OpOverload, lists: int) -> Callable[..., list[torch.Tensor]]:
+    """The rule of a _foreach op: `op` on each element of the first `lists` arguments, the others shared; a list of scalars is zipped too."""
+
+    def rule(*args, **kwargs):
+        columns = [a if i < lists or is_scalar_list(a) else [a] * len(args[0]) for i, a in enumerate(args)]
+        return [op(*values, **kwargs) for values in zip(*columns, strict=True)]
+
+    return rule
+
+
+def is_scalar_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def scaled(op: torch._ops.OpOverload) -> Callable[..., list[torch.Tensor]]:
+    """The rule of _foreach_addcmul and _foreach_addcdiv: value is one number, or one per tensor."""
+
+    def rule(x, a, b, value=1):
+        values = value if is_scalar_list(value) else [value] * len(x)
+        return [op(*row_, value=v) for *row_, v in zip(x, a, b, values, strict=True)]
+
+    return rule
+
+
+def foreach_table() -> Table:
+    table: Table = {}
+    for name in ("sqrt", "rsqrt", "neg", "abs", "exp", "log", "reciprocal", "sign", "sigmoid", "tanh", "floor", "ceil", "round", "trunc", "sin", "cos", "erf", "expm1", "log1p"):
+        packet = getattr(torch.ops.aten, "_foreach_" + name, None)
+        if packet is not None:
+            table[packet.default] = each(getattr(aten, name).default, 1)
+    for name in ("add", "sub", "mul", "div"):
+        packet, op = getattr(torch.ops.aten, "_foreach_" + name), getattr(aten, name).Tensor
+        for overload, lists in (("List", 2), ("Scalar", 1), ("ScalarList", 1), ("Tensor", 1)):
+            if overload in packet.overloads():
+                table[getattr(packet, overload)] = each(op, lists)
+    for name, scalar_op in (("maximum", aten.clamp_min), ("minimum", aten.clamp_max)):
+        packet = getattr(torch.ops.aten, "_foreach_" + name)
+        table[packet.List] = each(getattr(aten, name).default, 2)
+        table[packet.Scalar] = table[packet.ScalarList] = each(scalar_op.default, 1)
+    table[aten._foreach_pow.Scalar] = each(aten.pow.Tensor_Scalar, 1)
+    table[aten._foreach_pow.List] = each(aten.pow.Tensor_Tensor, 2)
+    table[aten._foreach_lerp.List] = each(aten.lerp.Tensor, 3)
+    table[aten._foreach_lerp.Scalar] = each(aten.lerp.Scalar, 2)
+    for name in ("addcmul", "addcdiv"):
+        packet, rule = getattr(torch.ops.aten, "_foreach_" + name), scaled(getattr(aten, name).default)
+        table[packet.Scalar] = table[packet.ScalarList] = rule
+    table[aten._foreach_norm.Scalar] = lambda tensors, ord=2, dtype=None: [aten.linalg_vector_norm.default(t, ord, dtype=dtype) for t in tensors]
+    return table
+
+
+DECOMPOSITIONS: Table = {**SHAPES, **ACTIVATIONS, **LOSSES, **NORMS, **foreach_table()}
