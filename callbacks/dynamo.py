@@ -84,7 +84,8 @@ class DynamoCallback(Callback):
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.durations.append((time.perf_counter() - self.batch_started) * 1e3)
         self.ledger.batch += 1
-        if trainer.log_every_n_steps and self.ledger.batch % trainer.log_every_n_steps == 0:
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and self.ledger.batch % every == 0:
             self.log_changes(trainer.loggers, trainer.global_step)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -158,11 +159,11 @@ class DynamoCallback(Callback):
 
 def log_folder(trainer: L.Trainer) -> Path:
     """Where the files of this fit go: the first logger's folder that is one, else the trainer's root."""
-    return Path(next((logger.log_dir for logger in trainer.loggers if getattr(logger, "log_dir", None)), trainer.default_root_dir))
+    return Path(next((place for logger in trainer.loggers if (place := logger.log_dir)), trainer.default_root_dir))
 
 
 def log_places(trainer: L.Trainer) -> tuple[str, ...]:
     """Folder of the callback's own files, then one place per logger, each relative to the working folder where it lies below."""
-    places = [log_folder(trainer), *(Path(p) for logger in trainer.loggers if (p := getattr(logger, "log_dir", None) or logger.save_dir))]
+    places = [log_folder(trainer), *(Path(p) for logger in trainer.loggers if (p := logger.log_dir or logger.save_dir))]
     here = Path.cwd()
     return tuple(dict.fromkeys(str(p.absolute().relative_to(here) if p.absolute().is_relative_to(here) else p) for p in places))

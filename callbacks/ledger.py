@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from dynacompile import events
 from dynacompile.events import Event
 
+Kind = TypeVar("Kind", bound=Event)
 Row = tuple[int, str, str, str]  # batch, event, region, what
 
 
@@ -29,7 +30,7 @@ class Ledger:
             self.stream.write(json.dumps({"batch": self.batch, **events.to_json(event)}) + "\n")
             self.stream.flush()
 
-    def of(self, kind: type[Event]) -> Iterator[Event]:
+    def of(self, kind: type[Kind]) -> Iterator[Kind]:
         return (event for _, event in self.seen if isinstance(event, kind))
 
     def count(self, kind: type[Event]) -> int:

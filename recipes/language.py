@@ -19,7 +19,7 @@ class NextByte(L.LightningModule):
     def __init__(self, net: nn.Module, lr: float = 3e-3, warmup: int = 20, weight_decay: float = 0.1, betas: tuple[float, float] = (0.9, 0.95)):
         super().__init__()
         self.net = net
-        self.lr, self.warmup, self.weight_decay, self.betas = lr, warmup, weight_decay, tuple(betas)
+        self.lr, self.warmup, self.weight_decay, self.betas = lr, warmup, weight_decay, (betas[0], betas[1])
 
     def loss(self, batch: Batch) -> torch.Tensor:
         tokens, targets = batch
@@ -38,7 +38,7 @@ class NextByte(L.LightningModule):
         if unigram is not None:
             self.log("val/unigram_loss", unigram)
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         matrices = [p for p in self.parameters() if p.dim() >= 2]
         vectors = [p for p in self.parameters() if p.dim() < 2]
         groups = [{"params": matrices, "weight_decay": self.weight_decay}, {"params": vectors, "weight_decay": 0.0}]

@@ -90,7 +90,16 @@ class FakeCompiler:
         ]
         if entries:
             told.append(
-                Recompiled(region=name, frame="Net.forward (net.py:1)", entries=entries + 1, limit=8, failed=("L['self'].training: True -> False",), site="", seconds=1.0, override="")
+                Recompiled(
+                    region=name,
+                    frame="Net.forward (net.py:1)",
+                    entries=entries + 1,
+                    limit=8,
+                    failed=("L['self'].training: True -> False",),
+                    site="",
+                    seconds=1.0,
+                    override="",
+                )
             )
         for event in told:
             self.bus.emit(event)

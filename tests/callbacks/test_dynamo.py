@@ -20,7 +20,11 @@ QUICK = {"measure_after": 2, "measure_steps": 1}
 
 
 def test_compiles_what_the_globs_name_with_their_options(fit, compiler):
-    fit(DynamoCallback({**QUICK, "fuse": False, "modules": {"net.blocks.*": {"isolate_recompiles": True, "recompile_limit": 4, "mode": "max-autotune"}, "net.head": {}}}))
+    fit(
+        DynamoCallback(
+            {**QUICK, "fuse": False, "modules": {"net.blocks.*": {"isolate_recompiles": True, "recompile_limit": 4, "mode": "max-autotune"}, "net.head": {}}}
+        )
+    )
     block = {"mode": "max-autotune", "isolate_recompiles": True, "recompile_limit": 4, "options": {"fuse": False}}
     assert compiler.asked == {"net.blocks.0": block, "net.blocks.1": block, "net.blocks.2": block, "net.head": {"options": {"fuse": False}}}
 
@@ -97,7 +101,18 @@ def outcome(compiled_ms: float = 5.0, steps: int = 200) -> Outcome:
     for new in (1, 1, 2):
         ledger(Recompiled(region="net", frame="f (a.py:1)", entries=2, limit=8, failed=(f"n: 0 -> {new}",), site="", seconds=0.1, override=""))
     times = StepTimes(eager=10.0, compiled=compiled_ms, steps=5)
-    return Outcome(modes=("default",), modules=("net",), losses={"val/loss": 1.25}, steps=steps, fit_seconds=12.0, train_step_ms=7.0, times=times, unmeasured="", ledger=ledger, logs=("logs/csv",))
+    return Outcome(
+        modes=("default",),
+        modules=("net",),
+        losses={"val/loss": 1.25},
+        steps=steps,
+        fit_seconds=12.0,
+        train_step_ms=7.0,
+        times=times,
+        unmeasured="",
+        ledger=ledger,
+        logs=("logs/csv",),
+    )
 
 
 def test_payoff():
@@ -110,7 +125,19 @@ def test_the_screen_tells_everything_on_one_screen():
     text = io.StringIO()
     show(outcome(), Console(file=text, width=80))
     shown = text.getvalue()
-    for fact in ("val/loss", "1.2500", "net in mode default", "0.50 s for 1 graphs", "[print] print() has an effect at a.py:4", "n: 0 -> 1 (2 times)", "10.0 ms", "5.0 ms", "2.00x", "at step 100 of 200", "logs/csv"):
+    for fact in (
+        "val/loss",
+        "1.2500",
+        "net in mode default",
+        "0.50 s for 1 graphs",
+        "[print] print() has an effect at a.py:4",
+        "n: 0 -> 1 (2 times)",
+        "10.0 ms",
+        "5.0 ms",
+        "2.00x",
+        "at step 100 of 200",
+        "logs/csv",
+    ):
         assert fact in shown, fact
     assert len(shown.splitlines()) <= 24
 

@@ -85,8 +85,18 @@ def nn_loss(module, batch):
 
 def test_manual_optimization_is_not_measured_and_says_why(compiler, tmp_path):
     callback = DynamoCallback({"measure_after": 1, "trace": False})
-    trainer = L.Trainer(max_epochs=1, limit_train_batches=3, limit_val_batches=0, accelerator="cpu", logger=False, callbacks=[callback], enable_progress_bar=False,
-                        enable_checkpointing=False, enable_model_summary=False, default_root_dir=tmp_path)
+    trainer = L.Trainer(
+        max_epochs=1,
+        limit_train_batches=3,
+        limit_val_batches=0,
+        accelerator="cpu",
+        logger=False,
+        callbacks=[callback],
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
     trainer.fit(Manual(), loader())
     assert callback.outcome is not None and callback.outcome.times is None
     assert "manual optimization" in callback.outcome.unmeasured

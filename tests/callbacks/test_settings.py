@@ -46,7 +46,9 @@ def test_dots_and_brackets_in_a_glob_are_literal():
 
 
 def test_later_globs_win_key_by_key_over_the_base():
-    settings = CompileSettings.of({"recompile_limit": 3, "modules": {"net.blocks.*": {"mode": "max-autotune", "fullgraph": True}, "net.blocks.1": {"mode": "reduce-overhead"}}})
+    settings = CompileSettings.of(
+        {"recompile_limit": 3, "modules": {"net.blocks.*": {"mode": "max-autotune", "fullgraph": True}, "net.blocks.1": {"mode": "reduce-overhead"}}}
+    )
     found = {target.name: target.options for target in resolve(settings, net())}
     assert found["net.blocks.0"] == CompileConfig(recompile_limit=3, mode="max-autotune", fullgraph=True)
     assert found["net.blocks.1"] == CompileConfig(recompile_limit=3, mode="reduce-overhead", fullgraph=True)
@@ -65,7 +67,10 @@ def test_an_unmatched_glob_names_the_nearest_globs():
     ("values", "message"),
     [
         ({"recompile_limt": 3}, "unknown key compile.recompile_limt: did you mean 'recompile_limit'"),
-        ({"modules": {"net": {"isolate_recompile": True}}}, r"compile.modules\['net'\]: unknown compile option 'isolate_recompile': did you mean 'isolate_recompiles'"),
+        (
+            {"modules": {"net": {"isolate_recompile": True}}},
+            r"compile.modules\['net'\]: unknown compile option 'isolate_recompile': did you mean 'isolate_recompiles'",
+        ),
         ({"modules": {"net": {"mode": "max-autotun"}}}, r"compile.modules\['net'\]: unknown mode 'max-autotun': did you mean 'max-autotune'"),
         ({"modules": {"net": "max-autotune"}}, r"compile.modules\['net'\] must map options to values"),
         ({"modules": ["net"]}, "compile.modules must map globs to options"),
@@ -87,6 +92,15 @@ def test_call_arguments_mean_the_config(config):
 
 
 def test_command_line_keys_are_checked_before_hydra_sees_them():
-    check_compile_overrides(["-m", "compile=none,default", "compile.mode=default", 'compile.modules={net.blocks.*: {recompile_limit: 4}}', "trainer.max_steps=3", "+compile.fuse=true"])
+    check_compile_overrides(
+        [
+            "-m",
+            "compile=none,default",
+            "compile.mode=default",
+            "compile.modules={net.blocks.*: {recompile_limit: 4}}",
+            "trainer.max_steps=3",
+            "+compile.fuse=true",
+        ]
+    )
     with pytest.raises(SystemExit, match="unknown key compile.recompile_limt: did you mean 'recompile_limit'"):
         check_compile_overrides(["compile.recompile_limt=3"])

@@ -14,7 +14,9 @@ from dynacompile.callbacks.config_text import config_text, default_values
 from dynacompile.config import MODES
 
 FOLDER = conf.folder()
-GROUPS = {group: sorted(p.stem for p in (FOLDER / group).glob("*.yaml")) for group in ("compile", "model", "data", "trainer", "logger", "callbacks", "experiment")}
+GROUPS = {
+    group: sorted(p.stem for p in (FOLDER / group).glob("*.yaml")) for group in ("compile", "model", "data", "trainer", "logger", "callbacks", "experiment")
+}
 
 
 def composed(*overrides: str):
@@ -70,11 +72,13 @@ def test_wandb_is_offline_unless_the_environment_says_otherwise(monkeypatch):
 
 def test_search_path_plugin_serves_a_users_own_app_without_torch(tmp_path):
     (tmp_path / "own.yaml").write_text("defaults: [{compile: max_autotune}, _self_]\n")
-    script = "\n".join([
-        "import sys",
-        "from hydra import compose, initialize_config_dir",
-        f"with initialize_config_dir(version_base='1.3', config_dir={str(tmp_path)!r}):",
-        "    print(compose('own').compile.mode, 'torch' in sys.modules)",
-    ])
+    script = "\n".join(
+        [
+            "import sys",
+            "from hydra import compose, initialize_config_dir",
+            f"with initialize_config_dir(version_base='1.3', config_dir={str(tmp_path)!r}):",
+            "    print(compose('own').compile.mode, 'torch' in sys.modules)",
+        ]
+    )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["max-autotune", "False"]

@@ -66,19 +66,21 @@ def test_the_wheel_works_from_an_empty_folder(wheel, tmp_path):
     installed, empty = tmp_path / "installed", tmp_path / "empty"
     zipfile.ZipFile(wheel).extractall(installed)
     empty.mkdir()
-    script = "\n".join([
-        "import sys",
-        f"sys.path.insert(0, {str(installed)!r})",
-        "sys.meta_path[:] = [finder for finder in sys.meta_path if 'editable' not in getattr(finder, '__module__', '')]",
-        "import torch, dynacompile, dynacompile.conf, dynacompile.callbacks, dynacompile.recipes",
-        f"assert all(m.__file__.startswith({str(installed)!r}) for n, m in sys.modules.items() if n.split('.')[0] == 'dynacompile')",
-        "from dynacompile.callbacks.config_text import config_text",
-        "assert (dynacompile.conf.folder() / 'compile' / 'default.yaml').read_text() == config_text()",
-        "x = torch.randn(3, requires_grad=True)",
-        "compiled = dynacompile.compile(lambda x: (x * 2).relu().sum())",
-        "compiled(x).backward()",
-        "assert torch.equal(x.grad, 2.0 * (x > 0))",
-        "print('works')",
-    ])
+    script = "\n".join(
+        [
+            "import sys",
+            f"sys.path.insert(0, {str(installed)!r})",
+            "sys.meta_path[:] = [finder for finder in sys.meta_path if 'editable' not in getattr(finder, '__module__', '')]",
+            "import torch, dynacompile, dynacompile.conf, dynacompile.callbacks, dynacompile.recipes",
+            f"assert all(m.__file__.startswith({str(installed)!r}) for n, m in sys.modules.items() if n.split('.')[0] == 'dynacompile')",
+            "from dynacompile.callbacks.config_text import config_text",
+            "assert (dynacompile.conf.folder() / 'compile' / 'default.yaml').read_text() == config_text()",
+            "x = torch.randn(3, requires_grad=True)",
+            "compiled = dynacompile.compile(lambda x: (x * 2).relu().sum())",
+            "compiled(x).backward()",
+            "assert torch.equal(x.grad, 2.0 * (x > 0))",
+            "print('works')",
+        ]
+    )
     done = subprocess.run([sys.executable, "-c", script], cwd=empty, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.strip().endswith("works"), done.stdout + done.stderr

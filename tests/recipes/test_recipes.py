@@ -99,7 +99,16 @@ def test_learning_rate_warms_up_then_falls_to_a_tenth():
 def test_nets_learn(name, tmp_path):
     L.seed_everything(0, verbose=False)
     data = ByteText(context=32, batch_size=16)
-    trainer = L.Trainer(max_epochs=1, limit_train_batches=150, limit_val_batches=5, accelerator="cpu", logger=False, enable_progress_bar=False,
-                        enable_checkpointing=False, enable_model_summary=False, default_root_dir=tmp_path)
+    trainer = L.Trainer(
+        max_epochs=1,
+        limit_train_batches=150,
+        limit_val_batches=5,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
     trainer.fit(NextByte(NETS[name](), lr=1e-2, warmup=10), datamodule=data)
     assert trainer.callback_metrics["val/loss"] < trainer.callback_metrics["val/unigram_loss"] - 0.1

@@ -1,0 +1,56 @@
+"""The callback over the real compiler."""
+
+from __future__ import annotations
+
+import lightning as L
+import pytest
+import torch
+
+from dynacompile.callbacks import DynamoCallback
+from dynacompile.recipes import GPT, ByteText, NextByte
+
+QUICK = {"measure_after": 2, "measure_steps": 1}
+
+
+def test_a_compiled_fit_equals_an_eager_one(fit):
+    plain = fit()
+    callback = DynamoCallback(QUICK)
+    compiled = fit(callback)
+    for (name, a), (other, b) in zip(plain.state_dict().items(), compiled.state_dict().items(), strict=True):
+        assert name == other
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
+    counts = callback.outcome.ledger.metrics()
+    assert counts["graphs"] >= 1 and counts["graph_breaks"] == 0 and counts["seconds"] > 0
+    assert callback.outcome.times.compiled > 0
+    assert compiled.net._compiled_call_impl is None
+
+
+def test_blocks_are_compiled_apart_with_their_own_buckets(fit):
+    callback = DynamoCallback({**QUICK, "modules": {"net.blocks.*": {"isolate_recompiles": True, "recompile_limit": 4}}})
+    fit(callback)
+    regions = callback.outcome.ledger.per_region()
+    assert [name for name in regions if regions[name].get("graphs")] == ["net.blocks.0", "net.blocks.1", "net.blocks.2"]
+    assert callback.outcome.ledger.metrics()["limits_hit"] == 0
+
+
+@pytest.mark.slow
+def test_validation_loss_of_the_gpt_equals_eagers(tmp_path):
+    def validation_loss(*callbacks: L.Callback) -> float:
+        L.seed_everything(0, verbose=False)
+        trainer = L.Trainer(
+            max_epochs=1,
+            limit_train_batches=40,
+            limit_val_batches=4,
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+            callbacks=list(callbacks),
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+            gradient_clip_val=1.0,
+        )
+        trainer.fit(NextByte(GPT(layers=2, width=32, heads=2, context=32), lr=1e-2, warmup=10), datamodule=ByteText(context=32, batch_size=8))
+        return float(trainer.callback_metrics["val/loss"])
+
+    assert validation_loss(DynamoCallback({**QUICK, "trace": False})) == pytest.approx(validation_loss(), rel=1e-4)

@@ -1,0 +1,74 @@
+"""train.py as a user runs it: its last lines, its errors, a sweep's table."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TINY = (
+    "trainer=fast",
+    "trainer.max_steps=4",
+    "trainer.val_check_interval=4",
+    "trainer.limit_val_batches=1",
+    "compile.measure_after=1",
+    "compile.measure_steps=1",
+    "logger=csv",
+    "model=mlp",
+    "model.net.width=16",
+    "data.batch_size=4",
+)
+
+
+def train(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "COLUMNS": "120", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    return subprocess.run([sys.executable, str(ROOT / "train.py"), *TINY, *arguments], cwd=folder, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_its_summary(tmp_path):
+    done = train(tmp_path, "compile=none", "logger=default")
+    assert done.returncode == 0, done.stderr
+    for fact in ("val/loss", "val/unigram_loss", "nothing (compile=none)", "step time, eager", "logs/"):
+        assert fact in done.stdout, fact
+    (offline,) = tmp_path.glob("logs/*/*/wandb/offline-run-*")
+    assert list(offline.glob("*.wandb"))
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("compile.recompile_limt=3", "error: unknown key compile.recompile_limt: did you mean 'recompile_limit'"),
+        ("compile.modules={net.layrs.*: {mode: default}}", "error: compile.modules: no module matches 'net.layrs.*': did you mean 'net.layers.*'"),
+        (
+            "compile.modules={net.layers.*: {isolate_recompile: true}}",
+            "error: compile.modules['net.layers.*']: unknown compile option 'isolate_recompile': did you mean 'isolate_recompiles'",
+        ),
+        ("compile.mode=max-autotun", "error: unknown mode 'max-autotun': did you mean 'max-autotune'"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(tmp_path, argument, message):
+    done = train(tmp_path, argument)
+    assert done.returncode == 1
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_sweep_ends_with_a_comparison(tmp_path):
+    done = train(tmp_path, "-m", "compile=none,default")
+    assert done.returncode == 0, done.stderr
+    table = done.stdout[done.stdout.index("comparison of 2 runs") :]
+    assert "compile=none" in table and "compile=default" in table and "failed" not in table
+    losses = next(line for line in table.splitlines() if "validation loss" in line).split("│")[2:4]
+    assert float(losses[0]) == pytest.approx(float(losses[1]), abs=2e-4)
+    (folder,) = tmp_path.glob("logs/*/*-sweep")
+    again = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "sweep.py"), str(folder)], capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"}
+    )
+    assert "validation loss" in again.stdout
