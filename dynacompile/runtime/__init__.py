@@ -1,0 +1,9 @@
+"""Links built modules into native programs, gives them autograd, and records them as CUDA graphs."""
+
+from __future__ import annotations
+
+from dynacompile.runtime.cudagraphs import graphed
+from dynacompile.runtime.differentiable import differentiable
+from dynacompile.runtime.link import link
+
+__all__ = ["differentiable", "graphed", "link"]

@@ -1,0 +1,179 @@
+// The autograd node of a compiled region: one for all its differentiable outputs.
+#define AT_PER_OPERATOR_HEADERS
+#include "runtime/region.h"
+
+#include <ATen/ops/clone_ops.h>
+#include <ATen/ops/copy_ops.h>
+#include <ATen/ops/empty_strided_ops.h>
+#include <ATen/ops/zero_ops.h>
+#include <torch/csrc/autograd/function.h>
+
+namespace torch::autograd {
+DYNACOMPILE_IMPORTED void deleteNode(Node* node);  // up to torch 2.11
+DYNACOMPILE_IMPORTED void registerCppFunction(const std::type_info& type, PyTypeObject* python_type);
+DYNACOMPILE_IMPORTED PyTypeObject* _initFunctionPyTypeObject(PyTypeObject& type, const char* name, PyGetSetDef* properties, PyMethodDef* methods);
+}  // namespace torch::autograd
+
+namespace dynacompile::runtime {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+using NodePtr = decltype(torch::autograd::Edge::function);  // shared_ptr up to torch 2.11, intrusive_ptr later
+
+template <typename Made, typename... Args>
+auto make_node(Args&&... args) {
+    if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
+        return std::shared_ptr<Made>(new Made(std::forward<Args>(args)...), torch::autograd::deleteNode);
+    } else {
+        return c10::make_intrusive<Made>(std::forward<Args>(args)...);
+    }
+}
+
+template <typename Pointer>
+void set_history(const at::Tensor& tensor, const Pointer& node) {
+    uint32_t number = node->add_input_metadata(tensor);
+    torch::autograd::impl::set_gradient_edge(tensor, {node, number});
+}
+
+// The gradient function of our gradients: names itself when somebody differentiates them again.
+struct DoubleBackward final : public Node {
+    using Node::Node;
+    std::string name() const override { return "DynacompileDoubleBackward"; }
+    variable_list apply(variable_list&&) override {
+        TORCH_CHECK(false, "dynacompile: double backward through a compiled region is not supported. Compute it eagerly: leave the function that is differentiated twice out of the compiled region.");
+    }
+};
+
+at::Tensor empty_like(const TangentGeometry& g) {
+    return at::_ops::empty_strided::call(c10::fromIntArrayRefSlow(g.size), c10::fromIntArrayRefSlow(g.stride), g.dtype, c10::Layout::Strided, g.device, false);
+}
+
+// The tangent as the backward graph was compiled for: zeros where nothing flowed, the forward output's strides, plain memory.
+at::Tensor fit_tangent(const at::Tensor& tangent, const TangentGeometry& g) {
+    if (!tangent.defined() || tangent._is_zerotensor()) {
+        at::Tensor zeros = empty_like(g);
+        at::_ops::zero_::call(zeros);
+        return zeros;
+    }
+    const c10::TensorImpl& impl = *tangent.unsafeGetTensorImpl();
+    TORCH_CHECK(impl.layout() == c10::Layout::Strided && impl.has_storage() && !impl.is_python_dispatch() && !impl.key_set().has(c10::DispatchKey::FuncTorchBatched),
+                "dynacompile: the backward of a compiled region takes plain dense gradients, not vmapped (is_grads_batched), sparse or subclassed ones");
+    bool plain = tangent.scalar_type() == g.dtype && tangent.device() == g.device && !tangent.is_conj() && !tangent.is_neg();
+    if (plain && same_geometry(impl, g.size, g.stride)) return tangent;
+    TORCH_CHECK(impl.sizes() == c10::IntArrayRef(g.size), "dynacompile: a gradient has sizes ", impl.sizes(), ", its output has ", c10::IntArrayRef(g.size));
+    at::Tensor fitted = empty_like(g);
+    at::_ops::copy_::call(fitted, tangent, false);
+    return fitted;
+}
+
+// AccumulateGrad keeps a gradient that nobody else refers to and later adds into it in place; one that shares memory with another tensor must not reach it.
+void own_memory(variable_list& grads, const torch::autograd::edge_list& edges) {
+    for (size_t i = 0; i < grads.size(); ++i) {
+        const Node* next = edges[i].function.get();
+        if (!grads[i].defined() || !next || next->num_outputs() != 0) continue;
+        if (grads[i].use_count() == 1 && grads[i].storage().use_count() > 1) grads[i] = at::_ops::clone::call(grads[i], std::nullopt);
+    }
+}
+
+class RegionBackward final : public Node {
+public:
+    RegionBackward(std::shared_ptr<Region> region, torch::autograd::edge_list&& edges) : Node(std::move(edges)), region_(std::move(region)) {}
+
+    std::string name() const override { return "DynacompileBackward"; }
+
+    void remember(c10::TensorImpl* const* impls, const Tensors& outputs) {
+        const Contract& contract = region_->contract;
+        geometry_ = region_->tangent_geometry(outputs);
+        saved_.reserve(contract.saved_inputs.size() + contract.saved_positions.size());
+        for (int64_t input : contract.saved_inputs) {
+            TORCH_CHECK(impls[input], "dynacompile: input ", input, " is saved for backward and is no tensor");
+            saved_.emplace_back(tensor_of(impls[input]), false);
+        }
+        for (int64_t position : contract.saved_positions) {
+            bool is_output = outputs[position].grad_fn().get() == this;
+            saved_.emplace_back(outputs[position], is_output);
+        }
+    }
+
+    variable_list apply(variable_list&& tangents) override {
+        const bool twice = c10::GradMode::is_enabled();
+        Tensors flat;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            for (const SavedVariable& saved : saved_) flat.push_back(saved.unpack(getptr()));
+        }
+        torch::autograd::edge_list above;
+        if (twice) {
+            variable_list sources(flat.begin(), flat.end());
+            sources.insert(sources.end(), tangents.begin(), tangents.end());
+            above = torch::autograd::collect_next_edges(sources);
+        }
+        variable_list grads = run(std::move(flat), std::move(tangents));
+        if (twice) refuse_more(grads, std::move(above));
+        return grads;
+    }
+
+    void release_variables() override {
+        std::lock_guard<std::mutex> lock(mutex_);
+        for (SavedVariable& saved : saved_) saved.reset_data();
+    }
+
+private:
+    variable_list run(Tensors flat, variable_list tangents) {
+        BelowAutograd below;
+        for (size_t i = 0; i < geometry_->size(); ++i) {
+            flat.push_back(fit_tangent(i < tangents.size() ? tangents[i] : at::Tensor(), (*geometry_)[i]));
+            if (i < tangents.size()) tangents[i].reset();
+        }
+        Tensors made = region_->backward(std::move(flat));
+        variable_list grads(next_edges().size());
+        for (size_t i = 0; i < grads.size(); ++i)
+            if (task_should_compute_output(i)) grads[i] = std::move(made[i]);
+        made.clear();
+        own_memory(grads, next_edges());
+        return grads;
+    }
+
+    static void refuse_more(variable_list& grads, torch::autograd::edge_list above) {
+        auto refusal = make_node<DoubleBackward>(std::move(above));
+        for (at::Tensor& grad : grads) {
+            if (!grad.defined()) continue;
+            c10::TensorImpl* impl = grad.unsafeGetTensorImpl();
+            grad = at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
+            set_history(grad, refusal);
+        }
+    }
+
+    std::shared_ptr<Region> region_;
+    std::shared_ptr<const std::vector<TangentGeometry>> geometry_;
+    std::vector<SavedVariable> saved_;
+};
+
+}  // namespace
+
+void attach_node(const std::shared_ptr<Region>& region, c10::TensorImpl* const* impls, Tensors& outputs) {
+    const Contract& contract = region->contract;
+    torch::autograd::edge_list edges;
+    edges.reserve(contract.grads.size());
+    for (int64_t input : contract.grads) {
+        c10::TensorImpl* impl = impls[input];
+        if (impl && impl->requires_grad())
+            edges.push_back(torch::autograd::impl::gradient_edge(tensor_of(impl)));
+        else
+            edges.emplace_back();
+    }
+    auto node = make_node<RegionBackward>(region, std::move(edges));
+    for (int64_t position : contract.tangents) set_history(outputs[position], node);
+    node->remember(impls, outputs);
+}
+
+bool init_node() {
+    static PyTypeObject backward_type, double_backward_type;  // torch keeps them for the life of the process
+    torch::autograd::registerCppFunction(typeid(RegionBackward), torch::autograd::_initFunctionPyTypeObject(backward_type, "DynacompileBackward", nullptr, nullptr));
+    torch::autograd::registerCppFunction(typeid(DoubleBackward), torch::autograd::_initFunctionPyTypeObject(double_backward_type, "DynacompileDoubleBackward", nullptr, nullptr));
+    return !PyErr_Occurred();
+}
+
+}  // namespace dynacompile::runtime

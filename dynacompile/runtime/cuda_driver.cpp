@@ -1,0 +1,141 @@
+#include "runtime/cuda_driver.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
+
+#include <dlfcn.h>
+
+#include <atomic>
+
+#include <utility>
+
+namespace dynacompile::runtime::cuda {
+namespace {
+
+using Result = int;  // CUresult
+constexpr int max_dynamic_shared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr uint32_t shared_without_asking = 48 * 1024;
+
+struct Driver {
+    Result (*context_current)(void** context);
+    Result (*context_set)(void* context);
+    Result (*device_get)(int* device, int ordinal);
+    Result (*primary_retain)(void** context, int device);
+    Result (*module_load)(void** module, const void* image);
+    Result (*module_unload)(void* module);
+    Result (*module_function)(void** function, void* module, const char* name);
+    Result (*function_attribute)(void* function, int attribute, int value);
+    Result (*launch)(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void* stream, void** params, void** extra);
+    Result (*error_string)(Result error, const char** text);
+};
+
+template <typename Function>
+void resolve(void* library, const char* name, Function*& into) {
+    into = reinterpret_cast<Function*>(dlsym(library, name));
+    TORCH_CHECK(into, "dynacompile: libcuda.so.1 has no ", name, ": the CUDA driver is too old");
+}
+
+Driver open_driver() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    TORCH_CHECK(library, "dynacompile: the CUDA driver library libcuda.so.1 can't be loaded: ", dlerror());
+    Driver d{};
+    resolve(library, "cuCtxGetCurrent", d.context_current);
+    resolve(library, "cuCtxSetCurrent", d.context_set);
+    resolve(library, "cuDeviceGet", d.device_get);
+    resolve(library, "cuDevicePrimaryCtxRetain", d.primary_retain);
+    resolve(library, "cuModuleLoadData", d.module_load);
+    resolve(library, "cuModuleUnload", d.module_unload);
+    resolve(library, "cuModuleGetFunction", d.module_function);
+    resolve(library, "cuFuncSetAttribute", d.function_attribute);
+    resolve(library, "cuLaunchKernel", d.launch);
+    resolve(library, "cuGetErrorString", d.error_string);
+    return d;
+}
+
+const Driver& driver() {
+    static const Driver loaded = open_driver();
+    return loaded;
+}
+
+void check(Result result, const char* doing, const std::string& what) {
+    if (result == 0) return;
+    const char* text = nullptr;
+    driver().error_string(result, &text);
+    TORCH_CHECK(false, "dynacompile: ", doing, " ", what, " failed: CUDA driver error ", result, " (", text ? text : "unknown", ")");
+}
+
+constexpr int max_devices = 64;
+
+// The primary context of a device, retained once for the life of the process, as torch's runtime does.
+void* primary_context(c10::Device device) {
+    static std::atomic<void*> contexts[max_devices];
+    TORCH_CHECK(device.has_index() && device.index() < max_devices, "dynacompile: ", device, " is not a CUDA device with an index below ", max_devices);
+    std::atomic<void*>& slot = contexts[device.index()];
+    if (void* known = slot.load(std::memory_order_acquire)) return known;
+    int ordinal = 0;
+    void* context = nullptr;
+    check(driver().device_get(&ordinal, device.index()), "opening", device.str());
+    check(driver().primary_retain(&context, ordinal), "retaining the context of", device.str());
+    slot.store(context, std::memory_order_release);
+    return context;
+}
+
+void make_current(c10::Device device) {
+    void* current = nullptr;
+    void* wanted = primary_context(device);
+    driver().context_current(&current);
+    if (current != wanted) check(driver().context_set(wanted), "entering the context of", device.str());
+}
+
+}  // namespace
+
+Kernel::Kernel(const std::string& image, const std::string& symbol, const Geometry& geometry, c10::Device device) : geometry_(geometry), symbol_(symbol) {
+    make_current(device);
+    context_ = primary_context(device);
+    check(driver().module_load(&module_, image.data()), "loading", symbol);
+    Result found = driver().module_function(&function_, module_, symbol.c_str());
+    if (found == 0 && geometry.shared > shared_without_asking) found = driver().function_attribute(function_, max_dynamic_shared, int(geometry.shared));
+    if (found != 0) {
+        driver().module_unload(std::exchange(module_, nullptr));
+        check(found, "preparing", symbol);
+    }
+}
+
+Kernel::Kernel(Kernel&& other) noexcept
+    : module_(std::exchange(other.module_, nullptr)), function_(other.function_), context_(other.context_), geometry_(other.geometry_), symbol_(std::move(other.symbol_)) {}
+
+Kernel::~Kernel() {
+    if (!module_) return;
+    void* current = nullptr;
+    if (driver().context_current(&current) != 0) return;  // the driver is shutting down, and the module with it
+    if (current != context_ && driver().context_set(context_) != 0) return;
+    driver().module_unload(module_);
+    if (current && current != context_) driver().context_set(current);
+}
+
+void Kernel::launch(void* stream, void* const* pointers, int32_t count) const {
+    const Geometry& g = geometry_;
+    if (g.grid[0] == 0 || g.grid[1] == 0 || g.grid[2] == 0) return;
+    void* none = nullptr;
+    c10::SmallVector<void*, 48> params;
+    params.resize(count + g.extra, &none);
+    for (int32_t i = 0; i < count; ++i) params[i] = const_cast<void**>(pointers + i);
+    check(driver().launch(function_, g.grid[0], g.grid[1], g.grid[2], g.threads, 1, 1, g.shared, stream, params.data(), nullptr), "launching", symbol_);
+}
+
+void* enter(c10::Device device) {
+    make_current(device);
+    c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+    c10::Stream current = guard.getStream(device);
+    // A stream's handle never changes, so one look suffices while a thread stays on its stream.
+    thread_local c10::Stream last(c10::Stream::UNSAFE, c10::Device(c10::DeviceType::CPU), -1);
+    thread_local void* handle = nullptr;
+    if (last != current) {
+        handle = guard.getStreamNativeHandle(current);
+        last = current;
+    }
+    return handle;
+}
+
+}  // namespace dynacompile::runtime::cuda

@@ -1,0 +1,41 @@
+// Kernels of a CUDA device through the driver API, which is loaded at run time: no CUDA toolkit is needed to build.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <string>
+
+namespace dynacompile::runtime::cuda {
+
+struct Geometry {
+    uint32_t grid[3] = {1, 1, 1};
+    uint32_t threads = 32;
+    uint32_t shared = 0;  // bytes of dynamic shared memory
+    int32_t extra = 0;    // null pointers behind the buffers
+};
+
+// A function of a loaded image, bound to one device. The module is unloaded with the kernel.
+class Kernel {
+public:
+    Kernel(const std::string& image, const std::string& symbol, const Geometry& geometry, c10::Device device);
+    Kernel(Kernel&& other) noexcept;
+    Kernel(const Kernel&) = delete;
+    ~Kernel();
+
+    // Launches on `stream`; the device's context is current. pointers: device addresses.
+    void launch(void* stream, void* const* pointers, int32_t count) const;
+
+private:
+    void* module_ = nullptr;
+    void* function_ = nullptr;
+    void* context_ = nullptr;
+    Geometry geometry_;
+    std::string symbol_;
+};
+
+// Makes the device's context current on this thread and returns its current stream as a CUstream.
+void* enter(c10::Device device);
+
+}  // namespace dynacompile::runtime::cuda

@@ -1,0 +1,76 @@
+"""Gives a pair of graphs autograd: the native callable from flat graph inputs to user outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dynacompile import native
+from dynacompile.errors import VerifyError
+from dynacompile.ir.graphs import Constant, Fresh, InputItself, Output, RuntimeContract, ViewOfInput, ViewOfOutput
+
+# As enum From of region.h.
+FRESH, INPUT, INPUT_VIEW, OUTPUT_VIEW, CONSTANT = range(5)
+
+
+def differentiable(forward: Callable, make_backward: Callable[[], Callable] | None, contract: RuntimeContract) -> Any:
+    """A native callable: the flat graph inputs, positionally, to the tuple of user outputs.
+
+    forward: a native Program, or any callable `forward(*inputs) -> tuple or list of tensors`. make_backward: called once, at the first
+    backward, on whichever thread that runs; what it returns takes saved inputs, saved outputs and tangents, and gives the grads of the
+    contract (None allowed). None for inference. Neither may own the compiled module: they live as long as the compiled entry.
+    Tangents arrive with the sizes and strides of the forward outputs, zeros where no gradient flowed. In-place changes of saved tensors
+    raise torch's usual error; so does a second backward without retain_graph. Double backward raises a RuntimeError.
+    Raises VerifyError for a contract that contradicts itself.
+    """
+    verify(contract)
+    positions = 1 + max(
+        [-1, *contract.saved_positions, *contract.tangents, *(m.position for m in contract.mutations), *(o.position for o in contract.outputs if isinstance(o, (Fresh, ViewOfOutput)))]
+    )
+    expected = getattr(getattr(forward, "schedule", None), "outputs", None)
+    if expected is not None and len(expected) < positions:
+        raise VerifyError("autograd", f"the contract uses forward output {positions - 1}, the program has {len(expected)}")
+    return native.core().make_differentiable(
+        forward,
+        make_backward,
+        contract.inputs,
+        positions,
+        tuple(output_row(o) for o in contract.outputs),
+        tuple((m.input, m.position) for m in contract.mutations),
+        contract.mutated_in_graph,
+        contract.saved_inputs,
+        contract.saved_positions,
+        contract.tangents if make_backward is not None else (),
+        contract.grads,
+    )
+
+
+def output_row(output: Output) -> tuple:
+    """(from, index, differentiable, size, stride, offset, value)."""
+    match output:
+        case Fresh():
+            return (FRESH, output.position, output.differentiable, (), (), 0, None)
+        case InputItself():
+            return (INPUT, output.input, True, (), (), 0, None)
+        case ViewOfInput():
+            return (INPUT_VIEW, output.input, output.differentiable, output.view.size, output.view.stride, output.view.offset, None)
+        case ViewOfOutput():
+            return (OUTPUT_VIEW, output.position, output.differentiable, output.view.size, output.view.stride, output.view.offset, None)
+        case Constant():
+            return (CONSTANT, -1, False, (), (), 0, output.value)
+
+
+def verify(contract: RuntimeContract) -> None:
+    indices = [*contract.saved_inputs, *contract.mutated_in_graph, *contract.grads, *(m.input for m in contract.mutations)]
+    indices += [o.input for o in contract.outputs if isinstance(o, (InputItself, ViewOfInput))]
+    if any(not 0 <= i < contract.inputs for i in indices):
+        raise VerifyError("autograd", f"an input of {sorted(set(indices))} is not one of the {contract.inputs} inputs")
+    changed = {*contract.mutated_in_graph, *(m.input for m in contract.mutations)} & set(contract.saved_inputs)
+    if changed:
+        raise VerifyError("autograd", f"inputs {sorted(changed)} are saved for backward and mutated; save a forward output instead")
+    if len(set(contract.tangents)) != len(contract.tangents):
+        raise VerifyError("autograd", "a forward output has two tangents")
+    if contract.grads:
+        lacking = [o.position for o in contract.outputs if isinstance(o, Fresh) and o.differentiable and o.position not in contract.tangents]
+        if lacking:
+            raise VerifyError("autograd", f"differentiable outputs {lacking} have no tangent")

@@ -1,0 +1,190 @@
+"""Turns a Module into a native program: buffers and steps by number, kernels by address, extern arguments by schema."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dynacompile import native
+from dynacompile.env import Env
+from dynacompile.errors import BuildError, VerifyError
+from dynacompile.ir.loops import Buffer, Extern, Ref, root
+from dynacompile.ir.schedule import Allocate, CpuKernel, CudaKernel, Free, Kernel, Launch, Module, Place, ReferenceKernel, Schedule, Step
+
+# As enum Memory of program.h.
+INPUT, ARENA, OWNED, EXTERNAL, CONSTANT, VIEW = range(6)
+
+Reference = Callable[[Kernel, list[torch.Tensor]], None]
+
+
+def link(module: Module, env: Env | None = None, reference: Reference | None = None) -> Any:
+    """The native Program of a module: a callable from flat inputs to the tuple of output tensors, below autograd.
+
+    An input whose name in the schedule is None is ignored; an output whose name is None is None. An output that is an input (or a
+    constant) is that very tensor; a view of one shares its memory. `.facts`, `.text` and `.schedule` tell what it runs.
+    reference: runs ReferenceKernels: `reference(kernel, tensors)` with a 1-D tensor per param that aliases the memory of the buffer's
+    root from element 0 on, so that an Access's index is an index into it.
+    Raises VerifyError for a schedule that contradicts itself, BuildError for a kernel that does not load.
+    """
+    schedule = module.schedule
+    device = exact_device(schedule.device)
+    slots = {name: i for i, name in enumerate(schedule.buffers)}
+    kernels, numbers = kernel_rows(module)
+    steps = tuple(step_row(module, slots, numbers, step) for step in schedule.steps)
+    written = written_inputs(schedule)
+    buffers = tuple(buffer_row(schedule, slots, b, device, b.name in written) for b in schedule.buffers.values())
+    missing = [name for name, b in schedule.buffers.items() if b.kind == "constant" and b.base is None and name not in schedule.constants]
+    if missing:
+        raise VerifyError("runtime", f"constants {missing} have no tensor")
+    if reference is None and any(isinstance(k, ReferenceKernel) for k in module.kernels.values()):
+        raise VerifyError("runtime", "a module with reference kernels needs a reference interpreter")
+    constants = tuple((slots[name], tensor) for name, tensor in schedule.constants.items() if name in slots)
+    inputs = tuple(-1 if name is None else slots[name] for name in schedule.inputs)
+    outputs = tuple(-1 if name is None else slots[name] for name in schedule.outputs)
+    if device.type == "cuda":
+        torch.cuda.init()
+    return native.core().make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, schedule.arena, device, reference)
+
+
+def exact_device(device: torch.device) -> torch.device:
+    """`cuda` without an index is the current device."""
+    return torch.device(device.type, torch.cuda.current_device()) if device.type == "cuda" and device.index is None else device
+
+
+def written_inputs(schedule: Schedule) -> set[str]:
+    """Inputs that some step writes to."""
+    roots: set[str] = set()
+    for step in schedule.steps:
+        if isinstance(step, Launch):
+            params = schedule.kernels[step.kernel].params
+            roots |= {root(schedule.buffers, name) for name, param in zip(step.buffers, params, strict=True) if param.mode != "in"}
+        elif isinstance(step, Extern):
+            roots |= {root(schedule.buffers, name) for name in step.mutates}
+            roots |= {root(schedule.buffers, name) for name in step.outputs if name and step.out is not None}
+    return {name for name in roots if schedule.buffers[name].kind == "input"}
+
+
+def buffer_row(schedule: Schedule, slots: Mapping[str, int], buffer: Buffer, device: torch.device, is_written: bool) -> tuple:
+    """(name, dtype, device, size, stride, offset, memory, root, written)."""
+    placed = any(isinstance(s, Place) and s.buffer == buffer.name for s in schedule.steps) if buffer.kind == "temp" and buffer.base is None else False
+    memory = VIEW if buffer.base is not None else {"input": INPUT, "temp": ARENA if placed else OWNED, "extern": EXTERNAL, "constant": CONSTANT}[buffer.kind]
+    if buffer.base is None and buffer.offset and memory in (INPUT, EXTERNAL, CONSTANT):
+        raise VerifyError("schedule", f"{buffer.name} ({buffer.kind}) has offset {buffer.offset}; offsets count from its own first element")
+    owner = slots[root(schedule.buffers, buffer.name)]
+    where = device if buffer.device.type == device.type else buffer.device
+    return (buffer.name, buffer.dtype, where, tuple(buffer.size), tuple(buffer.stride), buffer.offset, memory, owner, int(is_written))
+
+
+def kernel_rows(module: Module) -> tuple[tuple, dict[str, int]]:
+    """Rows of native kernels, and their numbers by name."""
+    rows: list[tuple] = []
+    numbers: dict[str, int] = {}
+    for name, kernel in module.kernels.items():
+        match kernel:
+            case CpuKernel():
+                numbers[name] = len(rows)
+                rows.append((symbol_address(kernel.library, kernel.symbol),))
+            case CudaKernel():
+                numbers[name] = len(rows)
+                rows.append((kernel.cubin, kernel.symbol, tuple(kernel.grid), 32 * kernel.warps, kernel.shared, kernel.extra))
+            case ReferenceKernel():
+                continue
+        if isinstance(kernel, CudaKernel) != (module.schedule.device.type == "cuda"):
+            raise VerifyError("build", f"kernel {name} is a {type(kernel).__name__}, the schedule is for {module.schedule.device}")
+    return tuple(rows), numbers
+
+
+def symbol_address(library: Path, symbol: str) -> int:
+    """Address of a function of a shared library, which stays loaded."""
+    try:
+        function = getattr(ctypes.CDLL(str(library)), symbol)
+    except (OSError, AttributeError) as error:
+        raise BuildError(f"the built kernel {symbol} of {library} does not load: {error}. Delete the compile cache and try again") from error
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def step_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], step: Step) -> tuple:
+    match step:
+        case Allocate():
+            return ("allocate", slots[step.buffer])
+        case Place():
+            return place_row(module.schedule, slots, step)
+        case Launch():
+            return launch_row(module, slots, numbers, step)
+        case Extern():
+            return extern_row(step, slots)
+        case Free():
+            views = [name for name in module.schedule.buffers if root(module.schedule.buffers, name) == step.buffer]
+            return ("free", tuple(slots[name] for name in dict.fromkeys([step.buffer, *views])))
+
+
+def place_row(schedule: Schedule, slots: Mapping[str, int], step: Place) -> tuple:
+    buffer = schedule.buffers[step.buffer]
+    end = step.offset + (buffer.storage_elements + buffer.offset) * buffer.dtype.itemsize if buffer.numel else step.offset
+    if step.offset < 0 or end > schedule.arena or step.offset % buffer.dtype.itemsize or buffer.device.type != schedule.device.type:
+        raise VerifyError("schedule", f"{step} does not fit the arena of {schedule.arena} bytes on {schedule.device}")
+    return ("place", slots[step.buffer], step.offset)
+
+
+def launch_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], step: Launch) -> tuple:
+    schedule = module.schedule
+    if step.kernel not in module.kernels or len(step.buffers) != len(schedule.kernels[step.kernel].params):
+        raise VerifyError("schedule", f"{step} does not match its kernel's params")
+    roots = tuple(slots[root(schedule.buffers, name)] for name in step.buffers)
+    built = module.kernels[step.kernel]
+    if not isinstance(built, ReferenceKernel):
+        return ("launch", numbers[step.kernel], roots)
+    dtypes = tuple(p.dtype for p in built.kernel.params)
+    elements = tuple(root_elements(schedule, name, dtype) for name, dtype in zip(step.buffers, dtypes, strict=True))
+    return ("reference", built.kernel, roots, elements, dtypes)
+
+
+def root_elements(schedule: Schedule, name: str, dtype: torch.dtype) -> int:
+    """Elements of `dtype` in the memory of a buffer's root."""
+    owner = schedule.buffers[root(schedule.buffers, name)]
+    return (owner.storage_elements + owner.offset) * owner.dtype.itemsize // dtype.itemsize if owner.numel else 0
+
+
+def extern_row(step: Extern, slots: Mapping[str, int]) -> tuple:
+    """("extern", op name, overload, an argument per schema argument, output slots, whether it writes into them)."""
+    op = step.op if step.out is None else step.out
+    schema = op._schema
+    outputs = tuple(-1 if name is None else slots[name] for name in step.outputs)
+    into = iter(outputs if step.out is not None else ())
+    positional = iter(step.args)
+    args = []
+    for argument in schema.arguments:
+        if step.out is not None and argument.is_out:
+            args.append(next(into, None))
+        elif argument.name in step.kwargs:
+            args.append(by_slot(step.kwargs[argument.name], slots))
+        elif argument.kwarg_only:
+            args.append(...)
+        else:
+            value = next(positional, ...)
+            args.append(value if value is ... else by_slot(value, slots))
+    left = [*positional, *(set(step.kwargs) - {a.name for a in schema.arguments})]
+    if left:
+        raise VerifyError("lower", f"{step.name}: {op} does not take {left}")
+    if step.out is not None and (-1 in outputs or len(outputs) != sum(a.is_out for a in schema.arguments)):
+        raise VerifyError("lower", f"{step.name}: {op} writes every output, {step.outputs} lacks one")
+    return ("extern", schema.name, schema.overload_name, tuple(args), outputs, step.out is not None)
+
+
+def by_slot(value: object, slots: Mapping[str, int]) -> object:
+    """An argument with buffer numbers for Refs and tuples for lists."""
+    match value:
+        case Ref():
+            return slots[value.buffer]
+        case tuple() | list():
+            return tuple(by_slot(v, slots) for v in value)
+        case torch.Tensor() | torch.Generator():
+            raise VerifyError("lower", f"an extern call holds a {type(value).__name__}; tensors are buffers, generators are the default one")
+        case _:
+            return value

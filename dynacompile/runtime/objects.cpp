@@ -1,0 +1,109 @@
+#include "runtime/objects.h"
+
+// torch's exception for a Python error, caught by its engine and its translation by the type's name. Declared here because its own
+// header costs 6 s of build time; the layout is that of torch 2.11 to 2.13, and tests/runtime checks that errors arrive unchanged.
+struct DYNACOMPILE_IMPORTED python_error : public std::exception {
+    python_error(PyObject* t, PyObject* v, PyObject* tb, std::string m) : type(t), value(v), traceback(tb), message(std::move(m)) {}
+    python_error(const python_error& other) : std::exception(other), type(other.type), value(other.value), traceback(other.traceback), message(other.message) {
+        dynacompile::runtime::WithGil gil;
+        Py_XINCREF(type);
+        Py_XINCREF(value);
+        Py_XINCREF(traceback);
+    }
+    ~python_error() override {
+        if (!type && !value && !traceback) return;
+        dynacompile::runtime::WithGil gil;
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+    }
+    const char* what() const noexcept override { return message.c_str(); }
+
+    PyObject* type;
+    PyObject* value;
+    PyObject* traceback;
+    std::string message;
+};
+
+namespace dynacompile::runtime {
+
+void throw_python_error() {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    PyRef text = PyRef::take(value ? PyObject_Str(value) : nullptr);
+    const char* chars = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    std::string message = chars ? chars : "a Python error";
+    PyErr_Clear();
+    throw python_error(type, value, traceback, std::move(message));
+}
+
+PyTypeObject* tensor_base = nullptr;
+Py_ssize_t impl_offset = 0;
+
+void set_python_error() noexcept {
+    try {
+        throw;
+    } catch (const PythonErrorSet&) {
+    } catch (...) {
+        torch::translate_exception_to_python(std::current_exception());
+    }
+}
+
+bool probe_tensor_layout() {
+    PyRef torch = PyRef::take(PyImport_ImportModule("torch"));
+    if (!torch) return false;
+    PyRef core = PyRef::take(PyObject_GetAttrString(torch.get(), "_C"));
+    PyRef base = core ? PyRef::take(PyObject_GetAttrString(core.get(), "TensorBase")) : PyRef();
+    PyRef nn = PyRef::take(PyImport_ImportModule("torch.nn"));
+    PyRef parameter = nn ? PyRef::take(PyObject_GetAttrString(nn.get(), "Parameter")) : PyRef();
+    if (!base || !parameter) return false;
+    PyRef plain = PyRef::take(PyObject_CallMethod(torch.get(), "empty", "i", 1));
+    if (!plain) return false;
+    PyRef wrapped = PyRef::take(PyObject_CallOneArg(parameter.get(), plain.get()));
+    if (!wrapped) return false;
+    Py_ssize_t found = 0;
+    for (PyObject* sample : {plain.get(), wrapped.get()}) {
+        PyRef address = PyRef::take(PyObject_GetAttrString(sample, "_cdata"));
+        if (!address) return false;
+        void* impl = PyLong_AsVoidPtr(address.get());
+        Py_ssize_t offset = sizeof(PyObject);
+        Py_ssize_t limit = Py_TYPE(sample)->tp_basicsize - Py_ssize_t(sizeof(void*));
+        while (offset <= limit && *reinterpret_cast<void**>(reinterpret_cast<char*>(sample) + offset) != impl) offset += sizeof(void*);
+        if (!impl || offset > limit || (found && found != offset)) {
+            PyErr_SetString(PyExc_ImportError, "dynacompile does not know where this version of torch keeps a tensor's TensorImpl");
+            return false;
+        }
+        found = offset;
+    }
+    impl_offset = found;
+    tensor_base = reinterpret_cast<PyTypeObject*>(base.release());  // lives as long as the process, as torch._C does
+    return true;
+}
+
+int64_t to_int(PyObject* object) {
+    int64_t value = PyLong_AsLongLong(object);
+    if (value == -1 && PyErr_Occurred()) throw PythonErrorSet();
+    return value;
+}
+
+PyObject* item(PyObject* tuple, Py_ssize_t index) {
+    if (!PyTuple_Check(tuple)) raise(PyExc_TypeError, std::string("expected a tuple, got ") + Py_TYPE(tuple)->tp_name);
+    return checked(PyTuple_GetItem(tuple, index));
+}
+
+std::vector<int64_t> to_ints(PyObject* sequence) {
+    PyRef fast = PyRef::take(checked(PySequence_Fast(sequence, "expected a sequence of ints")));
+    std::vector<int64_t> values(PySequence_Fast_GET_SIZE(fast.get()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = to_int(PySequence_Fast_GET_ITEM(fast.get(), i));
+    return values;
+}
+
+std::string to_string(PyObject* text) {
+    Py_ssize_t size = 0;
+    const char* chars = PyUnicode_AsUTF8AndSize(text, &size);
+    if (!chars) throw PythonErrorSet();
+    return std::string(chars, size);
+}
+
+}  // namespace dynacompile::runtime

@@ -1,0 +1,99 @@
+// Between Python objects and tensors: owned references, a tensor's TensorImpl, errors in both directions.
+#pragma once
+
+#include <Python.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#define DYNACOMPILE_IMPORTED __attribute__((visibility("default")))
+
+// What we take from libtorch_python; its headers cost 11 s of build time.
+DYNACOMPILE_IMPORTED PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
+namespace torch {
+DYNACOMPILE_IMPORTED void translate_exception_to_python(const std::exception_ptr& error);
+}
+
+namespace dynacompile::runtime {
+
+// An owned reference. Copy, assign and destroy it with the GIL held.
+class PyRef {
+public:
+    PyRef() = default;
+    static PyRef take(PyObject* object) { return PyRef(object); }
+    static PyRef share(PyObject* object) { return PyRef(Py_XNewRef(object)); }
+    PyRef(const PyRef& other) : object_(Py_XNewRef(other.object_)) {}
+    PyRef(PyRef&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+    PyRef& operator=(PyRef other) noexcept {
+        std::swap(object_, other.object_);
+        return *this;
+    }
+    ~PyRef() { Py_XDECREF(object_); }
+    PyObject* get() const { return object_; }
+    PyObject* release() { return std::exchange(object_, nullptr); }
+    explicit operator bool() const { return object_ != nullptr; }
+
+private:
+    explicit PyRef(PyObject* object) : object_(object) {}
+    PyObject* object_ = nullptr;
+};
+
+class WithGil {
+public:
+    WithGil() : state_(PyGILState_Ensure()) {}
+    ~WithGil() { PyGILState_Release(state_); }
+    WithGil(const WithGil&) = delete;
+    WithGil& operator=(const WithGil&) = delete;
+
+private:
+    PyGILState_STATE state_;
+};
+
+// Thrown where a Python error is already set, by code that holds the GIL until it is caught.
+struct PythonErrorSet {};
+
+[[noreturn]] inline void raise(PyObject* type, const std::string& message) {
+    PyErr_SetString(type, message.c_str());
+    throw PythonErrorSet();
+}
+
+inline PyObject* checked(PyObject* object) {
+    if (!object) throw PythonErrorSet();
+    return object;
+}
+
+// Sets the Python error for the C++ exception in flight.
+void set_python_error() noexcept;
+
+// Moves the Python error that is set into an exception that torch carries to whichever thread called (the engine knows its type).
+[[noreturn]] void throw_python_error();
+
+// Finds out where a tensor object keeps its TensorImpl*; false with a Python error set.
+bool probe_tensor_layout();
+
+extern PyTypeObject* tensor_base;  // torch._C.TensorBase
+extern Py_ssize_t impl_offset;
+
+inline bool is_tensor(PyObject* object) { return PyObject_TypeCheck(object, tensor_base); }
+
+// The TensorImpl of a tensor object: borrowed.
+inline c10::TensorImpl* impl_of(PyObject* tensor) { return *reinterpret_cast<c10::TensorImpl**>(reinterpret_cast<char*>(tensor) + impl_offset); }
+
+inline at::Tensor tensor_of(c10::TensorImpl* impl) { return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl)); }
+
+inline PyObject* wrap(const at::Tensor& tensor) {
+    if (!tensor.defined()) Py_RETURN_NONE;
+    return checked(THPVariable_Wrap(tensor));
+}
+
+// Reading of the tuples that link.py and differentiable.py make.
+int64_t to_int(PyObject* object);
+std::vector<int64_t> to_ints(PyObject* sequence);
+std::string to_string(PyObject* text);
+PyObject* item(PyObject* tuple, Py_ssize_t index);
+
+}  // namespace dynacompile::runtime

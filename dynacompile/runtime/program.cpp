@@ -1,0 +1,232 @@
+#include "runtime/program.h"
+
+#include "runtime/externs.h"
+
+#include <ATen/ops/copy_ops.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StorageImpl.h>
+
+namespace dynacompile::runtime {
+
+namespace {
+
+constexpr uintptr_t launch_alignment = 16;  // what Triton assumes of pointers
+
+bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % launch_alignment == 0; }
+
+c10::DispatchKeySet keys_of(c10::Device device) {
+    c10::DispatchKey key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+    return c10::DispatchKeySet(key);
+}
+
+}  // namespace
+
+c10::Storage make_storage(size_t bytes, c10::Device device, bool resizable) {
+    c10::Allocator* allocator = c10::GetAllocator(device.type());
+    return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, allocator, resizable));
+}
+
+TensorPtr make_tensor(const Buffer& buffer, c10::Storage storage, int64_t offset) {
+    auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), keys_of(buffer.device), buffer.meta);
+    if (offset) impl->set_storage_offset(offset);
+    impl->set_sizes_and_strides(buffer.size, buffer.stride);
+    return TensorPtr(std::move(impl));
+}
+
+TensorPtr make_alias(c10::TensorImpl* base, c10::IntArrayRef size, c10::IntArrayRef stride, int64_t offset, caffe2::TypeMeta meta) {
+    auto impl = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base->storage()), base->key_set(), meta);
+    if (!base->is_inference()) impl->set_version_counter(base->version_counter());
+    int64_t from = base->storage_offset();
+    if (base->dtype() != meta) {
+        int64_t bytes = from * int64_t(base->itemsize());
+        TORCH_CHECK(bytes % int64_t(meta.itemsize()) == 0, "dynacompile: a tensor at an offset of ", bytes, " bytes can't be viewed as ", meta.name());
+        from = bytes / int64_t(meta.itemsize());
+    }
+    impl->set_storage_offset(from + offset);
+    impl->set_sizes_and_strides(size, stride);
+    return TensorPtr(std::move(impl));
+}
+
+bool same_geometry(const c10::TensorImpl& tensor, c10::IntArrayRef size, c10::IntArrayRef stride) {
+    if (tensor.sizes() != size) return false;
+    if (tensor.numel() == 0) return true;
+    c10::IntArrayRef have = tensor.strides();
+    for (size_t i = 0; i < size.size(); ++i)
+        if (have[i] != stride[i] && size[i] != 1) return false;
+    return true;
+}
+
+at::Tensor copy_to_geometry(const Buffer& buffer, const at::Tensor& source) {
+    at::Tensor fresh{make_tensor(buffer, make_storage(buffer.extent, buffer.device, true), buffer.offset)};
+    at::_ops::copy_::call(fresh, source, false);
+    return fresh;
+}
+
+Frame::Frame(const Program& p, c10::TensorImpl* const* inputs) : program(p), inputs_(inputs), pointers_(p.buffers.size(), nullptr), tensors_(p.buffers.size()) {
+    for (const auto& [slot, constant] : p.constants) {
+        tensors_[slot] = constant;
+        pointers_[slot] = const_cast<void*>(constant->data());
+    }
+}
+
+void Frame::prepare_inputs() {
+    const bool cuda = program.on_cuda();
+    for (size_t i = 0; i < program.inputs.size(); ++i) {
+        int32_t slot = program.inputs[i];
+        if (slot < 0) continue;
+        const Buffer& b = program.buffers[slot];
+        TORCH_CHECK(inputs_[i], "dynacompile: input ", i, " (", b.name, ") of a compiled program must be a tensor");
+        void* data = b.written ? inputs_[i]->mutable_data() : const_cast<void*>(inputs_[i]->data());
+        TORCH_CHECK(data || b.numel == 0, "dynacompile: input ", i, " (", b.name, ") of a compiled program has no memory");
+        pointers_[slot] = data;
+        if (cuda && b.device.is_cuda() && !aligned(data)) align_input(slot);
+    }
+}
+
+void Frame::align_input(int32_t slot) {
+    const Buffer& b = program.buffers[slot];
+    at::Tensor copy = copy_to_geometry(b, tensor_of(inputs_[program.input_of[slot]]));
+    pointers_[slot] = copy.unsafeGetTensorImpl()->mutable_data();
+    tensors_[slot] = copy.getIntrusivePtr();
+    substituted_.push_back(slot);
+}
+
+void Frame::restore_inputs() {
+    for (int32_t slot : substituted_) {
+        at::Tensor real = tensor_of(inputs_[program.input_of[slot]]);
+        if (program.buffers[slot].written) at::_ops::copy_::call(real, at::Tensor(tensors_[slot]), false);
+        for (size_t view = 0; view < program.buffers.size(); ++view)
+            if (program.buffers[view].root == slot) tensors_[view].reset();
+        tensors_[slot] = real.getIntrusivePtr();
+    }
+}
+
+void Frame::prepare_arena() {
+    if (program.places.empty()) return;
+    arena_ = make_storage(program.arena, program.device, false);
+    char* start = static_cast<char*>(arena_.mutable_data());
+    for (const auto& [slot, at] : program.places) pointers_[slot] = start + at;
+}
+
+void Frame::allocate(int32_t slot) {
+    const Buffer& b = program.buffers[slot];
+    c10::Storage storage = make_storage(b.extent, b.device, true);
+    pointers_[slot] = storage.mutable_data();
+    tensors_[slot] = make_tensor(b, std::move(storage), b.offset);
+}
+
+const TensorPtr& Frame::tensor(int32_t slot) {
+    TensorPtr& made = tensors_[slot];
+    if (made) return made;
+    const Buffer& b = program.buffers[slot];
+    switch (b.memory) {
+        case Memory::input:
+            made = TensorPtr::reclaim_copy(inputs_[program.input_of[slot]]);
+            break;
+        case Memory::arena: {
+            int64_t bytes = static_cast<char*>(pointers_[slot]) - static_cast<char*>(arena_.mutable_data());
+            made = make_tensor(b, arena_, bytes / int64_t(b.meta.itemsize()) + b.offset);
+            break;
+        }
+        case Memory::view: {
+            c10::TensorImpl* base = tensor(b.root).get();
+            // A root's own offset is part of its tensor; a view's counts from the root's element 0.
+            int64_t before = program.buffers[b.root].offset * int64_t(program.buffers[b.root].meta.itemsize()) / int64_t(b.meta.itemsize());
+            made = make_alias(base, b.size, b.stride, b.offset - before, b.meta);
+            break;
+        }
+        default:
+            TORCH_CHECK(false, "dynacompile: the schedule uses ", b.name, " where it has no memory");
+    }
+    return made;
+}
+
+void Frame::adopt(int32_t slot, at::Tensor result) {
+    const Buffer& b = program.buffers[slot];
+    c10::TensorImpl* impl = result.unsafeGetTensorImpl();
+    TORCH_CHECK(result.defined(), "dynacompile: an op returned no tensor for ", b.name);
+    TORCH_CHECK(impl->dtype() == b.meta && impl->sizes() == c10::IntArrayRef(b.size) && impl->device().type() == b.device.type(), "dynacompile: an op returned ",
+                impl->dtype().name(), impl->sizes(), " on ", impl->device(), " for ", b.name, ", compiled for ", b.meta.name(), c10::IntArrayRef(b.size), " on ", b.device);
+    bool plain = same_geometry(*impl, b.size, b.stride) && !result.is_conj() && !result.is_neg() && !result._is_zerotensor();
+    if (plain && b.device.is_cuda()) plain = aligned(impl->data());
+    if (!plain) {
+        result = copy_to_geometry(b, result);
+        impl = result.unsafeGetTensorImpl();
+    }
+    pointers_[slot] = const_cast<void*>(impl->data());
+    tensors_[slot] = result.getIntrusivePtr();
+}
+
+Program::Program() = default;
+Program::~Program() = default;
+
+void Program::run(c10::TensorImpl* const* given, at::Tensor* results) const {
+    c10::OptionalDeviceGuard guard;
+    if (on_cuda()) guard.reset_device(device);
+    Frame frame(*this, given);
+    if (dispatches || on_cuda()) {
+        BelowAutograd below;
+        run_steps(frame);
+    } else {
+        run_steps(frame);
+    }
+    for (size_t i = 0; i < outputs.size(); ++i)
+        if (outputs[i] >= 0) results[i] = at::Tensor(frame.tensor(outputs[i]));
+}
+
+void Program::run_steps(Frame& frame) const {
+    void* stream = on_cuda() ? cuda::enter(device) : nullptr;
+    frame.prepare_inputs();
+    frame.prepare_arena();
+    c10::SmallVector<void*, 32> pointers;
+    for (const Step& step : steps) {
+        const int32_t* slots = operands.data() + step.first;
+        switch (step.act) {
+            case Act::allocate:
+                frame.allocate(step.which);
+                break;
+            case Act::cpu:
+            case Act::cuda:
+                pointers.clear();
+                for (int32_t i = 0; i < step.count; ++i) pointers.push_back(frame.pointer(slots[i]));
+                if (step.act == Act::cpu)
+                    cpu_kernels[step.which](pointers.data());
+                else
+                    cuda_kernels[step.which].launch(stream, pointers.data(), step.count);
+                break;
+            case Act::reference:
+                call_reference(frame, step);
+                break;
+            case Act::external:
+                externs[step.which]->call(frame);
+                break;
+            case Act::free:
+                for (int32_t i = 0; i < step.count; ++i) frame.drop(slots[i]);
+                break;
+        }
+    }
+    frame.restore_inputs();
+}
+
+// The kernel reads and writes 1-D tensors over its buffers' memory.
+void Program::call_reference(Frame& frame, const Step& step) const {
+    const ReferenceCall& call = references[step.which];
+    std::vector<at::Tensor> flat;
+    const int64_t one = 1;
+    for (int32_t i = 0; i < step.count; ++i) {
+        c10::TensorImpl* root = frame.tensor(operands[step.first + i]).get();
+        flat.emplace_back(make_alias(root, call.elements[i], one, 0, call.dtypes[i]));
+    }
+    WithGil gil;
+    try {
+        PyRef list = PyRef::take(checked(PyList_New(step.count)));
+        for (int32_t i = 0; i < step.count; ++i) PyList_SET_ITEM(list.get(), i, wrap(flat[i]));
+        PyObject* args[] = {call.kernel.get(), list.get()};
+        PyRef result = PyRef::take(checked(PyObject_Vectorcall(reference.get(), args, 2, nullptr)));
+    } catch (const PythonErrorSet&) {
+        throw_python_error();
+    }
+}
+
+}  // namespace dynacompile::runtime

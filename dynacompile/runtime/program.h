@@ -1,0 +1,138 @@
+// A linked schedule: a flat list of steps over numbered buffers, run without Python.
+#pragma once
+
+#include "runtime/cuda_driver.h"
+#include "runtime/objects.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
+
+#include <memory>
+
+namespace dynacompile::runtime {
+
+using TensorPtr = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+enum class Memory : uint8_t { input, arena, owned, external, constant, view };
+
+// A buffer's geometry; sizes, strides and offset in elements. root: the buffer whose memory it is (itself unless a view).
+struct Buffer {
+    std::string name;
+    c10::ScalarType dtype;
+    caffe2::TypeMeta meta;
+    c10::Device device{c10::DeviceType::CPU};
+    std::vector<int64_t> size, stride;
+    int64_t offset = 0;
+    Memory memory = Memory::owned;
+    int32_t root = 0;
+    bool written = false;  // an input that some step writes to
+    int64_t numel = 0;
+    size_t extent = 0;  // bytes from element 0 of the root's memory to behind the last element of this geometry
+};
+
+using CpuFunction = void (*)(void* const* params);
+
+enum class Act : uint8_t { allocate, cpu, cuda, reference, external, free };
+
+// `first` and `count` give a range of Program::operands; `which` the kernel or the extern call.
+struct Step {
+    Act act;
+    int32_t first = 0;
+    int32_t count = 0;
+    int32_t which = 0;
+};
+
+class Program;
+class ExternCall;
+
+// The state of one run.
+class Frame {
+public:
+    Frame(const Program& program, c10::TensorImpl* const* inputs);
+    Frame(const Frame&) = delete;
+
+    // The tensor of a buffer, made on first use.
+    const TensorPtr& tensor(int32_t slot);
+    // Takes over what an extern call returned for `slot`, brought to the geometry that the schedule relies on.
+    void adopt(int32_t slot, at::Tensor result);
+    void prepare_inputs();
+    void prepare_arena();
+    void allocate(int32_t slot);
+    void drop(int32_t slot) { tensors_[slot].reset(); }
+    void restore_inputs();
+    void* pointer(int32_t root) const { return pointers_[root]; }
+
+    const Program& program;
+
+private:
+    void align_input(int32_t slot);
+
+    c10::TensorImpl* const* inputs_;
+    c10::SmallVector<void*, 48> pointers_;
+    c10::SmallVector<TensorPtr, 48> tensors_;
+    c10::SmallVector<int32_t, 2> substituted_;
+    c10::Storage arena_;
+};
+
+struct ReferenceCall {
+    PyRef kernel;
+    std::vector<int64_t> elements;   // of the 1-D tensors that it gets
+    std::vector<caffe2::TypeMeta> dtypes;
+};
+
+class Program {
+public:
+    Program();
+    ~Program();
+    Program(const Program&) = delete;
+
+    // Runs below autograd. inputs: one TensorImpl per program input, borrowed; ignored where no buffer takes it. outputs: as many
+    // undefined tensors as the program has outputs. An output that is an input or constant is that very tensor. Needs no GIL.
+    void run(c10::TensorImpl* const* inputs, at::Tensor* outputs) const;
+    // Raises a Python error unless `tensor` has the geometry of input `index`.
+    void check_input(size_t index, PyObject* tensor) const;
+    bool on_cuda() const { return device.is_cuda(); }
+
+    std::vector<Buffer> buffers;
+    std::vector<int32_t> inputs, outputs;  // buffers; -1: no tensor
+    std::vector<Step> steps;
+    std::vector<int32_t> operands;
+    std::vector<std::pair<int32_t, size_t>> places;  // arena buffer, offset in bytes
+    std::vector<std::pair<int32_t, TensorPtr>> constants;
+    std::vector<int32_t> input_of;  // buffer -> program input, -1 for others
+    std::vector<CpuFunction> cpu_kernels;
+    std::vector<cuda::Kernel> cuda_kernels;
+    std::vector<std::unique_ptr<ExternCall>> externs;
+    std::vector<ReferenceCall> references;
+    PyRef reference;  // callable (kernel, tensors)
+    size_t arena = 0;
+    c10::Device device{c10::DeviceType::CPU};
+    bool dispatches = false;  // some step calls an op or Python
+
+private:
+    [[noreturn]] void refuse_input(size_t index, PyObject* tensor) const;
+    void run_steps(Frame& frame) const;
+    void call_reference(Frame& frame, const Step& step) const;
+};
+
+// A tensor over `bytes` of fresh memory of the device's allocator.
+TensorPtr make_tensor(const Buffer& buffer, c10::Storage storage, int64_t offset);
+c10::Storage make_storage(size_t bytes, c10::Device device, bool resizable);
+// A tensor that shares `base`'s storage and version counter, from `base`'s element 0 on.
+TensorPtr make_alias(c10::TensorImpl* base, c10::IntArrayRef size, c10::IntArrayRef stride, int64_t offset, caffe2::TypeMeta meta);
+// A copy of `source` in fresh memory with the buffer's strides.
+at::Tensor copy_to_geometry(const Buffer& buffer, const at::Tensor& source);
+bool same_geometry(const c10::TensorImpl& tensor, c10::IntArrayRef size, c10::IntArrayRef stride);
+
+// Keeps autograd and autocast out of ops called in its scope.
+struct BelowAutograd {
+    c10::impl::ExcludeDispatchKeyGuard exclude{c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
+    c10::AutoGradMode grad{false};
+};
+
+// The Python type, in program_type.cpp.
+bool init_program(PyObject* module);
+Program* program_of(PyObject* object);  // null for other objects
+
+}  // namespace dynacompile::runtime

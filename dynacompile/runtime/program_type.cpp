@@ -1,0 +1,308 @@
+// The Python type of a linked program, made from the tuples of link.py.
+#include "runtime/externs.h"
+#include "runtime/program.h"
+
+#include <structmember.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+
+#include <cstddef>
+
+bool init_differentiable(PyObject* module);
+
+namespace dynacompile::runtime {
+namespace {
+
+struct ProgramObject {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Program* program;
+    PyObject* schedule;
+    PyObject* weakrefs;
+};
+
+PyTypeObject* program_type = nullptr;
+
+ProgramObject* self_of(PyObject* object) { return reinterpret_cast<ProgramObject*>(object); }
+
+PyObject* call_program(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
+    const Program& program = *self_of(self)->program;
+    size_t count = PyVectorcall_NARGS(flags);
+    try {
+        if (keywords && PyTuple_GET_SIZE(keywords)) raise(PyExc_TypeError, "a program takes no keyword arguments");
+        if (count != program.inputs.size()) raise(PyExc_TypeError, "the program takes " + std::to_string(program.inputs.size()) + " inputs, not " + std::to_string(count));
+        c10::SmallVector<c10::TensorImpl*, 16> impls(count, nullptr);
+        for (size_t i = 0; i < count; ++i) {
+            if (program.inputs[i] < 0) continue;
+            program.check_input(i, args[i]);
+            impls[i] = impl_of(args[i]);
+        }
+        c10::SmallVector<at::Tensor, 8> outputs(program.outputs.size());
+        program.run(impls.data(), outputs.data());
+        PyRef result = PyRef::take(checked(PyTuple_New(outputs.size())));
+        for (size_t i = 0; i < outputs.size(); ++i) PyTuple_SET_ITEM(result.get(), i, wrap(outputs[i]));
+        return result.release();
+    } catch (...) {
+        set_python_error();
+        return nullptr;
+    }
+}
+
+Buffer read_buffer(PyObject* row) {
+    Buffer b;
+    b.name = to_string(item(row, 0));
+    PyObject *dtype = item(row, 1), *device = item(row, 2);
+    if (!THPDtype_Check(dtype) || !THPDevice_Check(device)) raise(PyExc_TypeError, "a buffer needs a torch.dtype and a torch.device");
+    b.dtype = reinterpret_cast<THPDtype*>(dtype)->scalar_type;
+    b.meta = c10::scalarTypeToTypeMeta(b.dtype);
+    b.device = reinterpret_cast<THPDevice*>(device)->device;
+    b.size = to_ints(item(row, 3));
+    b.stride = to_ints(item(row, 4));
+    b.offset = to_int(item(row, 5));
+    b.memory = Memory(to_int(item(row, 6)));
+    b.root = int32_t(to_int(item(row, 7)));
+    b.written = to_int(item(row, 8)) != 0;
+    if (b.size.size() != b.stride.size()) raise(PyExc_ValueError, b.name + " has as many sizes as strides");
+    if (!b.device.is_cpu() && !b.device.is_cuda()) raise(PyExc_ValueError, b.name + " is on " + b.device.str() + "; programs run on cpu and cuda");
+    b.numel = 1;
+    int64_t last = b.offset;
+    for (size_t i = 0; i < b.size.size(); ++i) {
+        b.numel *= b.size[i];
+        last += (b.size[i] - 1) * b.stride[i];
+    }
+    b.extent = b.numel == 0 ? 0 : size_t(last + 1) * b.meta.itemsize();
+    return b;
+}
+
+// The steps that link.py writes: (code, ...); the codes are in read_step's cases.
+class Reader {
+public:
+    explicit Reader(Program& program) : program_(program) {}
+
+    void read_step(PyObject* row) {
+        std::string code = to_string(item(row, 0));
+        Step step{};
+        if (code == "place") {
+            program_.places.emplace_back(slot(item(row, 1)), size_t(to_int(item(row, 2))));
+            return;
+        }
+        if (code == "allocate") {
+            step = {Act::allocate, 0, 0, slot(item(row, 1))};
+        } else if (code == "free") {
+            step.act = Act::free;
+            add_operands(step, item(row, 1));
+        } else if (code == "launch") {
+            step.which = int32_t(to_int(item(row, 1)));
+            step.act = program_.on_cuda() ? Act::cuda : Act::cpu;
+            size_t kernels = program_.on_cuda() ? program_.cuda_kernels.size() : program_.cpu_kernels.size();
+            if (size_t(step.which) >= kernels) raise(PyExc_IndexError, "a launch names no kernel");
+            add_operands(step, item(row, 2));
+        } else if (code == "reference") {
+            step = {Act::reference, 0, 0, int32_t(program_.references.size())};
+            add_operands(step, item(row, 2));
+            program_.references.push_back(read_reference(row));
+            program_.dispatches = true;
+        } else if (code == "extern") {
+            step = {Act::external, 0, 0, int32_t(program_.externs.size())};
+            program_.externs.push_back(make_extern(to_string(item(row, 1)), to_string(item(row, 2)), item(row, 3), to_ints(item(row, 4)), PyObject_IsTrue(item(row, 5)) == 1));
+            program_.dispatches = true;
+        } else {
+            raise(PyExc_ValueError, "unknown step " + code);
+        }
+        program_.steps.push_back(step);
+    }
+
+private:
+    int32_t slot(PyObject* number) {
+        int64_t value = to_int(number);
+        if (value < 0 || size_t(value) >= program_.buffers.size()) raise(PyExc_IndexError, "a step names no buffer");
+        return int32_t(value);
+    }
+
+    void add_operands(Step& step, PyObject* slots) {
+        step.first = int32_t(program_.operands.size());
+        step.count = int32_t(PyTuple_Size(slots));
+        for (int32_t i = 0; i < step.count; ++i) program_.operands.push_back(slot(item(slots, i)));
+    }
+
+    ReferenceCall read_reference(PyObject* row) {
+        ReferenceCall call{PyRef::share(item(row, 1)), to_ints(item(row, 3)), {}};
+        PyObject* dtypes = item(row, 4);
+        for (Py_ssize_t i = 0; i < PyTuple_Size(dtypes); ++i) {
+            if (!THPDtype_Check(item(dtypes, i))) raise(PyExc_TypeError, "a reference kernel's params need dtypes");
+            call.dtypes.push_back(c10::scalarTypeToTypeMeta(reinterpret_cast<THPDtype*>(item(dtypes, i))->scalar_type));
+        }
+        return call;
+    }
+
+    Program& program_;
+};
+
+void read_kernels(Program& program, PyObject* rows) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(rows); ++i) {
+        PyObject* row = item(rows, i);
+        if (!program.on_cuda()) {
+            program.cpu_kernels.push_back(reinterpret_cast<CpuFunction>(to_int(item(row, 0))));
+            continue;
+        }
+        char* image = nullptr;
+        Py_ssize_t size = 0;
+        if (PyBytes_AsStringAndSize(item(row, 0), &image, &size)) throw PythonErrorSet();
+        cuda::Geometry geometry;
+        std::vector<int64_t> grid = to_ints(item(row, 2));
+        for (size_t k = 0; k < 3 && k < grid.size(); ++k) geometry.grid[k] = uint32_t(grid[k]);
+        geometry.threads = uint32_t(to_int(item(row, 3)));
+        geometry.shared = uint32_t(to_int(item(row, 4)));
+        geometry.extra = int32_t(to_int(item(row, 5)));
+        program.cuda_kernels.emplace_back(std::string(image, size), to_string(item(row, 1)), geometry, program.device);
+    }
+}
+
+void read_ends(Program& program, PyObject* inputs, PyObject* outputs, PyObject* constants) {
+    for (int64_t slot : to_ints(inputs)) program.inputs.push_back(int32_t(slot));
+    for (int64_t slot : to_ints(outputs)) program.outputs.push_back(int32_t(slot));
+    int64_t count = int64_t(program.buffers.size());
+    for (const auto& list : {program.inputs, program.outputs})
+        for (int32_t slot : list)
+            if (slot >= count) raise(PyExc_IndexError, "an input or output names no buffer");
+    program.input_of.assign(program.buffers.size(), -1);
+    for (size_t i = 0; i < program.inputs.size(); ++i)
+        if (program.inputs[i] >= 0) program.input_of[program.inputs[i]] = int32_t(i);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(constants); ++i) {
+        PyObject* tensor = item(item(constants, i), 1);
+        if (!is_tensor(tensor)) raise(PyExc_TypeError, "a constant is no tensor");
+        program.constants.emplace_back(int32_t(to_int(item(item(constants, i), 0))), TensorPtr::reclaim_copy(impl_of(tensor)));
+    }
+}
+
+// make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference)
+PyObject* make_program(PyObject*, PyObject* args) {
+    PyObject *schedule, *buffers, *inputs, *outputs, *constants, *kernels, *steps, *device, *reference;
+    Py_ssize_t arena = 0;
+    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!nOO", &schedule, &PyTuple_Type, &buffers, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type, &constants, &PyTuple_Type, &kernels,
+                          &PyTuple_Type, &steps, &arena, &device, &reference))
+        return nullptr;
+    try {
+        auto program = std::make_unique<Program>();
+        if (!THPDevice_Check(device)) raise(PyExc_TypeError, "a program needs a torch.device");
+        program->device = reinterpret_cast<THPDevice*>(device)->device;
+        program->arena = size_t(arena);
+        program->reference = PyRef::share(reference);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(buffers); ++i) program->buffers.push_back(read_buffer(PyTuple_GET_ITEM(buffers, i)));
+        read_ends(*program, inputs, outputs, constants);
+        read_kernels(*program, kernels);
+        Reader reader(*program);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(steps); ++i) reader.read_step(PyTuple_GET_ITEM(steps, i));
+        PyObject* self = checked(program_type->tp_alloc(program_type, 0));
+        self_of(self)->vectorcall = call_program;
+        self_of(self)->program = program.release();
+        self_of(self)->schedule = Py_NewRef(schedule);
+        return self;
+    } catch (...) {
+        set_python_error();
+        return nullptr;
+    }
+}
+
+int traverse_program(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self_of(self)->schedule);
+    if (self_of(self)->program) Py_VISIT(self_of(self)->program->reference.get());
+    return 0;
+}
+
+int clear_program(PyObject* self) {
+    Py_CLEAR(self_of(self)->schedule);
+    return 0;
+}
+
+void free_program(PyObject* self) {
+    PyObject_GC_UnTrack(self);
+    if (self_of(self)->weakrefs) PyObject_ClearWeakRefs(self);
+    PyTypeObject* type = Py_TYPE(self);
+    clear_program(self);
+    delete self_of(self)->program;
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+PyObject* program_facts(PyObject* self, void*) {
+    return self_of(self)->schedule ? PyObject_CallMethod(self_of(self)->schedule, "facts", nullptr) : PyDict_New();
+}
+
+PyObject* program_text(PyObject* self, void*) {
+    return self_of(self)->schedule ? PyObject_CallMethod(self_of(self)->schedule, "text", nullptr) : PyUnicode_FromString("");
+}
+
+PyObject* program_schedule(PyObject* self, void*) { return Py_NewRef(self_of(self)->schedule ? self_of(self)->schedule : Py_None); }
+
+PyObject* show_program(PyObject* self) {
+    const Program& p = *self_of(self)->program;
+    return PyUnicode_FromFormat("<program on %s: %zd inputs, %zd steps, %zd outputs>", p.device.str().c_str(), Py_ssize_t(p.inputs.size()), Py_ssize_t(p.steps.size()), Py_ssize_t(p.outputs.size()));
+}
+
+PyGetSetDef getters[] = {
+    {"facts", program_facts, nullptr, "Counts: launches, kernels, externs, bytes that kernels move, arena bytes.", nullptr},
+    {"text", program_text, nullptr, "The schedule as text.", nullptr},
+    {"schedule", program_schedule, nullptr, "The ir.schedule.Schedule that it runs.", nullptr},
+    {nullptr},
+};
+
+PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(ProgramObject, vectorcall), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(ProgramObject, weakrefs), READONLY, nullptr},
+    {nullptr},
+};
+
+PyType_Slot slots[] = {
+    {Py_tp_doc, const_cast<char*>("A linked schedule: called with its flat inputs it returns the tuple of its output tensors, without autograd.")},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(free_program)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse_program)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear_program)},
+    {Py_tp_repr, reinterpret_cast<void*>(show_program)},
+    {Py_tp_getset, getters},
+    {Py_tp_members, members},
+    {0, nullptr},
+};
+
+PyType_Spec spec = {"dynacompile_native.Program", sizeof(ProgramObject), 0,
+                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+
+PyMethodDef functions[] = {{"make_program", make_program, METH_VARARGS, "make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference) -> Program"}, {nullptr}};
+
+}  // namespace
+
+void Program::check_input(size_t index, PyObject* object) const {
+    const Buffer& b = buffers[inputs[index]];
+    if (is_tensor(object)) {
+        const c10::TensorImpl& t = *impl_of(object);
+        if (t.dtype() == b.meta && t.device().type() == b.device.type() && !t.is_python_dispatch() && t.has_storage() && same_geometry(t, b.size, b.stride)) return;
+    }
+    refuse_input(index, object);
+}
+
+void Program::refuse_input(size_t index, PyObject* object) const {
+    const Buffer& b = buffers[inputs[index]];
+    std::string where = "input " + std::to_string(index) + " (" + b.name + ") must be ";
+    if (!is_tensor(object)) raise(PyExc_TypeError, where + "a tensor, not " + Py_TYPE(object)->tp_name);
+    const c10::TensorImpl& tensor = *impl_of(object);
+    if (tensor.is_python_dispatch() || !tensor.has_storage()) raise(PyExc_TypeError, where + "a plain tensor with memory, not a " + Py_TYPE(object)->tp_name);
+    if (tensor.dtype() != b.meta) raise(PyExc_TypeError, where + c10::str(b.dtype, ", not ", tensor.dtype().name()));
+    if (tensor.device().type() != b.device.type()) raise(PyExc_ValueError, where + "on " + b.device.str() + ", not " + tensor.device().str());
+    raise(PyExc_ValueError, where + c10::str("of sizes ", c10::IntArrayRef(b.size), " and strides ", c10::IntArrayRef(b.stride), ", not ", tensor.sizes(), " and ", tensor.strides()));
+}
+
+Program* program_of(PyObject* object) { return Py_TYPE(object) == program_type ? self_of(object)->program : nullptr; }
+
+bool init_program(PyObject* module) {
+    program_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+    if (!program_type || PyModule_AddFunctions(module, functions)) return false;
+    return PyModule_AddObjectRef(module, "Program", reinterpret_cast<PyObject*>(program_type)) == 0;
+}
+
+}  // namespace dynacompile::runtime
+
+bool init_runtime(PyObject* module) {
+    return dynacompile::runtime::probe_tensor_layout() && dynacompile::runtime::init_program(module) && init_differentiable(module);
+}

@@ -1,0 +1,82 @@
+// What a differentiable callable and its autograd nodes share: the contract, the two graphs' callables, and how to run them.
+#pragma once
+
+#include "runtime/program.h"
+
+#include <atomic>
+#include <mutex>
+
+namespace dynacompile::runtime {
+
+enum class From : uint8_t { fresh, input, input_view, output_view, constant };
+
+// How one user output is made. index: a forward output, or an input.
+struct Output {
+    From from;
+    int32_t index = -1;
+    bool differentiable = false;
+    std::vector<int64_t> size, stride;
+    int64_t offset = 0;
+    PyRef value;
+};
+
+struct Mutation {
+    int32_t input, position;
+};
+
+struct Contract {
+    int32_t inputs = 0, positions = 0;
+    std::vector<Output> outputs;
+    std::vector<Mutation> mutations;
+    std::vector<int64_t> mutated_in_graph, saved_inputs, saved_positions, tangents, grads;
+};
+
+// A graph's callable: a native program, run directly, or any Python callable over the flat inputs.
+struct Graph {
+    PyRef callable;
+    Program* program = nullptr;
+
+    Graph() = default;
+    explicit Graph(PyRef made) : callable(std::move(made)), program(program_of(callable.get())) {}
+};
+
+// The geometry of a forward output, which its tangent must have.
+struct TangentGeometry {
+    std::vector<int64_t> size, stride;
+    c10::ScalarType dtype;
+    c10::Device device;
+};
+
+using Tensors = c10::SmallVector<at::Tensor, 8>;
+
+class Region {
+public:
+    // Needs the GIL, and takes it where a node drops the last reference.
+    static std::shared_ptr<Region> make(Contract contract, PyRef forward, PyRef make_backward);
+
+    bool trains() const { return bool(make_backward_) || bool(backward_.callable); }
+    // Forward outputs, without autograd history. args: the flat inputs. Holds the GIL.
+    Tensors forward(PyObject* const* args, c10::TensorImpl* const* impls) const;
+    // Gradients of contract.grads from saved inputs, saved outputs and tangents. Takes the GIL only where it must.
+    Tensors backward(Tensors flat);
+    std::shared_ptr<const std::vector<TangentGeometry>> tangent_geometry(const Tensors& outputs);
+
+    const Contract contract;
+
+private:
+    Region(Contract c, PyRef forward, PyRef make_backward) : contract(std::move(c)), forward_(std::move(forward)), make_backward_(std::move(make_backward)) {}
+    const Graph& built_backward();
+
+    Graph forward_, backward_;
+    PyRef make_backward_;
+    std::mutex building_;
+    std::atomic<bool> built_{false};
+    std::mutex remembering_;
+    std::shared_ptr<const std::vector<TangentGeometry>> remembered_;
+};
+
+// Gives the outputs at contract.tangents one autograd node. impls: the flat inputs.
+void attach_node(const std::shared_ptr<Region>& region, c10::TensorImpl* const* impls, Tensors& outputs);
+bool init_node();
+
+}  // namespace dynacompile::runtime
