@@ -30,6 +30,7 @@ class Loops:
     r: int
     ops: int
     ordered: bool
+    column: bool  # the reduced elements are not adjacent in memory
     device: object
     loads: dict[str, set[Index]]
     stores: dict[str, set[Index]]
@@ -61,16 +62,25 @@ class Fuser:
             for op in nest.body:
                 if type(op.attr) is Access:
                     (loads if op.name == "load" else stores).setdefault(op.attr.buffer, set()).add(op.attr.index)
-        return Loops(x, r, count, ordered, self.units.buffer(next(iter(unit.writes))).device, loads, stores)
+        inner = unit.axes[-1].var if r > 1 else None
+        column = inner is not None and not any(i.stride(inner) == 1 for found in loads.values() for i in found)
+        return Loops(x, r, count, ordered, column, self.units.buffer(next(iter(unit.writes))).device, loads, stores)
 
     def push(self, a: Unit, b: Unit) -> None:
         """Makes a pair wait, by what fusing it may save at most."""
         one, two = self.loops.get(a.id), self.loops.get(b.id)
         if one is None or two is None or one.device != two.device or not spaces_meet(one, two):
             return
-        bytes_ = self.bytes
-        score = sum(bytes_[n] for n in a.reads & b.reads)
-        score += 2 * sum(bytes_[n] for n in a.writes & b.reads) + 2 * sum(bytes_[n] for n in b.writes & a.reads)
+        score = sum(self.bytes[n] for n in a.reads & b.reads)
+        vanishing = 0
+        for name in (a.writes & b.reads) | (b.writes & a.reads):
+            if self.survives(name, a, b):
+                score += self.bytes[name]
+            else:
+                vanishing += self.bytes[name]
+        if one.column != two.column and one.x * one.r == two.x * two.r:
+            score //= 4  # elementwise stores are better made by rows
+        score += vanishing * 9 // 4  # as good as two reads, and better: the result may meet more readers of what it reads
         if score > 0:
             first, second = (a, b) if (a.first, a.id) < (b.first, b.id) else (b, a)
             heapq.heappush(self.heap, (-score, first.first, first.id, second.id))

@@ -1,8 +1,206 @@
-"""Cheap producers are computed where they are used instead of being stored."""
+"""Cheap producers are computed where they are used instead of being stored.
+
+A producer is a pointwise nest whose buffer only nests read. It goes into its readers when it reads nothing or little (fills, iotas,
+broadcasts), when each element is needed as often as reading it would cost, or when its one reader takes its elements in another order.
+"""
 
 from __future__ import annotations
-from dynacompile.ir.loops import LoopProgram
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from dynacompile.ir.body import Body, without_dead
+from dynacompile.ir.index import Index, Var
+from dynacompile.ir.loops import Access, Axis, Buffer, Extern, LoopProgram, Nest, Origin, root
+from dynacompile.ops.scalars import SCALARS
+from dynacompile.schedule.domain import digits_of
+
+SLOW = frozenset(("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh", "sigmoid", "erf", "pow", "atan2", "truediv", "sqrt", "rsqrt", "floordiv", "mod", "fmod"))
+CHEAP = 24  # cost of ops that may be done again instead of reading a result
+CHEAP_OFTEN = 8  # the same where each result is needed many times
+BROADCAST = 4  # "many times"; a producer reads at most 5/4 of the bytes that it writes
+MAX_BODY = 200
+
+
+@dataclass(frozen=True)
+class Producer:
+    """A pointwise nest that may be copied into its readers. digits: its axes as digits of the stored address.
+
+    again: repeating it costs no more than reading its result; else only a reader that fusing could not join takes it.
+    """
+
+    nest: Nest
+    digits: tuple[tuple[int, Axis], ...]
+    offset: int
+    points: int
+    cost: int
+    reads: bool
+    again: bool
 
 
 def inline(program: LoopProgram) -> LoopProgram:
-    return program
+    """The program with cheap producers copied into their readers, and without those that nothing reads any more."""
+    buffers = program.buffers
+    fixed, changing = fixed_buffers(program), changing_buffers(program)
+    readers: dict[str, int] = {}
+    for step in program.steps:
+        if isinstance(step, Nest):
+            for name in {a.buffer for a in step.loads()}:
+                readers[name] = readers.get(name, 0) + 1
+    chosen: dict[str, Producer] = {}
+    steps: list[Nest | Extern] = []
+    for step in program.steps:
+        if isinstance(step, Nest):
+            step = with_producers(step, chosen)
+            target = step.stores()[0].buffer
+            if target not in fixed and not step.r_axes and readers.get(target):
+                producer = producer_of(step, target, buffers, readers[target], changing)
+                if producer is not None:
+                    chosen[target] = producer
+        steps.append(step)
+    return replace(program, steps=without_unread(steps, chosen, buffers))
+
+
+def without_unread(steps: list[Nest | Extern], chosen: dict[str, Producer], buffers: Mapping[str, Buffer]) -> tuple[Nest | Extern, ...]:
+    """The steps less the producers whose every reader has copied them."""
+    kept: list[Nest | Extern] = []
+    read: set[str] = set()
+    for step in reversed(steps):
+        if isinstance(step, Nest):
+            if step.stores()[0].buffer in chosen and step.stores()[0].buffer not in read:
+                continue
+            read.update(a.buffer for a in step.loads())
+        kept.append(step)
+    return tuple(reversed(kept))
+
+
+def changing_buffers(program: LoopProgram) -> set[str]:
+    """Memory whose contents change while the program runs: a load from it must stay where it is."""
+    found: set[str] = set()
+    stored: set[str] = set()
+    for step in program.steps:
+        if isinstance(step, Extern):
+            found.update(root(program.buffers, m) for m in step.mutates)
+        else:
+            for name in {a.buffer for a in step.stores()}:
+                if name in stored or program.buffers[name].kind != "temp":
+                    found.add(name)
+                stored.add(name)
+    return found
+
+
+def fixed_buffers(program: LoopProgram) -> set[str]:
+    """Memory that is not only between nests: inputs, outputs, what externs touch, what is stored more than once."""
+    buffers = program.buffers
+    fixed = {n for n, b in buffers.items() if b.base is None and b.kind != "temp"}
+    fixed |= {root(buffers, o) for o in program.outputs if o is not None}
+    stored: set[str] = set()
+    for step in program.steps:
+        if isinstance(step, Extern):
+            fixed.update(root(buffers, n) for n in (*step.reads(), *step.mutates, *(o for o in step.outputs if o is not None)))
+        else:
+            for access in step.stores():
+                if access.buffer in stored:
+                    fixed.add(access.buffer)
+                stored.add(access.buffer)
+    return fixed
+
+
+def producer_of(nest: Nest, target: str, buffers: Mapping[str, Buffer], readers: int, changing: set[str]) -> Producer | None:
+    """The nest as a producer worth copying, else None."""
+    stores = nest.stores()
+    if len(stores) != 1 or stores[0].mask is not None or len(nest.body) > MAX_BODY:
+        return None
+    loads = {a.buffer: a for a in nest.loads()}
+    if not changing.isdisjoint(loads):
+        return None
+    cost = sum(8 if op.name in SLOW else 1 for op in nest.body if op.name in SCALARS)
+    indirect = any(v.name[0] == "%" for a in loads.values() for v in a.index.variables())
+    read = sum(touched(a, nest, buffers[n]) for n, a in loads.items())
+    again = cost <= CHEAP and not indirect and BROADCAST * read <= (BROADCAST + 1) * buffers[target].bytes
+    if not again and readers > 1:
+        return None
+    digits = digits_of(stores[0].index, nest.axes)
+    if digits is None or not nested(digits):
+        return None
+    points = 1
+    for _, axis in digits:
+        points *= axis.size
+    return Producer(nest, tuple(digits), stores[0].index.constant, points, cost, bool(loads), again)
+
+
+def nested(digits: list[tuple[int, Axis]]) -> bool:
+    """Each address is made by one point only."""
+    span = 1
+    for stride, axis in reversed(digits):
+        if stride < span:
+            return False
+        span = stride * axis.size
+    return True
+
+
+def touched(access: Access, nest: Nest, buffer: Buffer) -> int:
+    """Bytes of the buffer that the nest reads through an access."""
+    points = 1
+    variables = access.index.variables()
+    for axis in nest.axes:
+        if axis.var in variables:
+            points *= axis.size
+    return min(points, buffer.numel) * buffer.dtype.itemsize
+
+
+def with_producers(nest: Nest, chosen: dict[str, Producer]) -> Nest:
+    """The nest with loads of chosen producers replaced by their computation, where the place of a load says which point made it."""
+    if not any(a.buffer in chosen for a in nest.loads()):
+        return nest
+    body = Body()
+    points = 1
+    for axis in nest.axes:
+        points *= axis.size
+    origins: dict[Origin, None] = {}
+
+    def on_load(access: Access, dtype: torch.dtype) -> int | None:
+        producer = chosen.get(access.buffer)
+        if producer is None or len(body.ops) + len(producer.nest.body) > MAX_BODY:
+            return None
+        often = points > BROADCAST * producer.points
+        if not (producer.again and (not often or producer.cost <= CHEAP_OFTEN)) and not (reorders(access.index, producer, nest, points)):
+            return None
+        point = locate(access.index, producer)
+        if point is None:
+            return None
+        value: list[int] = []
+        body.splice(producer.nest.body, point, access.mask, on_load, lambda v, _: value.append(v))
+        origins.update(dict.fromkeys(producer.nest.origins))
+        if access.mask is not None:
+            return body.emit("where", (access.mask, value[0], body.emit("constant", (), dtype, access.other)), dtype)
+        return value[0]
+
+    body.splice(nest.body, {}, None, on_load)
+    origins.update(dict.fromkeys(nest.origins))
+    return replace(nest, body=without_dead(body.ops), origins=tuple(origins))
+
+
+def locate(index: Index, producer: Producer) -> dict[Var, Index | int] | None:
+    """Which point of the producer stored the element at `index`; None where that needs divisions that don't fold."""
+    point: dict[Var, Index | int] = {}
+    rest = index - producer.offset
+    for position, (stride, axis) in enumerate(producer.digits):
+        found = rest // stride
+        if position:
+            found = found % axis.size
+        if producer.reads and not is_plain(found):
+            return None
+        point[axis.var] = found
+    return point
+
+
+def is_plain(index: Index) -> bool:
+    return all(len(monomial) == 1 and type(monomial[0]) is Var for monomial, _ in index.terms)
+
+
+def reorders(index: Index, producer: Producer, nest: Nest, points: int) -> bool:
+    """The reader does not take all elements once each, so that fusing could not join the two, and takes no more than there are."""
+    return points < producer.points or (points == producer.points and not nest.r_axes and digits_of(index, nest.axes) is None)
