@@ -26,7 +26,9 @@ TINY = (
 
 def train(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, "COLUMNS": "120", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
-    return subprocess.run([sys.executable, str(ROOT / "train.py"), *TINY, *arguments], cwd=folder, capture_output=True, text=True, env=environment)
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    overrides = [*TINY, *(argument for argument in arguments if argument not in flags)]
+    return subprocess.run([sys.executable, str(ROOT / "train.py"), *flags, *overrides], cwd=folder, capture_output=True, text=True, env=environment)
 
 
 @pytest.mark.slow
