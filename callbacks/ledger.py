@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from dynacompile import events
 from dynacompile.events import Event
@@ -111,6 +111,22 @@ def describe(event: Event) -> str:
             return "CUDA graph recorded" if event.recorded else f"no CUDA graph: {event.reason}"
         case _:
             return ""
+
+
+def read_trace(path: Path) -> Ledger:
+    """The ledger of a trace: a `compile_events.jsonl`, or a file that DYNACOMPILE_TRACE named (which knows no batches)."""
+    ledger = Ledger()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        values = json.loads(line)
+        ledger.batch = values.pop("batch", 0)
+        kind = getattr(events, values.pop("event"))
+        ledger(kind(**{name: hashable(value) for name, value in values.items()}))
+    return ledger
+
+
+def hashable(value: Any) -> Any:
+    """JSON's lists as the tuples that they were."""
+    return tuple(hashable(item) for item in value) if isinstance(value, list) else value
 
 
 def advice(kind: str, text: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from dynacompile.callbacks import DynamoCallback
-from dynacompile.callbacks.ledger import Ledger
+from dynacompile.callbacks.ledger import Ledger, read_trace
 from dynacompile.callbacks.measure import StepTimes
 from dynacompile.callbacks.outcome import Outcome, facts, payoff, show
 from dynacompile.callbacks.report import write_report
@@ -87,6 +87,12 @@ def test_files_beside_the_logs(fit, compiler, tmp_path):
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["modules"] == ["net"] and summary["steps"] == 16 and summary["compile"]["recompiles"] == 1
     assert "L[&#39;self&#39;].training: True -&gt; False" in (folder / "compile_report.html").read_text()
+
+
+def test_a_trace_reads_back_as_the_ledger_that_wrote_it(fit, compiler, tmp_path):
+    callback = DynamoCallback(QUICK)
+    fit(callback)
+    assert read_trace(tmp_path / "csv" / "compile_events.jsonl").seen == callback.outcome.ledger.seen
 
 
 def outcome(compiled_ms: float = 5.0, steps: int = 200) -> Outcome:

@@ -75,6 +75,8 @@ def test_the_wheel_works_from_an_empty_folder(wheel, tmp_path):
             f"assert all(m.__file__.startswith({str(installed)!r}) for n, m in sys.modules.items() if n.split('.')[0] == 'dynacompile')",
             "from dynacompile.callbacks.config_text import config_text",
             "assert (dynacompile.conf.folder() / 'compile' / 'default.yaml').read_text() == config_text()",
+            "from hydra_plugins.dynacompile_searchpath import config_folder",
+            "assert config_folder() == dynacompile.conf.folder()",
             "x = torch.randn(3, requires_grad=True)",
             "compiled = dynacompile.compile(lambda x: (x * 2).relu().sum())",
             "compiled(x).backward()",
