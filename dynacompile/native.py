@@ -16,6 +16,7 @@ import sysconfig
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ import torch
 from dynacompile import selftest
 from dynacompile.env import native_dir
 from dynacompile.errors import BuildError
+from dynacompile.ir.guard_facts import GLOBAL_HOOKS
 
 NAME = "dynacompile_native"
 ROOT = Path(__file__).parent
@@ -56,7 +58,10 @@ def core() -> ModuleType:
             if sys.version_info[:2] not in VERSIONS:
                 raise BuildError(f"the native core supports CPython {' and '.join('%d.%d' % v for v in VERSIONS)}, this is {sys.version.split()[0]}: use one of those")
             module = load(library())
-            module.configure(torch.Tensor, torch.nn.Parameter, torch.Size, torch.device, torch.empty(1), torch.nn.Parameter(torch.empty(1)))
+            singletons = (torch.dtype, torch.layout, torch.memory_format)
+            with torch.inference_mode(False):
+                tensor = torch.empty(1, device="cpu")
+                module.configure(torch.Tensor, torch.nn.Parameter, torch.Size, torch.device, deque, singletons, GLOBAL_HOOKS, tensor, torch.nn.Parameter(tensor))
             sys.modules[NAME] = module
     reason = selftest_failure()
     if reason:

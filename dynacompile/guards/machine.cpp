@@ -1,9 +1,164 @@
-#include <Python.h>
-#include "guards/machine.h"
+// Runs guard programs: loads values along shared paths and checks them, the path that failed last first.
+#include <algorithm>
+
+#include "guards/program.h"
+
 namespace dynacompile {
-bool is_guard_program(PyObject* o) { return o == Py_None; }
-bool guards_hold(PyObject*, const Roots& r) { return r.count == 0 || r.slots[0] != Py_None; }
+namespace {
+
+PyObject* cell_content(PyObject* closure, Py_ssize_t index) {
+    if (!closure || index >= PyTuple_GET_SIZE(closure)) return nullptr;
+    PyObject* cell = PyTuple_GET_ITEM(closure, index);
+    return PyCell_Check(cell) ? PyCell_GET(cell) : nullptr;
 }
-static PyObject* configure(PyObject*, PyObject*) { Py_RETURN_NONE; }
-static PyMethodDef methods[] = {{"configure", configure, METH_VARARGS, ""}, {nullptr}};
-bool init_guards(PyObject* module) { return PyModule_AddFunctions(module, methods) == 0; }
+
+PyObject* sequence_item(PyObject* base, Py_ssize_t index) {
+    if (PyTuple_Check(base)) return index < PyTuple_GET_SIZE(base) ? PyTuple_GET_ITEM(base, index) : nullptr;
+    return index < PyList_GET_SIZE(base) ? PyList_GET_ITEM(base, index) : nullptr;
+}
+
+PyObject* load_item(const Node& node, PyObject* base) {
+    if (PyTuple_Check(base) || PyList_Check(base)) return node.index >= 0 ? sequence_item(base, node.index) : nullptr;
+    return PyDict_Check(base) ? dict_item(base, node.key.get(), node.hash) : nullptr;
+}
+
+bool function_holds(const Check& check, PyObject* value) {
+    if (!PyFunction_Check(value)) return false;
+    auto* function = reinterpret_cast<PyFunctionObject*>(value);
+    return function->func_code == check.expected.get() && function->func_globals == check.second.get();
+}
+
+bool relation_holds(Relation& relation, PyObject* const* registers) {
+    const std::vector<int>& of = relation.registers;
+    if (relation.same) return registers[of[0]] == registers[of[1]];
+    bool seen = relation.passed.size() == of.size();
+    for (size_t i = 0; seen && i < of.size(); i++) seen = relation.passed[i] == registers[of[i]];
+    if (seen) return true;
+    std::vector<PyObject*> values;
+    for (int at : of) values.push_back(registers[at]);
+    std::vector<PyObject*> sorted = values;
+    std::sort(sorted.begin(), sorted.end());
+    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return false;
+    relation.passed = std::move(values);
+    return true;
+}
+
+// Moves the child that failed to the front: it is likely to be what differs next time too.
+void promote(std::vector<Node*>& nodes, size_t at) {
+    if (at) std::rotate(nodes.begin(), nodes.begin() + at, nodes.begin() + at + 1);
+}
+
+bool run_program(Run& run) {
+    Program& program = run.program;
+    for (const Check& check : program.state) {
+        if (!state_holds(*check.state)) {
+            program.failed = check.guard;
+            return false;
+        }
+    }
+    for (size_t i = 0; i < program.roots.size(); i++) {
+        if (visit(run, *program.roots[i], nullptr)) continue;
+        promote(program.roots, i);
+        return false;
+    }
+    for (Relation& relation : program.relations) {
+        if (relation_holds(relation, run.registers)) continue;
+        program.failed = relation.guard;
+        return false;
+    }
+    return true;
+}
+
+}  // namespace
+
+Loaded load(const Node& node, PyObject* base, const Roots& roots) {
+    switch (node.access) {
+        case Access::slot: return {node.index < roots.count ? roots.slots[node.index] : nullptr};
+        case Access::free: return {cell_content(roots.closure, node.index)};
+        case Access::globals: return {roots.globals};
+        case Access::builtins: return {roots.builtins};
+        case Access::constant: return {node.key.get()};
+        case Access::instance_dict: return {instance_dict(base)};
+        case Access::dict_item: return {PyDict_Check(base) ? dict_item(base, node.key.get(), node.hash) : nullptr};
+        case Access::attribute: return load_attribute(base, node.key.get());
+        case Access::item: return {load_item(node, base)};
+        case Access::type: return {reinterpret_cast<PyObject*>(Py_TYPE(base))};
+        case Access::cell: return {PyFunction_Check(base) ? cell_content(PyFunction_GET_CLOSURE(base), node.index) : nullptr};
+        case Access::positional_default: {
+            PyObject* defaults = PyFunction_Check(base) ? PyFunction_GET_DEFAULTS(base) : nullptr;
+            return {defaults ? sequence_item(defaults, node.index) : nullptr};
+        }
+        case Access::keyword_default: {
+            PyObject* defaults = PyFunction_Check(base) ? PyFunction_GET_KW_DEFAULTS(base) : nullptr;
+            return {defaults ? dict_item(defaults, node.key.get(), node.hash) : nullptr};
+        }
+    }
+    return {};
+}
+
+bool check_holds(const Check& check, PyObject* value) {
+    switch (check.op) {
+        case Op::is: return value == check.expected.get();
+        case Op::type: return reinterpret_cast<PyObject*>(Py_TYPE(value)) == check.expected.get();
+        case Op::equals: return constant_equal(value, check.expected.get());
+        case Op::tensor: return tensor_holds(*check.tensor, value);
+        case Op::function: return function_holds(check, value);
+        case Op::has_attribute: return has_attribute(value, check.expected.get()) == check.flag;
+        case Op::dict_keys: return keys_equal(value, check.expected.get());
+        case Op::dict_has: return PyDict_Check(value) && (dict_item(value, check.expected.get(), check.hash) != nullptr) == check.flag;
+        case Op::length: return builtin_length(value) == check.number;
+        case Op::state: return state_holds(*check.state);
+    }
+    return false;
+}
+
+bool visit_value(Run& run, Node& node, PyObject* value) {
+    for (const Check& check : node.checks) {
+        if (!check_holds(check, value)) {
+            run.program.failed = check.guard;
+            return false;
+        }
+        if (run.recording) record_check(*run.recording, check, value);
+    }
+    for (size_t i = 0; i < node.children.size(); i++) {
+        Node& child = *node.children[i];
+        Snapshot* recording = run.recording;
+        if (recording && !record_step(*recording, child, value)) run.recording = nullptr;
+        bool holds = visit(run, child, value);
+        run.recording = recording;
+        if (holds) continue;
+        promote(node.children, i);
+        return false;
+    }
+    return true;
+}
+
+bool visit(Run& run, Node& node, PyObject* base) {
+    Loaded loaded = load(node, base, run.roots);
+    if (!loaded.value) {
+        run.program.failed = node.first_guard;
+        return false;
+    }
+    if (node.reg >= 0) {
+        run.registers[node.reg] = loaded.value;
+        if (run.recording) run.recording->registers.emplace_back(node.reg, loaded.value);
+    }
+    bool holds = node.snapshots && !run.recording && snapshots_enabled ? visit_snapshot(run, node, loaded.value) : visit_value(run, node, loaded.value);
+    if (!loaded.owned) return holds;
+    if (node.reg >= 0) {
+        run.kept.push_back(loaded.value);
+    } else {
+        Py_DECREF(loaded.value);
+    }
+    return holds;
+}
+
+bool program_holds(Program& program, const Roots& roots) {
+    constexpr int few = 64;
+    PyObject* local[few];
+    std::vector<PyObject*> many(program.registers > few ? program.registers : 0);
+    Run run{program, roots, program.registers > few ? many.data() : local, nullptr, {}};
+    return run_program(run);
+}
+
+}  // namespace dynacompile

@@ -1,0 +1,319 @@
+// GuardProgram, the Python type: built from flat lists that guards/program.py makes, run by the hook or by `check`.
+#include <Python.h>
+#include <structmember.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "guards/program.h"
+
+namespace dynacompile {
+namespace {
+
+struct GuardProgram {
+    PyObject_HEAD
+    Program* program;
+};
+
+PyTypeObject* program_type;
+
+struct AccessName {
+    const char* name;
+    Access access;
+    char argument;  // i: an index, s: a key, o: an object, -: none
+};
+constexpr AccessName accesses[] = {
+    {"slot", Access::slot, 'i'},           {"free", Access::free, 'i'},         {"globals", Access::globals, '-'},
+    {"builtins", Access::builtins, '-'},   {"constant", Access::constant, 'o'}, {"instance_dict", Access::instance_dict, '-'},
+    {"dict_item", Access::dict_item, 's'}, {"attribute", Access::attribute, 's'}, {"item", Access::item, 's'},
+    {"type", Access::type, '-'},           {"cell", Access::cell, 'i'},         {"positional_default", Access::positional_default, 'i'},
+    {"keyword_default", Access::keyword_default, 's'},
+};
+
+struct OpName {
+    const char* name;
+    Op op;
+};
+constexpr OpName ops[] = {
+    {"is", Op::is},           {"type", Op::type},         {"equals", Op::equals}, {"tensor", Op::tensor}, {"function", Op::function}, {"has_attribute", Op::has_attribute},
+    {"dict_keys", Op::dict_keys}, {"dict_has", Op::dict_has}, {"length", Op::length}, {"state", Op::state},
+};
+
+bool parse_key(PyObject* key, Node& node) {
+    if (!is_constant(key)) {
+        PyErr_Format(PyExc_ValueError, "a guard can't look up a key of type %.200s", Py_TYPE(key)->tp_name);
+        return false;
+    }
+    node.key.hold_strong(key);
+    node.hash = PyObject_Hash(key);
+    node.index = -1;
+    if (PyLong_CheckExact(key)) node.index = PyLong_AsSsize_t(key);
+    PyErr_Clear();
+    return node.hash != -1;
+}
+
+bool parse_pair(PyObject* argument, PyObject** object, bool* flag) {
+    int present;
+    if (!PyArg_ParseTuple(argument, "Op", object, &present)) return false;
+    *flag = present;
+    return true;
+}
+
+bool parse_constant(PyObject* argument, Check& check) {
+    if (is_constant(argument)) {
+        check.expected.hold_strong(argument);
+        return true;
+    }
+    PyErr_Format(PyExc_ValueError, "a guard can't compare a value of type %.200s", Py_TYPE(argument)->tp_name);
+    return false;
+}
+
+bool parse_function(PyObject* argument, Check& check) {
+    PyObject *code, *globals;
+    if (!PyArg_ParseTuple(argument, "O!O!", &PyCode_Type, &code, &PyDict_Type, &globals)) return false;
+    check.second.hold_strong(globals);
+    return check.expected.hold(code);
+}
+
+int relative_cost(const Check& check) { return check.op == Op::tensor ? 3 : check.op == Op::dict_keys || check.op == Op::has_attribute ? 2 : 1; }
+
+bool add_nodes(Program& program, PyObject* list) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+        const char* op;
+        Py_ssize_t parent;
+        PyObject* argument;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "snO", &op, &parent, &argument)) return false;
+        auto node = std::make_unique<Node>();
+        if (!parse_access(op, argument, *node)) return false;
+        if (parent >= i || parent < -1 || (parent < 0) != (node->access <= Access::constant)) {
+            PyErr_Format(PyExc_ValueError, "accessor %zd (%s) can't start from %zd", i, op, parent);
+            return false;
+        }
+        (parent < 0 ? program.roots : program.nodes[parent]->children).push_back(node.get());
+        if (node->access == Access::instance_dict) program.nodes[parent]->snapshots = true;
+        program.nodes.push_back(std::move(node));
+    }
+    return true;
+}
+
+bool node_index(const Program& program, Py_ssize_t node) {
+    if (node >= 0 && node < static_cast<Py_ssize_t>(program.nodes.size())) return true;
+    PyErr_Format(PyExc_ValueError, "there is no accessor %zd", node);
+    return false;
+}
+
+bool add_checks(Program& program, PyObject* list) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+        const char* op;
+        Py_ssize_t node;
+        PyObject* argument;
+        Check check;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "snOi", &op, &node, &argument, &check.guard) || !parse_check(op, argument, check)) return false;
+        program.guards = std::max(program.guards, check.guard + 1);
+        if (check.op == Op::state) {
+            program.state.push_back(std::move(check));
+            continue;
+        }
+        if (!node_index(program, node)) return false;
+        Node& at = *program.nodes[node];
+        at.cost += relative_cost(check);
+        if (at.first_guard < 0) at.first_guard = check.guard;
+        at.checks.push_back(std::move(check));
+    }
+    return true;
+}
+
+bool add_relations(Program& program, PyObject* list) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+        const char* op;
+        PyObject* nodes;
+        Relation relation;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "sO!i", &op, &PyTuple_Type, &nodes, &relation.guard)) return false;
+        relation.same = std::strcmp(op, "same") == 0;
+        if ((!relation.same && std::strcmp(op, "distinct") != 0) || (relation.same && PyTuple_GET_SIZE(nodes) != 2)) {
+            PyErr_Format(PyExc_ValueError, "a relation is 'same' of two accessors or 'distinct' of any number, not '%s'", op);
+            return false;
+        }
+        program.guards = std::max(program.guards, relation.guard + 1);
+        for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(nodes); n++) {
+            Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(nodes, n));
+            if (PyErr_Occurred() || !node_index(program, at)) return false;
+            Node& node = *program.nodes[at];
+            if (node.reg < 0) node.reg = program.registers++;
+            if (node.first_guard < 0) node.first_guard = relation.guard;
+            relation.registers.push_back(node.reg);
+        }
+        program.relations.push_back(std::move(relation));
+    }
+    return true;
+}
+
+// Cheap checks and small subtrees first; each node knows a guard to name when it can't be loaded.
+void settle(Program& program) {
+    auto cheaper = [](const Node* a, const Node* b) { return a->cost < b->cost; };
+    for (size_t i = program.nodes.size(); i-- > 0;) {
+        Node& node = *program.nodes[i];
+        for (Node* child : node.children) {
+            node.cost += child->cost + 1;
+            if (node.first_guard < 0) node.first_guard = child->first_guard;
+        }
+        std::stable_sort(node.children.begin(), node.children.end(), cheaper);
+        std::stable_sort(node.checks.begin(), node.checks.end(), [](const Check& a, const Check& b) { return relative_cost(a) < relative_cost(b); });
+    }
+    std::stable_sort(program.roots.begin(), program.roots.end(), cheaper);
+}
+
+PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject*) {
+    PyObject *accessors, *checks, *relations;
+    if (!PyArg_ParseTuple(args, "O!O!O!:GuardProgram", &PyList_Type, &accessors, &PyList_Type, &checks, &PyList_Type, &relations)) return nullptr;
+    auto program = std::make_unique<Program>();
+    if (!add_nodes(*program, accessors) || !add_checks(*program, checks) || !add_relations(*program, relations)) return nullptr;
+    settle(*program);
+    GuardProgram* made = reinterpret_cast<GuardProgram*>(type->tp_alloc(type, 0));
+    if (made) made->program = program.release();
+    return reinterpret_cast<PyObject*>(made);
+}
+
+void program_dealloc(PyObject* self) {
+    PyTypeObject* type = Py_TYPE(self);
+    delete reinterpret_cast<GuardProgram*>(self)->program;
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+PyObject* program_check(PyObject* self, PyObject* args) {
+    PyObject *slots, *closure, *globals, *builtins;
+    if (!PyArg_ParseTuple(args, "O!OO!O!:check", &PyTuple_Type, &slots, &closure, &PyDict_Type, &globals, &PyDict_Type, &builtins)) return nullptr;
+    if (closure != Py_None && !PyTuple_Check(closure)) {
+        PyErr_SetString(PyExc_TypeError, "check: closure is a tuple of cells or None");
+        return nullptr;
+    }
+    Roots roots{&PyTuple_GET_ITEM(slots, 0), PyTuple_GET_SIZE(slots), closure == Py_None ? nullptr : closure, globals, builtins};
+    return PyBool_FromLong(guards_hold(self, roots));
+}
+
+PyObject* program_time(PyObject* self, PyObject* args) {
+    PyObject *slots, *globals;
+    Py_ssize_t times;
+    if (!PyArg_ParseTuple(args, "O!O!n:repeat", &PyTuple_Type, &slots, &PyDict_Type, &globals, &times)) return nullptr;
+    Roots roots{&PyTuple_GET_ITEM(slots, 0), PyTuple_GET_SIZE(slots), nullptr, globals, globals};
+    Py_ssize_t held = 0;
+    for (Py_ssize_t i = 0; i < times; i++) held += guards_hold(self, roots);
+    return PyLong_FromSsize_t(held);
+}
+
+PyObject* program_failed(PyObject* self, void*) { return PyLong_FromLong(reinterpret_cast<GuardProgram*>(self)->program->failed); }
+Py_ssize_t program_length(PyObject* self) { return reinterpret_cast<GuardProgram*>(self)->program->guards; }
+
+PyMethodDef program_methods[] = {
+    {"check", program_check, METH_VARARGS, "check(slots, closure, globals, builtins) -> bool: whether every guard holds for these roots of a frame."},
+    {"repeat", program_time, METH_VARARGS, "repeat(slots, globals, times) -> int: how many of `times` checks held; to be timed."},
+    {nullptr},
+};
+PyGetSetDef program_fields[] = {{"last_failed", program_failed, nullptr, "index of the guard that failed last, or -1"}, {nullptr}};
+
+PyType_Slot program_slots[] = {
+    {Py_tp_doc, const_cast<char*>("GuardProgram(accessors, checks, relations): lists made by dynacompile.guards.program.")},
+    {Py_tp_new, reinterpret_cast<void*>(program_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(program_dealloc)},
+    {Py_tp_methods, program_methods},
+    {Py_tp_getset, program_fields},
+    {Py_sq_length, reinterpret_cast<void*>(program_length)},
+    {0, nullptr},
+};
+PyType_Spec program_spec = {"dynacompile_native.GuardProgram", sizeof(GuardProgram), 0, Py_TPFLAGS_DEFAULT, program_slots};
+
+PyObject* configure(PyObject*, PyObject* args) {
+    PyObject *tensor, *parameter, *size, *device, *deque, *singletons, *hooks, *a_tensor, *a_parameter;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!OO:configure", &PyType_Type, &tensor, &PyType_Type, &parameter, &PyType_Type, &size, &PyType_Type, &device, &PyType_Type, &deque,
+                          &PyTuple_Type, &singletons, &PyTuple_Type, &hooks, &a_tensor, &a_parameter))
+        return nullptr;
+    auto keep = [](PyObject* type) { return reinterpret_cast<PyTypeObject*>(Py_NewRef(type)); };
+    torch_types = {keep(tensor), keep(parameter), keep(size), keep(device), keep(deque), Py_NewRef(singletons)};
+    watch_module_hooks(hooks);
+    if (!probe_tensor_offset(a_tensor, a_parameter)) return nullptr;
+    Py_RETURN_NONE;
+}
+
+PyObject* use_dict_tags(PyObject*, PyObject* on) {
+    int truth = PyObject_IsTrue(on);
+    if (truth < 0) return nullptr;
+    snapshots_enabled = truth;
+    Py_RETURN_NONE;
+}
+
+PyObject* tag_of(PyObject*, PyObject* object) {
+    PyObject* dict = PyDict_Check(object) ? object : instance_dict(object);
+    if (!dict) {
+        PyErr_SetString(PyExc_TypeError, "dict_tag takes a dict or an object that has one");
+        return nullptr;
+    }
+    return PyLong_FromUnsignedLongLong(dict_tag(dict));
+}
+
+PyMethodDef functions[] = {
+    {"configure", configure, METH_VARARGS, "configure(Tensor, Parameter, Size, device, deque, singleton_types, hook_dicts, a_tensor, a_parameter): torch's types; probes where tensors keep their TensorImpl."},
+    {"use_dict_tags", use_dict_tags, METH_O, "use_dict_tags(on): whether unchanged objects are recognised by their dicts' version tags."},
+    {"dict_tag", tag_of, METH_O, "dict_tag(object) -> int: the version tag of a dict, or of the object's dict."},
+    {nullptr},
+};
+
+}  // namespace
+
+bool parse_access(const char* op, PyObject* argument, Node& node) {
+    for (const AccessName& row : accesses) {
+        if (std::strcmp(row.name, op) != 0) continue;
+        node.access = row.access;
+        if (row.argument == 's') return parse_key(argument, node);
+        if (row.argument == 'o') node.key.hold_strong(argument);
+        if (row.argument != 'i') return true;
+        node.index = PyLong_AsSsize_t(argument);
+        if (node.index >= 0) return true;
+        if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "accessor %s takes an index of 0 or more", op);
+        return false;
+    }
+    PyErr_Format(PyExc_ValueError, "unknown accessor '%s'", op);
+    return false;
+}
+
+bool parse_check(const char* op, PyObject* argument, Check& check) {
+    const OpName* row = nullptr;
+    for (const OpName& candidate : ops) {
+        if (std::strcmp(candidate.name, op) == 0) row = &candidate;
+    }
+    if (!row) {
+        PyErr_Format(PyExc_ValueError, "unknown check '%s'", op);
+        return false;
+    }
+    check.op = row->op;
+    PyObject* object;
+    switch (check.op) {
+        case Op::is:
+        case Op::type: return check.expected.hold(argument);
+        case Op::equals: return parse_constant(argument, check);
+        case Op::dict_keys: return PyTuple_Check(argument) ? parse_constant(argument, check) : (PyErr_SetString(PyExc_TypeError, "dict_keys takes a tuple"), false);
+        case Op::tensor: return (check.tensor = parse_tensor(argument)) != nullptr;
+        case Op::state: return (check.state = parse_state(argument)) != nullptr;
+        case Op::function: return parse_function(argument, check);
+        case Op::length: check.number = PyLong_AsSsize_t(argument); return !PyErr_Occurred();
+        case Op::has_attribute:
+        case Op::dict_has:
+            if (!parse_pair(argument, &object, &check.flag) || !parse_constant(object, check)) return false;
+            check.hash = PyObject_Hash(object);
+            return check.hash != -1;
+    }
+    return false;
+}
+
+bool is_guard_program(PyObject* object) { return Py_IS_TYPE(object, program_type); }
+
+bool guards_hold(PyObject* program, const Roots& roots) { return program_holds(*reinterpret_cast<GuardProgram*>(program)->program, roots); }
+
+}  // namespace dynacompile
+
+bool init_guards(PyObject* module) {
+    using namespace dynacompile;
+    program_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&program_spec));
+    return program_type && PyModule_AddObjectRef(module, "GuardProgram", reinterpret_cast<PyObject*>(program_type)) == 0 && PyModule_AddFunctions(module, functions) == 0 &&
+           init_gather(module);
+}

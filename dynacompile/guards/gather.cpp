@@ -1,0 +1,155 @@
+// Gather: a native callable between residual code and a compiled graph; it loads the graph's inputs from the few roots that the code passes.
+#include "guards/program.h"
+
+#include <structmember.h>
+
+namespace dynacompile {
+namespace {
+
+struct Step {
+    Node node;
+    int parent;  // -1: the argument at node.index, or a constant
+};
+
+struct Gather {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject* target;
+    PyObject* text;
+    std::vector<Step>* steps;
+    std::vector<int>* outputs;
+    Py_ssize_t arguments;
+};
+
+PyTypeObject* gather_type;
+
+class Values {
+  public:
+    explicit Values(size_t steps, size_t outputs) : loaded_(steps), arguments_(outputs + 1) {}
+    ~Values() {
+        for (const Loaded& l : loaded_) {
+            if (l.owned) Py_DECREF(l.value);
+        }
+    }
+    std::vector<Loaded> loaded_;
+    std::vector<PyObject*> arguments_;  // the first is scratch for the callee
+};
+
+PyObject* gather_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+    Gather* gather = reinterpret_cast<Gather*>(self);
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    if (count != gather->arguments || kwnames) {
+        PyErr_Format(PyExc_TypeError, "%U takes %zd positional arguments, got %zd", gather->text, gather->arguments, count);
+        return nullptr;
+    }
+    const std::vector<Step>& steps = *gather->steps;
+    Values values(steps.size(), gather->outputs->size());
+    Roots roots{args, count, nullptr, nullptr, nullptr};
+    for (size_t i = 0; i < steps.size(); i++) {
+        Loaded loaded = load(steps[i].node, steps[i].parent < 0 ? nullptr : values.loaded_[steps[i].parent].value, roots);
+        if (!loaded.value) {
+            PyErr_Format(PyExc_RuntimeError, "%U: step %zd of its inputs can't be loaded, though the guards hold", gather->text, static_cast<Py_ssize_t>(i));
+            return nullptr;
+        }
+        values.loaded_[i] = loaded;
+    }
+    PyObject** pushed = values.arguments_.data() + 1;
+    for (size_t i = 0; i < gather->outputs->size(); i++) pushed[i] = values.loaded_[(*gather->outputs)[i]].value;
+    return PyObject_Vectorcall(gather->target, pushed, gather->outputs->size() | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+}
+
+bool add_steps(Gather& gather, PyObject* list) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+        const char* op;
+        PyObject* argument;
+        Step step;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "siO", &op, &step.parent, &argument) || !parse_access(op, argument, step.node)) return false;
+        bool is_root = step.node.access == Access::slot || step.node.access == Access::constant;
+        if (step.parent >= i || step.parent < -1 || (step.parent < 0) != is_root) {
+            PyErr_Format(PyExc_ValueError, "step %zd (%s) can't start from %d", i, op, step.parent);
+            return false;
+        }
+        gather.steps->push_back(std::move(step));
+    }
+    return true;
+}
+
+bool add_outputs(Gather& gather, PyObject* list) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+        long output = PyLong_AsLong(PyList_GET_ITEM(list, i));
+        if (PyErr_Occurred()) return false;
+        if (output < 0 || output >= static_cast<long>(gather.steps->size())) {
+            PyErr_Format(PyExc_ValueError, "there is no step %ld", output);
+            return false;
+        }
+        gather.outputs->push_back(static_cast<int>(output));
+    }
+    return true;
+}
+
+PyObject* gather_new(PyTypeObject* type, PyObject* args, PyObject*) {
+    Py_ssize_t arguments;
+    PyObject *steps, *outputs, *target, *text;
+    if (!PyArg_ParseTuple(args, "nO!O!OU:Gather", &arguments, &PyList_Type, &steps, &PyList_Type, &outputs, &target, &text)) return nullptr;
+    if (!PyCallable_Check(target)) {
+        PyErr_SetString(PyExc_TypeError, "Gather: the target must be callable");
+        return nullptr;
+    }
+    Gather* gather = reinterpret_cast<Gather*>(type->tp_alloc(type, 0));
+    if (!gather) return nullptr;
+    gather->call = gather_call;
+    gather->target = Py_NewRef(target);
+    gather->text = Py_NewRef(text);
+    gather->steps = new std::vector<Step>();
+    gather->outputs = new std::vector<int>();
+    gather->arguments = arguments;
+    if (add_steps(*gather, steps) && add_outputs(*gather, outputs)) return reinterpret_cast<PyObject*>(gather);
+    Py_DECREF(reinterpret_cast<PyObject*>(gather));
+    return nullptr;
+}
+
+int gather_traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(reinterpret_cast<Gather*>(self)->target);
+    return 0;
+}
+
+void gather_dealloc(PyObject* self) {
+    Gather* gather = reinterpret_cast<Gather*>(self);
+    PyTypeObject* type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF(gather->target);
+    Py_XDECREF(gather->text);
+    delete gather->steps;
+    delete gather->outputs;
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+PyObject* gather_repr(PyObject* self) { return PyUnicode_FromFormat("<%U>", reinterpret_cast<Gather*>(self)->text); }
+
+PyMemberDef gather_members[] = {
+    {"target", T_OBJECT, offsetof(Gather, target), READONLY, "what it calls with the loaded inputs"},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Gather, call), READONLY},
+    {nullptr},
+};
+
+PyType_Slot gather_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(gather_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(gather_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(gather_traverse)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_repr, reinterpret_cast<void*>(gather_repr)},
+    {Py_tp_members, gather_members},
+    {0, nullptr},
+};
+PyType_Spec gather_spec = {"dynacompile_native.Gather", sizeof(Gather), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, gather_slots};
+
+}  // namespace
+
+bool init_gather(PyObject* module) {
+    gather_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&gather_spec));
+    return gather_type && PyModule_AddObjectRef(module, "Gather", reinterpret_cast<PyObject*>(gather_type)) == 0;
+}
+
+}  // namespace dynacompile

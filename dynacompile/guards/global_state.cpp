@@ -1,0 +1,98 @@
+// Checks what torch reads from thread and process state.
+#include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/Dtype.h>
+
+#include "guards/program.h"
+
+// Exported by torch; its own headers for these two take ten seconds to compile.
+namespace at::autocast {
+bool is_autocast_enabled(at::DeviceType device_type);
+at::ScalarType get_autocast_dtype(at::DeviceType device_type);
+}  // namespace at::autocast
+c10::impl::PyInterpreter* getPyInterpreter();
+
+namespace dynacompile {
+namespace {
+
+PyObject* module_hooks = nullptr;  // a tuple of dicts
+constexpr c10::DeviceType autocast_devices[] = {c10::DeviceType::CPU, c10::DeviceType::CUDA};
+
+Py_ssize_t count_module_hooks() {
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0; module_hooks && i < PyTuple_GET_SIZE(module_hooks); i++) count += PyDict_GET_SIZE(PyTuple_GET_ITEM(module_hooks, i));
+    return count;
+}
+
+bool same_function_modes(PyObject* expected) {
+    int64_t count = at::impl::PythonTorchFunctionTLS::stack_len();
+    if (count != PyTuple_GET_SIZE(expected)) return false;
+    for (int64_t i = 0; i < count; i++) {
+        if (at::impl::PythonTorchFunctionTLS::get_stack_at(i)->ptr(getPyInterpreter()) != PyTuple_GET_ITEM(expected, i)) return false;
+    }
+    return true;
+}
+
+int8_t autocast_dtype(c10::DeviceType device) {
+    return at::autocast::is_autocast_enabled(device) ? static_cast<int8_t>(at::autocast::get_autocast_dtype(device)) : int8_t{-1};
+}
+
+bool parse_dtype(PyObject* object, int8_t& into) {
+    if (object == Py_None) {
+        into = -1;
+        return true;
+    }
+    if (!THPDtype_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "expected a torch.dtype or None, not %.200s", Py_TYPE(object)->tp_name);
+        return false;
+    }
+    into = static_cast<int8_t>(reinterpret_cast<THPDtype*>(object)->scalar_type);
+    return true;
+}
+
+}  // namespace
+
+bool state_holds(const StateCheck& check) {
+    if (c10::GradMode::is_enabled() != check.grad_mode || c10::InferenceMode::is_enabled() != check.inference_mode) return false;
+    for (int i = 0; i < 2; i++) {
+        if (autocast_dtype(autocast_devices[i]) != check.autocast[i]) return false;
+    }
+    bool functorch = c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+    return functorch == check.functorch && static_cast<int8_t>(c10::get_default_dtype_as_scalartype()) == check.default_dtype &&
+           at::globalContext().deterministicAlgorithms() == check.deterministic &&
+           static_cast<int>(at::impl::PythonTorchFunctionTLS::get_disabled_state()) == check.torch_function && same_function_modes(check.function_modes) &&
+           c10::impl::TorchDispatchModeTLS::stack_len() == check.dispatch_modes && count_module_hooks() == check.module_hooks;
+}
+
+std::unique_ptr<StateCheck> parse_state(PyObject* tuple) {
+    int grad_mode, inference_mode, deterministic, functorch, torch_function;
+    long long dispatch_modes;
+    Py_ssize_t hooks;
+    PyObject *cpu, *cuda, *default_dtype, *modes;
+    if (!PyArg_ParseTuple(tuple, "ppOOOpiO!Lpn:state check", &grad_mode, &inference_mode, &cpu, &cuda, &default_dtype, &deterministic, &torch_function, &PyTuple_Type, &modes,
+                          &dispatch_modes, &functorch, &hooks))
+        return nullptr;
+    auto check = std::make_unique<StateCheck>();
+    if (!parse_dtype(cpu, check->autocast[0]) || !parse_dtype(cuda, check->autocast[1]) || !parse_dtype(default_dtype, check->default_dtype)) return nullptr;
+    check->grad_mode = grad_mode;
+    check->inference_mode = inference_mode;
+    check->deterministic = deterministic;
+    check->functorch = functorch;
+    check->torch_function = torch_function;
+    check->dispatch_modes = dispatch_modes;
+    check->module_hooks = hooks;
+    check->function_modes = Py_NewRef(modes);
+    return check;
+}
+
+void watch_module_hooks(PyObject* dicts) {
+    Py_XDECREF(module_hooks);
+    module_hooks = Py_NewRef(dicts);
+}
+
+}  // namespace dynacompile

@@ -1,0 +1,336 @@
+"""The table of guard kinds. A row says how a guard becomes checks of the native machine, and how it explains what differs.
+
+To add a kind: write its two functions and its row here, its payload in `ir/guard_facts.py`, its samples in tests/guards/samples.py.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from dynacompile.guards.evaluate import has_attribute
+from dynacompile.guards.tree import Tree
+from dynacompile.ir.captured import Guard, TensorFacts
+from dynacompile.ir.guard_facts import AUTOCAST_DEVICES, HOOK_TABLES, FunctionFacts, GlobalState, Identity, function_facts, global_state, identity
+from dynacompile.ir.source import Source
+
+Difference = tuple[str, str, str]  # (subject, was, now)
+Find = Callable[[Source], Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """compile(tree, node, guard, index): adds the guard's checks. explain(guard, value, find): what differs, nothing where it holds."""
+
+    compile: Callable[[Tree, int, Guard, int], None]
+    explain: Callable[[Guard, Any, Find], Iterator[Difference]]
+
+
+def text(guard: Guard) -> str:
+    return guard.source.text() if guard.source is not None else ""
+
+
+def shown(value: Any) -> str:
+    """A value in an explanation: short, and without running code of the user."""
+    if isinstance(value, (torch.Tensor, torch.nn.Module)) or type(value).__module__ not in ("builtins", "torch"):
+        return type(value).__name__
+    if isinstance(value, type):
+        return value.__qualname__
+    if isinstance(value, (list, dict, set, frozenset)):
+        return f"{type(value).__name__} of {len(value)}"
+    result = repr(value)
+    return result if len(result) <= 80 else result[:77] + "..."
+
+
+def simple(op: str) -> Callable[[Tree, int, Guard, int], None]:
+    """A kind whose payload is the machine's own."""
+    return lambda tree, node, guard, index: tree.check(op, node, guard.expected, index)
+
+
+def same_constant(left: Any, right: Any) -> bool:
+    """Equality by type and value, floats bit by bit."""
+    if type(left) is not type(right):
+        return False
+    match left:
+        case float():
+            return struct.pack("d", left) == struct.pack("d", right)
+        case complex():
+            return same_constant(left.real, right.real) and same_constant(left.imag, right.imag)
+        case tuple():
+            return len(left) == len(right) and all(map(same_constant, left, right))
+        case slice() | range():
+            return all(same_constant(getattr(left, part), getattr(right, part)) for part in ("start", "stop", "step"))
+        case int() | str() | bytes() | torch.device():
+            return left == right
+    return left is right
+
+
+# --- tensors ---
+
+
+def compile_tensor(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    facts: TensorFacts = guard.expected  # type: ignore[assignment]
+    tree.check("tensor", node, (facts.type, facts.dtype, facts.device, facts.requires_grad, facts.sizes, facts.strides), index)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    odd = tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or tensor.is_nested or tensor._is_zerotensor() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.layout is torch.strided and not odd and not isinstance(tensor, torch._subclasses.FakeTensor)
+
+
+def explain_tensor(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    facts: TensorFacts = guard.expected  # type: ignore[assignment]
+    name = text(guard)
+    if type(value) is not facts.type:
+        yield f"type({name})", facts.type.__qualname__, type(value).__qualname__
+        return
+    if not is_plain(value):
+        yield name, "a plain strided tensor", f"layout {value.layout}" if value.layout is not torch.strided else "a wrapped, conjugate, negated or quantized tensor"
+        return
+    yield from differing(f"{name}.dtype", facts.dtype, value.dtype)
+    actual = value.device
+    if facts.device.type != actual.type or (facts.device.index is not None and actual.index is not None and facts.device.index != actual.index):
+        yield f"{name}.device", str(facts.device), str(actual)
+    yield from differing(f"{name}.requires_grad", facts.requires_grad, value.requires_grad)
+    if len(facts.sizes) != value.dim():
+        yield f"{name}.dim()", str(len(facts.sizes)), str(value.dim())
+        return
+    for i, (was, now) in enumerate(zip(facts.sizes, value.shape)):
+        if was is not None and was != now:
+            yield f"{name}.size({i})", str(was), str(now)
+    for i, (was, now) in enumerate(zip(facts.strides or (), value.stride())):
+        if was is not None and was != now:
+            yield f"{name}.stride({i})", str(was), str(now)
+
+
+def differing(subject: str, was: Any, now: Any) -> Iterator[Difference]:
+    if not same_constant(was, now):
+        yield subject, shown(was), shown(now)
+
+
+# --- values ---
+
+
+def compile_equals(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    tree.check("is" if isinstance(guard.expected, Enum) else "equals", node, guard.expected, index)
+
+
+def explain_equals(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    if not same_constant(guard.expected, value):
+        was, now = shown(guard.expected), shown(value)
+        kinds = (f" ({type(guard.expected).__name__})", f" ({type(value).__name__})") if was == now else ("", "")
+        yield text(guard), was + kinds[0], now + kinds[1]
+
+
+def explain_type(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    if type(value) is not guard.expected:
+        yield f"type({text(guard)})", guard.expected.__qualname__, type(value).__qualname__  # type: ignore[attr-defined]
+
+
+def as_identity(expected: Any) -> Identity:
+    return expected if isinstance(expected, Identity) else identity(expected)
+
+
+def compile_id(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    wanted = guard.expected.get() if isinstance(guard.expected, Identity) else guard.expected
+    if wanted is None and isinstance(guard.expected, Identity):
+        raise ValueError(f"the object that the guard on {text(guard)} names is gone")
+    tree.check("is", node, wanted, index)
+
+
+def explain_id(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    wanted = as_identity(guard.expected)
+    if wanted.get() is not value:
+        now = identity(value).text
+        yield text(guard), f"one {wanted.text}" if now == wanted.text else wanted.text, f"another {now}" if now == wanted.text else now
+
+
+def compile_none(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    tree.check("equals", node, None, index)
+
+
+def explain_none(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    if value is not None:
+        yield text(guard), "None", shown(value)
+
+
+def compile_presence(op: str) -> Callable[[Tree, int, Guard, int], None]:
+    return lambda tree, node, guard, index: tree.check(op, node, (guard.expected.name, guard.expected.present), index)  # type: ignore[attr-defined]
+
+
+def explain_hasattr(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    wanted: Any = guard.expected
+    if has_attribute(value, wanted.name) != wanted.present:
+        yield f"hasattr({text(guard)}, {wanted.name!r})", str(wanted.present), str(not wanted.present)
+
+
+def explain_contains(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    wanted: Any = guard.expected
+    if not isinstance(value, dict):
+        yield f"type({text(guard)})", "dict", type(value).__qualname__
+    elif dict.__contains__(value, wanted.name) != wanted.present:
+        yield f"{wanted.name!r} in {text(guard)}", str(wanted.present), str(not wanted.present)
+
+
+def explain_keys(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    if type(value) not in (dict, OrderedDict):
+        yield f"type({text(guard)})", "dict", type(value).__qualname__
+    else:
+        yield from differing(f"list({text(guard)})", guard.expected, tuple(value))
+
+
+def explain_length(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    base = next((t for t in (list, tuple, dict, set, frozenset, str, bytes, deque, range) if isinstance(value, t)), None)
+    if base is None or (base in (deque, range) and type(value) is not base):
+        yield f"type({text(guard)})", "a builtin container", type(value).__qualname__
+    elif base.__len__(value) != guard.expected:
+        yield f"len({text(guard)})", str(guard.expected), str(base.__len__(value))
+
+
+# --- functions and modules ---
+
+
+def as_function(expected: Any) -> FunctionFacts:
+    return expected if isinstance(expected, FunctionFacts) else function_facts(expected)
+
+
+def compile_function(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    facts = as_function(guard.expected)
+    tree.check("function", node, (facts.code, facts.globals), index)
+
+
+def explain_function(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    facts = as_function(guard.expected)
+    if not isinstance(value, FunctionType):
+        yield f"type({text(guard)})", "function", type(value).__qualname__
+    elif value.__code__ is not facts.code:
+        was, now = (f"{c.co_qualname} ({c.co_filename}:{c.co_firstlineno})" for c in (facts.code, value.__code__))
+        yield f"{text(guard)}.__code__", was, now if now != was else f"another {now}"
+    elif value.__globals__ is not facts.globals:
+        yield f"{text(guard)}.__globals__", str(facts.globals.get("__name__")), str(value.__globals__.get("__name__"))
+
+
+MODULE_TABLES = (("_parameters", "parameters"), ("_buffers", "buffers"), ("_modules", "modules"))
+
+
+def compile_module(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    facts: Any = guard.expected
+    tree.check("type", node, facts.type, index)
+    own = tree.step(node, "instance_dict")
+    tree.check("equals", tree.step(own, "dict_item", "training"), facts.training, index)
+    for table, names in MODULE_TABLES:
+        tree.check("dict_keys", tree.step(own, "dict_item", table), getattr(facts, names), index)
+    for table, count in zip(HOOK_TABLES, facts.hooks):
+        tree.check("length", tree.step(own, "dict_item", table), count, index)
+    tree.check("dict_has", own, ("forward", facts.own_forward), index)
+
+
+def explain_module(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    facts: Any = guard.expected
+    name = text(guard)
+    if type(value) is not facts.type:
+        yield f"type({name})", facts.type.__qualname__, type(value).__qualname__
+        return
+    own = object.__getattribute__(value, "__dict__")
+    yield from differing(f"{name}.training", facts.training, own.get("training"))
+    for table, names in MODULE_TABLES:
+        yield from differing(f"list({name}.{table})", getattr(facts, names), tuple(own.get(table, ())))
+    for table, count in zip(HOOK_TABLES, facts.hooks):
+        yield from differing(f"len({name}.{table})", count, len(own.get(table, ())))
+    yield from differing(f"'forward' in {name}.__dict__", facts.own_forward, "forward" in own)
+
+
+# --- relations and state ---
+
+
+def compile_duplicate(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    tree.relate("same", (node, tree.node(guard.expected, index)), index)  # type: ignore[arg-type]
+
+
+def explain_duplicate(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    other: Any = guard.expected
+    if value is not find(other):
+        yield f"{text(guard)} is {other.text()}", "True", "False"
+
+
+def distinct_sources(guard: Guard) -> tuple[Source, ...]:
+    return (*(() if guard.source is None else (guard.source,)), *guard.expected)  # type: ignore[misc]
+
+
+def compile_distinct(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    tree.relate("distinct", tuple(tree.node(source, index) for source in distinct_sources(guard)), index)
+
+
+def explain_distinct(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    seen: dict[int, Source] = {}
+    for source in distinct_sources(guard):
+        first = seen.setdefault(id(find(source)), source)
+        if first is not source:
+            yield f"{first.text()} is {source.text()}", "False", "True"
+
+
+STATE_NAMES = {
+    "grad_mode": "grad mode",
+    "inference_mode": "inference mode",
+    "default_dtype": "default dtype",
+    "deterministic": "deterministic algorithms",
+    "torch_function": "torch function",
+    "function_modes": "torch function modes",
+    "dispatch_modes": "dispatch modes",
+    "functorch": "functorch transforms",
+    "module_hooks": "hooks for all modules",
+}
+
+
+def compile_state(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    s: GlobalState = guard.expected  # type: ignore[assignment]
+    autocast = [dtype if enabled else None for enabled, dtype in s.autocast]
+    row = (s.grad_mode, s.inference_mode, *autocast, s.default_dtype, s.deterministic, s.torch_function, s.function_modes, s.dispatch_modes, s.functorch, s.module_hooks)
+    tree.check("state", -1, row, index)
+
+
+def shown_state(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ", ".join(type(mode).__name__ for mode in value) or "none" if isinstance(value, tuple) else shown(value)
+
+
+def explain_state(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    was: GlobalState = guard.expected  # type: ignore[assignment]
+    now = global_state()
+    for field in fields(GlobalState):
+        before, after = getattr(was, field.name), getattr(now, field.name)
+        if field.name == "autocast":
+            for device, old, new in zip(AUTOCAST_DEVICES, before, after):
+                if old != new:
+                    yield f"autocast on {device}", str(old[1]) if old[0] else "off", str(new[1]) if new[0] else "off"
+        elif field.name == "function_modes":
+            if len(before) != len(after) or any(a is not b for a, b in zip(before, after)):
+                yield STATE_NAMES[field.name], shown_state(before), shown_state(after)
+        elif before != after:
+            yield STATE_NAMES[field.name], shown_state(before), shown_state(after)
+
+
+KINDS: Mapping[str, Kind] = {
+    "TENSOR_MATCH": Kind(compile_tensor, explain_tensor),
+    "EQUALS": Kind(compile_equals, explain_equals),
+    "TYPE": Kind(simple("type"), explain_type),
+    "ID": Kind(compile_id, explain_id),
+    "NONE": Kind(compile_none, explain_none),
+    "HASATTR": Kind(compile_presence("has_attribute"), explain_hasattr),
+    "DICT_KEYS": Kind(simple("dict_keys"), explain_keys),
+    "DICT_CONTAINS": Kind(compile_presence("dict_has"), explain_contains),
+    "LENGTH": Kind(simple("length"), explain_length),
+    "FUNCTION": Kind(compile_function, explain_function),
+    "MODULE": Kind(compile_module, explain_module),
+    "DUPLICATE_INPUT": Kind(compile_duplicate, explain_duplicate),
+    "NOT_ALIASED": Kind(compile_distinct, explain_distinct),
+    "GLOBAL_STATE": Kind(compile_state, explain_state),
+}

@@ -1,0 +1,143 @@
+// A guard program: a tree of accessors that share prefixes, with checks on the values that they load.
+#pragma once
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "guards/machine.h"
+#include "guards/values.h"
+
+namespace dynacompile {
+
+enum class Access : uint8_t { slot, free, globals, builtins, constant, instance_dict, dict_item, attribute, item, type, cell, positional_default, keyword_default };
+enum class Op : uint8_t { is, type, equals, tensor, function, has_attribute, dict_keys, dict_has, length, state };
+
+// What a tensor must be. -1 in sizes and strides: any; strides empty with any_strides: not looked at.
+struct TensorCheck {
+    Held type;
+    int8_t dtype, device_type, device_index;
+    bool requires_grad, any_strides;
+    std::vector<int64_t> sizes, strides;
+};
+
+// What thread and process must be like; see ir/guard_facts.py for the meaning of the fields.
+struct StateCheck {
+    bool grad_mode, inference_mode, deterministic, functorch;
+    int8_t default_dtype;
+    int8_t autocast[2];  // dtype on CPU and CUDA, -1 where autocast is off
+    int torch_function;
+    int64_t dispatch_modes;
+    Py_ssize_t module_hooks;
+    PyObject* function_modes = nullptr;  // a tuple, owned
+    ~StateCheck() { Py_XDECREF(function_modes); }
+};
+
+struct Check {
+    Op op;
+    bool flag = false;             // for has_attribute and dict_has: is it to be there?
+    int guard = -1;                // index of the guard that it belongs to
+    Py_ssize_t number = 0;
+    Py_hash_t hash = 0;
+    Held expected;
+    Held second;
+    std::unique_ptr<TensorCheck> tensor;
+    std::unique_ptr<StateCheck> state;
+};
+
+struct Node;
+
+// What a walk below one object relied on, so that the next one can compare a few words instead. See snapshot.cpp.
+struct Fact {
+    enum Kind : uint8_t { dict, object, type, class_of, class_version } kind;
+    PyObject* about;
+    const void* place;     // object: where its dict is kept. type: the Held expected type. class_of: the class.
+    uint64_t stamp;        // dict: its tag. object: its dict. class_of, class_version: the class's version.
+};
+struct Rest {              // what must be looked at on every call
+    const Check* check;    // on `value`; or, when null,
+    Node* node;            // the subtree, loaded from `value`
+    PyObject* value;
+};
+struct Snapshot {
+    std::vector<Fact> facts;
+    std::vector<Rest> rest;
+    std::vector<std::pair<int, PyObject*>> registers;
+    std::unordered_set<PyObject*> recorded;  // dicts and objects that have a fact; used while recording only
+};
+
+struct Node {
+    Access access;
+    bool snapshots = false;  // an object that is read through its instance dict
+    Py_ssize_t index = 0;
+    Py_hash_t hash = 0;
+    Held key;
+    int reg = -1;            // where relations find the value
+    int first_guard = -1;    // the guard to name when the value can't be loaded
+    int cost = 0;
+    std::vector<Check> checks;
+    std::vector<Node*> children;
+    std::unordered_map<PyObject*, Snapshot> known;  // by object
+    unsigned changed = 0;    // snapshots that did not hold since the last that did
+};
+
+struct Relation {
+    bool same;  // else: pairwise distinct
+    int guard;
+    std::vector<int> registers;
+    std::vector<PyObject*> passed;  // distinct: the last pointers that were found distinct
+};
+
+struct Program {
+    std::vector<std::unique_ptr<Node>> nodes;
+    std::vector<Node*> roots;
+    std::vector<Check> state;
+    std::vector<Relation> relations;
+    int registers = 0;
+    int guards = 0;
+    int failed = -1;  // the guard that failed last
+};
+
+// One run of a program.
+struct Run {
+    Program& program;
+    const Roots& roots;
+    PyObject** registers;
+    Snapshot* recording;
+    std::vector<PyObject*> kept;  // new references that registers point to
+    ~Run() {
+        for (PyObject* object : kept) Py_DECREF(object);
+    }
+};
+
+bool program_holds(Program& program, const Roots& roots);
+bool visit(Run& run, Node& node, PyObject* base);         // loads from base, checks, descends
+bool visit_value(Run& run, Node& node, PyObject* value);  // checks, descends
+bool check_holds(const Check& check, PyObject* value);
+Loaded load(const Node& node, PyObject* base, const Roots& roots);
+
+// snapshot.cpp
+extern bool snapshots_enabled;
+bool visit_snapshot(Run& run, Node& node, PyObject* value);
+void record_check(Snapshot& into, const Check& check, PyObject* value);
+bool record_step(Snapshot& into, const Node& child, PyObject* base);  // false: the child is to be visited on every call
+
+// tensor_match.cpp
+bool tensor_holds(const TensorCheck& check, PyObject* value);
+std::unique_ptr<TensorCheck> parse_tensor(PyObject* tuple);  // null with an error set
+bool probe_tensor_offset(PyObject* tensor, PyObject* parameter);
+
+// global_state.cpp
+bool state_holds(const StateCheck& check);
+std::unique_ptr<StateCheck> parse_state(PyObject* tuple);
+void watch_module_hooks(PyObject* dicts);  // a tuple, kept
+
+// build.cpp
+bool parse_access(const char* op, PyObject* argument, Node& node);
+bool parse_check(const char* op, PyObject* argument, Check& check);
+bool init_gather(PyObject* module);
+
+}  // namespace dynacompile

@@ -1,0 +1,83 @@
+"""Guards as native programs, and graph inputs as native gathers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dynacompile import native
+from dynacompile.guards.evaluate import MISSING, Missing, evaluate as evaluate
+from dynacompile.guards.kinds import KINDS
+from dynacompile.guards.tree import STEPS, Tree
+from dynacompile.ir.captured import Guard
+from dynacompile.ir.source import Constant, Source
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One fact that no longer holds. subject: what differs, as the user would write it; was, now: readable values."""
+
+    guard: Guard
+    subject: str
+    was: str
+    now: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.subject}: {self.was} -> {self.now}"
+
+
+def compile_guards(guards: Sequence[Guard]) -> Any:
+    """The native GuardProgram of these guards. Raises KeyError for an unknown kind, ValueError for a payload that can't be compared natively."""
+    tree = Tree()
+    for index, guard in enumerate(guards):
+        kind = KINDS[guard.kind]
+        node = tree.node(guard.source, index) if guard.source is not None else -1
+        kind.compile(tree, node, guard, index)
+    return native.core().GuardProgram(tree.accessors, tree.checks, tree.relations)
+
+
+def compile_gather(roots: Sequence[Source], sources: Sequence[Source], target: Callable[..., Any]) -> Callable[..., Any]:
+    """A native callable that takes the values of `roots` in order, loads `sources` from them, and calls `target` with these.
+
+    Returns `target` itself where there is nothing to load. Raises ValueError for a source that no root leads to.
+    """
+    if list(roots) == list(sources):
+        return target
+    tree = Tree()
+    arguments = {root: index for index, root in enumerate(roots)}
+    outputs = [gather_node(tree, source, arguments) for source in sources]
+    steps = [(accessor, parent, argument) for accessor, parent, argument in tree.accessors]
+    return native.core().Gather(len(roots), steps, outputs, target, f"gather of {len(sources)} graph inputs")
+
+
+def gather_node(tree: Tree, source: Source, arguments: Mapping[Source, int]) -> int:
+    path = list(source.steps())
+    start = max((i for i, part in enumerate(path) if part in arguments), default=-1)
+    if start >= 0:
+        node = tree.step(-1, "slot", arguments[path[start]])
+    elif isinstance(path[0], Constant):
+        start, node = 0, tree.step(-1, "constant", path[0].value)
+    else:
+        raise ValueError(f"graph input {source.text()} starts at {path[0].text()}, which is not among the roots")
+    for part in path[start + 1 :]:
+        for accessor, argument in STEPS[type(part)](part):
+            node = tree.step(node, accessor, argument)
+    return node
+
+
+def failures(guards: Sequence[Guard], frame: Any) -> list[Failure]:
+    """Every guard that does not hold for `frame` (a FrameProxy, or a mapping from names to values), by the Python twin of the machine."""
+    found = []
+    for guard in guards:
+        kind = KINDS[guard.kind]
+        value = evaluate(guard.source, frame) if guard.source is not None else None
+        if isinstance(value, Missing):
+            found.append(Failure(guard, guard.source.text(), "present", "missing"))  # type: ignore[union-attr]
+            continue
+        found += [Failure(guard, *difference) for difference in kind.explain(guard, value, lambda source: evaluate(source, frame))]
+    return found
+
+
+__all__ = ["Failure", "MISSING", "compile_gather", "compile_guards", "evaluate", "failures"]

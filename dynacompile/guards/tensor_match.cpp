@@ -1,0 +1,108 @@
+// Checks a tensor's metadata by reading its TensorImpl, at an offset in the Python object that is probed at start-up.
+#include <c10/core/TensorImpl.h>
+
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+
+#include "guards/program.h"
+
+namespace dynacompile {
+namespace {
+
+Py_ssize_t impl_offset = -1;
+
+const c10::TensorImpl* tensor_impl(PyObject* tensor) { return *reinterpret_cast<c10::TensorImpl**>(reinterpret_cast<char*>(tensor) + impl_offset); }
+
+// What a plain strided tensor may carry. Not: sparse, quantized, conjugate, negated, wrapped by a transform or a Python subclass.
+c10::DispatchKeySet plain_keys() {
+    using c10::DispatchKey;
+    c10::DispatchKeySet keys(c10::DispatchKeySet::RAW, c10::full_backend_mask);
+    for (DispatchKey key : {DispatchKey::Dense, DispatchKey::ADInplaceOrView, DispatchKey::AutogradFunctionality, DispatchKey::AutocastCPU, DispatchKey::AutocastCUDA}) keys = keys | c10::DispatchKeySet(key);
+    return keys;
+}
+
+bool matches(c10::IntArrayRef actual, const std::vector<int64_t>& expected) {
+    for (size_t i = 0; i < expected.size(); i++) {  // a loop: sizes are few, and memcmp's call costs more
+        if (expected[i] >= 0 && actual[i] != expected[i]) return false;
+    }
+    return true;
+}
+
+// The offset of the TensorImpl pointer in `tensor`, found by the address that its `_cdata` reports; -1 where there is none.
+Py_ssize_t find_impl(PyObject* tensor) {
+    PyObject* address = PyObject_GetAttrString(tensor, "_cdata");
+    void* wanted = address ? PyLong_AsVoidPtr(address) : nullptr;
+    Py_XDECREF(address);
+    for (Py_ssize_t at = sizeof(PyObject); wanted && at + static_cast<Py_ssize_t>(sizeof(void*)) <= Py_TYPE(tensor)->tp_basicsize; at += sizeof(void*)) {
+        if (*reinterpret_cast<void**>(reinterpret_cast<char*>(tensor) + at) == wanted) return at;
+    }
+    return -1;
+}
+
+// Reads a tuple of int or None (-1) into `into`.
+bool parse_extents(PyObject* tuple, std::vector<int64_t>& into) {
+    if (!PyTuple_Check(tuple)) {
+        PyErr_SetString(PyExc_TypeError, "a tensor check's sizes and strides are tuples of int or None");
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+        PyObject* item = PyTuple_GET_ITEM(tuple, i);
+        int64_t value = item == Py_None ? -1 : PyLong_AsLongLong(item);
+        if (value == -1 && PyErr_Occurred()) return false;
+        into.push_back(value);
+    }
+    return true;
+}
+
+}  // namespace
+
+bool tensor_holds(const TensorCheck& check, PyObject* value) {
+    static const c10::DispatchKeySet not_plain = c10::DispatchKeySet(c10::DispatchKeySet::FULL) - plain_keys();
+    if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != check.type.get()) return false;
+    const c10::TensorImpl* impl = tensor_impl(value);
+    if (!(impl->key_set() & not_plain).empty() || impl->has_symbolic_sizes_strides()) return false;
+    if (static_cast<int8_t>(c10::typeMetaToScalarType(impl->dtype())) != check.dtype || impl->requires_grad() != check.requires_grad) return false;
+    c10::Device device = impl->device();
+    if (static_cast<int8_t>(device.type()) != check.device_type || (check.device_index >= 0 && device.has_index() && device.index() != check.device_index)) return false;
+    c10::IntArrayRef sizes = impl->sizes();
+    if (sizes.size() != check.sizes.size() || !matches(sizes, check.sizes)) return false;
+    return check.any_strides || matches(impl->strides(), check.strides);
+}
+
+std::unique_ptr<TensorCheck> parse_tensor(PyObject* tuple) {
+    PyObject *type, *dtype, *device, *sizes, *strides;
+    int requires_grad;
+    if (!PyArg_ParseTuple(tuple, "O!OOpOO:tensor check", &PyType_Type, &type, &dtype, &device, &requires_grad, &sizes, &strides)) return nullptr;
+    if (!THPDtype_Check(dtype) || !THPDevice_Check(device)) {
+        PyErr_SetString(PyExc_TypeError, "a tensor check takes (type, torch.dtype, torch.device, requires_grad, sizes, strides)");
+        return nullptr;
+    }
+    auto check = std::make_unique<TensorCheck>();
+    c10::Device wanted = reinterpret_cast<THPDevice*>(device)->device;
+    check->dtype = static_cast<int8_t>(reinterpret_cast<THPDtype*>(dtype)->scalar_type);
+    check->device_type = static_cast<int8_t>(wanted.type());
+    check->device_index = wanted.index();
+    check->requires_grad = requires_grad;
+    check->any_strides = strides == Py_None;
+    if (!check->type.hold(type) || !parse_extents(sizes, check->sizes) || (!check->any_strides && !parse_extents(strides, check->strides))) return nullptr;
+    if (!check->any_strides && check->strides.size() != check->sizes.size()) {
+        PyErr_SetString(PyExc_ValueError, "a tensor check's strides and sizes differ in number");
+        return nullptr;
+    }
+    return check;
+}
+
+bool probe_tensor_offset(PyObject* tensor, PyObject* parameter) {
+    impl_offset = find_impl(tensor);
+    if (impl_offset < 0 || find_impl(parameter) != impl_offset) {
+        impl_offset = -1;
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ImportError, "this torch keeps the TensorImpl of a tensor at no place that the native core knows");
+        return false;
+    }
+    const c10::TensorImpl* impl = tensor_impl(tensor);
+    if (impl->dim() == 1 && impl->sizes()[0] == 1 && !impl->requires_grad() && tensor_impl(parameter)->requires_grad()) return true;
+    PyErr_SetString(PyExc_ImportError, "the native core misreads tensors: it was built with the headers of another torch");
+    return false;
+}
+
+}  // namespace dynacompile

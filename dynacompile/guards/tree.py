@@ -1,0 +1,62 @@
+"""Sources as paths of native accessors, with shared prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dynacompile.ir import source as ir
+from dynacompile.ir.source import Source
+
+Step = tuple[str, object]  # (accessor, its argument)
+
+# How each source is loaded: from nothing for a root, else from its base.
+STEPS: Mapping[type[Source], Callable[..., tuple[Step, ...]]] = {
+    ir.Local: lambda s: (("slot", s.slot),),
+    ir.Free: lambda s: (("free", s.index),),
+    ir.Global: lambda s: (("globals", None), ("dict_item", s.name)),
+    ir.Builtin: lambda s: (("builtins", None), ("dict_item", s.name)),
+    ir.Constant: lambda s: (("constant", s.value),),
+    ir.Attr: lambda s: (("attribute", s.name),),
+    ir.DictAttr: lambda s: (("instance_dict", None), ("dict_item", s.name)),
+    ir.Registered: lambda s: (("instance_dict", None), ("dict_item", s.table), ("dict_item", s.name)),
+    ir.Item: lambda s: (("item", s.key),),
+    ir.TypeOf: lambda s: (("type", None),),
+    ir.ClosureCell: lambda s: (("cell", s.index),),
+    ir.DefaultArg: lambda s: (("positional_default" if isinstance(s.key, int) else "keyword_default", s.key),),
+}
+
+
+class Tree:
+    """Accessors, checks and relations of one program, as the native core takes them: lists of plain tuples."""
+
+    def __init__(self) -> None:
+        self.accessors: list[tuple[str, int, object]] = []
+        self.checks: list[tuple[str, int, object, int]] = []
+        self.relations: list[tuple[str, tuple[int, ...], int]] = []
+        self._known: dict[tuple, int] = {}
+
+    def step(self, parent: int, accessor: str, argument: object = None) -> int:
+        """The node that `accessor` loads from node `parent` (-1: from the frame); made at the first use."""
+        key = (parent, accessor, id(argument)) if accessor == "constant" else (parent, accessor, type(argument), argument)
+        if key not in self._known:
+            self._known[key] = len(self.accessors)
+            self.accessors.append((accessor, parent, argument))
+        return self._known[key]
+
+    def node(self, source: Source, guard: int) -> int:
+        """The node of a source. A builtin counts only while no global hides it, which is checked on behalf of `guard`."""
+        parent = -1
+        for part in source.steps():
+            if isinstance(part, ir.Builtin):
+                self.check("dict_has", self.step(-1, "globals"), (part.name, False), guard)
+            for accessor, argument in STEPS[type(part)](part):
+                parent = self.step(parent, accessor, argument)
+        return parent
+
+    def check(self, op: str, node: int, argument: object, guard: int) -> None:
+        row = (op, node, argument, guard)
+        if op != "dict_has" or row not in self.checks:
+            self.checks.append(row)
+
+    def relate(self, op: str, nodes: tuple[int, ...], guard: int) -> None:
+        self.relations.append((op, nodes, guard))

@@ -1,0 +1,195 @@
+#include "guards/values.h"
+
+#include <cstring>
+
+namespace dynacompile {
+
+TorchTypes torch_types{};
+
+bool Held::hold(PyObject* object) {
+    if (PyType_SUPPORTS_WEAKREFS(Py_TYPE(object))) {
+        weak_ = PyWeakref_NewRef(object, nullptr);
+        return weak_ != nullptr;
+    }
+    strong_ = Py_NewRef(object);
+    return true;
+}
+
+PyObject** instance_dict_slot(PyObject* object) { return _PyObject_GetDictPtr(object); }
+
+PyObject* instance_dict(PyObject* object) {
+    PyObject** slot = _PyObject_GetDictPtr(object);
+    return slot ? *slot : nullptr;
+}
+
+namespace {
+
+bool is_c_field(PyObject* descriptor) { return Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) || Py_IS_TYPE(descriptor, &PyMemberDescr_Type); }
+
+// Getters of a tensor subclass may hand over to its __torch_function__.
+bool getters_are_native(PyObject* object) {
+    PyTypeObject* type = Py_TYPE(object);
+    return !PyType_IsSubtype(type, torch_types.tensor) || type == torch_types.tensor || type == torch_types.parameter;
+}
+
+bool binds_natively(PyObject* found) {
+    PyTypeObject* type = Py_TYPE(found);
+    return type == &PyFunction_Type || type == &PyMethodDescr_Type || type == &PyWrapperDescr_Type || type == &PyClassMethodDescr_Type ||
+           type == &PyStaticMethod_Type || type == &PyClassMethod_Type;
+}
+
+Loaded owned_or_nothing(PyObject* made) {
+    if (!made) PyErr_Clear();
+    return {made, made != nullptr};
+}
+
+Loaded bind(PyObject* found, PyObject* object, PyObject* type) {
+    descrgetfunc get = Py_TYPE(found)->tp_descr_get;
+    if (!get || (!object && Py_IS_TYPE(found, &PyFunction_Type))) return {found, false};
+    return binds_natively(found) ? owned_or_nothing(get(found, object, type)) : Loaded{};
+}
+
+}  // namespace
+
+Loaded load_attribute(PyObject* object, PyObject* name) {
+    PyTypeObject* type = Py_TYPE(object);
+    PyObject* found = _PyType_Lookup(type, name);
+    if (found && PyDescr_IsData(found)) {
+        if (!is_c_field(found) || !getters_are_native(object)) return {};
+        return owned_or_nothing(Py_TYPE(found)->tp_descr_get(found, object, reinterpret_cast<PyObject*>(type)));
+    }
+    if (PyType_Check(object)) {
+        PyObject* own = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(object), name);
+        if (own) return bind(own, nullptr, object);
+    } else if (PyObject* dict = instance_dict(object)) {
+        PyObject* own = PyDict_GetItemWithError(dict, name);
+        if (own) return {own, false};
+        PyErr_Clear();
+    }
+    return found ? bind(found, object, reinterpret_cast<PyObject*>(type)) : Loaded{};
+}
+
+bool has_attribute(PyObject* object, PyObject* name) {
+    if (_PyType_Lookup(Py_TYPE(object), name)) return true;
+    if (PyType_Check(object)) return _PyType_Lookup(reinterpret_cast<PyTypeObject*>(object), name) != nullptr;
+    PyObject* dict = instance_dict(object);
+    if (!dict) return false;
+    int contains = PyDict_Contains(dict, name);
+    if (contains < 0) PyErr_Clear();
+    return contains > 0;
+}
+
+Py_ssize_t builtin_length(PyObject* object) {
+    if (PyList_Check(object)) return PyList_GET_SIZE(object);
+    if (PyTuple_Check(object)) return PyTuple_GET_SIZE(object);
+    if (PyDict_Check(object)) return PyDict_GET_SIZE(object);
+    if (PyAnySet_Check(object)) return PySet_GET_SIZE(object);
+    if (PyUnicode_Check(object)) return PyUnicode_GET_LENGTH(object);
+    if (PyBytes_Check(object)) return PyBytes_GET_SIZE(object);
+    if (Py_IS_TYPE(object, torch_types.deque) || Py_IS_TYPE(object, &PyRange_Type)) {
+        Py_ssize_t length = PyObject_Size(object);
+        if (length < 0) PyErr_Clear();
+        return length;
+    }
+    return -1;
+}
+
+namespace {
+
+bool same_bits(double left, double right) { return std::memcmp(&left, &right, sizeof left) == 0; }
+
+// Exact builtin or torch types whose own comparison is native and means equality of value.
+bool compares_natively(PyTypeObject* type) { return type == &PyLong_Type || type == &PyUnicode_Type || type == &PyBytes_Type || type == torch_types.device; }
+
+bool is_singleton(PyTypeObject* type) {
+    for (Py_ssize_t i = 0; torch_types.singletons && i < PyTuple_GET_SIZE(torch_types.singletons); i++) {
+        if (PyTuple_GET_ITEM(torch_types.singletons, i) == reinterpret_cast<PyObject*>(type)) return true;
+    }
+    return type == &PyBool_Type || type == &PyType_Type || type == Py_TYPE(Py_None) || type == Py_TYPE(Py_Ellipsis) || type == Py_TYPE(Py_NotImplemented);
+}
+
+bool native_equal(PyObject* left, PyObject* right) {
+    int equal = PyObject_RichCompareBool(left, right, Py_EQ);
+    if (equal < 0) PyErr_Clear();
+    return equal > 0;
+}
+
+bool range_equal(PyObject* left, PyObject* right) {
+    for (const char* part : {"start", "stop", "step"}) {
+        PyObject *a = PyObject_GetAttrString(left, part), *b = PyObject_GetAttrString(right, part);
+        bool equal = a && b && native_equal(a, b);
+        PyErr_Clear();
+        Py_XDECREF(a);
+        Py_XDECREF(b);
+        if (!equal) return false;
+    }
+    return true;
+}
+
+}  // namespace
+
+bool constant_equal(PyObject* left, PyObject* right) {
+    if (left == right) return true;
+    PyTypeObject* type = Py_TYPE(left);
+    if (type != Py_TYPE(right)) return false;
+    if (type == &PyFloat_Type) return same_bits(PyFloat_AS_DOUBLE(left), PyFloat_AS_DOUBLE(right));
+    if (compares_natively(type)) return native_equal(left, right);
+    if (type == &PyTuple_Type || type == torch_types.size) {
+        Py_ssize_t n = PyTuple_GET_SIZE(left);
+        if (n != PyTuple_GET_SIZE(right)) return false;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            if (!constant_equal(PyTuple_GET_ITEM(left, i), PyTuple_GET_ITEM(right, i))) return false;
+        }
+        return true;
+    }
+    if (type == &PyComplex_Type) {
+        Py_complex a = PyComplex_AsCComplex(left), b = PyComplex_AsCComplex(right);
+        return same_bits(a.real, b.real) && same_bits(a.imag, b.imag);
+    }
+    if (type == &PySlice_Type) {
+        auto *a = reinterpret_cast<PySliceObject*>(left), *b = reinterpret_cast<PySliceObject*>(right);
+        return constant_equal(a->start, b->start) && constant_equal(a->stop, b->stop) && constant_equal(a->step, b->step);
+    }
+    return type == &PyRange_Type && range_equal(left, right);
+}
+
+bool is_constant(PyObject* object) {
+    PyTypeObject* type = Py_TYPE(object);
+    if (is_singleton(type)) return true;
+    if (type == &PyFloat_Type || type == &PyComplex_Type || type == &PyRange_Type || compares_natively(type)) return true;
+    if (type == &PySlice_Type) {
+        auto* slice = reinterpret_cast<PySliceObject*>(object);
+        return is_constant(slice->start) && is_constant(slice->stop) && is_constant(slice->step);
+    }
+    if (type != &PyTuple_Type && type != torch_types.size) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++) {
+        if (!is_constant(PyTuple_GET_ITEM(object, i))) return false;
+    }
+    return true;
+}
+
+bool keys_equal(PyObject* dict, PyObject* keys) {
+    Py_ssize_t n = PyTuple_GET_SIZE(keys);
+    if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != n) return false;
+    if (PyDict_CheckExact(dict)) {
+        PyObject *key, *value;
+        Py_ssize_t at = 0;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            if (!PyDict_Next(dict, &at, &key, &value) || !constant_equal(key, PyTuple_GET_ITEM(keys, i))) return false;
+        }
+        return true;
+    }
+    if (!Py_IS_TYPE(dict, &PyODict_Type)) return false;  // a user's subclass may order its keys as it likes
+    PyObject* iterator = PyObject_GetIter(dict);
+    bool equal = iterator != nullptr;
+    for (Py_ssize_t i = 0; equal && i < n; i++) {
+        PyObject* key = PyIter_Next(iterator);
+        equal = key && constant_equal(key, PyTuple_GET_ITEM(keys, i));
+        Py_XDECREF(key);
+    }
+    PyErr_Clear();
+    Py_XDECREF(iterator);
+    return equal;
+}
+
+}  // namespace dynacompile
