@@ -57,10 +57,10 @@ bool parse_extents(PyObject* tuple, std::vector<int64_t>& into) {
 }  // namespace
 
 bool tensor_holds(const TensorCheck& check, PyObject* value) {
-    static const c10::DispatchKeySet not_plain = c10::DispatchKeySet(c10::DispatchKeySet::FULL) - plain_keys();
+    static const uint64_t not_plain = ~plain_keys().raw_repr();
     if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != check.type.get()) return false;
     const c10::TensorImpl* impl = tensor_impl(value);
-    if (!(impl->key_set() & not_plain).empty() || impl->has_symbolic_sizes_strides()) return false;
+    if ((impl->key_set().raw_repr() & not_plain) || impl->has_symbolic_sizes_strides()) return false;
     if (static_cast<int8_t>(c10::typeMetaToScalarType(impl->dtype())) != check.dtype || impl->requires_grad() != check.requires_grad) return false;
     c10::Device device = impl->device();
     if (static_cast<int8_t>(device.type()) != check.device_type || (check.device_index >= 0 && device.has_index() && device.index() != check.device_index)) return false;
