@@ -302,6 +302,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "softmax": softmax,
     "softmax_even": lambda: softmax(4, 32, F16),
     "softmax_looped": lambda: softmax(2, 20000),
+    "softmax_bf16": lambda: softmax(3, 40, BF16),
     "layer_norm": layer_norm,
     "layer_norm_looped": lambda: layer_norm(2, 17000),
     "columns_sum": columns_sum,
@@ -329,7 +330,7 @@ def storages(kernel: Kernel, seed: int = 0, device: str = "cpu") -> dict[str, to
     for p in kernel.params:
         reach = [a.index for a in (*kernel.nest.loads(), *kernel.nest.stores()) if a.buffer == p.name]
         tops = [i.bounds()[1] for i in reach]
-        length = 1 + max(9 * 24 - 1 if t is None else t for t in tops)
+        length = 1 + max(9 * kernel.nest.axes[-1].size - 1 if t is None else t for t in tops)  # ids reach to 8
         if p.dtype == BOOL:
             data = torch.rand(length, generator=generator) < 0.5
         elif p.dtype.is_floating_point:

@@ -68,6 +68,7 @@ class Emitter:
         self.indirect: dict[int, tuple[str, frozenset[str]]] = {}
         self.indexer = Indexer(tiling.dims, self.indirect)
         self.evict = ""
+        self.fast = rounds_to_16_bits(self.nest, self.dtypes)
 
     # names
 
@@ -91,7 +92,7 @@ class Emitter:
         body = self.looped() if self.tiling.looped else self.straight()
         lines = [*self.head(), *(f"{name} = tl.full((), {text}, {scalars.value(dtype)})" for (text, dtype), name in self.constants.items()), *body]
         code = "\n".join(f"    {line}" for line in lines)
-        functions = "".join("\n" + scalars.DEVICE_FUNCTIONS[f] for f in scalars.DEVICE_FUNCTIONS if re.search(rf"\b{f}\b", code))
+        functions = device_functions(code)
         blocks = [f"{d.block}: tl.constexpr" for d in self.tiling.dims]
         comment = "".join(f"# {line}\n" for line in dict.fromkeys(user_line(self.nest)))
         imports = HEADER + (LIBDEVICE if "libdevice." in code + functions else "")
@@ -217,10 +218,22 @@ class Emitter:
         if op.name == "cast":
             text = scalars.cast(self.argument(op.args[0]), dtype, op.dtype)
         else:
-            template, infix = scalars.row(op.name, dtype)
+            if op.name == "truediv" and self.divides_row(i, op):
+                return self.divide_row(i, op)
+            template, infix = scalars.row(op.name, dtype, self.fast)
             literals = infix and any(self.nest.body[a].name != "constant" for a in op.args)
             text = template.format(*(self.argument(a, literals) for a in op.args), bits=scalars.BITS.get(dtype, 0))
         return [f"{self.name(i)} = {text}", *self.note_indirect(i)]
+
+    def divides_row(self, i: int, op: Op) -> bool:
+        """True where every point of a row is divided by the row's own number."""
+        divisor = op.args[1]
+        return op.dtype == torch.float32 and self.level[i] == "r" and self.level[divisor] == "x" and bool(self.shapes[divisor])
+
+    def divide_row(self, i: int, op: Op) -> list[str]:
+        value, divisor = (self.argument(a) for a in op.args)
+        inverse, scale = self.fresh(f"{divisor}_inverse"), self.fresh(f"{divisor}_scale")
+        return [f"{inverse}, {scale} = split_reciprocal({divisor})", f"{self.name(i)} = {value} * {inverse} * {scale}", *self.note_indirect(i)]
 
     def note_indirect(self, i: int) -> list[str]:
         """Keeps the text by which an access uses op i as an index."""
@@ -368,6 +381,31 @@ class Emitter:
             inside = [f"{partial} = {step(kind, partial, text, dtype)}"]
             after = [f"{self.name(i)} = {finish(kind, partial, dtype)}"]
         return before, inside, after + self.note_indirect(i)
+
+
+def device_functions(code: str) -> str:
+    """The device functions that `code` calls, and those that they call, each before its callers."""
+    needed: set[str] = set()
+    texts = [code]
+    while texts:
+        text = texts.pop()
+        for name, definition in scalars.DEVICE_FUNCTIONS.items():
+            if name not in needed and re.search(rf"\b{name}\(|, {name}\)", text):
+                needed.add(name)
+                texts.append(definition)
+    return "".join("\n" + definition for name, definition in scalars.DEVICE_FUNCTIONS.items() if name in needed)
+
+
+def rounds_to_16_bits(nest: Nest, dtypes: dict[str, torch.dtype]) -> bool:
+    """True where what the kernel stores for each of its points has 16 bits, or, if it only reduces, what it loads has."""
+    level = levels(nest)
+    full = "r" if nest.r_axes else "x"
+
+    def floats(name: str) -> list[torch.dtype]:
+        return [d for i, op in enumerate(nest.body) if op.name == name and level[i] == full and (d := dtypes[op.attr.buffer]).is_floating_point]  # type: ignore[union-attr]
+
+    found = floats("store") or ([] if any(op.name == "store" and level[i] == full for i, op in enumerate(nest.body)) else floats("load"))
+    return bool(found) and all(d.itemsize == 2 for d in found)
 
 
 def identity(kind: str, dtype: torch.dtype) -> str:

@@ -1,7 +1,9 @@
 """How each row of ops.scalars reads in Triton, per family of dtypes, and the device functions that some rows call.
 
 Choices: what eager's CUDA kernels round exactly (division, square root, remainder) is rounded exactly here too, through the correctly
-rounded instructions or libdevice, which eager uses as well. Only the sigmoid's inner division is the fast one (2 ulp).
+rounded instructions or libdevice, which eager uses as well; exceptions: the sigmoid's inner division (2 ulp), and a row divided by one
+number (1.5 ulp). Kernels whose results are rounded to 16 bits use forms that are good to about 1e-6, since they would else be bound by
+arithmetic, not by memory.
 """
 
 from __future__ import annotations
@@ -27,13 +29,15 @@ BITS = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.i
 class Row:
     """Templates over {0}, {1}, ... (atoms: names or literals), None where the family has no such op.
 
-    wide: the float64 form where it differs from `real`. infix: Python literals may stand for constant operands.
+    wide: the float64 form where it differs from `real`. fast: the float32 form in kernels whose results are rounded to 16 bits anyway.
+    infix: Python literals may stand for constant operands.
     """
 
     real: str | None
     integer: str | None = None
     boolean: str | None = None
     wide: str | None = None
+    fast: str | None = None
     infix: bool = False
 
 
@@ -50,7 +54,7 @@ ROWS: dict[str, Row] = {
     "add": infix("+", "{0} | {1}"),
     "sub": infix("-"),
     "mul": infix("*", "{0} & {1}"),
-    "truediv": Row("tl.div_rn({0}, {1})", wide="{0} / {1}"),
+    "truediv": Row("tl.div_rn({0}, {1})", wide="{0} / {1}", fast="{0} / {1}"),
     "floordiv": Row("floor_divide({0}, {1})", "floor_divide_integer({0}, {1})"),
     "mod": Row("remainder({0}, {1})", "remainder_integer({0}, {1})"),
     "fmod": Row("libdevice.fmod({0}, {1})", "{0} % {1}"),
@@ -58,8 +62,8 @@ ROWS: dict[str, Row] = {
     "abs": Row("tl.abs({0})", "tl.abs({0})", "{0}"),
     "min": Row("tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "tl.minimum({0}, {1})", "{0} & {1}"),
     "max": Row("tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "tl.maximum({0}, {1})", "{0} | {1}"),
-    "exp": function("libdevice.exp"),
-    "exp2": function("libdevice.exp2"),
+    "exp": Row("libdevice.exp({0})", fast="tl.exp({0})"),
+    "exp2": Row("libdevice.exp2({0})", fast="tl.exp2({0})"),
     "expm1": function("libdevice.expm1"),
     "log": function("libdevice.log"),
     "log2": function("libdevice.log2"),
@@ -68,9 +72,9 @@ ROWS: dict[str, Row] = {
     "rsqrt": Row("libdevice.rsqrt({0})"),
     "sin": function("libdevice.sin"),
     "cos": function("libdevice.cos"),
-    "tanh": function("libdevice.tanh"),
-    "sigmoid": Row("1.0 / (1.0 + libdevice.exp({0} * -1.0))"),
-    "erf": function("libdevice.erf"),
+    "tanh": Row("libdevice.tanh({0})", fast="fast_tanh({0})"),
+    "sigmoid": Row("1.0 / (1.0 + libdevice.exp({0} * -1.0))", fast="fast_sigmoid({0})"),
+    "erf": Row("libdevice.erf({0})", fast="fast_erf({0})"),
     "pow": Row("libdevice.pow({0}, {1})"),
     "atan2": Row("libdevice.atan2({0}, {1})"),
     "floor": Row("tl.floor({0})", "{0}"),
@@ -92,6 +96,52 @@ ROWS: dict[str, Row] = {
 }
 
 DEVICE_FUNCTIONS: dict[str, str] = {
+    "reciprocal": '''
+@triton.jit
+def reciprocal(a):
+    # 1 / a in one instruction, for a of ordinary size
+    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [a], dtype=tl.float32, is_pure=True, pack=1)
+''',
+    "fast_sigmoid": '''
+@triton.jit
+def fast_sigmoid(a):
+    return reciprocal(1.0 + tl.exp2(a * -1.4426950408889634))
+''',
+    "fast_tanh": '''
+@triton.jit
+def fast_tanh(a):
+    far = 1.0 - 2.0 * reciprocal(1.0 + tl.exp2(a * 2.8853900817779268))
+    return tl.where(tl.abs(a) < 0.03, a - a * a * a * 0.3333333333333333, far)
+''',
+    "fast_erf": '''
+@triton.jit
+def fast_erf(a):
+    # a * P(a^2), fitted for the least relative error (3.5e-7) up to 3.92, where erf rounds to 1
+    a = tl.minimum(tl.maximum(a, -3.92, propagate_nan=tl.PropagateNan.ALL), 3.92, propagate_nan=tl.PropagateNan.ALL)
+    s = a * a * 0.13015410245730946 - 1.0
+    p = 0.001904415199533105 * s + (-0.0044994717463850975)
+    p = p * s + 0.0025830520316958427
+    p = p * s + (-0.0031031861435621977)
+    p = p * s + 0.013324882835149765
+    p = p * s + (-0.023390695452690125)
+    p = p * s + 0.030280297622084618
+    p = p * s + (-0.042087141424417496)
+    p = p * s + 0.05820036306977272
+    p = p * s + (-0.07429391145706177)
+    p = p * s + 0.09062797576189041
+    p = p * s + (-0.1091548278927803)
+    p = p * s + 0.13408273458480835
+    p = p * s + (-0.18010924756526947)
+    p = p * s + 0.36073681712150574
+    return a * p
+''',
+    "split_reciprocal": '''
+@triton.jit
+def split_reciprocal(a):
+    # factors (f, g) with v * f * g = v / a to 1.5 ulp, also where 1 / a would leave the range of float32
+    g = tl.where(tl.abs(a) < 7.888609052210118e-31, 1.2676506002282294e30, tl.where(tl.abs(a) > 1.2676506002282294e30, 7.888609052210118e-31, 1.0))
+    return tl.div_rn(tl.full(a.shape, 1.0, tl.float32), a * g), g
+''',
     "floor_divide_integer": '''
 @triton.jit
 def floor_divide_integer(a, b):
@@ -180,13 +230,14 @@ def named(names: dict[torch.dtype, str], dtype: torch.dtype) -> str:
     return names[dtype]
 
 
-def row(name: str, dtype: torch.dtype) -> tuple[str, bool]:
+def row(name: str, dtype: torch.dtype, fast: bool) -> tuple[str, bool]:
     """The template of scalar op `name` on operands of `dtype`, and whether literals may stand in it."""
     entry = ROWS[name]
     if dtype == torch.bool:
         text = entry.boolean
     elif dtype.is_floating_point:
-        text = entry.wide if dtype == torch.float64 and entry.wide else entry.real
+        special = entry.wide if dtype == torch.float64 else entry.fast if fast else None
+        text = special or entry.real
     else:
         text = entry.integer
     if text is None:

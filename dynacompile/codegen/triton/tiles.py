@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-
-import torch
 
 from dynacompile.codegen.triton.indexing import Dim, needs_int64, LIMIT
 from dynacompile.ir.index import Index, Var
@@ -15,7 +13,7 @@ from dynacompile.ir.schedule import Candidate, Kernel
 
 PROGRAMS = 132 * 4  # enough to fill the largest present GPU several times over
 LANES = 32
-REGISTERS = 96  # of a thread, for the values of a tile that live at once, in 4-byte words
+REGISTERS = 128  # of a thread, for the values of a tile that live at once, in 4-byte words
 PERSISTENT = 16384  # longest row kept in registers
 
 
@@ -96,8 +94,7 @@ def unit_strides(kernel: Kernel, axes: tuple[Axis, ...]) -> dict[Var, int]:
 
 def pointwise_candidates(kernel: Kernel, x: Dim) -> tuple[Candidate, ...]:
     """Blocks of whole 16-byte vectors per thread; smaller ones where the kernel would not fill the GPU."""
-    smallest = min((p.dtype.itemsize for p in kernel.params), default=4)
-    vector = clamp(16 // smallest, 2, 8)
+    vector = clamp(16 // smallest(kernel), 2, 8)
     full = LANES * 4 * max(vector, 8)
     block = clamp(power(-(-x.size // PROGRAMS)), min(128, power(x.size)), full)
     first = Candidate({"XBLOCK": block}, warps_for(block, vector, 4))
@@ -106,7 +103,7 @@ def pointwise_candidates(kernel: Kernel, x: Dim) -> tuple[Candidate, ...]:
 
 
 def transpose_candidates(y: Dim, x: Dim) -> tuple[Candidate, ...]:
-    sides = ((32, 64, 4), (64, 32, 4), (64, 64, 8), (32, 32, 4))
+    sides = ((64, 64, 8), (128, 64, 8), (64, 32, 4), (32, 32, 4))
     small = [Candidate({"YBLOCK": min(a, power(y.size)), "XBLOCK": min(b, power(x.size))}, w) for a, b, w in sides]
     return unmasked(small, ("YBLOCK", y.size), ("XBLOCK", x.size))
 
@@ -124,38 +121,43 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
     """r contiguous: whole rows in registers where they fit and are needed again, else a loop."""
     width = power(r.size)
     passes, live = reuse(kernel.nest)
+    narrow = smallest(kernel) <= 2
     if width <= 1024 or (width <= PERSISTENT and passes > 1 and width * live // (LANES * 16) <= REGISTERS):
         rows = clamp(1024 // width, 1, max(1, power(x.size // PROGRAMS + 1)))
-        options = []
-        for scale in (1, 2, 4):
+        best = row_warps(rows * width, narrow)
+        options = [Candidate({"XBLOCK": rows, "RBLOCK": width}, w) for w in (best, best * 2, best // 2) if 1 <= w <= 32]
+        for scale in (2, 4):
             tile = rows * scale * width
-            if scale > 1 and (tile * live // (LANES * 16) > REGISTERS or rows * scale > power(x.size)):
-                continue
-            options.append(Candidate({"XBLOCK": rows * scale, "RBLOCK": width}, row_warps(tile)))
-        options.append(Candidate({"XBLOCK": rows, "RBLOCK": width}, clamp(row_warps(rows * width) * 2, 1, 32)))
-        if options[0].warps > 1:
-            options.append(Candidate({"XBLOCK": rows, "RBLOCK": width}, options[0].warps // 2))
+            if tile * live // (LANES * 16) <= REGISTERS and rows * scale <= power(x.size):
+                options.append(Candidate({"XBLOCK": rows * scale, "RBLOCK": width}, row_warps(tile, narrow)))
         return False, unmasked(options, ("XBLOCK", x.size))
-    few = x.size < PROGRAMS
-    options = [Candidate({"XBLOCK": 1, "RBLOCK": b}, w) for b, w in (((4096, 16), (2048, 8), (8192, 32)) if few else ((2048, 8), (1024, 4), (4096, 16)))]
-    return True, tuple(Candidate({**c.blocks, "RBLOCK": min(c.blocks["RBLOCK"], width)}, c.warps) for c in options)
+    steps = ((4096, 16), (4096, 32), (8192, 32), (2048, 16)) if narrow or passes == 1 else ((4096, 32), (4096, 16), (8192, 32), (2048, 16))
+    return True, unmasked([Candidate({"XBLOCK": 1, "RBLOCK": min(b, width)}, clamp(w, 1, min(b, width) // LANES)) for b, w in steps])
 
 
 def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidate, ...]]:
-    """x contiguous: a warp reads along x, the loop walks r."""
-    width = power(r.size)
-    passes, live = reuse(kernel.nest)
-    smallest = min((p.dtype.itemsize for p in kernel.params), default=4)
-    columns = clamp(min(128 // smallest, power(x.size // PROGRAMS + 1) * 4), 16, 128)
-    columns = min(columns, power(x.size))
-    if width * columns * live // (LANES * 8) <= REGISTERS and width <= 512:
-        options = [Candidate({"XBLOCK": columns, "RBLOCK": width}, row_warps(columns * width))]
-        options.append(Candidate({"XBLOCK": columns, "RBLOCK": width}, clamp(options[0].warps * 2, 1, 16)))
-        return False, unmasked(options, ("XBLOCK", x.size))
-    options = []
-    for scale, depth, warps in ((1, 64, 8), (2, 32, 8), (1, 128, 16), (2, 16, 4)):
-        options.append(Candidate({"XBLOCK": min(columns * scale, power(x.size)), "RBLOCK": min(depth, width)}, warps))
-    return True, unmasked(options, ("XBLOCK", x.size))
+    """x contiguous: a warp reads along x, the loop walks r. Few columns leave few programs, so those get many warps each."""
+    width, columns = power(r.size), power(x.size)
+    _, live = reuse(kernel.nest)
+    narrow = smallest(kernel) <= 2
+    if width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512:
+        across = clamp(4096 // width, 16, 64)
+        options = [Candidate({"XBLOCK": min(across, columns), "RBLOCK": width}, w) for w in (8, 4, 16)]
+        return False, unmasked([c for c in options if prod(c.blocks.values()) >= c.warps * LANES] or options[:1], ("XBLOCK", x.size))
+    if x.size >= PROGRAMS * 64:
+        steps = ((128, 16, 8), (64, 16, 4), (64, 8, 4), (128, 8, 8)) if narrow else ((64, 16, 4), (32, 32, 4), (64, 8, 4), (32, 16, 4))
+    elif x.size >= 132 * 28:
+        steps = ((32, 128, 16), (32, 64, 16), (16, 128, 16), (64, 32, 16)) if narrow else ((32, 64, 16), (16, 64, 8), (16, 128, 16), (32, 128, 16))
+    else:
+        steps = ((16, 128, 16), (32, 64, 16), (16, 64, 8), (32, 128, 16))
+    options = [Candidate({"XBLOCK": min(a, columns), "RBLOCK": min(b, width)}, w) for a, b, w in steps]
+    return True, unmasked([c for c in options if prod(c.blocks.values()) >= c.warps * LANES] or [replace(options[0], warps=4)], ("XBLOCK", x.size))
+
+
+def smallest(kernel: Kernel) -> int:
+    """Bytes of the narrowest float (or other) element that the kernel touches."""
+    floats = [p.dtype.itemsize for p in kernel.params if p.dtype.is_floating_point]
+    return min(floats or [p.dtype.itemsize for p in kernel.params])
 
 
 def reuse(nest: Nest) -> tuple[int, int]:
@@ -188,8 +190,9 @@ def warps_for(block: int, vector: int, most: int) -> int:
     return clamp(block // (LANES * vector), 1, most)
 
 
-def row_warps(tile: int) -> int:
-    return clamp(tile // 256, 1, 16)
+def row_warps(tile: int, narrow: bool) -> int:
+    """Warps for a tile of rows: 16 values a thread where they have 16 bits, else 8."""
+    return clamp(tile // (512 if narrow else 256), 1, 16)
 
 
 def unmasked(candidates: Iterable[Candidate], *sizes: tuple[str, int]) -> tuple[Candidate, ...]:
