@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dynacompile.runtime.cudagraphs import graphed
+from dynacompile.runtime.cudagraphs import record
 from dynacompile.runtime.differentiable import differentiable
 from dynacompile.runtime.link import link
 
-__all__ = ["differentiable", "graphed", "link"]
+__all__ = ["differentiable", "link", "record"]

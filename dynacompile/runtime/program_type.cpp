@@ -9,6 +9,7 @@
 #include <cstddef>
 
 bool init_differentiable(PyObject* module);
+bool init_graph_memory(PyObject* module);
 
 namespace dynacompile::runtime {
 namespace {
@@ -304,5 +305,5 @@ bool init_program(PyObject* module) {
 }  // namespace dynacompile::runtime
 
 bool init_runtime(PyObject* module) {
-    return dynacompile::runtime::probe_tensor_layout() && dynacompile::runtime::init_program(module) && init_differentiable(module);
+    return dynacompile::runtime::probe_tensor_layout() && dynacompile::runtime::init_program(module) && init_differentiable(module) && init_graph_memory(module);
 }
