@@ -33,11 +33,12 @@ class Retake(torch.autograd.Function):
 @dataclass(frozen=True)
 class FunctionalInput:
     """One graph input. fake: its value before the graph runs, without autograd history (an int or float: itself). leaf: what gradients are
-    taken with respect to. value: what the graph is given; it is mutated where the graph mutates the input."""
+    taken with respect to. value: what the graph is given; it is mutated where the graph mutates the input. differentiable: it wants a gradient."""
 
     fake: object
     leaf: object
     value: object
+    differentiable: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -89,16 +90,16 @@ def wrap(recorder: Recorder, name: str, fake: object) -> FunctionalInput:
     if not isinstance(fake, torch.Tensor):
         recorder.placeholder(name, fake)
         return FunctionalInput(fake, fake, fake)
-    plain = recorder.fake_mode.dispatch(torch.ops.aten.detach.default, (), (fake,), {}) if fake.requires_grad else fake
+    plain = recorder.fake(torch.ops.aten.detach.default, fake) if fake.requires_grad else fake
     recorder.placeholder(name, plain)
     leaf = torch._to_functional_tensor(plain)
     if not fake.requires_grad:
         return FunctionalInput(plain, leaf, leaf)
     leaf.requires_grad_(True)
     if fake.is_leaf:
-        return FunctionalInput(plain, leaf, leaf)
+        return FunctionalInput(plain, leaf, leaf, True)
     with torch.enable_grad():
-        return FunctionalInput(plain, leaf, Retake.apply(leaf))
+        return FunctionalInput(plain, leaf, Retake.apply(leaf), True)
 
 
 def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder) -> tuple:
@@ -171,7 +172,7 @@ def mutated_inputs(inputs: Sequence[FunctionalInput], names: Sequence[str]) -> l
         if value.shape != entry.fake.shape or value.stride() != entry.fake.stride() or value.dtype != entry.fake.dtype or value.storage_offset() != entry.fake.storage_offset():
             raise Unsupported("input-geometry-mutated", f"the sizes, strides or storage of input {names[i]} change in place", "return a new tensor instead")
         hidden = torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(value) or torch._functionalize_are_all_mutations_hidden_from_autograd(value)
-        found.append(MutatedInput(i, value, in_graph=hidden or not value.requires_grad))
+        found.append(MutatedInput(i, value, in_graph=hidden or value.is_leaf))
     refuse_overlaps(inputs, names, found)
     return found
 

@@ -83,14 +83,14 @@ def trace_backward(
     differentiable = positions.differentiable
     if not differentiable:
         return [], []
-    wanted = {id(entry): i for i, entry in reversed(list(enumerate(inputs))) if entry.is_tensor and entry.leaf.requires_grad}
+    wanted = {id(entry): i for i, entry in reversed(list(enumerate(inputs))) if entry.differentiable}
     indices = sorted(wanted.values())
     recorder.begin_backward()
     tangents = []
     with torch.no_grad():
         for position in differentiable:
             value = inner(positions.tensors[position])
-            fake = recorder.fake_mode.dispatch(torch.ops.aten.empty_like.default, (), (value,), {})
+            fake = recorder.fake(torch.ops.aten.empty_strided.default, list(value.shape), list(value.stride()), dtype=value.dtype, device=value.device)
             recorder.placeholder(f"tangent_{position}", fake)
             tangents.append(torch._to_functional_tensor(fake))
     results: tuple[torch.Tensor | None, ...] = ()

@@ -71,7 +71,7 @@ def view_of_input(output: torch.Tensor, index: int, inputs: Sequence[FunctionalI
 def view_or_fresh(output: torch.Tensor, family: Sequence[torch.Tensor], positions: Positions) -> Fresh | ViewOfOutput:
     if output.requires_grad and output.is_leaf:
         raise Unsupported("leaf-inside", "a tensor made inside the graph is marked with requires_grad_()", "make it outside of the compiled function")
-    if len(family) == 1:
+    if len(family) == 1 and not overlaps(output):
         return Fresh(positions.of(output), output.requires_grad)
     base = base_of(family)
     position = positions.of(base)
@@ -88,6 +88,17 @@ def base_of(family: Sequence[torch.Tensor]) -> torch.Tensor:
         if member.requires_grad and member is not base and member._base is not base:
             raise Unsupported("aliased-outputs", "outputs share memory in a way that is no view of one tensor", "clone one of the outputs")
     return base
+
+
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Several elements share memory, as in an expanded tensor: it can't be written to, and a gradient can't have its strides."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 def geometry(tensor: torch.Tensor, base: torch.Tensor) -> View:

@@ -76,19 +76,23 @@ def ancestors(roots: Sequence[Node]) -> set[Node]:
 
 def choose_cut(joint: JointGraph, side: Sides, budget: float) -> Cut:
     """The cheapest cut. budget: share of the default cut's bytes that may be kept; below 1, costlier ops are recomputed until it fits, the
-    cheapest per saved byte first (random ops never)."""
+    cheapest per saved byte first (random ops never); where nothing fits, the smallest cut there is."""
     costs = recompute_costs(side)
     everything = sum(byte_size(n) for n in {view_base(n) for n in side.frontier} if n.op == "call_function")
     cut = cut_at(joint, side, costs, 0, everything)
     if budget >= 1.0:
         return cut
     allowed = cut.bytes * budget
-    for limit in sorted({c for c in costs.values() if 0 < c < NEVER}):
-        if cut.bytes <= allowed:
-            break
-        candidate = cut_at(joint, side, costs, limit, everything)
-        cut = candidate if candidate.bytes < cut.bytes else cut
-    return cut
+    order = sorted((n for n in side.primal if 0 < costs[n] < NEVER), key=costs.__getitem__)  # stable: the graph's order among equals
+    ranks = {**{n: c if c in (0, NEVER) else 0 for n, c in costs.items()}, **{n: i + 1 for i, n in enumerate(order)}}
+    low, high = 0, len(order)
+    while low < high:
+        middle = (low + high) // 2
+        if cut_at(joint, side, ranks, middle, everything).bytes <= allowed:
+            high = middle
+        else:
+            low = middle + 1
+    return cut_at(joint, side, ranks, low, everything)
 
 
 def recompute_costs(side: Sides) -> dict[Node, int]:
@@ -140,10 +144,10 @@ def real_users(node: Node) -> list[Node]:
 
 def is_materialised_anyway(node: Node, depth: Mapping[Node, int], forward: set[Node], backward: set[Node]) -> bool:
     """Forward writes the node to memory whatever we choose, and reading it back beats computing it again: an ATen call of forward and one of
-    backward take it, or forward itself uses it again after a later ATen call (a residual stream, whose recomputation would grow with depth)."""
+    backward take it, or forward itself uses it again after a later ATen call (a residual stream, whose recomputation would grow with depth; not what comes of inputs alone)."""
     users = real_users(node)
     ahead = [u for u in users if u in forward and u in depth]
-    if any(kind(u) != "extern" and depth[u] > depth[node] for u in ahead):
+    if depth[node] > 0 and any(kind(u) != "extern" and depth[u] > depth[node] for u in ahead):
         return True
     return any(kind(u) == "extern" for u in ahead) and any(kind(u) == "extern" for u in users if u in backward)
 

@@ -18,6 +18,7 @@ ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default
 VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default})
 LIFT_FRESH = torch.ops.aten.lift_fresh.default
 DEVICE = torch.ops.prim.device.default
+FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
 
 class Recorder(TorchDispatchMode):
@@ -71,6 +72,11 @@ class Recorder(TorchDispatchMode):
         if isinstance(value, FakeTensor):
             self._nodes[id(value)] = node
         return node
+
+    def fake(self, func, *args, **kwargs) -> FakeTensor:
+        """The fake result of an op that is not recorded, nor functionalized."""
+        with torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE):
+            return self.fake_mode.dispatch(func, (), args, kwargs)
 
     def node_of(self, value: torch.Tensor) -> torch.fx.Node:
         """The node whose value is the fake tensor `value`."""
