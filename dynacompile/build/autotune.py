@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from dynacompile.build.store import Store
 from dynacompile.env import Env
 from dynacompile.events import KernelTuned
 from dynacompile.ir.index import Index, Var
@@ -17,12 +18,6 @@ from dynacompile.ir.schedule import CudaKernel, KernelSource
 Build = Callable[[Sequence[tuple[str, int]]], Mapping[tuple[str, int], CudaKernel]]
 RTOL = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.float64: 1e-9}
 MARGIN = 0.98  # a candidate must beat the best guess by this much, or noise would choose
-
-
-class Store(Protocol):
-    def get(self, key: str) -> bytes | None: ...
-
-    def put(self, key: str, data: bytes) -> None: ...
 
 
 class Measure(Protocol):
@@ -40,7 +35,7 @@ def tune(sources: Mapping[str, KernelSource], build: Build, env: Env, store: Sto
         key = tuning_key(source)
         found = store.get(key)
         if found is not None:
-            chosen[name] = min(int(found), len(source.candidates) - 1)
+            chosen[name] = min(int(found.read_bytes()), len(source.candidates) - 1)
         elif len(source.candidates) < 2 or lengths(source) is None:
             chosen[name] = 0
         else:

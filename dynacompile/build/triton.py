@@ -13,16 +13,15 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import torch
 
 from dynacompile.build.autotune import Measure, tune
 from dynacompile.build.device import measure_on_device
 from dynacompile.build.pool import pool_for
+from dynacompile.build.store import Store
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
-from dynacompile.events import CacheLooked
 from dynacompile.ir.schedule import Candidate, CudaKernel, KernelSource
 
 FORMAT = "1"  # of a stored kernel, and of what the worker asks of Triton
@@ -33,12 +32,9 @@ POINTERS = {
 }  # fmt: skip
 
 
-class Store(Protocol):
-    """Bytes by key, kept between processes."""
-
-    def get(self, key: str) -> bytes | None: ...
-
-    def put(self, key: str, data: bytes) -> None: ...
+def build_kernels(sources: Sequence[KernelSource], env: Env) -> dict[str, CudaKernel]:
+    """The built kernel of each source, by the kernel's name, through the store in `env.cache`."""
+    return build_triton({s.kernel.name: s for s in sources}, env, Store(env.cache / "binaries", env))
 
 
 def build_triton(sources: Mapping[str, KernelSource], env: Env, store: Store, measure: Measure | None = None) -> dict[str, CudaKernel]:
@@ -64,11 +60,10 @@ def build_candidates(
         if key in packed or key in missing:
             continue
         found = store.get(key)
-        env.emit(CacheLooked(region=env.region, bucket=env.bucket, tier="binaries", key=key, hit=found is not None))
         if found is None:
             missing[key] = place
         else:
-            packed[key] = found
+            packed[key] = found.read_bytes()
     if missing:
         jobs = [job(sources[name], sources[name].candidates[index]) for name, index in missing.values()]
         for (key, (name, _)), (facts, cubin) in zip(missing.items(), pool_for(env).compile(jobs), strict=True):

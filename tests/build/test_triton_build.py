@@ -11,6 +11,7 @@ import torch
 
 from dynacompile.build import pool as pools
 from dynacompile.build.pool import WorkerPool, shared_pool
+from dynacompile.build.store import Store
 from dynacompile.build.triton import build_triton, job, kernel_key, pack, unpack
 from dynacompile.codegen.triton import emit_kernel
 from dynacompile.config import CompileConfig
@@ -24,11 +25,9 @@ from ..codegen.triton_cases import CASES, chain, gather, softmax
 BUILT = ("chain", "integers", "gather", "padded", "transpose", "softmax_looped", "layer_norm", "columns_sum", "many", "whole_looped", "scalar")
 
 
-class Memory(dict):
-    """A store."""
-
-    def put(self, key: str, data: bytes) -> None:
-        self[key] = data
+@pytest.fixture
+def store(tmp_path, env) -> Store:
+    return Store(tmp_path / "binaries", env)
 
 
 @pytest.fixture
@@ -52,23 +51,22 @@ def sources(*names: str) -> dict[str, KernelSource]:
     return {name: emit_kernel(CASES[name](), None) for name in names}
 
 
-def test_every_kind_becomes_a_cubin(env):
+def test_every_kind_becomes_a_cubin(env, store):
     wanted = sources(*BUILT)
-    built = build_triton(wanted, env, Memory())
+    built = build_triton(wanted, env, store)
     assert list(built) == list(wanted)
     for name, kernel in built.items():
         assert kernel.cubin[:4] == b"\x7fELF" and kernel.symbol.encode() in kernel.cubin, name
         assert kernel.extra >= 0 and kernel.warps == wanted[name].candidates[0].warps and kernel.grid == wanted[name].grids[0]
 
 
-def test_the_store_answers_the_second_time_whatever_the_names(env, events):
-    store = Memory()
+def test_the_store_answers_the_second_time_whatever_the_names(env, events, store):
     one = {"a": emit_kernel(softmax(), None)}
     built = build_triton(one, env, store)
     renamed = replace(softmax(), name="other_name")
     again = build_triton({"b": emit_kernel(renamed, None), "c": one["a"]}, env, store)
-    assert again["b"] == again["c"] == built["a"] and len(store) == 1
-    assert [e.hit for e in events if isinstance(e, CacheLooked)] == [False, True]
+    assert again["b"] == again["c"] == built["a"]
+    assert [e.hit for e in events if isinstance(e, CacheLooked)] == [False, True], "two names, one entry"
 
 
 def test_keys_follow_what_the_code_depends_on():
@@ -84,12 +82,12 @@ def test_packing_keeps_everything():
     assert unpack(pack({"symbol": "k", "warps": 4, "shared": 128, "extra": 2}, kernel.cubin), (3, 1, 1)) == kernel
 
 
-def test_a_refused_source_is_a_build_error_and_the_pool_lives_on(env):
+def test_a_refused_source_is_a_build_error_and_the_pool_lives_on(env, store):
     bad = emit_kernel(chain(), None)
     bad = replace(bad, text=bad.text.replace("tl.abs", "tl.no_such_function"))
     with pytest.raises(BuildError, match="mul_add_sigmoid_gelu: .*(?s:.*)no_such_function"):
-        build_triton({"bad": bad}, env, Memory())
-    assert build_triton(sources("scalar"), env, Memory())["scalar"].symbol == "step"
+        build_triton({"bad": bad}, env, store)
+    assert build_triton(sources("scalar"), env, store)["scalar"].symbol == "step"
 
 
 def test_a_worker_that_ended_is_replaced_and_one_that_crashes_twice_is_an_error():
@@ -139,7 +137,7 @@ def on_cpu(source: KernelSource) -> KernelSource:
     return replace(source, kernel=replace(source.kernel, device=torch.device("cpu")))
 
 
-def test_tuning_takes_the_fastest_and_remembers_it(tuned_env, events):
+def test_tuning_takes_the_fastest_and_remembers_it(tuned_env, events, store):
     source = on_cpu(emit_kernel(softmax(64, 64), None))
     seconds = iter([50.0, 20.0, 90.0, 80.0, 70.0])
     asked: list[CudaKernel] = []
@@ -148,7 +146,6 @@ def test_tuning_takes_the_fastest_and_remembers_it(tuned_env, events):
         asked.append(kernel)
         return next(seconds)
 
-    store = Memory()
     built = build_triton({"k": source}, tuned_env, store, measure)
     assert built["k"] == asked[1] and len(asked) == len(source.candidates)
     (tuned,) = [e for e in events if isinstance(e, KernelTuned)]
@@ -157,7 +154,7 @@ def test_tuning_takes_the_fastest_and_remembers_it(tuned_env, events):
     assert len(asked) == len(source.candidates)
 
 
-def test_a_candidate_that_disagrees_never_wins(tuned_env):
+def test_a_candidate_that_disagrees_never_wins(tuned_env, store):
     source = on_cpu(emit_kernel(softmax(64, 64), None))
     calls = []
 
@@ -166,13 +163,13 @@ def test_a_candidate_that_disagrees_never_wins(tuned_env):
         tensors[1].fill_(float(len(calls) > 1))
         return 100.0 / len(calls)
 
-    assert build_triton({"k": source}, tuned_env, Memory(), measure)["k"] == calls[0]
+    assert build_triton({"k": source}, tuned_env, store, measure)["k"] == calls[0]
 
 
-def test_what_cannot_be_fed_keeps_its_first_candidate(tuned_env):
+def test_what_cannot_be_fed_keeps_its_first_candidate(tuned_env, store):
     source = on_cpu(emit_kernel(gather(), None))
 
     def measure(kernel, tensors):
         raise AssertionError("indirect accesses must not be measured on made-up indices")
 
-    assert build_triton({"k": source}, tuned_env, Memory(), measure)["k"].grid == source.grids[0]
+    assert build_triton({"k": source}, tuned_env, store, measure)["k"].grid == source.grids[0]

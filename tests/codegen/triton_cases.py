@@ -8,10 +8,13 @@ from math import prod
 
 import torch
 
+from dynacompile.codegen.triton.emit import Emitter
+from dynacompile.codegen.triton.indexing import Dim
+from dynacompile.codegen.triton.tiles import Tiling
 from dynacompile.ir.captured import Site
 from dynacompile.ir.index import Index, Var, constant, strided, var
 from dynacompile.ir.loops import Access, Axis, Nest, Op, Origin, verify_body
-from dynacompile.ir.schedule import Kernel, Param
+from dynacompile.ir.schedule import Candidate, Kernel, KernelSource, Param
 from dynacompile.ops.scalars import SCALARS, compute_dtype
 
 
@@ -234,6 +237,17 @@ def softmax(rows: int = 5, columns: int = 37, dtype: torch.dtype = F32) -> Kerne
     return b.kernel()
 
 
+def logsumexp(rows: int, columns: int) -> Kernel:
+    """Maximum and sum of exponentials, of rows that some tests fill with infinities."""
+    b = Build("logsumexp", (rows,), (columns,))
+    v = b.load("x", F32, b.at(columns, 1))
+    top = b.reduce("max", v)
+    total = b.reduce("sum", b.exp(b.sub(v, top)))
+    b.store("top", F32, b.at(1, 0), top)
+    b.store("total", F32, b.at(1, 0), total)
+    return b.kernel()
+
+
 def layer_norm(rows: int = 6, columns: int = 64, dtype: torch.dtype = BF16) -> Kernel:
     b = Build("add_layer_norm", (rows,), (columns,))
     h = b.add_(b.load("x", dtype, b.at(columns, 1)), b.load("res", dtype, b.at(columns, 1)))
@@ -323,6 +337,23 @@ def doubles() -> Kernel:
     return b.kernel()
 
 
+def walked(kernel: Kernel, rows: int, step: int, warps: int = 4) -> KernelSource:
+    """`kernel` with a loop over r whatever its size, in tiles of rows x step."""
+    dims = (Dim("x", kernel.nest.x_axes), Dim("r", kernel.nest.r_axes))
+    masked = frozenset(d.name for d, n in zip(dims, (rows, step), strict=True) if d.size % n)
+    tiling = Tiling(dims, True, (Candidate({"XBLOCK": rows, "RBLOCK": step}, warps),), ((-(-dims[0].size // rows), 1, 1),), masked, False)
+    emitter = Emitter(kernel, tiling)
+    return KernelSource(kernel, "triton", emitter.module(), emitter.entry, tiling.candidates, tiling.grids)
+
+
+WALKED: dict[str, Callable[[], KernelSource]] = {
+    "walked_logsumexp": lambda: walked(logsumexp(12, 100), 4, 16),
+    "walked_softmax": lambda: walked(softmax(5, 61, BF16), 2, 32),
+    "walked_layer_norm": lambda: walked(layer_norm(4, 96), 4, 32),
+    "walked_many": lambda: walked(many(3, 17), 1, 16, 1),
+}
+
+
 def storages(kernel: Kernel, seed: int = 0, device: str = "cpu") -> dict[str, torch.Tensor]:
     """Inputs for `kernel`: one 1-D tensor per param, as long as its accesses reach, with ties, zeros, infinities and NaN in floats."""
     generator = torch.Generator().manual_seed(seed)
@@ -335,6 +366,14 @@ def storages(kernel: Kernel, seed: int = 0, device: str = "cpu") -> dict[str, to
             data = torch.rand(length, generator=generator) < 0.5
         elif p.dtype.is_floating_point:
             data = (torch.randn(length, generator=generator) * 2).to(p.dtype)
+            if kernel.name == "logsumexp" and p.name == "x":
+                rows = data.view(12, -1)
+                rows[0] = rows[1, :-1] = rows[5, ::2] = float("-inf")
+                rows[2, 7] = rows[3, 7:9] = float("inf")
+                rows[4, -5] = float("nan")
+                rows[6] = torch.finfo(torch.float32).min
+                rows[7] = torch.linspace(-3e38, 3e38, rows.shape[1])
+                rows[8] *= 100.0
             if kernel.name in ("floats", "every_reduction"):
                 special = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 2.5, 3.5, -2.5, 1.0, 1.0], dtype=p.dtype)
                 spots = torch.randint(0, length, (max(3, length // 40),), generator=generator)

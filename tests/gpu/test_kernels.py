@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dynacompile.build.device import LoadedKernel, measure_on_device
+from dynacompile.build.store import Store
 from dynacompile.build.triton import build_candidates, build_triton
 from dynacompile.codegen.triton import emit_kernel
 from dynacompile.config import CompileConfig
@@ -34,26 +35,26 @@ LARGE = {
 ALL = {**cases.CASES, **LARGE}
 
 
-class Memory(dict):
-    def put(self, key: str, data: bytes) -> None:
-        self[key] = data
-
-
 def environment(events: list, mode: str = "default") -> Env:
     return Env(CompileConfig(mode=mode), events.append, "test", -1, Path("unused"))
 
 
 @pytest.fixture(scope="module")
-def built() -> dict:
+def store(tmp_path_factory) -> Store:
+    return Store(tmp_path_factory.mktemp("binaries"), environment([]))
+
+
+@pytest.fixture(scope="module")
+def built(store) -> dict:
     """All candidates of all cases, compiled together."""
-    sources = {name: emit_kernel(make(), None) for name, make in ALL.items()}
+    sources = {name: emit_kernel(make(), None) for name, make in ALL.items()} | {name: make() for name, make in cases.WALKED.items()}
     wanted = [(name, i) for name, s in sources.items() for i in range(len(s.candidates))]
-    return build_candidates(sources, wanted, environment([]), Memory())
+    return build_candidates(sources, wanted, environment([]), store)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *cases.WALKED])
 def test_numbers(built, name):
-    kernel = ALL[name]()
+    kernel = ALL[name]() if name in ALL else cases.WALKED[name]().kernel
     tensors = cases.storages(kernel, 1, "cuda")
     expected = {k: t.clone() for k, t in tensors.items()}
     cases.oracle(kernel, expected)
@@ -71,18 +72,18 @@ def test_numbers(built, name):
             raise AssertionError(f"candidate {index}: {error}") from error
 
 
-def test_tuning_on_the_device():
+def test_tuning_on_the_device(store):
     events: list = []
     source = emit_kernel(cases.softmax(4096, 1024), None)
-    build_triton({"k": source}, environment(events, "max-autotune"), Memory())
+    build_triton({"k": source}, environment(events, "max-autotune"), store)
     (tuned,) = [e for e in events if isinstance(e, KernelTuned)]
     assert len(tuned.candidates) == len(source.candidates)
     assert all(0 < t < 1e5 for _, t in tuned.candidates), "every candidate agrees with the first"
 
 
-def test_measuring_leaves_one_launch_in_the_tensors():
+def test_measuring_leaves_one_launch_in_the_tensors(store):
     kernel = cases.CASES["scalar"]()
-    image = build_triton({"k": emit_kernel(kernel, None)}, environment([]), Memory())["k"]
+    image = build_triton({"k": emit_kernel(kernel, None)}, environment([]), store)["k"]
     step = torch.zeros(1, device="cuda")
     assert measure_on_device(image, [step]) > 0
     assert step.item() == 1.0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from dynacompile.codegen.triton import scalars
+from dynacompile.codegen.triton import reductions, scalars
 from dynacompile.codegen.triton.indexing import Indexer
 from dynacompile.codegen.triton.tiles import Tiling, choose_tiling, op_phases
 from dynacompile.env import Env
@@ -55,7 +55,8 @@ class Emitter:
     def __init__(self, kernel: Kernel, tiling: Tiling):
         self.kernel, self.nest, self.tiling = kernel, kernel.nest, tiling
         self.level = levels(self.nest)
-        self.phase = op_phases(self.nest)
+        self.online = reductions.online_pairs(self.nest) if tiling.looped else {}
+        self.phase = op_phases(self.nest, self.online)
         self.dims = {d.name: d for d in tiling.dims}
         self.entry = identifier(kernel.name)
         self.taken = set(RESERVED) | {self.entry}
@@ -68,6 +69,7 @@ class Emitter:
         self.indirect: dict[int, tuple[str, frozenset[str]]] = {}
         self.indexer = Indexer(tiling.dims, self.indirect)
         self.evict = ""
+        self.unfenced = False
         self.fast = rounds_to_16_bits(self.nest, self.dtypes)
 
     # names
@@ -163,7 +165,7 @@ class Emitter:
         """The pass that a reduce or an r-level store belongs to. A store waits for the last pass, since a value that a later pass
         computes anew may read the same memory."""
         if self.nest.body[i].name == "reduce":
-            return self.phase[self.nest.body[i].args[0]]
+            return self.phase[i] - 1
         return max(self.phase[j] - (op.name == "reduce") for j, op in enumerate(self.nest.body) if self.is_sink(j))
 
     def one_pass(self, k: int, last: bool, several: bool) -> list[str]:
@@ -193,7 +195,8 @@ class Emitter:
             if i in needed:
                 continue
             needed.add(i)
-            stack += [j for j in operands(self.nest.body[i]) if self.level[j] == "r"]
+            if i not in self.online.values():
+                stack += [j for j in operands(self.nest.body[i]) if self.level[j] == "r"]
         return needed
 
     def op(self, i: int, op: Op) -> list[str]:
@@ -224,6 +227,9 @@ class Emitter:
             literals = infix and any(self.nest.body[a].name != "constant" for a in op.args)
             text = template.format(*(self.argument(a, literals) for a in op.args), bits=scalars.BITS.get(dtype, 0))
         return [f"{self.name(i)} = {text}", *self.note_indirect(i)]
+
+    def exponential(self, dtype: torch.dtype) -> str:
+        return scalars.row("exp", dtype, self.fast)[0]
 
     def divides_row(self, i: int, op: Op) -> bool:
         """True where every point of a row is divided by the row's own number."""
@@ -277,6 +283,7 @@ class Emitter:
             dims = dims | self.shapes[access.mask]
             pointer = f"tl.broadcast_to({pointer}, {self.shape(dims)})" if self.shapes[access.mask] else pointer
         self.shapes[i] = dims
+        self.unfenced |= "r" not in dims
         memory = self.dtypes[access.buffer]
         terms = self.mask(dims, access)
         arguments = f", mask={' & '.join(terms)}" if terms else ""
@@ -304,17 +311,15 @@ class Emitter:
             text = d.name if text == "0" else f"{text} + {d.name}"
         terms = self.mask(tile, access)
         lines = []
-        if "r" in self.dims and "r" not in tile and self.is_loaded(access.buffer):
-            lines.append("tl.debug_barrier()  # other threads have read what this overwrites")
+        if "r" in self.dims and "r" not in tile and self.unfenced:  # several threads hold each row's values, and one stores
+            self.unfenced = False
+            lines.append("tl.debug_barrier()  # until every thread has read what a store may overwrite")
         mask = f", mask={' & '.join(terms)}" if terms else ""
         value = self.argument(op.args[0])
         return [*lines, f"tl.store({self.address(access.buffer, text)}, {value}{mask})"]
 
     def address(self, buffer: str, index: str) -> str:
         return f"{self.pointers[buffer]} + {index if index.isidentifier() else f'({index})'}"
-
-    def is_loaded(self, buffer: str) -> bool:
-        return any(a.buffer == buffer for a in self.nest.loads())
 
     # reductions
 
@@ -333,7 +338,7 @@ class Emitter:
         if not self.shapes[op.args[0]] or self.shapes[op.args[0]] | single != frozenset(self.dims):
             text = f"tl.broadcast_to({text}, {self.shape(frozenset(self.dims))})"
         if "r" in self.tiling.masked:
-            text = f"tl.where(rmask, {text}, {identity(str(op.attr), target)})"
+            text = f"tl.where(rmask, {text}, {reductions.identity(str(op.attr), target)})"
         return text, target
 
     def reduce(self, i: int, op: Op) -> list[str]:
@@ -347,7 +352,7 @@ class Emitter:
         if op.attr in ("argmax", "argmin"):
             lines += self.finish_arg(i, op, text, self.position())
         else:
-            lines.append(f"{self.name(i)} = {finish(str(op.attr), text, dtype)}")
+            lines.append(f"{self.name(i)} = {reductions.finish(str(op.attr), text, dtype)}")
         return lines + self.note_indirect(i)
 
     def position(self) -> str:
@@ -366,11 +371,17 @@ class Emitter:
     def accumulate(self, i: int, op: Op) -> tuple[list[str], list[str], list[str]]:
         """Lines before the loop, in it, and after it."""
         self.shapes[i] = frozenset(("x",))
+        if i in self.online.values():  # made with its maximum
+            return [], [], self.note_indirect(i)
         kind = str(op.attr)
         text, dtype = self.operand(i, op)
+        if i in self.online:
+            part = self.fresh(f"{self.name(i)}_part")
+            before, inside, after = reductions.online(self.name(i), self.name(self.online[i]), part, self.shape(frozenset(self.dims)), dtype, self.exponential(dtype))
+            return before, [f"{part} = {text}", *inside], after + self.note_indirect(i)
         partial = self.fresh(f"{self.name(i)}_partial")
         tile = self.shape(frozenset(self.dims))
-        before = [f"{partial} = tl.full({tile}, {identity(kind, dtype)}, {scalars.value(dtype)})"]
+        before = [f"{partial} = tl.full({tile}, {reductions.identity(kind, dtype)}, {scalars.value(dtype)})"]
         if kind in ("argmax", "argmin"):
             places = self.fresh(f"{self.name(i)}_at")
             width = "tl.int64" if self.tiling.wide else "tl.int32"
@@ -378,8 +389,8 @@ class Emitter:
             inside = [f"{partial}, {places} = arg_{kind[3:]}({partial}, {places}, {text}, {self.position()})"]
             after = self.finish_arg(i, op, partial, places)
         else:
-            inside = [f"{partial} = {step(kind, partial, text, dtype)}"]
-            after = [f"{self.name(i)} = {finish(kind, partial, dtype)}"]
+            inside = [f"{partial} = {reductions.step(kind, partial, text, dtype)}"]
+            after = [f"{self.name(i)} = {reductions.finish(kind, partial, dtype)}"]
         return before, inside, after + self.note_indirect(i)
 
 
@@ -406,44 +417,6 @@ def rounds_to_16_bits(nest: Nest, dtypes: dict[str, torch.dtype]) -> bool:
 
     found = floats("store") or ([] if any(op.name == "store" and level[i] == full for i, op in enumerate(nest.body)) else floats("load"))
     return bool(found) and all(d.itemsize == 2 for d in found)
-
-
-def identity(kind: str, dtype: torch.dtype) -> str:
-    """The literal that changes nothing under reduction `kind`."""
-    if kind in ("sum", "any"):
-        return scalars.literal(0, dtype)
-    if kind in ("prod", "all"):
-        return scalars.literal(1, dtype)
-    low = kind in ("max", "argmax")
-    if dtype.is_floating_point:
-        return scalars.literal(float("-inf") if low else float("inf"), dtype)
-    if dtype == torch.bool:
-        return str(not low)
-    limits = torch.iinfo(dtype)
-    return str(limits.min if low else limits.max)
-
-
-def step(kind: str, partial: str, text: str, dtype: torch.dtype) -> str:
-    """An accumulator with one more tile."""
-    signs = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
-    if dtype == torch.bool:
-        signs |= {"max": "|", "min": "&"}
-    if kind in signs:
-        return f"{partial} {signs[kind]} {text}"
-    return f"nan_{kind}({partial}, {text})" if dtype.is_floating_point else f"tl.{kind}imum({partial}, {text})"
-
-
-def finish(kind: str, text: str, dtype: torch.dtype) -> str:
-    """The reduction of a tile along r, in shape [XBLOCK, 1]."""
-    if kind in ("any", "all") or dtype == torch.bool:
-        return f"tl.{'max' if kind in ('any', 'max') else 'min'}({text}.to(tl.int32), 1)[:, None] != 0"
-    if kind == "sum":
-        return f"tl.sum({text}, 1)[:, None]"
-    if kind == "prod":
-        return f"tl.reduce({text}, 1, product)[:, None]"
-    if dtype.is_floating_point:
-        return f"tl.reduce({text}, 1, nan_{kind})[:, None]"
-    return f"tl.{kind}({text}, 1)[:, None]" + (f".to({scalars.value(dtype)})" if scalars.BITS[dtype] < 32 else "")
 
 
 def operands(op: Op) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -162,7 +162,7 @@ def smallest(kernel: Kernel) -> int:
 
 def reuse(nest: Nest) -> tuple[int, int]:
     """Passes over r that the nest needs, and how many 4-byte words per r point live across them (at least one)."""
-    phases = op_phases(nest)
+    phases = op_phases(nest, {})
     level = levels(nest)
     last = {}
     for i, op in enumerate(nest.body):
@@ -172,17 +172,18 @@ def reuse(nest: Nest) -> tuple[int, int]:
     return max((p for i, p in enumerate(phases) if level[i] == "r"), default=0) + 1, max(crossing, 1) + 1
 
 
-def op_phases(nest: Nest) -> tuple[int, ...]:
-    """For each op, how many passes over r must have ended before it can be computed."""
+def op_phases(nest: Nest, online: Mapping[int, int]) -> tuple[int, ...]:
+    """For each op, how many passes over r must have ended before it can be computed. online: reduces that end with an earlier one."""
+    partner = {total: top for top, total in online.items()}
     phases: list[int] = []
-    for op in nest.body:
+    for i, op in enumerate(nest.body):
         needed = [phases[a] for a in op.args]
         index = op.attr.index if isinstance(op.attr, Access) else op.attr if isinstance(op.attr, Index) else None
         if index is not None:
             needed += [phases[int(v.name[1:])] for v in index.variables() if v.name.startswith("%")]
         if isinstance(op.attr, Access) and op.attr.mask is not None:
             needed.append(phases[op.attr.mask])
-        phases.append(max(needed, default=0) + (op.name == "reduce"))
+        phases.append(phases[partner[i]] if i in partner else max(needed, default=0) + (op.name == "reduce"))
     return tuple(phases)
 
 
