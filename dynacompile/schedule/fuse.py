@@ -236,7 +236,7 @@ class Fuser:
         for unit, values in ((a, to_a), (b, to_b)):
             members += [(p, remap(n, values, axes)) for p, n in unit.members]
         members.sort(key=lambda m: m[0])
-        merged = Unit(self.next_id, min(a.first, b.first), max(a.last, b.last), None, members, axes, a.reads | b.reads, a.writes | b.writes)
+        merged = Unit(self.next_id, min(a.first, b.first), max(a.last, b.last), None, members, axes, a.reads | (b.reads - a.writes), a.writes | b.writes)
         self.next_id += 1
         replace_pair(self.units, a, b, merged)
         self.loops[merged.id] = self.summarize(merged)

@@ -6,20 +6,21 @@ broadcasts), when each element is needed as often as reading it would cost, or w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from dynacompile.ir.body import Body, without_dead
-from dynacompile.ir.index import Index, Var
-from dynacompile.ir.loops import Access, Axis, Buffer, Extern, LoopProgram, Nest, Origin, root
+from dynacompile.ir.index import Index, Var, atom
+from dynacompile.ir.loops import Access, Axis, Buffer, Extern, LoopProgram, Nest, Op, Origin, root
 from dynacompile.ops.scalars import SCALARS
 from dynacompile.schedule.domain import digits_of
 
 SLOW = frozenset(("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh", "sigmoid", "erf", "pow", "atan2", "truediv", "sqrt", "rsqrt", "floordiv", "mod", "fmod"))
 CHEAP = 24  # cost of ops that may be done again instead of reading a result
 CHEAP_OFTEN = 8  # the same where each result is needed many times
+CHEAP_MASKED = 64  # the same for a part of a larger result
 BROADCAST = 4  # "many times"; a producer reads at most 5/4 of the bytes that it writes
 MAX_BODY = 200
 
@@ -166,9 +167,12 @@ def with_producers(nest: Nest, chosen: dict[str, Producer]) -> Nest:
         if producer is None or len(body.ops) + len(producer.nest.body) > MAX_BODY:
             return None
         often = points > BROADCAST * producer.points
-        if not (producer.again and (not often or producer.cost <= CHEAP_OFTEN)) and not (reorders(access.index, producer, nest, points)):
+        if producer.again:
+            if often and producer.cost > CHEAP_OFTEN:
+                return None
+        elif not (reorders(access.index, producer, nest, points) or (access.mask is not None and not often and producer.cost <= CHEAP_MASKED)):
             return None
-        point = locate(access.index, producer)
+        point = locate(access.index, producer, ranges_where(body.ops, access.mask))
         if point is None:
             return None
         value: list[int] = []
@@ -183,8 +187,45 @@ def with_producers(nest: Nest, chosen: dict[str, Producer]) -> Nest:
     return replace(nest, body=without_dead(body.ops), origins=tuple(origins))
 
 
-def locate(index: Index, producer: Producer) -> dict[Var, Index | int] | None:
-    """Which point of the producer stored the element at `index`; None where that needs divisions that don't fold."""
+def ranges_where(ops: Sequence[Op], mask: int | None) -> dict[Var, tuple[int, int]]:
+    """The least and greatest value of loop variables where a mask is true: what its comparisons of variables with numbers say."""
+    found: dict[Var, tuple[int, int]] = {}
+    waiting = [] if mask is None else [mask]
+    while waiting:
+        op = ops[waiting.pop()]
+        if op.name == "and":
+            waiting += op.args
+        elif op.name in ("lt", "le"):
+            left, right = ops[op.args[0]], ops[op.args[1]]
+            index, number = (left, right) if left.name == "index" else (right, left)
+            if index.name != "index" or number.name != "constant" or len(index.attr.terms) != 1:  # type: ignore[union-attr]
+                continue
+            ((monomial, coefficient),) = index.attr.terms  # type: ignore[union-attr]
+            if len(monomial) != 1 or type(monomial[0]) is not Var or coefficient != 1 or monomial[0].size is None:
+                continue
+            variable = monomial[0]
+            low, high = found.get(variable, (0, variable.size - 1))
+            bound = number.attr - index.attr.constant  # type: ignore[union-attr,operator]
+            strict = op.name == "lt"
+            if index is left:
+                high = min(high, bound - strict)
+            else:
+                low = max(low, bound + strict)
+            if low <= high:
+                found[variable] = (low, high)
+    return found
+
+
+def locate(index: Index, producer: Producer, ranges: Mapping[Var, tuple[int, int]]) -> dict[Var, Index | int] | None:
+    """Which point of the producer stored the element at `index`; None where that needs divisions that don't fold.
+
+    ranges: what else is known of loop variables, so that more divisions fold.
+    """
+    if ranges:
+        narrow = {v: Var(v.name + "'", high - low + 1) for v, (low, high) in ranges.items()}
+        inner = locate(index.subs({v: atom(n) + ranges[v][0] for v, n in narrow.items()}), producer, {})
+        back = {n: atom(v) - ranges[v][0] for v, n in narrow.items()}
+        return None if inner is None else {v: i.subs(back) if isinstance(i, Index) else i for v, i in inner.items()}
     point: dict[Var, Index | int] = {}
     rest = index - producer.offset
     for position, (stride, axis) in enumerate(producer.digits):

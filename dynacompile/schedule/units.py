@@ -9,7 +9,7 @@ from dynacompile.ir.loops import Axis, Buffer, Extern, LoopProgram, Nest, root
 
 @dataclass
 class Unit:
-    """An extern call, or nests that run as one kernel. positions are places in the program's order."""
+    """An extern call, or nests that run as one kernel. first, last: places in the program's order. reads: what comes from outside."""
 
     id: int
     first: int
@@ -99,10 +99,13 @@ def replace_pair(units: Units, a: Unit, b: Unit, merged: Unit) -> None:
     for i in merged.after:
         units.by_id[i].before -= {a.id, b.id}
         units.by_id[i].before.add(merged.id)
-    for users, names in ((units.readers, merged.reads), (units.writers, merged.writes)):
-        for name in names:
-            users[name] -= {a.id, b.id}
-            users[name].add(merged.id)
+    for name in a.reads | b.reads:
+        units.readers[name] -= {a.id, b.id}
+    for name in merged.reads:
+        units.readers[name].add(merged.id)
+    for name in merged.writes:
+        units.writers[name] -= {a.id, b.id}
+        units.writers[name].add(merged.id)
     merged.reach = a.reach | b.reach
     stack = list(merged.before)
     while stack:

@@ -1,0 +1,194 @@
+"""How many kernels known programs become, and that the schedule computes what eager does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from dynacompile.ir.schedule import Schedule
+from tests.lower.tracing import UNFUSED, compare, stages, trace
+
+M = torch.manual_seed(0)
+
+
+def counts(function: Callable, *args: torch.Tensor, **tolerances: float) -> Schedule:
+    return compare(trace(function, args), args, **tolerances)
+
+
+def launches(function: Callable, *args: torch.Tensor, **tolerances: float) -> int:
+    return counts(function, *args, **tolerances).facts()["launches"]
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(11):
+        x = torch.tanh(x * 1.5) + 0.25
+    return x
+
+
+def grads(function: Callable, *args: torch.Tensor) -> Callable:
+    """A function of (grad, *args) that gives the output's gradients only."""
+
+    def run(grad: torch.Tensor, *given: torch.Tensor) -> tuple:
+        leaves = [g.detach().requires_grad_() for g in given]
+        return torch.autograd.grad(function(*leaves), leaves, grad)
+
+    return run
+
+
+def test_pointwise_chain_is_one_kernel() -> None:
+    assert launches(chain, torch.randn(16, 32)) == 1
+
+
+def test_pointwise_of_broadcast_and_permuted_operands() -> None:
+    assert launches(lambda x, b, y: (x + b).relu() * y.t(), torch.randn(8, 6), torch.randn(6), torch.randn(6, 8)) == 1
+
+
+def test_two_shapes_of_one_memory_meet() -> None:
+    assert launches(lambda x: (x.exp().view(4, 6) + 1, x.exp().sin()), torch.randn(24)) == 1
+
+
+def test_permuted_copy_joins_its_producer() -> None:
+    assert launches(lambda x: (x * 2).transpose(1, 2).contiguous() + 1, torch.randn(3, 4, 5)) == 1
+
+
+@pytest.mark.parametrize("dim", [-1, 1, 0])
+def test_softmax_is_one_kernel(dim: int) -> None:
+    assert launches(lambda x: F.softmax(x, dim), torch.randn(6, 7, 8)) == 1
+
+
+def test_softmax_backward_is_one_kernel() -> None:
+    assert launches(lambda g, y: torch.ops.aten._softmax_backward_data(g, y, -1, torch.float32), torch.randn(6, 8), torch.randn(6, 8)) == 1
+
+
+def test_layer_norm_is_one_kernel() -> None:
+    assert launches(lambda x, w, b: F.layer_norm(x, (16,), w, b), torch.randn(6, 4, 16), torch.randn(16), torch.randn(16)) == 1
+
+
+def test_layer_norm_backward_is_rows_and_columns() -> None:
+    """With the statistics saved, one kernel over rows, and one for the weight's and the bias's gradient."""
+    def backward(g, x, mean, rstd, w, b):
+        return torch.ops.aten.native_layer_norm_backward(g, x, [16], mean, rstd, w, b, [True, True, True])
+
+    assert launches(backward, torch.randn(6, 16), torch.randn(6, 16), torch.randn(6, 1), torch.rand(6, 1), torch.randn(16), torch.randn(16)) == 2
+
+
+def test_residual_layer_norm_is_one_kernel() -> None:
+    assert launches(lambda x, y, w, b: ((s := x + y), F.layer_norm(s, (16,), w, b)), torch.randn(6, 16), torch.randn(6, 16), torch.randn(16), torch.randn(16)) == 1
+
+
+def test_gelu_mlp() -> None:
+    """Two matmuls, and one kernel between them."""
+    facts = counts(lambda x, w, b, v, c: F.linear(F.gelu(F.linear(x, w, b)), v, c), torch.randn(6, 8), torch.randn(32, 8), torch.randn(32), torch.randn(8, 32), torch.randn(8)).facts()
+    assert (facts["launches"], facts["externs"]) == (1, 2)
+
+
+def test_reductions_of_the_same_rows_are_one_kernel() -> None:
+    assert launches(lambda x: (x.sum(-1), x.amax(-1), (x * x).mean(-1)), torch.randn(6, 32)) == 1
+
+
+def test_row_and_column_sums_are_two_kernels() -> None:
+    assert launches(lambda x: (x.sum(0), x.sum(1)), torch.randn(16, 16)) == 2
+
+
+def test_argmax_order_is_kept() -> None:
+    x = torch.randint(0, 3, (5, 4, 6)).float()
+    counts(lambda x: (x.permute(2, 0, 1).reshape(6, 20).argmax(1), x.sum((0, 1)), x.argmax()), x)
+
+
+def test_batch_norm_updates_running_statistics() -> None:
+    def step(x, w, b, mean, var):
+        return F.batch_norm(x, mean, var, w, b, training=True)
+
+    plan = counts(step, torch.randn(4, 3, 5, 5), torch.randn(3), torch.randn(3), torch.zeros(3), torch.ones(3))
+    assert plan.facts()["externs"] in (0, 1)
+
+
+def test_mutation_keeps_the_order_of_reads() -> None:
+    def step(x, y):
+        old = x.flip(0)
+        x.copy_(x * 2 + y)
+        return old + 1, x + 1
+
+    def functional(x, y):
+        new = x * 2 + y
+        out = x.flip(0) + 1, new + 1
+        torch.ops.aten.copy_.default(x, new)
+        return out
+
+    counts(functional, torch.randn(6, 4), torch.randn(6, 4))
+
+
+def test_shifted_self_copy_is_not_fused_over() -> None:
+    def functional(x):
+        new = x.flip(0) * 2
+        torch.ops.aten.copy_.default(x, new)
+        return new + 1
+
+    counts(functional, torch.randn(8, 4))
+
+
+def test_cat_of_parts() -> None:
+    assert launches(lambda x, y: torch.cat([x * 2, y.sin()], 1) + 1, torch.randn(4, 3), torch.randn(4, 5)) == 1
+
+
+def test_split_and_rotate() -> None:
+    def rope(x, c, s):
+        a, b = x.chunk(2, -1)
+        return x * c + torch.cat([-b, a], -1) * s
+
+    assert launches(rope, torch.randn(2, 6, 8), torch.randn(6, 8), torch.randn(6, 8)) == 1
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, d = x.shape
+        q, k, v = (p.view(b, t, self.heads, -1).transpose(1, 2) for p in self.qkv(self.before(x)).split(d, -1))
+        scores = (q @ k.transpose(-2, -1)) * 0.25
+        scores = scores.masked_fill(torch.ones(t, t, dtype=torch.bool).tril().logical_not(), -torch.inf)
+        x = x + self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, d))
+        return x + self.down(F.gelu(self.up(self.after(x))))
+
+
+def blocks(count: int) -> tuple[Callable, list[torch.Tensor]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[Block(16, 2) for _ in range(count)])
+    names = [n for n, _ in model.named_parameters()]
+
+    def run(x: torch.Tensor, *parameters: torch.Tensor) -> tuple:
+        y = torch.func.functional_call(model, dict(zip(names, parameters)), (x,))
+        return (y, *torch.autograd.grad(y.square().mean(), parameters))
+
+    return run, [torch.randn(2, 6, 16), *model.parameters()]
+
+
+def test_equal_blocks_share_their_kernels() -> None:
+    """Blocks in the middle add launches, but no kernels."""
+    few, many = (stages(trace(*blocks(n)))[1].facts() for n in (3, 6))
+    assert many["kernels"] == few["kernels"]
+    assert many["launches"] > few["launches"]
+
+
+def test_transformer_blocks_compute_what_eager_does() -> None:
+    run, args = blocks(2)
+    graph = trace(run, args)
+    fused = compare(graph, args, rtol=1e-4, atol=1e-5).facts()
+    alone = compare(graph, args, UNFUSED, rtol=1e-4, atol=1e-5).facts()
+    assert fused["launches"] * 3 < alone["launches"]
+    assert fused["bytes"] * 2 < alone["bytes"]
+
+
+def test_same_input_same_schedule() -> None:
+    run, args = blocks(2)
+    first, second = (stages(trace(run, args))[1] for _ in range(2))
+    assert first.text() == second.text()
