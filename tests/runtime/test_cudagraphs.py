@@ -168,14 +168,14 @@ def test_a_second_thread_runs_plainly(module, env):
     run, device = recorder(module, env[0])
     w = torch.nn.Parameter(torch.ones(2, 3))
     for _ in range(WARM_UP + 1):
-        run(w, w)
+        run(torch.ones(2, 3), w)
     entered, go = threading.Event(), threading.Event()
     replay = run.replay
     run.replay = lambda: (entered.set(), go.wait(10), replay())
     results = []
     thread = threading.Thread(target=lambda: results.append(run(torch.full((2, 3), 3.0), w)))
     thread.start()
-    entered.wait(10)
+    assert entered.wait(10)
     plain = run(torch.full((2, 3), 4.0), w)
     go.set()
     thread.join()
