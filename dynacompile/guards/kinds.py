@@ -39,6 +39,8 @@ def text(guard: Guard) -> str:
 
 def shown(value: Any) -> str:
     """A value in an explanation: short, and without running code of the user."""
+    if isinstance(value, Enum):
+        return f"{type(value).__qualname__}.{value._name_}"
     if isinstance(value, (torch.Tensor, torch.nn.Module)) or type(value).__module__ not in ("builtins", "torch"):
         return type(value).__name__
     if isinstance(value, type):

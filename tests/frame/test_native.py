@@ -1,0 +1,86 @@
+"""Building and loading: the cache, the errors, the self-test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from dynacompile import native, selftest
+from dynacompile.errors import BuildError
+
+
+def test_the_core_is_built_once_and_found_again():
+    path = native.library()
+    assert path.exists() and native.library() == path
+    assert native.core() is native.core()
+    assert native.usable() == (True, "")
+
+
+def test_the_key_follows_the_flags_and_the_compiler(monkeypatch):
+    before = native.shared_key()
+    monkeypatch.setenv("CXXFLAGS", "-DSOMETHING")
+    assert native.shared_key() != before
+    monkeypatch.delenv("CXXFLAGS")
+    assert native.shared_key() == before
+
+
+def test_a_missing_compiler_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("DYNACOMPILE_NATIVE_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BuildError, match=r"CXX='no-such-compiler' is not on PATH: install it, or unset CXX"):
+        native.library()
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match=r"no C\+\+ compiler found .*apt install g\+\+"):
+        native.library()
+
+
+def test_a_core_that_is_built_needs_no_compiler(monkeypatch):
+    path = native.library()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert native.library().name.startswith(path.name.rsplit("-", 1)[0])
+
+
+def test_a_broken_compiler_is_named(monkeypatch, tmp_path):
+    broken = tmp_path / "broken-g++"
+    broken.write_text("#!/bin/sh\necho 'fatal error: out of ideas' >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    monkeypatch.setenv("DYNACOMPILE_NATIVE_DIR", str(tmp_path / "native"))
+    with pytest.raises(BuildError, match=r"broken-g\+\+ could not compile .*\(exit status 3\):\n  fatal error: out of ideas\n.*set CXX"):
+        native.library()
+    assert not list((tmp_path / "native").glob("*.so")) and not list((tmp_path / "native").glob("*.o"))
+
+
+def test_a_file_that_is_no_library_is_an_error(tmp_path):
+    path = tmp_path / "dynacompile_native-x.so"
+    path.write_bytes(b"not a library")
+    with pytest.raises(BuildError, match="Delete it"):
+        native.load(path)
+
+
+def test_importing_builds_and_loads_nothing(tmp_path):
+    program = f"import sys, dynacompile.native; assert {native.NAME!r} not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "DYNACOMPILE_NATIVE_DIR": str(tmp_path), "PATH": ""})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_self_test_names_what_fails():
+    core = native.core()
+    assert selftest.failure(core) == ""
+    assert selftest.tags_are_visible(core)
+
+    class Blind(SimpleNamespace):
+        def __getattr__(self, name):
+            return getattr(core, name)
+
+    never = Blind(Region=lambda function, on_miss, state: function)
+    assert selftest.failure(never).startswith("the native core's self-test 'swap' failed: expected 30 twice, got [3, 3]")
+    blind = Blind(dict_tag=lambda thing: 1)
+    assert not selftest.tags_are_visible(blind)
+    wrong = Blind(GuardProgram=lambda *lists: SimpleNamespace(check=lambda *roots: True) if lists[0] else core.GuardProgram(*lists))
+    assert "tensor_reading" in selftest.failure(wrong)

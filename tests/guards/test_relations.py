@@ -1,0 +1,57 @@
+"""DUPLICATE_INPUT and NOT_ALIASED."""
+
+from __future__ import annotations
+
+import random
+
+from dynacompile.guards.evaluate import FrameValues
+from dynacompile.guards.program import compile_guards, failures
+from dynacompile.ir.captured import Guard
+from dynacompile.ir.source import Attr, Item, Local
+
+A, B, C = (Local(name, i) for i, name in enumerate("abc"))
+
+
+def answers(guards, *slots):
+    held = compile_guards(guards).check(slots, None, {}, {})
+    texts = [f.text for f in failures(guards, FrameValues(slots))]
+    assert held is not bool(texts)
+    return texts
+
+
+def test_duplicates():
+    one, other = [1], [1]
+    guards = [Guard("DUPLICATE_INPUT", A, Item(B, 0))]
+    assert answers(guards, one, [one]) == []
+    assert answers(guards, one, [other]) == ["a is b[0]: True -> False"]
+    assert answers(guards, one, []) == ["a is b[0]: True -> False"]
+
+
+def test_distinct():
+    one, other, third = [1], [1], [1]
+    guards = [Guard("NOT_ALIASED", None, (A, B, C))]
+    program = compile_guards(guards)
+    for slots, wanted in (((one, other, third), True), ((one, other, one), False), ((one, other, third), True), ((third, one, other), True), ((one, one, other), False)):
+        assert program.check(slots, None, {}, {}) is wanted
+    assert answers(guards, one, other, one) == ["a is c: False -> True"]
+    assert answers([Guard("NOT_ALIASED", A, (B,))], one, one) == ["a is b: False -> True"]
+
+
+def test_values_made_on_reading():
+    """A relation on a value that each reading makes anew keeps it alive until it is compared."""
+    guards = [Guard("NOT_ALIASED", None, (Attr(A, "imag"), Attr(B, "imag")))]
+    assert compile_guards(guards).check((1.5 + 2.5j, 2.5 + 3.5j), None, {}, {})
+
+
+def test_many():
+    things = [[i] for i in range(200)]
+    sources = tuple(Item(A, i) for i in range(200))
+    program = compile_guards([Guard("NOT_ALIASED", None, sources)])
+    chosen = random.Random(0)
+    for _ in range(20):
+        chosen.shuffle(things)
+        assert program.check((things,), None, {}, {})
+        i, j = chosen.sample(range(200), 2)
+        aliased = [*things]
+        aliased[i] = aliased[j]
+        assert not program.check((aliased,), None, {}, {})

@@ -1,0 +1,100 @@
+"""GLOBAL_STATE: each part of it is seen by the machine and named by its twin."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dynacompile.guards.program import compile_guards, failures
+from dynacompile.ir.captured import Guard
+from dynacompile.ir.guard_facts import global_state
+
+
+@contextmanager
+def default_dtype():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def default_device():
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(None)
+
+
+@contextmanager
+def module_hook():
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *a: None)
+    yield
+    handle.remove()
+
+
+@contextmanager
+def functorch():
+    def body(x):
+        body.answer = PROGRAM.check((), None, {}, {})
+        return x
+
+    PROGRAM = compile_guards([Guard("GLOBAL_STATE", None, global_state())])
+    torch.func.vmap(body)(torch.zeros(2))
+    assert body.answer is False
+    yield
+
+
+CHANGES = {
+    "grad mode": torch.no_grad,
+    "inference mode": torch.inference_mode,
+    "autocast on cpu": lambda: torch.autocast("cpu", torch.bfloat16),
+    "default dtype": default_dtype,
+    "deterministic algorithms": deterministic,
+    "torch function modes": default_device,
+    "dispatch modes": TorchDispatchMode,
+    "torch function": torch._C.DisableTorchFunctionSubclass,
+    "hooks for all modules": module_hook,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_are_seen(change):
+    guards = [Guard("GLOBAL_STATE", None, global_state())]
+    program = compile_guards(guards)
+    assert program.check((), None, {}, {}) and not failures(guards, {})
+    with CHANGES[change]():
+        assert not program.check((), None, {}, {})
+        assert change in [f.subject for f in failures(guards, {})]
+        inside = [Guard("GLOBAL_STATE", None, global_state())]
+        assert compile_guards(inside).check((), None, {}, {})
+    assert program.check((), None, {}, {}) and not failures(guards, {})
+
+
+def test_autocast_dtype_and_mode_identity():
+    class Mode(TorchFunctionMode):
+        pass
+
+    with torch.autocast("cpu", torch.bfloat16):
+        program = compile_guards([Guard("GLOBAL_STATE", None, global_state())])
+    with torch.autocast("cpu", torch.float16):
+        assert not program.check((), None, {}, {})
+    with Mode():
+        program = compile_guards([Guard("GLOBAL_STATE", None, global_state())])
+        assert program.check((), None, {}, {})
+    with Mode():
+        assert not program.check((), None, {}, {})
+
+
+def test_functorch_levels_are_seen():
+    with functorch():
+        pass
