@@ -18,7 +18,6 @@ from dynacompile.lower.movement import lower_cat, lower_flip, lower_pad, lower_r
 from dynacompile.lower.pointwise import lower_copy_into, lower_create, lower_pointwise
 from dynacompile.lower.prune import prune
 from dynacompile.lower.reduction import lower_extremum, lower_reduction, lower_variance
-from dynacompile.lower.split import split_reductions
 from dynacompile.lower.views import lower_view
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.table import TABLE, Row
@@ -72,7 +71,7 @@ def lower(graph: torch.fx.GraphModule, env: Env) -> LoopProgram:
             case _:
                 raise Unsupported("graph-node", f"a {node.op} node ({node.target}) in a graph of ATen ops")
     program = LoopProgram(tuple(inputs), outputs, low.buffers, tuple(low.steps), low.constants)
-    program = split_reductions(prune(program))
+    program = prune(program)
     if env.config.verify:
         program.verify()
     return program

@@ -15,6 +15,7 @@ from dynacompile.schedule.fuse import fuse
 from dynacompile.schedule.inline import inline
 from dynacompile.schedule.memory import buffers_of, plan
 from dynacompile.schedule.order import order
+from dynacompile.schedule.split import split_reductions
 from dynacompile.schedule.units import Unit, Units, make_units
 
 __all__ = ["schedule"]
@@ -25,6 +26,8 @@ def schedule(program: LoopProgram, env: Env) -> Schedule:
     if env.config.fuse:
         program = inline(program)
     program = replace(program, steps=tuple(normalize(s) if isinstance(s, Nest) else s for s in program.steps))
+    if env.config.fuse:
+        program = split_reductions(program)
     units = make_units(program)
     if env.config.fuse:
         fuse(units, env)

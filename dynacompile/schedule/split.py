@@ -1,0 +1,166 @@
+"""Reductions with too few results to fill the device run as two nests: results of chunks, then the results of those."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from dynacompile.ir.body import Body, without_dead
+from dynacompile.ir.index import Index, Var, atom, constant
+from dynacompile.ir.loops import Access, Axis, Buffer, Extern, LoopProgram, Nest, Op
+from dynacompile.schedule.domain import merge_axes, row_major
+
+SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a kind of device wants: `programs` run at once; a chunk has at least `row` adjacent or `column` distant elements;
+    `lanes` adjacent results share a program of a column reduction. Reductions of fewer than `least` elements in all stay whole."""
+
+    programs: int
+    row: int
+    column: int
+    lanes: int
+    least: int
+
+
+DEVICES = {"cuda": Device(512, 1024, 32, 32, 1 << 14), "cpu": Device(32, 1 << 12, 1 << 10, 64, 1 << 17)}
+
+
+def split_reductions(program: LoopProgram) -> LoopProgram:
+    """The program with each starved reduction in two; their partial results are new temps."""
+    buffers = dict(program.buffers)
+    steps: list[Nest | Extern] = []
+    for step in program.steps:
+        count = chunks(step, buffers) if isinstance(step, Nest) and step.r_axes else 1
+        if count > 1:
+            assert isinstance(step, Nest)
+            steps += split(step, count, buffers)
+        else:
+            steps.append(step)
+    return replace(program, steps=tuple(steps), buffers=buffers) if len(steps) > len(program.steps) else program
+
+
+def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
+    """How many chunks the r axes should be cut into; 1: none."""
+    reduces = [op for op in nest.body if op.name == "reduce"]
+    if len(reduces) != 1 or reduces[0].attr not in SPLITTABLE or len(nest.stores()) != 1:
+        return 1
+    device = DEVICES.get(buffers[nest.stores()[0].buffer].device.type)
+    x, r = math.prod(a.size for a in nest.x_axes), math.prod(a.size for a in nest.r_axes)
+    if device is None or x * r < device.least:
+        return 1
+    row = any(a.index.stride(nest.r_axes[-1].var) == 1 for a in nest.loads())
+    programs = x if row else -(-x // device.lanes)
+    wanted = device.programs // programs
+    return min(wanted, r // (device.row if row else device.column)) if wanted >= 4 else 1
+
+
+def split(nest: Nest, count: int, buffers: dict[str, Buffer]) -> tuple[Nest, Nest]:
+    """Cuts the outermost r axes into about `count` chunks; adds the buffer of partial results."""
+    outer, inner, values, mask = cut(nest.r_axes, count)
+    total = math.prod(a.size for a in outer)
+    x = math.prod(a.size for a in nest.x_axes)
+    at = next(i for i, op in enumerate(nest.body) if op.name == "reduce")
+    reduce, target = nest.body[at], buffers[nest.stores()[0].buffer]
+    name = f"{nest.name}_partial"
+    while name in buffers:
+        name += "_"
+    buffers[name] = Buffer(name, reduce.dtype, target.device, (total, x), (x, 1), "temp")
+    result = linear(nest.x_axes)
+
+    body = Body()
+    guard = None
+    if mask is not None:
+        guard = body.emit("lt", (body.emit("index", (), torch.int64, mask[0]), body.emit("constant", (), torch.int64, mask[1])), torch.bool)
+    ids = body.splice(nest.body[:at], values, guard)
+    value = ids[reduce.args[0]]
+    if guard is not None:
+        value = body.emit("where", (guard, value, body.emit("constant", (), reduce.dtype, identity(str(reduce.attr), reduce.dtype))), reduce.dtype)
+    body.store(body.emit("reduce", (value,), reduce.dtype, reduce.attr), name, linear(outer) * x + result)
+    first = Nest(name, (*outer, *nest.x_axes, *inner), without_dead(body.ops), nest.origins)
+
+    chunk = Axis(Var("r0", total), "r")
+    rest = Body()
+    second = Nest(nest.name, (*nest.x_axes, chunk), without_dead(finish(rest, nest, at, name, atom(chunk.var) * x + result)), nest.origins)
+    return merge_axes(first), merge_axes(second)
+
+
+def finish(body: Body, nest: Nest, at: int, partial: str, index: Index) -> list[Op]:
+    """The body of the nest with what it reduces replaced by loads of partial results."""
+    reduce = nest.body[at]
+    loaded = body.emit("load", (), reduce.dtype, Access(partial, index))
+    swapped = body.emit("reduce", (loaded,), reduce.dtype, reduce.attr)
+    ids: list[int] = []
+    for i, op in enumerate(nest.body):
+        if i == at:
+            ids.append(swapped)
+        elif isinstance(op.attr, Access):
+            access = replace(op.attr, index=renumbered(op.attr.index, ids), mask=None if op.attr.mask is None else ids[op.attr.mask])
+            if op.name == "store":
+                body.store(ids[op.args[0]], access.buffer, access.index, access.mask)
+                ids.append(-1)
+            else:
+                ids.append(body.emit("load", (), op.dtype, access))
+        else:
+            attr = renumbered(op.attr, ids) if op.name == "index" else op.attr  # type: ignore[arg-type]
+            ids.append(body.emit(op.name, tuple(ids[a] for a in op.args), op.dtype, attr))
+    return body.ops
+
+
+def renumbered(index: Index, ids: list[int]) -> Index:
+    return index.subs({v: atom(Var(f"%{ids[int(v.name[1:])]}", v.size)) for v in index.variables() if v.name[0] == "%"})
+
+
+def linear(axes: tuple[Axis, ...]) -> Index:
+    return Index([((a.var,), s) for s, a in row_major(axes)])
+
+
+def cut(axes: tuple[Axis, ...], count: int) -> tuple[tuple[Axis, ...], tuple[Axis, ...], dict[Var, Index | int], tuple[Index, int] | None]:
+    """(chunk axes, axes within a chunk, what the old r variables are, and where the last chunk is not full (index, size) with index < size required)."""
+    outer: list[Axis] = []
+    inner: list[Axis] = []
+    values: dict[Var, Index | int] = {}
+    mask = None
+    for position, axis in enumerate(axes):
+        last = position == len(axes) - 1
+        if count >= axis.size and not last:
+            whole = Axis(Var(f"c{position}", axis.size), "x")
+            outer.append(whole)
+            values[axis.var] = atom(whole.var)
+            count = -(-count // axis.size)
+        elif count > 1:
+            parts = good_divisor(axis.size, count)
+            size = -(-axis.size // parts)
+            parts = -(-axis.size // size)
+            chunk, rest = Axis(Var(f"c{position}", parts), "x"), Axis(Var(f"r{position}", size), "r")
+            outer.append(chunk)
+            inner.append(rest)
+            values[axis.var] = atom(chunk.var) * size + (atom(rest.var) if size > 1 else constant(0))
+            if parts * size != axis.size:
+                mask = values[axis.var], axis.size
+            count = 1
+        else:
+            inner.append(axis)
+    return tuple(outer), tuple(inner), values, mask  # type: ignore[return-value]
+
+
+def good_divisor(size: int, count: int) -> int:
+    """A divisor of size near count, the nearest above first; count itself where there is none."""
+    for n in (*range(count, 2 * count), *range(count - 1, count // 2, -1)):
+        if size % n == 0 and n < size:
+            return n
+    return count
+
+
+def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
+    """What a reduction of nothing gives."""
+    if kind in ("max", "min"):
+        if dtype.is_floating_point:
+            return -math.inf if kind == "max" else math.inf
+        limits = torch.iinfo(dtype)
+        return limits.min if kind == "max" else limits.max
+    return {"sum": 0, "prod": 1, "any": False, "all": True}[kind]

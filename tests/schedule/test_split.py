@@ -1,0 +1,45 @@
+"""Reductions in two steps give what they give in one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dynacompile.ir.loops import Nest
+from dynacompile.lower import lower
+from dynacompile.schedule.domain import normalize
+from dynacompile.schedule.split import chunks, split
+from tests.lower.tracing import ENV, compare, trace
+from dynacompile.codegen.reference import run_program
+from dataclasses import replace
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 16])
+@pytest.mark.parametrize("function", [
+    lambda x: x.sum(0), lambda x: x.sum(1), lambda x: x.sum(), lambda x: x.amax((0, 2)), lambda x: x.mean((0, 1)), lambda x: (x > 0).all(), lambda x: x.sum((0, 2)) * 2,
+], ids=["outer", "middle", "all", "max", "mean", "and", "two"])
+def test_two_steps(count: int, function) -> None:
+    x = torch.randn(6, 7, 10)
+    program = lower(trace(function, [x]), ENV)
+    buffers = dict(program.buffers)
+    steps = []
+    for step in program.steps:
+        step = normalize(step) if isinstance(step, Nest) else step
+        steps += split(step, count, buffers) if isinstance(step, Nest) and step.r_axes else [step]
+    cut = replace(program, steps=tuple(steps), buffers=buffers)
+    cut.verify()
+    assert len(cut.steps) > len(program.steps)
+    torch.testing.assert_close(run_program(cut, [x])[0], function(x))
+
+
+def test_only_starved_reductions_are_cut() -> None:
+    wide, narrow = torch.randn(4096, 64), torch.randn(4, 1 << 16)
+    for x, expected in ((wide, False), (narrow, True)):
+        program = lower(trace(lambda x: x.sum(1), [x]), ENV)
+        assert (chunks(normalize(program.steps[0]), dict(program.buffers)) > 1) is expected
+
+
+def test_chunks_join_their_producer() -> None:
+    """A pointwise producer goes into the first step: three nests, two kernels."""
+    x = torch.randn(2, 1 << 17)
+    assert compare(trace(lambda x: (x * 2 + 1).tanh().sum(), [x]), [x], rtol=1e-4, atol=1e-2).facts()["launches"] == 2
