@@ -12,7 +12,6 @@ from dynacompile.ops.table import TABLE
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 
-CREATORS = frozenset({"create"})
 FUSIBLE = frozenset({"pointwise", "create", "view", "cat", "pad", "slice_scatter", "select_scatter", "flip", "roll", "repeat", "triangle"})
 
 
@@ -41,7 +40,7 @@ def geometry(node: torch.fx.Node) -> Geometry | None:
     value = node.meta.get("val")
     if not isinstance(value, FakeTensor):
         return None
-    return tuple(value.shape), tuple(value.stride()), value.storage_offset(), value.dtype
+    return tuple(value.shape), tuple(value.stride()), int(value.storage_offset()), value.dtype
 
 
 def byte_size(node: torch.fx.Node) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.fx
@@ -14,7 +15,8 @@ from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm
 
-SUBSTITUTES = {torch.batch_norm: batch_norm, torch.nn.functional.batch_norm: functional_batch_norm}
+STATIC = "compile with dynamic=False"
+SUBSTITUTES: dict[object, Callable] = {torch.batch_norm: batch_norm, torch.nn.functional.batch_norm: functional_batch_norm}
 """Torch-level functions whose C++ form writes to its inputs without saying so."""
 
 
@@ -35,9 +37,9 @@ class FunctionalInput:
     """One graph input. fake: its value before the graph runs, without autograd history (an int or float: itself). leaf: what gradients are
     taken with respect to. value: what the graph is given; it is mutated where the graph mutates the input. differentiable: it wants a gradient."""
 
-    fake: object
-    leaf: object
-    value: object
+    fake: Any
+    leaf: Any
+    value: Any
     differentiable: bool = False
 
     @property
@@ -74,13 +76,13 @@ def wrap_inputs(recorder: Recorder, names: Sequence[str], fakes: Sequence[object
     inputs = []
     for name, fake in zip(names, fakes, strict=True):
         if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise Unsupported("dynamic-shape", f"input {name} is a symbolic number; only static shapes are differentiated", "compile with dynamic=False")
+            raise Unsupported("dynamic-shape", f"input {name} is a symbolic number; only static shapes are differentiated", STATIC)
         if id(fake) in seen and isinstance(fake, FakeTensor):
-            recorder.placeholder(name, fake)
+            recorder.graph.placeholder(name).meta["val"] = seen[id(fake)].fake
             inputs.append(seen[id(fake)])
             continue
         if isinstance(fake, FakeTensor) and any(not isinstance(n, int) for n in (*fake.shape, *fake.stride())):
-            raise Unsupported("dynamic-shape", f"input {name} has symbolic sizes {tuple(fake.shape)}; only static shapes are differentiated", "compile with dynamic=False")
+            raise Unsupported("dynamic-shape", f"input {name} has symbolic sizes {tuple(fake.shape)}; only static shapes are differentiated", STATIC)
         seen[id(fake)] = wrapped = wrap(recorder, name, fake)
         inputs.append(wrapped)
     return inputs
@@ -104,14 +106,14 @@ def wrap(recorder: Recorder, name: str, fake: object) -> FunctionalInput:
 
 def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder) -> tuple:
     """Runs a torch-level graph node by node; gives its flat outputs."""
-    env: dict[torch.fx.Node, object] = {}
+    env: dict[torch.fx.Node, Any] = {}
     remaining = iter(values)
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             env[node] = next(remaining)
             continue
         if node.op == "get_attr":
-            env[node] = attribute(graph, node.target)
+            env[node] = attribute(graph, str(node.target))
             continue
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
         if node.op == "output":
@@ -122,14 +124,17 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise Unsupported("data-dependent", f"{node.target} needs values that only a run gives", "", str(recorder.site or "")) from error
         except UnsupportedOperatorException as error:
-            raise Unsupported("no-fake", f"{error.func} has no fake (meta) implementation", "register one with torch.library.register_fake", str(recorder.site or "")) from error
+            hint = "register one with torch.library.register_fake"
+            raise Unsupported("no-fake", f"{error.func} has no fake (meta) implementation", hint, str(recorder.site or "")) from error
     raise AssertionError("a graph without an output")
 
 
-def run_node(node: torch.fx.Node, args: tuple, kwargs: dict) -> object:
+def run_node(node: torch.fx.Node, args: Any, kwargs: Any) -> object:
     if node.op == "call_function":
+        assert callable(node.target)
         return SUBSTITUTES.get(node.target, node.target)(*args, **kwargs)
     if node.op == "call_method":
+        assert isinstance(node.target, str)
         return getattr(args[0], node.target)(*args[1:], **kwargs)
     raise Unsupported("graph-node", f"a {node.op} node ({node.target}) in a captured graph: modules are inlined by capture")
 
@@ -144,7 +149,14 @@ def attribute(graph: torch.fx.GraphModule, path: str) -> object:
 def inner(tensor: torch.Tensor) -> FakeTensor:
     """The fake value that a functional tensor has now."""
     torch._sync(tensor)
-    return torch._from_functional_tensor(tensor)
+    value = torch._from_functional_tensor(tensor)
+    assert isinstance(value, FakeTensor)
+    return value
+
+
+def layout(tensor: torch.Tensor) -> tuple:
+    """What an in-place op on data leaves as it is."""
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
 def storage(tensor: torch.Tensor) -> int:
@@ -169,9 +181,10 @@ def mutated_inputs(inputs: Sequence[FunctionalInput], names: Sequence[str]) -> l
         if inner(entry.value) is entry.fake:
             continue
         value = entry.value
-        if value.shape != entry.fake.shape or value.stride() != entry.fake.stride() or value.dtype != entry.fake.dtype or value.storage_offset() != entry.fake.storage_offset():
+        if layout(value) != layout(entry.fake):
             raise Unsupported("input-geometry-mutated", f"the sizes, strides or storage of input {names[i]} change in place", "return a new tensor instead")
-        hidden = torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(value) or torch._functionalize_are_all_mutations_hidden_from_autograd(value)
+        hidden = torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(value)
+        hidden = hidden or torch._functionalize_are_all_mutations_hidden_from_autograd(value)
         found.append(MutatedInput(i, value, in_graph=hidden or value.is_leaf))
     refuse_overlaps(inputs, names, found)
     return found
@@ -181,4 +194,5 @@ def refuse_overlaps(inputs: Sequence[FunctionalInput], names: Sequence[str], mut
     for m in mutated:
         for j, other in enumerate(inputs):
             if other.is_tensor and other is not inputs[m.index] and storage(other.fake) == storage(inputs[m.index].fake):
-                raise Unsupported("overlapping-inputs", f"input {names[m.index]} is mutated and shares memory with input {names[j]}", "clone one of them before the call")
+                reason = f"input {names[m.index]} is mutated and shares memory with input {names[j]}"
+                raise Unsupported("overlapping-inputs", reason, "clone one of them before the call")

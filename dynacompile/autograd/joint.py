@@ -9,7 +9,8 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from dynacompile.autograd.functionalize import FunctionalInput, MutatedInput, ambient_state, functionalization, inner, interpret, mutated_inputs, wrap_inputs
+from dynacompile.autograd.facts import view_base
+from dynacompile.autograd.functionalize import FunctionalInput, ambient_state, functionalization, inner, interpret, mutated_inputs, wrap_inputs
 from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
@@ -56,13 +57,26 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         mutated = mutated_inputs(inputs, names)
         mutations = tuple(Mutation(m.index, positions.of(m.value)) for m in mutated if not m.in_graph)
         written = [m for m in mutated if m.in_graph]
-        forward = [recorder.node_of(inner(t)) for t in positions.tensors]
-        written_nodes = [recorder.node_of(inner(m.value)) for m in written]
-        tangents, grads = trace_backward(recorder, positions, inputs, written)
+        forward = owned(recorder, [recorder.node_of(inner(t)) for t in positions.tensors])
+        written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
+        tangents, grads = trace_backward(recorder, positions, inputs)
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads)))
     return JointGraph(
         recorder.graph, recorder.constants, len(fakes), rows, mutations, tuple(m.index for m in written), tuple(tangents), tuple(i for i, _ in grads)
     )
+
+
+def owned(recorder: Recorder, nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The nodes, each with memory of its own: a copy where one is an input, a constant, or shares with an earlier one."""
+    taken: set[torch.fx.Node] = set()
+    result = []
+    for node in nodes:
+        base = view_base(node)
+        if base.op in ("placeholder", "get_attr") or base in taken:
+            node = recorder.copy_of(node)
+        taken.add(view_base(node))
+        result.append(node)
+    return result
 
 
 def inputs_values(inputs: Sequence[FunctionalInput]) -> list[object]:
@@ -76,9 +90,7 @@ def fake_mode_of(fakes: Sequence[object]) -> FakeTensorMode:
     return FakeTensorMode(static_shapes=True)
 
 
-def trace_backward(
-    recorder: Recorder, positions: Positions, inputs: Sequence[FunctionalInput], written: Sequence[MutatedInput]
-) -> tuple[list[int], list[tuple[int, torch.fx.Node]]]:
+def trace_backward(recorder: Recorder, positions: Positions, inputs: Sequence[FunctionalInput]) -> tuple[list[int], list[tuple[int, torch.fx.Node]]]:
     """Positions with a tangent, and (input, node of its gradient) for each input that gets one."""
     differentiable = positions.differentiable
     if not differentiable:
@@ -100,8 +112,9 @@ def trace_backward(
     return differentiable, [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]
 
 
-def gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[object], tangents: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+def gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
     try:
         return torch.autograd.grad(outputs, leaves, tangents, allow_unused=True)
     except RuntimeError as error:  # autograd has no narrower class for an op without a formula, or a saved value that was written to
-        raise Unsupported("no-gradient", f"autograd can't differentiate the graph: {str(error).splitlines()[0]}", "call it under torch.no_grad(), or give the op a backward formula") from error
+        reason = f"autograd can't differentiate the graph: {str(error).splitlines()[0]}"
+        raise Unsupported("no-gradient", reason, "call it under torch.no_grad(), or give the op a backward formula") from error

@@ -83,7 +83,7 @@ def view_or_fresh(output: torch.Tensor, family: Sequence[torch.Tensor], position
 def base_of(family: Sequence[torch.Tensor]) -> torch.Tensor:
     """The tensor that all of a family of outputs, which share memory, can be made from as views."""
     first = next((t for t in family if t.requires_grad), family[0])
-    base = first._base if first._is_view() else first
+    base = first if first._base is None else first._base
     for member in family:
         if member.requires_grad and member is not base and member._base is not base:
             raise Unsupported("aliased-outputs", "outputs share memory in a way that is no view of one tensor", "clone one of the outputs")
@@ -105,4 +105,4 @@ def geometry(tensor: torch.Tensor, base: torch.Tensor) -> View:
     """`tensor` over the memory of `base`; the offset counts from base's first element."""
     if tensor.dtype != base.dtype or tensor.is_conj() != base.is_conj() or tensor.is_neg() != base.is_neg():
         raise Unsupported("aliased-outputs", f"an output is the memory of a {base.dtype} tensor seen as {tensor.dtype}", "clone the output")
-    return View(tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset() - base.storage_offset())
+    return View(tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset() - base.storage_offset()))

@@ -144,7 +144,8 @@ def real_users(node: Node) -> list[Node]:
 
 def is_materialised_anyway(node: Node, depth: Mapping[Node, int], forward: set[Node], backward: set[Node]) -> bool:
     """Forward writes the node to memory whatever we choose, and reading it back beats computing it again: an ATen call of forward and one of
-    backward take it, or forward itself uses it again after a later ATen call (a residual stream, whose recomputation would grow with depth; not what comes of inputs alone)."""
+    backward take it, or forward uses it again after a later ATen call: a residual stream, whose recomputation would grow with depth (but
+    what comes of inputs alone is cheap)."""
     users = real_users(node)
     ahead = [u for u in users if u in forward and u in depth]
     if depth[node] > 0 and any(kind(u) != "extern" and depth[u] > depth[node] for u in ahead):

@@ -56,6 +56,11 @@ class Recorder(TorchDispatchMode):
             return args[0]
         return self.record(func, types, args, kwargs or {})
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch's own wrapper around every dispatch is for its compiler, not for ours."""
+        return False
+
     def begin(self, site: Site | None) -> None:
         """Ops recorded from now on come from `site`; so do the backward ops of autograd nodes that are made from now on."""
         self.site = site
@@ -76,11 +81,21 @@ class Recorder(TorchDispatchMode):
     def fake(self, func, *args, **kwargs) -> FakeTensor:
         """The fake result of an op that is not recorded, nor functionalized."""
         with torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE):
-            return self.fake_mode.dispatch(func, (), args, kwargs)
+            value = self.fake_mode.dispatch(func, (), args, kwargs)
+        assert isinstance(value, FakeTensor)
+        return value
 
     def node_of(self, value: torch.Tensor) -> torch.fx.Node:
         """The node whose value is the fake tensor `value`."""
         return self._nodes[id(value)]
+
+    def copy_of(self, node: torch.fx.Node) -> torch.fx.Node:
+        """A new node with the value of `node` in memory of its own."""
+        value = self.fake(torch.ops.aten.clone.default, node.meta["val"])
+        copy = self.graph.create_node("call_function", torch.ops.aten.clone.default, (node,))
+        copy.meta = {**node.meta, "val": value}
+        self._nodes[id(value)] = copy
+        return copy
 
     def constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake value for a real tensor that the program holds: a fill where it has one element, else an attribute of the graph."""
@@ -103,7 +118,8 @@ class Recorder(TorchDispatchMode):
     def record(self, func, types, args, kwargs):
         """Runs `func` on fakes and adds its node; gives the fake result."""
         if func._schema.is_mutable:
-            raise Unsupported("mutating-op", f"{func} writes to its arguments and has no functional form", "register a functional variant of the operator", str(self.site or ""))
+            reason = f"{func} writes to its arguments and has no functional form"
+            raise Unsupported("mutating-op", reason, "register a functional variant of the operator", str(self.site or ""))
         fake_args, node_args = self._map(args)
         fake_kwargs, node_kwargs = {}, {}
         for key, value in kwargs.items():

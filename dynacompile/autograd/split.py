@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.fx
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from dynacompile.autograd.facts import byte_size
 from dynacompile.autograd.joint import JointGraph
@@ -22,7 +23,7 @@ class Copy:
         self.nodes: dict[Node, Node] = {}
 
     def placeholder(self, node: Node, name: str | None = None) -> None:
-        new = self.graph.placeholder(name or node.target)
+        new = self.graph.placeholder(name or str(node.target))
         new.meta = dict(node.meta)
         self.nodes[node] = new
 
@@ -50,7 +51,8 @@ class Copy:
         for name, tensor in self.joint.constants.items():
             if any(n.op == "get_attr" and n.target == name for n in self.graph.nodes):
                 root.register_buffer(name, tensor)
-        return torch.fx.GraphModule(root, self.graph)
+        with _use_lazy_graph_module(True):  # Python code is made for who prints or runs the graph
+            return _make_graph_module(root, self.graph)
 
 
 def split(joint: JointGraph, budget: float) -> ForwardBackward:

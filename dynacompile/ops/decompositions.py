@@ -119,9 +119,15 @@ def scaled(op: torch._ops.OpOverload) -> Callable[..., list[torch.Tensor]]:
     return rule
 
 
+FOREACH_UNARY = (
+    *("sqrt", "rsqrt", "neg", "abs", "exp", "log", "reciprocal", "sign", "sigmoid", "tanh"),
+    *("floor", "ceil", "round", "trunc", "sin", "cos", "erf", "expm1", "log1p"),
+)
+
+
 def foreach_table() -> Table:
     table: Table = {}
-    for name in ("sqrt", "rsqrt", "neg", "abs", "exp", "log", "reciprocal", "sign", "sigmoid", "tanh", "floor", "ceil", "round", "trunc", "sin", "cos", "erf", "expm1", "log1p"):
+    for name in FOREACH_UNARY:
         packet = getattr(torch.ops.aten, "_foreach_" + name, None)
         if packet is not None:
             table[packet.default] = each(getattr(aten, name).default, 1)

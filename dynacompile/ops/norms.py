@@ -26,6 +26,14 @@ def log_softmax(x, dim, half_to_float):
     return cast(sub(shifted, aten.log.default(total(exp(shifted), [dim], True))), v.dtype if half_to_float else x.dtype)
 
 
+@row(NORMS, aten._safe_softmax.default)
+def safe_softmax(x, dim, dtype=None):
+    """A row of minus infinities gives zeros."""
+    v = x if dtype is None else cast(x, dtype)
+    masked = aten.all.dim(aten.eq.Scalar(v, -math.inf), dim, True)
+    return where(masked, 0.0, softmax(v, dim, False))
+
+
 @row(NORMS, aten._softmax_backward_data.default)
 def softmax_backward(grad, output, dim, input_dtype):
     y = wide(output)

@@ -139,7 +139,8 @@ def regression_losses(x, t):
 
 @program(("g", 4, 5), lambda: torch.rand(4, 5), (5,), tolerance=1e-4)
 def binary_losses(x, t, w):
-    return F.binary_cross_entropy_with_logits(x, t, pos_weight=w.abs()), F.binary_cross_entropy(x.sigmoid(), t), F.kl_div(x.log_softmax(-1), t, reduction="batchmean")
+    log_likelihood = F.kl_div(x.log_softmax(-1), t, reduction="batchmean")
+    return F.binary_cross_entropy_with_logits(x, t, pos_weight=w.abs()), F.binary_cross_entropy(x.sigmoid(), t), log_likelihood
 
 
 @program(("g", 4, 6))
@@ -271,7 +272,11 @@ def autocast_linear(x, w, b):
     return y, z * 2
 
 
-@program(lambda: rand(6, 8, dtype=torch.bfloat16), lambda: rand(8, grad=True, dtype=torch.bfloat16), lambda: rand(8, 8, grad=True, dtype=torch.bfloat16), tolerance=5e-2)
+def half(*shape):
+    return lambda: rand(*shape, grad=True, dtype=torch.bfloat16)
+
+
+@program(half(6, 8), half(8), half(8, 8), tolerance=5e-2)
 def bfloat16_norm_softmax(x, w, m):
     return F.softmax(F.layer_norm(x @ m, (8,), w), dim=-1)
 
@@ -283,7 +288,9 @@ def number_input(x, s):
 
 @program(("g", 3, 4))
 def activations(x):
-    return [f(x) for f in (F.silu, F.hardswish, F.hardsigmoid, F.mish, F.softplus, F.elu, F.logsigmoid, F.leaky_relu, F.hardtanh, F.selu, F.hardshrink, F.softshrink, F.gelu, F.relu6, F.glu)]
+    smooth = (F.silu, F.hardswish, F.mish, F.softplus, F.elu, F.logsigmoid, F.selu, F.gelu, F.glu)
+    pieces = (F.hardsigmoid, F.leaky_relu, F.hardtanh, F.hardshrink, F.softshrink, F.relu6)
+    return [f(x) for f in (*smooth, *pieces)]
 
 
 @program(("g", 3, 4), ("g", 1))
@@ -300,12 +307,14 @@ def statistics(x):
 def shapes(x):
     a, b = x.chunk(2, dim=1)
     rows = x.unbind(0)
-    return torch.stack([a, b]), torch.cat([rows[0], rows[2]]), x.repeat(2, 1), x[:, None].expand(3, 2, 4).sum(1), x.diagonal() * 2, x.roll(1, 0), F.pad(x, (1, 2)), x[:, ::2] * 1
+    joined = torch.stack([a, b]), torch.cat([rows[0], rows[2]]), x.repeat(2, 1)
+    return joined, x[:, None].expand(3, 2, 4).sum(1), x.diagonal() * 2, x.roll(1, 0), F.pad(x, (1, 2)), x[:, ::2] * 1
 
 
 @program(("g", 5, 4), integers(5, 3), integers(4, 5, 2))
 def indexing(x, i, j):
-    return x[i], x.index_select(0, i), x.gather(1, j), x.clone().index_add(0, i, x[:3]), x.clone().scatter_add(1, j, x[:, :2]), x.sort(dim=0).values, x.topk(2).values
+    added = x.clone().index_add(0, i, x[:3]), x.clone().scatter_add(1, j, x[:, :2])
+    return x[i], x.index_select(0, i), x.gather(1, j), added, x.sort(dim=0).values, x.topk(2).values
 
 
 @program(("g", 3, 4))
@@ -339,6 +348,23 @@ def same_input_twice(x, y):
     return x * y + x
 
 
+@program((4,), prepare=lambda x: (x, x))
+def same_input_twice_and_mutated(x, y):
+    x.add_(1)
+    return y * 2
+
+
+@program(("g", 4))
+def constant_returned(x):
+    c = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    return c, c * x, torch.tensor(2.0)
+
+
+@program(("g", 4))
+def decomposition_that_gives_its_argument(x):
+    return F.layer_norm(x, (4,), torch.ones(4), x)
+
+
 @program(("g", 4), ("g", 4))
 def inputs_returned(x, y):
     return x, y, x, x + y
@@ -363,7 +389,8 @@ def stride_zero_tangent(x):
 
 @program(("g", 3, 4), ("g", 4))
 def scalar_powers(x, w):
-    return x.abs().pow(1.5) + x**2 + 2.0**w, x.clamp(-0.5, 0.5), x.clamp_min(0.1), torch.where(x > 0, x, w), torch.maximum(x, w), x.abs().sqrt().lerp(w, 0.3)
+    bounded = x.clamp(-0.5, 0.5), x.clamp_min(0.1), torch.where(x > 0, x, w), torch.maximum(x, w)
+    return x.abs().pow(1.5) + x**2 + 2.0**w, bounded, x.abs().sqrt().lerp(w, 0.3)
 
 
 @program(("g", 4), ("g", 4), ("g", 4))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from tests.autograd.recording import record
 from torch.utils import _pytree as pytree
 
 from dynacompile.autograd import differentiate
 from dynacompile.config import CompileConfig
 from dynacompile.env import Env
 from dynacompile.ir.graphs import Constant, ForwardBackward, Fresh, InputItself, ViewOfInput, ViewOfOutput
+from tests.autograd.recording import record
 
 
 def env_of(**options):
@@ -70,7 +70,8 @@ def check_geometry(module, args):
         if isinstance(arg, torch.Tensor):
             fake = node.meta["val"]
             assert (fake.shape, fake.dtype) == (arg.shape, arg.dtype), (node, fake, arg.shape)
-            assert [s for s, n in zip(fake.stride(), arg.shape) if n > 1] == [s for s, n in zip(arg.stride(), arg.shape) if n > 1], (node, fake.stride(), arg.stride())
+            pairs = [(f, s) for f, s, n in zip(fake.stride(), arg.stride(), arg.shape, strict=True) if n > 1]
+            assert all(f == s for f, s in pairs), (node, fake.stride(), arg.stride())
 
 
 def make(row, inputs, outputs):
@@ -113,7 +114,7 @@ def check_metadata(pair):
 
 def run(fn, leaves, prepare, seed):
     """Everything that a caller can see of one call: outputs, aliasing, mutated inputs, gradients."""
-    leaves = [leaf.detach().clone(memory_format=torch.preserve_format).requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    leaves = [leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     args = prepare(*leaves) if prepare else leaves
     torch.manual_seed(seed)
     out = fn(*args)

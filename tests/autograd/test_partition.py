@@ -85,7 +85,7 @@ def test_residual_stream_is_saved_rather_than_summed_again():
 @pytest.mark.parametrize("name", ["gpt_block", "conv_batch_norm_train", "language_loss", "attention_by_hand"])
 def test_budget_moves_the_cut(name):
     program = PROGRAMS[name]
-    args = [leaf for leaf in program.leaves()]
+    args = list(program.leaves())
     kept = [pair_of(program.fn, *args, memory_budget=b).facts["saved_bytes"] for b in (1.0, 0.6, 0.3, 0.0)]
     assert kept == sorted(kept, reverse=True)
     assert kept[3] < kept[0]
@@ -106,7 +106,7 @@ def test_sites_reach_forward_and_backward():
 
     line = fn.__code__.co_firstlineno
     pair = pair_of(fn, rand(3, 4, grad=True), rand(4, 4, grad=True))
-    where = {module: {n.target: n.meta["site"].line for n in getattr(pair, module).graph.nodes if n.op == "call_function"} for module in ("forward", "backward")}
+    where = {m: {n.target: n.meta["site"].line for n in getattr(pair, m).graph.nodes if n.op == "call_function"} for m in ("forward", "backward")}
     assert where["forward"][aten.mm.default] == line + 1 and where["forward"][aten.tanh.default] == line + 2
     assert where["backward"][aten.mm.default] == line + 1 and where["backward"][aten.tanh_backward.default] == line + 2
 

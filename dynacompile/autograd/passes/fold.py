@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-
 import torch
 import torch.fx
 
@@ -12,12 +10,11 @@ from dynacompile.autograd.facts import escaping, geometry, is_view
 aten = torch.ops.aten
 Number = float | int | bool
 
-FILLS = {aten.full.default: 1, aten.full_like.default: 1, aten.new_full.default: 2, aten.scalar_tensor.default: 0}
-CONSTANT_FILLS = {
+FILLS: dict[object, int] = {aten.full.default: 1, aten.full_like.default: 1, aten.new_full.default: 2, aten.scalar_tensor.default: 0}
+CONSTANT_FILLS: dict[object, Number] = {
     aten.zeros.default: 0, aten.zeros_like.default: 0, aten.new_zeros.default: 0, aten.ones.default: 1, aten.ones_like.default: 1, aten.new_ones.default: 1,
 }
-ARITHMETIC = {aten.mul.Tensor: operator.mul, aten.add.Tensor: operator.add, aten.sub.Tensor: operator.sub, aten.div.Tensor: operator.truediv}
-NEUTRAL = {aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.add.Tensor: 0, aten.sub.Tensor: 0}
+NEUTRAL: dict[object, Number] = {aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.add.Tensor: 0, aten.sub.Tensor: 0}
 COMMUTES = frozenset({aten.mul.Tensor, aten.add.Tensor})
 
 
@@ -29,7 +26,7 @@ def fold_constants(graph: torch.fx.Graph) -> torch.fx.Graph:
         value = uniform_value(node, uniform)
         if value is not None:
             uniform[node] = value
-        elif node.target in ARITHMETIC and "alpha" not in node.kwargs and node not in kept:
+        elif node.target in NEUTRAL and "alpha" not in node.kwargs and node not in kept:
             fold(graph, node, uniform)
     return graph
 
@@ -49,11 +46,17 @@ def uniform_value(node: torch.fx.Node, uniform: dict[torch.fx.Node, Number]) -> 
     return None
 
 
+def dense_geometry(node: torch.fx.Node) -> tuple | None:
+    """(sizes, strides, dtype)."""
+    found = geometry(node)
+    return None if found is None else (found[0], found[1], found[3])
+
+
 def fold(graph: torch.fx.Graph, node: torch.fx.Node, uniform: dict[torch.fx.Node, Number]) -> None:
     x, y = node.args
     if node.target in COMMUTES and x in uniform:
         x, y = y, x
-    if not isinstance(x, torch.fx.Node) or geometry(x) is None or geometry(x)[:2] + geometry(x)[3:] != geometry(node)[:2] + geometry(node)[3:]:
+    if not isinstance(x, torch.fx.Node) or dense_geometry(x) != dense_geometry(node):
         return
     number = uniform.get(y) if isinstance(y, torch.fx.Node) else y
     if not isinstance(number, (int, float)):
