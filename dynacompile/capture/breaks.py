@@ -1,0 +1,64 @@
+"""Why a graph ends: the table of breaks. A row has a code, what is said about it, and what the user can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dynacompile.errors import Unsupported
+
+
+@dataclass(frozen=True)
+class Row:
+    """reason and hint may hold one `{}` for the detail."""
+
+    reason: str
+    hint: str
+
+
+BREAKS: dict[str, Row] = {
+    "asked": Row("dynacompile.graph_break() was called{}", "remove the call to keep one graph"),
+    "disabled": Row("{} is marked to run as plain Python", "remove the mark, or move the call out of the compiled region"),
+    "print": Row("{} writes to a stream", "move it out of the compiled region, or guard it with `if not dynacompile.is_compiling()`"),
+    "logging": Row("{} logs or warns", "guard it with `if not dynacompile.is_compiling()`"),
+    "to-python": Row("{} turns a tensor into a Python value", "keep the value a tensor, or compute it outside of the compiled region"),
+    "data-dependent-branch": Row("a branch depends on the values of a tensor ({})", "use torch.where or torch.cond"),
+    "data-dependent-shape": Row("the shape of {}'s result depends on values", "use a masked variant with a fixed shape"),
+    "unknown-function": Row("{} is not known to capture", "call it outside of the compiled region"),
+    "unknown-object": Row("{} is not modelled by capture", "use plain tensors, numbers, lists, tuples, dicts or nn.Module attributes here"),
+    "unknown-attribute": Row("attribute access not modelled by capture: {}", "read the attribute before the compiled region and pass the value in"),
+    "unknown-opcode": Row("the instruction {} is not modelled by capture", "rewrite the statement, or move it to a function marked with dynacompile.disable"),
+    "unknown-operation": Row("operation not modelled by capture: {}", "rewrite the expression with tensor operations or plain Python values"),
+    "tensor-attribute": Row("tensor attribute or method not captured: {}", "use it outside of the compiled region"),
+    "random-state": Row("{} reads or changes the state of a random generator", "seed before the compiled region"),
+    "autograd-function": Row("{} is a custom autograd.Function", "express it with tensor operations or torch.library.custom_op"),
+    "autograd-call": Row("{} runs or changes autograd inside the region", "compile the forward pass only"),
+    "checkpoint": Row("{} is activation checkpointing", "let the compiler choose what to keep (memory_budget)"),
+    "op-failed": Row("an operation failed while it was traced: {}", "if eager raises too, fix the call; otherwise please report it"),
+    "op-unsupported": Row("an operation has no fake implementation: {}", "register one with torch.library.register_fake"),
+    "would-raise": Row("Python would raise here: {}", "if eager does not raise, please report it"),
+    "raise": Row("an exception is raised{}", "raise outside of the compiled region"),
+    "context-manager": Row("the context manager {} is not modelled by capture", "open it outside of the compiled region"),
+    "generator": Row("generator or coroutine: {}", "use a list, or a plain function"),
+    "import": Row("an import inside the function: {}", "import at the top of the module"),
+    "hooks": Row("{} has hooks that capture does not inline", "remove the hook, or call the module outside of the compiled region"),
+    "setattr": Row("attribute assignment not modelled by capture: {}", "assign outside of the compiled region"),
+    "mutation": Row("mutation not modelled by capture: {}", "mutate outside of the compiled region"),
+    "aliased-mutation": Row("inputs that share memory are written in place: {}", "clone one of them first"),
+    "rebuild": Row("{} can't be recreated after the graph", "keep such objects out of variables that live across a graph break or are returned"),
+    "in-loop": Row("a graph break inside a loop: {}", "remove the break, or move the loop's body to a function"),
+    "in-block": Row("a graph break inside a with or try block: {}", "remove the break, or move the block's body to a function"),
+    "frame-kind": Row("frames of this kind are not captured: {}", "compile a plain function or method"),
+    "too-deep": Row("calls nest too deeply to be inlined ({})", "unroll the recursion"),
+    "too-long": Row("more than {} instructions were traced", "compile a smaller function, or the body of the loop"),
+    "no-ops": Row("nothing can be gained by compiling this frame{}", ""),
+}
+
+
+class NotConstant(Exception):
+    """A value whose Python value capture does not know was asked for it; always turned into a break by whoever asks."""
+
+
+def unsupported(code: str, detail: object = "") -> Unsupported:
+    """The error for row `code`; where it happened is added by the interpreter."""
+    row = BREAKS[code]
+    return Unsupported(code, row.reason.format(detail), row.hint)

@@ -1,0 +1,214 @@
+"""Code objects as lists of instructions whose jumps are references, and what can be said about them without running them."""
+
+from __future__ import annotations
+
+import dis
+import opcode
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType
+
+PY312 = sys.version_info >= (3, 12)
+CACHES: dict[str, int] = {dis.opname[i]: n for i, n in enumerate(opcode._inline_cache_entries) if n and not dis.opname[i].startswith("<")}
+JUMPS = frozenset(dis.opname[i] for i in dis.hasjrel if i < 256)
+BACKWARD = frozenset(name for name in JUMPS if "BACKWARD" in name)
+ENDS_BLOCK = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
+READS_LOCAL = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST"})
+WRITES_LOCAL = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
+CELL_OPS = frozenset({"MAKE_CELL", "LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
+SLOT_OPS = READS_LOCAL | WRITES_LOCAL | CELL_OPS
+
+Position = tuple[int | None, int | None, int | None, int | None]
+NOWHERE: Position = (None, None, None, None)
+
+
+@dataclass(slots=True, eq=False)
+class Instr:
+    """One instruction without its caches and EXTENDED_ARG prefixes. `target` stands for the argument of a jump."""
+
+    op: str
+    arg: int = 0
+    target: Instr | None = None
+    position: Position = NOWHERE
+    index: int = -1  # in Decoded.instrs
+
+    @property
+    def line(self) -> int | None:
+        return self.position[0]
+
+    def __repr__(self) -> str:
+        return f"{self.index}:{self.op} {'-> ' + str(self.target.index) if self.target else self.arg}"
+
+
+@dataclass(frozen=True, eq=False)
+class Handler:
+    """One row of an exception table: instructions from `start` to `end`, both included, unwind to `depth` and go to `target`."""
+
+    start: Instr
+    end: Instr
+    target: Instr
+    depth: int
+    lasti: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """A code object, read once."""
+
+    code: CodeType
+    instrs: tuple[Instr, ...]
+    handlers: tuple[Handler, ...]
+    slots: tuple[str, ...]  # names by localsplus index
+    first_free: int
+    _liveness: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    def handler_of(self, instr: Instr) -> Handler | None:
+        for handler in self.handlers:
+            if handler.start.index <= instr.index <= handler.end.index:
+                return handler
+        return None
+
+    def loop_head(self, instr: Instr) -> Instr | None:
+        """The first instruction of the outermost loop around `instr`; None outside of loops."""
+        heads = [other.target for other in self.instrs if other.op in BACKWARD and other.target.index <= instr.index <= other.index]
+        return min(heads, key=lambda head: head.index) if heads else None
+
+    def live_slots(self, instr: Instr) -> frozenset[int]:
+        """Local slots that may be read at or after `instr` before they are written."""
+        if not self._liveness:
+            self._liveness.update(liveness(self.instrs, self.handlers))
+        return self._liveness.get(instr.index, frozenset())
+
+
+def slot_names(code: CodeType) -> tuple[str, ...]:
+    """Names by localsplus index: locals, then cells that are no parameters or locals, then free variables."""
+    return code.co_varnames + tuple(c for c in code.co_cellvars if c not in code.co_varnames) + code.co_freevars
+
+
+def decode(code: CodeType) -> Decoded:
+    raw, positions = code.co_code, list(code.co_positions())
+    instrs: list[Instr] = []
+    targets: dict[int, int] = {}  # index of a jump -> byte offset it goes to
+    at: dict[int, Instr] = {}
+    offset, extended, begin = 0, 0, None
+    while offset < len(raw):
+        name = dis.opname[raw[offset]]
+        begin = offset if begin is None else begin
+        arg = raw[offset + 1] | extended
+        if name == "EXTENDED_ARG":
+            extended, offset = arg << 8, offset + 2
+            continue
+        instr = Instr(name, arg, None, positions[offset // 2], len(instrs))
+        at[begin] = at[offset] = instr
+        offset += 2 + 2 * CACHES.get(name, 0)
+        if name in JUMPS:
+            targets[instr.index] = offset + 2 * (-arg if name in BACKWARD else arg)
+        instrs.append(instr)
+        extended, begin = 0, None
+    for index, goal in targets.items():
+        instrs[index].target = at[goal]
+    starts = sorted(at)
+    handlers = [
+        Handler(at[starts[lower(starts, first)]], at[starts[lower(starts, last) - 1]], at[target], depth, lasti)
+        for first, last, target, depth, lasti in exception_rows(code.co_exceptiontable)
+    ]
+    names = slot_names(code)
+    return Decoded(code, tuple(instrs), tuple(handlers), names, len(names) - len(code.co_freevars))
+
+
+def lower(sorted_values: list[int], value: int) -> int:
+    """Index of the first element >= value."""
+    low, high = 0, len(sorted_values)
+    while low < high:
+        middle = (low + high) // 2
+        if sorted_values[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def exception_rows(table: bytes) -> Iterator[tuple[int, int, int, int, bool]]:
+    """(first byte, byte after the last, target byte, depth, lasti) of each row."""
+    stream = iter(table)
+
+    def varint() -> int:
+        byte = next(stream)
+        value = byte & 63
+        while byte & 64:
+            byte = next(stream)
+            value = value << 6 | byte & 63
+        return value
+
+    while True:
+        try:
+            start = varint() * 2
+        except StopIteration:
+            return
+        length, target, depth = varint() * 2, varint() * 2, varint()
+        yield start, start + length, target, depth >> 1, bool(depth & 1)
+
+
+def successors(instr: Instr, instrs: tuple[Instr, ...]) -> Iterator[Instr]:
+    if instr.target is not None:
+        yield instr.target
+    if instr.op not in ENDS_BLOCK and instr.index + 1 < len(instrs):
+        yield instrs[instr.index + 1]
+
+
+def reachable(instrs: tuple[Instr, ...], handlers: Iterable[Handler], entries: Iterable[Instr]) -> set[int]:
+    """Indices of the instructions that can run when control starts at one of `entries`."""
+    seen: set[int] = set()
+    work = list(entries)
+    while work:
+        instr = work.pop()
+        if instr.index in seen:
+            continue
+        seen.add(instr.index)
+        work.extend(successors(instr, instrs))
+        work.extend(h.target for h in handlers if h.start.index <= instr.index <= h.end.index)
+    return seen
+
+
+def liveness(instrs: tuple[Instr, ...], handlers: tuple[Handler, ...]) -> dict[int, frozenset[int]]:
+    """Live local slots before each instruction, by the usual backward iteration."""
+    live: list[int] = [0] * len(instrs)
+    changed = True
+    while changed:
+        changed = False
+        for instr in reversed(instrs):
+            after = 0
+            for successor in successors(instr, instrs):
+                after |= live[successor.index]
+            if instr.op in WRITES_LOCAL:
+                after &= ~(1 << instr.arg)
+            if instr.op in READS_LOCAL:
+                after |= 1 << instr.arg
+            for handler in handlers:
+                if handler.start.index <= instr.index <= handler.end.index:
+                    after |= live[handler.target.index]
+            if after != live[instr.index]:
+                live[instr.index], changed = after, True
+    return {i: frozenset(b for b in range(mask.bit_length()) if mask >> b & 1) for i, mask in enumerate(live)}
+
+
+class CodeCache:
+    """What capture remembers about code objects; owned by whoever calls capture, dropped by `reset`.
+
+    Keeps the code objects alive, as entries are found by identity.
+    """
+
+    def __init__(self) -> None:
+        self._decoded: dict[int, Decoded] = {}
+        self.resumes: dict[tuple, CodeType] = {}
+
+    def decode(self, code: CodeType) -> Decoded:
+        found = self._decoded.get(id(code))
+        if found is None:
+            found = self._decoded[id(code)] = decode(code)
+        return found
+
+    def reset(self) -> None:
+        self._decoded.clear()
+        self.resumes.clear()

@@ -1,0 +1,65 @@
+"""What the frame changes outside of its own variables; replayed by the residual code after the graph has run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.functions import CellValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+
+
+class Effects:
+    """touched: values with a changed content, in the order of their first change; each knows how to `replay` it.
+
+    own_cells: the residual code makes the cells of the frame itself, so stores to them count. globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion).
+    """
+
+    def __init__(self) -> None:
+        self.touched: dict[Value, None] = {}
+        self.globals: dict[tuple[int, str], tuple[dict, bool, Value | None]] = {}
+        self.own_cells = False
+
+    def touch(self, value: Value) -> None:
+        self.touched.setdefault(value)
+
+    def store_global(self, table: dict, is_root: bool, name: str, value: Value | None) -> None:
+        self.globals[id(table), name] = (table, is_root, value)
+
+    def pending(self) -> list[Value]:
+        """Touched values that exist outside of the frame, so that others can see the change."""
+        return [v for v in self.touched if (v.exists(self.own_cells) if isinstance(v, CellValue) else v.source is not None)]
+
+    def values(self) -> list[Value]:
+        """Values that the replay stores or stores into."""
+        out: list[Value] = []
+        for value in self.pending():
+            out.append(value)
+            out.extend(value.replay_values())  # type: ignore[attr-defined]
+        out.extend(value for _, _, value in self.globals.values() if value is not None)
+        return out
+
+    def __bool__(self) -> bool:
+        return bool(self.globals) or bool(self.pending())
+
+    def replay(self, out: Builder) -> None:
+        for value in self.pending():
+            value.replay(out)  # type: ignore[attr-defined]
+        for (_, name), (table, is_root, value) in self.globals.items():
+            if value is None:
+                if not is_root:
+                    out.const(table)
+                    out.const(name)
+                    out.emit("DELETE_SUBSCR")
+                else:
+                    out.named("DELETE_GLOBAL", name)
+                continue
+            out.value(value)
+            if is_root:
+                out.named("STORE_GLOBAL", name)
+            else:
+                out.const(table)
+                out.const(name)
+                out.emit("STORE_SUBSCR")

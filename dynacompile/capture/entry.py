@@ -1,0 +1,249 @@
+"""Captures one frame: interprets it, decides where its graph ends, and assembles the residual code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from dynacompile.capture.assemble import assemble
+from dynacompile.capture.breaks import BREAKS, unsupported
+from dynacompile.capture.bytecode import CodeCache
+from dynacompile.capture.ending import can_execute, finish_break, finish_return
+from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
+from dynacompile.capture.residual import Builder, parameter_count
+from dynacompile.capture.trace import Trace
+from dynacompile.capture.values.base import Lazy, Value
+from dynacompile.capture.values.functions import CellValue
+from dynacompile.env import Env
+from dynacompile.errors import Unsupported, VerifyError
+from dynacompile.ir.captured import Break, Captured, Guard, GraphInput, Site
+from dynacompile.ir.guard_facts import GlobalState, global_state
+from dynacompile.ir.source import Free, Local, Source
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where the graph is to end: the frame's own instruction number `step` (counted as executed).
+
+    execute: the residual code runs that instruction; otherwise it belongs to the resume function.
+    """
+
+    step: int
+    execute: bool
+    why: Break
+
+
+@dataclass
+class Attempt:
+    """One run of the interpreter over the frame. steps: instruction index by step. first_steps: the step that first ran an instruction."""
+
+    cx: Trace
+    frame: SymbolicFrame
+    steps: list[int]
+    first_steps: dict[int, int]
+    returned: Value | None = None
+    broke: Break | None = None
+
+
+def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None) -> Captured:
+    """Captures the call that `frame` (code, function, globals, builtins, slots, closure) is about to run.
+
+    codes: what earlier captures found out about code objects; a shared one lets recompiles share resume functions.
+    Raises Unsupported where nothing of the frame can be captured and, under fullgraph, at the first break.
+    """
+    codes = codes or CodeCache()
+    code = frame.code
+    if not is_plain_frame(code):
+        raise unsupported("frame-kind", f"{code.co_qualname} is a generator, coroutine or module body")
+    state = global_state()
+    if state.function_modes or state.functorch:
+        raise unsupported("frame-kind", "a torch-function mode or transform is active")
+    with SavedModes() as modes:
+        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins)), frame, None)
+        if attempt.broke is None:
+            return build(attempt, frame, state, None)
+    if env.config.fullgraph:
+        raise located(attempt.broke)
+    stop = plan(attempt, attempt.broke)
+    with SavedModes() as modes:
+        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins)), frame, stop)
+        if attempt.broke is not None:
+            raise VerifyError("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
+        return build(attempt, frame, state, stop)
+
+
+def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
+    """Interprets the frame until it returns, breaks, or reaches `stop`."""
+    symbolic = root_frame(cx, frame)
+    attempt = Attempt(cx, symbolic, [], {})
+    cx.frames.append(symbolic)
+    while symbolic.returned is None:
+        if stop is not None and len(attempt.steps) == stop.step:
+            symbolic.current = symbolic.decoded.instrs[symbolic.index]
+            return attempt
+        attempt.first_steps.setdefault(symbolic.index, len(attempt.steps))
+        attempt.steps.append(symbolic.index)
+        try:
+            symbolic.step()
+        except Unsupported as reason:
+            if reason.code not in BREAKS:
+                raise
+            attempt.broke = Break(reason.code, reason.reason, reason.hint, cx.stack_sites())
+            return attempt
+    attempt.returned = symbolic.returned
+    return attempt
+
+
+def root_frame(cx: Trace, frame: Any) -> SymbolicFrame:
+    code = frame.code
+    decoded = cx.codes.decode(code)
+    closure = []
+    for index, (name, cell) in enumerate(zip(code.co_freevars, frame.closure or ())):
+        try:
+            content: Value | None = Lazy(cx, cell.cell_contents, Free(name, index))
+        except ValueError:
+            content = None
+        value = CellValue(content, name, free=index)
+        cx.cells[id(cell)] = value
+        closure.append(value)
+    symbolic = SymbolicFrame(cx, decoded, cx.root_scope, closure)
+    for slot in range(parameter_count(code)):
+        symbolic.slots[slot] = Lazy(cx, frame.slots[slot], Local(decoded.slots[slot], slot))
+    return symbolic
+
+
+def plan(attempt: Attempt, why: Break) -> Stop:
+    """Where to end the graph for a break: at its instruction, or before the loop or block around it."""
+    decoded = attempt.frame.decoded
+    step = len(attempt.steps) - 1
+    instr = decoded.instrs[attempt.steps[step]]
+    head = decoded.loop_head(instr)
+    handler = decoded.handler_of(instr)
+    if head is not None:
+        return Stop(attempt.first_steps[head.index], False, wrapped(why, "in-loop"))
+    if handler is not None:  # what the instruction raises is for the handler, which the resume function has
+        return Stop(step, False, wrapped(why, "in-block"))
+    return Stop(step, can_execute(instr), why)
+
+
+def wrapped(why: Break, code: str) -> Break:
+    row = BREAKS[code]
+    return Break(code, row.reason.format(f"[{why.code}] {why.reason}"), why.hint or row.hint, why.stack)
+
+
+def located(why: Break) -> Unsupported:
+    return Unsupported(why.code, why.reason, why.hint, str(why.stack[-1]) if why.stack else "")
+
+
+def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -> Captured:
+    """The hand-off: graph, guards and residual code of a finished attempt."""
+    cx, symbolic = attempt.cx, attempt.frame
+    code = frame.code
+    site = Site(code.co_filename, code.co_firstlineno, code.co_qualname)
+    if stop is not None and not stop.execute and not cx.recorder.ops and not cx.effects:
+        raise located(stop.why)
+    check_memory(cx)
+    if stop is None:
+        ending = finish_return(cx, symbolic, attempt.returned)  # type: ignore[arg-type]
+    else:
+        ending = finish_break(cx, symbolic, stop.execute)
+    graph = graph_module(cx, ending.outputs, state)
+    inputs = cx.recorder.fresh_inputs() if graph is not None else ()
+    inputs, roots = used_inputs(graph, inputs)
+    builder = Builder(symbolic.decoded, ending.keeps_cells)
+    ending.emit(builder, roots if graph is not None else None)
+    instrs, fields = builder.finish()
+    guards = [Guard("GLOBAL_STATE", None, state, site), *cx.guards.values(), *alias_guards(cx, inputs, site)]
+    residual = assemble(code, instrs, (), **fields)
+    return Captured(
+        name=code.co_qualname, graph=graph, inputs=inputs, roots=roots, guards=tuple(guards), code=residual, site=site,
+        break_=stop.why if stop else None, resumes=tuple(ending.resumes), whole=stop is None, facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
+    )
+
+
+def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> torch.fx.GraphModule | None:
+    """The graph with its outputs, modes restored to those at its start; None when it does nothing."""
+    if not cx.recorder.ops:
+        return None
+    graph = cx.recorder.graph
+    for node, _, leave in reversed(cx.autocasts):
+        graph.call_function(leave, (node,))
+    if torch.is_grad_enabled() != state.grad_mode:
+        graph.call_function(torch._C._set_grad_enabled, (state.grad_mode,))
+    graph.output(tuple(value.node for value in outputs))
+    for node in [n for n in graph.nodes if n.op == "placeholder" and not n.users]:
+        graph.erase_node(node)
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def used_inputs(graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ...]) -> tuple[tuple[GraphInput, ...], tuple[Source, ...]]:
+    """Inputs that are left in the graph, and the roots they are loaded from."""
+    if graph is None:
+        return (), ()
+    names = {n.name for n in graph.graph.nodes if n.op == "placeholder"}
+    kept = tuple(i for i in inputs if i.name in names)
+    roots = dict.fromkeys(i.source.root for i in kept if type(i.source.root).__name__ != "Constant")
+    return kept, tuple(roots)
+
+
+def check_memory(cx: Trace) -> None:
+    """Refuses graphs that write an input which shares memory with another: functionalisation would separate the two."""
+    written = cx.recorder.written_inputs()
+    if not written:
+        return
+    owners: dict[int, str] = {}
+    for item in cx.recorder.inputs:
+        storage = cx.recorder.values[id(item.fake)].real.untyped_storage().data_ptr()
+        if storage and storage in owners and any(w.name in (item.name, owners[storage]) for w in written):
+            raise unsupported("aliased-mutation", f"{owners[storage]} and {item.name}")
+        owners.setdefault(storage, item.name)
+
+
+def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Guard]:
+    """NOT_ALIASED for inputs that could be one object in a later call where it would matter: alike, and not all plain module state."""
+    written = {i.name for i in cx.recorder.written_inputs()}
+    groups: dict[tuple, list[GraphInput]] = {}
+    for item in inputs:
+        fake = item.fake
+        groups.setdefault((fake.dtype, fake.device, tuple(fake.shape), tuple(fake.stride())), []).append(item)
+    out = []
+    for group in groups.values():
+        if not any(i.name in written for i in group):
+            group = [i for i in group if type(i.source).__name__ != "Registered"]
+        if len(group) > 1:
+            out.append(Guard("NOT_ALIASED", None, tuple(i.source for i in group), site))
+    kinds: dict[type, list[Value]] = {}
+    for value in cx.known.values():
+        if value.source is not None and hasattr(value, "replay") and type(value.source).__name__ != "Constant":
+            kinds.setdefault(value.pytype(), []).append(value)
+    for members in kinds.values():
+        if len(members) > 1 and any(m in cx.effects.touched for m in members):
+            out.append(Guard("NOT_ALIASED", None, tuple(m.source for m in members), site))
+    return out
+
+
+class SavedModes:
+    """Grad mode and autocast as they are now, restored at the end; autocast's weight cache is off, as it must not meet fakes."""
+
+    def __enter__(self) -> SavedModes:
+        self.traces: list[Trace] = []
+        self.grad = torch.is_grad_enabled()
+        self.cache = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+        return self
+
+    def trace(self, cx: Trace) -> Trace:
+        self.traces.append(cx)
+        return cx
+
+    def __exit__(self, *reason: object) -> None:
+        for cx in self.traces:
+            cx.leave_modes()
+        torch._C._set_grad_enabled(self.grad)
+        torch.set_autocast_cache_enabled(self.cache)
+
+

@@ -1,0 +1,145 @@
+"""Runs bytecode on tracked values: one SymbolicFrame per Python frame, one row of the opcode table per instruction."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.bytecode import Decoded, Instr
+from dynacompile.capture.opcodes import TABLE
+from dynacompile.capture.values.base import IteratorValue, Lazy, Value
+from dynacompile.capture.values.functions import CellValue, FunctionValue, bind_call, is_trusted
+from dynacompile.capture.values.objects import MISSING
+from dynacompile.ir.source import Builtin, Constant, Global, Item
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from dynacompile.capture.trace import Trace
+
+
+class Globals:
+    """A globals dict as code sees it. is_root: it is the one of the captured frame."""
+
+    def __init__(self, table: dict[str, Any], is_root: bool):
+        self.table, self.is_root = table, is_root
+        self.module = str(table.get("__name__", "globals"))
+        self.trusted = not is_root and is_trusted(self.module)
+
+    def load(self, cx: Trace, name: str) -> Value:
+        return cx.global_of(self.table, name, lambda: self.read(cx, name))
+
+    def read(self, cx: Trace, name: str) -> Value:
+        real = self.table.get(name, MISSING)
+        if real is not MISSING:
+            if self.is_root:
+                return cx.wrap(real, Global(name))
+            return cx.wrap(real, Constant(real, f"{self.module}.{name}") if self.trusted else Item(Constant(self.table, self.module), name))
+        if name not in cx.builtins:
+            raise unsupported("would-raise", f"name {name!r} is not defined")
+        real = cx.builtins[name]
+        return cx.wrap(real, Builtin(name) if self.is_root else Constant(real, name))
+
+
+class SymbolicFrame:
+    """A frame being interpreted. slots: localsplus, cells as CellValue. index: the next instruction."""
+
+    def __init__(self, cx: Trace, decoded: Decoded, scope: Globals, closure: Sequence[CellValue]):
+        self.cx, self.decoded, self.code, self.scope, self.closure = cx, decoded, decoded.code, scope, closure
+        self.slots: list[Value | None] = [None] * len(decoded.slots)
+        self.stack: list[Value] = []
+        self.index = 0
+        self.current: Instr = decoded.instrs[0]
+        self.kw_names: tuple[str, ...] = ()
+        self.returned: Value | None = None
+        self.yielded: Value | None = None
+        self.entry_grad_mode = torch.is_grad_enabled()
+
+    def line(self) -> int:
+        return self.current.line or self.code.co_firstlineno
+
+    def push(self, value: Value) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Value:
+        return self.stack.pop()
+
+    def pop_many(self, count: int) -> list[Value]:
+        if not count:
+            return []
+        taken = self.stack[-count:]
+        del self.stack[-count:]
+        return taken
+
+    def step(self) -> None:
+        instr = self.decoded.instrs[self.index]
+        self.current = instr
+        self.index += 1
+        self.cx.count_step()
+        row = TABLE.get(instr.op)
+        if row is None:
+            raise unsupported("unknown-opcode", instr.op)
+        row.run(self, instr)
+
+    def run(self) -> Value:
+        """Until the frame returns."""
+        frames = self.cx.frames
+        frames.append(self)
+        while self.returned is None:
+            self.step()
+        frames.pop()
+        return self.returned
+
+    def resume(self) -> Value | None:
+        """Until the generator yields (the value) or returns (None)."""
+        if self.returned is not None:
+            return None
+        frames = self.cx.frames
+        frames.append(self)
+        self.yielded = None
+        while self.returned is None and self.yielded is None:
+            self.step()
+        frames.pop()
+        return self.yielded
+
+
+class GeneratorValue(IteratorValue):
+    """A generator made by the frame; runs when asked for a value."""
+
+    def __init__(self, frame: SymbolicFrame):
+        self.frame, self.started = frame, False
+
+    def pytype(self) -> type:
+        return type(_ for _ in ())
+
+    def describe(self) -> str:
+        return f"generator {self.frame.code.co_qualname}"
+
+    def next(self, cx: Trace) -> Value | None:
+        if self.frame in cx.frames:
+            raise unsupported("would-raise", "generator already executing")
+        if self.started and self.frame.returned is None:
+            self.frame.push(cx.of(None))  # what send() passes
+        self.started = True
+        return self.frame.resume()
+
+
+def inline(cx: Trace, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Calls a Python function by interpreting it."""
+    code = function.code
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise unsupported("generator", function.name)
+    frame = SymbolicFrame(cx, cx.codes.decode(code), function.scope, function.closure)
+    for index, value in enumerate(bind_call(cx, function, args, kwargs)):
+        frame.slots[index] = cx.force(value) if isinstance(value, Lazy) else value
+    if code.co_flags & inspect.CO_GENERATOR:
+        return GeneratorValue(frame)
+    return frame.run()
+
+
+def is_plain_frame(code: CodeType) -> bool:
+    return bool(code.co_flags & inspect.CO_OPTIMIZED) and not code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR)

@@ -1,0 +1,82 @@
+"""Attributes and subscripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.bytecode import PY312
+from dynacompile.capture.opcodes.names import attribute_name
+from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.values.base import NULL
+from dynacompile.capture.values.constant import SliceValue
+from dynacompile.capture.values.objects import SuperValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.bytecode import Instr
+    from dynacompile.capture.interpreter import SymbolicFrame
+
+
+@opcode("LOAD_ATTR", effect=lambda arg, jump: arg & 1 if PY312 else 0)
+def load_attr(f: SymbolicFrame, i: Instr) -> None:
+    owner = f.pop()
+    found = owner.get_attr(f.cx, attribute_name(f, i))
+    if PY312 and i.arg & 1:
+        f.push(NULL)
+    f.push(found)
+
+
+@opcode("LOAD_METHOD", effect=1)
+def load_method(f: SymbolicFrame, i: Instr) -> None:
+    found = f.pop().get_attr(f.cx, attribute_name(f, i))
+    f.push(NULL)
+    f.push(found)
+
+
+@opcode("LOAD_SUPER_ATTR", effect=lambda arg, jump: -2 + (arg & 1))
+def load_super_attr(f: SymbolicFrame, i: Instr) -> None:
+    _super, cls, owner = f.pop_many(3)
+    found = SuperValue(cls.constant(), owner).get_attr(f.cx, f.code.co_names[i.arg >> 2])
+    if i.arg & 1:
+        f.push(NULL)
+    f.push(found)
+
+
+@opcode("STORE_ATTR", effect=-2)
+def store_attr(f: SymbolicFrame, i: Instr) -> None:
+    value, owner = f.pop_many(2)
+    owner.set_attr(f.cx, f.code.co_names[i.arg], value)
+
+
+@opcode("DELETE_ATTR", effect=-1)
+def delete_attr(f: SymbolicFrame, i: Instr) -> None:
+    f.pop().del_attr(f.cx, f.code.co_names[i.arg])
+
+
+@opcode("BINARY_SUBSCR", effect=-1)
+def binary_subscr(f: SymbolicFrame, i: Instr) -> None:
+    owner, key = f.pop_many(2)
+    f.push(f.cx.operator("getitem", [owner, key]))
+
+
+@opcode("STORE_SUBSCR", effect=-3)
+def store_subscr(f: SymbolicFrame, i: Instr) -> None:
+    value, owner, key = f.pop_many(3)
+    f.cx.operator("setitem", [owner, key, value])
+
+
+@opcode("DELETE_SUBSCR", effect=-2)
+def delete_subscr(f: SymbolicFrame, i: Instr) -> None:
+    owner, key = f.pop_many(2)
+    owner.del_item(f.cx, key)
+
+
+@opcode("BINARY_SLICE", effect=-2)
+def binary_slice(f: SymbolicFrame, i: Instr) -> None:
+    owner, start, stop = f.pop_many(3)
+    f.push(f.cx.operator("getitem", [owner, SliceValue([start, stop, f.cx.of(None)])]))
+
+
+@opcode("STORE_SLICE", effect=-4)
+def store_slice(f: SymbolicFrame, i: Instr) -> None:
+    value, owner, start, stop = f.pop_many(4)
+    f.cx.operator("setitem", [owner, SliceValue([start, stop, f.cx.of(None)]), value])

@@ -1,0 +1,69 @@
+"""Calls and function objects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.bytecode import PY312
+from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.values.base import NULL, Lazy, Value
+from dynacompile.capture.values.functions import CellValue, FunctionValue
+from dynacompile.capture.values.mapping import pairs_of
+
+if TYPE_CHECKING:
+    from dynacompile.capture.bytecode import Instr
+    from dynacompile.capture.interpreter import SymbolicFrame
+
+
+@opcode("PRECALL", effect=lambda arg, jump: -arg)
+def precall(f: SymbolicFrame, i: Instr) -> None:
+    """CPython books the arguments here; CALL takes them."""
+
+
+@opcode("KW_NAMES", effect=0)
+def kw_names(f: SymbolicFrame, i: Instr) -> None:
+    f.kw_names = f.code.co_consts[i.arg]
+
+
+@opcode("CALL", effect=lambda arg, jump: -1 - arg if PY312 else -1)
+def call(f: SymbolicFrame, i: Instr) -> None:
+    """Stack: NULL, callable, arguments; or callable, first argument, arguments."""
+    names, f.kw_names = f.kw_names, ()
+    args = f.pop_many(i.arg)
+    first, second = f.pop_many(2)
+    function, args = (second, args) if first is NULL else (first, [second, *args])
+    kwargs = dict(zip(names, args[len(args) - len(names) :])) if names else {}
+    f.push(function.call(f.cx, args[: len(args) - len(names)], kwargs))
+
+
+@opcode("CALL_FUNCTION_EX", effect=lambda arg, jump: -2 - (arg & 1))
+def call_function_ex(f: SymbolicFrame, i: Instr) -> None:
+    kwargs: dict[str, Value] = {}
+    if i.arg & 1:
+        for key, value in pairs_of(f.cx, f.pop()):
+            name = key.constant()
+            if not isinstance(name, str):
+                raise unsupported("would-raise", "keywords must be strings")
+            kwargs[name] = value
+    args = f.pop().elements(f.cx)
+    function = f.pop()
+    f.pop()
+    f.push(function.call(f.cx, args, kwargs))
+
+
+@opcode("MAKE_FUNCTION", effect=lambda arg, jump: -bin(arg & 15).count("1"))
+def make_function(f: SymbolicFrame, i: Instr) -> None:
+    code = f.pop().constant()
+    cells = [c for c in f.pop().elements(f.cx) if isinstance(c, CellValue)] if i.arg & 8 else []
+    annotations = f.pop() if i.arg & 4 else None
+    keyword_defaults = {k.constant(): v for k, v in pairs_of(f.cx, f.pop())} if i.arg & 2 else {}
+    defaults = f.pop().elements(f.cx) if i.arg & 1 else []
+    made = FunctionValue(code, f.scope, code.co_qualname, [d for d in defaults if not isinstance(d, Lazy)], keyword_defaults, cells)
+    made.annotations = annotations
+    f.push(made)
+
+
+@opcode("LOAD_BUILD_CLASS", effect=1)
+def load_build_class(f: SymbolicFrame, i: Instr) -> None:
+    raise unsupported("unknown-operation", "a class statement inside the function")

@@ -1,0 +1,162 @@
+"""Branches, loops, with statements, returns, generators, exceptions."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.bytecode import PY312
+from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.values.base import IteratorValue, Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.contexts import ContextValue
+from dynacompile.capture.values.functions import BoundMethod
+from dynacompile.capture.values.objects import ObjectValue, class_lookup, class_source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.bytecode import Instr
+    from dynacompile.capture.interpreter import SymbolicFrame
+
+
+def jump(f: SymbolicFrame, i: Instr) -> None:
+    f.index = i.target.index  # type: ignore[union-attr]
+
+
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", effect=0)
+def jump_always(f: SymbolicFrame, i: Instr) -> None:
+    jump(f, i)
+
+
+@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", effect=-1)
+def pop_jump_if_true(f: SymbolicFrame, i: Instr) -> None:
+    if f.pop().truth(f.cx):
+        jump(f, i)
+
+
+@opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", effect=-1)
+def pop_jump_if_false(f: SymbolicFrame, i: Instr) -> None:
+    if not f.pop().truth(f.cx):
+        jump(f, i)
+
+
+def is_none(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and value.value is None
+
+
+@opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", effect=-1)
+def pop_jump_if_none(f: SymbolicFrame, i: Instr) -> None:
+    if is_none(f.pop()):
+        jump(f, i)
+
+
+@opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", effect=-1)
+def pop_jump_if_not_none(f: SymbolicFrame, i: Instr) -> None:
+    if not is_none(f.pop()):
+        jump(f, i)
+
+
+def keeps_on_jump(arg: int, taken: bool) -> int:
+    return 0 if taken else -1
+
+
+@opcode("JUMP_IF_TRUE_OR_POP", effect=keeps_on_jump)
+def jump_if_true_or_pop(f: SymbolicFrame, i: Instr) -> None:
+    if f.stack[-1].truth(f.cx):
+        jump(f, i)
+    else:
+        f.pop()
+
+
+@opcode("JUMP_IF_FALSE_OR_POP", effect=keeps_on_jump)
+def jump_if_false_or_pop(f: SymbolicFrame, i: Instr) -> None:
+    if not f.stack[-1].truth(f.cx):
+        jump(f, i)
+    else:
+        f.pop()
+
+
+@opcode("GET_ITER", effect=0)
+def get_iter(f: SymbolicFrame, i: Instr) -> None:
+    f.push(f.pop().iterate(f.cx))
+
+
+@opcode("FOR_ITER", effect=lambda arg, taken: 1 if not taken or PY312 else -1)
+def for_iter(f: SymbolicFrame, i: Instr) -> None:
+    iterator = f.stack[-1]
+    if not isinstance(iterator, IteratorValue):
+        raise unsupported("unknown-object", f"iterating {iterator.describe()}")
+    item = iterator.next(f.cx)
+    if item is not None:
+        f.push(item)
+        return
+    f.pop()
+    f.index = i.target.index + PY312  # type: ignore[union-attr]  # 3.12 leaves the iterator to FOR_ITER and skips END_FOR
+
+
+@opcode("RETURN_VALUE", effect=-1)
+def return_value(f: SymbolicFrame, i: Instr) -> None:
+    f.returned = f.pop()
+
+
+@opcode("RETURN_CONST", effect=0)
+def return_const(f: SymbolicFrame, i: Instr) -> None:
+    f.returned = f.cx.of(f.code.co_consts[i.arg])
+
+
+@opcode("BEFORE_WITH", effect=1)
+def before_with(f: SymbolicFrame, i: Instr) -> None:
+    manager = f.pop()
+    if isinstance(manager, ContextValue):
+        f.push(manager.get_attr(f.cx, "__exit__"))
+        f.push(manager.enter(f.cx))
+        return
+    if isinstance(manager, ObjectValue):
+        leave, enter = class_lookup(manager.cls, "__exit__"), class_lookup(manager.cls, "__enter__")
+        if isinstance(leave, types.FunctionType) and isinstance(enter, types.FunctionType):
+            f.push(BoundMethod(f.cx.wrap(leave, class_source(manager.cls, "__exit__")), manager, None, "__exit__"))
+            f.push(f.cx.call_real(enter, class_source(manager.cls, "__enter__"), [manager]))
+            return
+    raise unsupported("context-manager", manager.describe())
+
+
+@opcode("RETURN_GENERATOR", effect=0)
+def return_generator(f: SymbolicFrame, i: Instr) -> None:
+    """The body starts with the None that the first next() sends; CPython does not book it."""
+    f.push(ConstantValue(None))
+
+
+@opcode("YIELD_VALUE", effect=0)
+def yield_value(f: SymbolicFrame, i: Instr) -> None:
+    f.yielded = f.pop()
+
+
+@opcode("GET_YIELD_FROM_ITER", effect=0)
+def get_yield_from_iter(f: SymbolicFrame, i: Instr) -> None:
+    f.push(f.pop().iterate(f.cx))
+
+
+@opcode("SEND", effect=lambda arg, taken: -1 if taken and not PY312 else 0)
+def send(f: SymbolicFrame, i: Instr) -> None:
+    sent, receiver = f.pop(), f.stack[-1]
+    if not is_none(sent) or not isinstance(receiver, IteratorValue):
+        raise unsupported("generator", "a value is sent into a generator")
+    item = receiver.next(f.cx)
+    if item is not None:
+        f.push(item)
+        return
+    result = getattr(getattr(receiver, "frame", None), "returned", None) or ConstantValue(None)
+    if not PY312:
+        f.pop()
+    f.push(result)
+    jump(f, i)
+
+
+@opcode("RAISE_VARARGS", effect=lambda arg, taken: -arg)
+def raise_varargs(f: SymbolicFrame, i: Instr) -> None:
+    raise unsupported("raise", f": {f.stack[-1].describe()}" if i.arg else "")
+
+
+@opcode("RERAISE", effect=-1)
+def reraise(f: SymbolicFrame, i: Instr) -> None:
+    raise unsupported("raise", " again")

@@ -1,0 +1,139 @@
+"""Constants, locals, cells, globals and imports."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.bytecode import PY312
+from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.values.base import NULL, Lazy
+from dynacompile.capture.values.functions import CellValue
+from dynacompile.ir.source import Constant
+
+if TYPE_CHECKING:
+    from dynacompile.capture.bytecode import Instr
+    from dynacompile.capture.interpreter import SymbolicFrame
+
+
+@opcode("LOAD_CONST", effect=1)
+def load_const(f: SymbolicFrame, i: Instr) -> None:
+    f.push(f.cx.of(f.code.co_consts[i.arg]))
+
+
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK", effect=1)
+def load_fast(f: SymbolicFrame, i: Instr) -> None:
+    value = f.slots[i.arg]
+    if value is None:
+        raise unsupported("would-raise", f"cannot access local variable {f.decoded.slots[i.arg]!r}")
+    if type(value) is Lazy:
+        value = f.slots[i.arg] = f.cx.force(value)
+    f.push(value)
+
+
+@opcode("LOAD_FAST_AND_CLEAR", effect=1)
+def load_fast_and_clear(f: SymbolicFrame, i: Instr) -> None:
+    f.push(f.slots[i.arg] or NULL)
+    f.slots[i.arg] = None
+
+
+@opcode("STORE_FAST", effect=-1)
+def store_fast(f: SymbolicFrame, i: Instr) -> None:
+    value = f.pop()
+    f.slots[i.arg] = None if value is NULL else value
+
+
+@opcode("DELETE_FAST", effect=0)
+def delete_fast(f: SymbolicFrame, i: Instr) -> None:
+    if f.slots[i.arg] is None:
+        raise unsupported("would-raise", f"cannot access local variable {f.decoded.slots[i.arg]!r}")
+    f.slots[i.arg] = None
+
+
+@opcode("MAKE_CELL", effect=0)
+def make_cell(f: SymbolicFrame, i: Instr) -> None:
+    is_root = f.cx.frames[0] is f
+    f.slots[i.arg] = CellValue(f.slots[i.arg], f.decoded.slots[i.arg], slot=i.arg if is_root else None)
+
+
+@opcode("COPY_FREE_VARS", effect=0)
+def copy_free_vars(f: SymbolicFrame, i: Instr) -> None:
+    f.slots[f.decoded.first_free :] = list(f.closure)
+
+
+@opcode("LOAD_CLOSURE", effect=1)
+def load_closure(f: SymbolicFrame, i: Instr) -> None:
+    f.push(cell_at(f, i))
+
+
+@opcode("LOAD_DEREF", effect=1)
+def load_deref(f: SymbolicFrame, i: Instr) -> None:
+    f.push(cell_at(f, i).read(f.cx))
+
+
+@opcode("STORE_DEREF", effect=-1)
+def store_deref(f: SymbolicFrame, i: Instr) -> None:
+    cell_at(f, i).write(f.cx, f.pop())
+
+
+@opcode("DELETE_DEREF", effect=0)
+def delete_deref(f: SymbolicFrame, i: Instr) -> None:
+    cell = cell_at(f, i)
+    cell.read(f.cx)
+    cell.write(f.cx, None)
+
+
+def cell_at(f: SymbolicFrame, i: Instr) -> CellValue:
+    cell = f.slots[i.arg]
+    if not isinstance(cell, CellValue):
+        raise unsupported("would-raise", f"variable {f.decoded.slots[i.arg]!r} has no cell")
+    return cell
+
+
+@opcode("LOAD_GLOBAL", effect=lambda arg, jump: 1 + (arg & 1))
+def load_global(f: SymbolicFrame, i: Instr) -> None:
+    if i.arg & 1:
+        f.push(NULL)
+    f.push(f.scope.load(f.cx, f.code.co_names[i.arg >> 1]))
+
+
+@opcode("STORE_GLOBAL", effect=-1)
+def store_global(f: SymbolicFrame, i: Instr) -> None:
+    f.cx.effects.store_global(f.scope.table, f.scope.is_root, f.code.co_names[i.arg], f.pop())
+
+
+@opcode("DELETE_GLOBAL", effect=0)
+def delete_global(f: SymbolicFrame, i: Instr) -> None:
+    name = f.code.co_names[i.arg]
+    f.scope.load(f.cx, name)
+    f.cx.effects.store_global(f.scope.table, f.scope.is_root, name, None)
+
+
+@opcode("LOAD_ASSERTION_ERROR", effect=1)
+def load_assertion_error(f: SymbolicFrame, i: Instr) -> None:
+    f.push(f.cx.of(AssertionError))
+
+
+@opcode("IMPORT_NAME", effect=-1)
+def import_name(f: SymbolicFrame, i: Instr) -> None:
+    """An import of a module that is loaded already has no effect but its result."""
+    fromlist, level = f.pop(), f.pop()
+    name = f.code.co_names[i.arg]
+    package = f.scope.table.get("__package__") or ""
+    depth = level.constant()
+    if depth:
+        name = package.rsplit(".", depth - 1)[0] + ("." + name if name else "")
+    wanted = name if fromlist.truth(f.cx) else name.partition(".")[0]
+    if name not in sys.modules or wanted not in sys.modules:
+        raise unsupported("import", name)
+    f.push(f.cx.wrap(sys.modules[wanted], Constant(sys.modules[wanted], wanted)))
+
+
+@opcode("IMPORT_FROM", effect=1)
+def import_from(f: SymbolicFrame, i: Instr) -> None:
+    f.push(f.stack[-1].get_attr(f.cx, f.code.co_names[i.arg]))
+
+
+def attribute_name(f: SymbolicFrame, i: Instr) -> str:
+    return f.code.co_names[i.arg >> 1 if PY312 and i.op == "LOAD_ATTR" else i.arg]

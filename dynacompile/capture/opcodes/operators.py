@@ -1,0 +1,114 @@
+"""Operators, comparisons, formatting."""
+
+from __future__ import annotations
+
+import dis
+import opcode as cpython
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.bytecode import PY312
+from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.operations import COMPARE_SYMBOLS, SYMBOLS
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.bytecode import Instr
+    from dynacompile.capture.interpreter import SymbolicFrame
+
+# argument of BINARY_OP -> name in the operator module
+BINARY_NAMES = tuple("i" + SYMBOLS[s[:-1]].rstrip("_") if s.endswith("=") else SYMBOLS[s] for _, s in cpython._nb_ops)
+
+
+@opcode("BINARY_OP", effect=-1)
+def binary_op(f: SymbolicFrame, i: Instr) -> None:
+    f.push(f.cx.operator(BINARY_NAMES[i.arg], f.pop_many(2)))
+
+
+@opcode("UNARY_NEGATIVE", effect=0)
+def unary_negative(f: SymbolicFrame, i: Instr) -> None:
+    f.push(f.cx.operator("neg", [f.pop()]))
+
+
+@opcode("UNARY_POSITIVE", effect=0)
+def unary_positive(f: SymbolicFrame, i: Instr) -> None:
+    f.push(f.cx.operator("pos", [f.pop()]))
+
+
+@opcode("UNARY_INVERT", effect=0)
+def unary_invert(f: SymbolicFrame, i: Instr) -> None:
+    f.push(f.cx.operator("invert", [f.pop()]))
+
+
+@opcode("UNARY_NOT", effect=0)
+def unary_not(f: SymbolicFrame, i: Instr) -> None:
+    f.push(ConstantValue(not f.pop().truth(f.cx)))
+
+
+@opcode("COMPARE_OP", effect=-1)
+def compare_op(f: SymbolicFrame, i: Instr) -> None:
+    symbol = dis.cmp_op[i.arg >> 4 if PY312 else i.arg]
+    f.push(f.cx.operator(COMPARE_SYMBOLS[symbol], f.pop_many(2)))
+
+
+@opcode("IS_OP", effect=-1)
+def is_op(f: SymbolicFrame, i: Instr) -> None:
+    f.push(f.cx.operator("is_not" if i.arg else "is_", f.pop_many(2)))
+
+
+@opcode("CONTAINS_OP", effect=-1)
+def contains_op(f: SymbolicFrame, i: Instr) -> None:
+    item, container = f.pop_many(2)
+    found = f.cx.operator("contains", [container, item])
+    f.push(ConstantValue(not found.truth(f.cx)) if i.arg else found)
+
+
+@opcode("FORMAT_VALUE", effect=lambda arg, jump: -1 if arg & 4 else 0)
+def format_value(f: SymbolicFrame, i: Instr) -> None:
+    spec = f.pop().constant() if i.arg & 4 else ""
+    value = f.pop()
+    if isinstance(value, TensorValue):
+        raise unsupported("to-python", f"formatting {value.describe()}")
+    f.push(f.cx.pure(format_constant, [value, ConstantValue(i.arg & 3), ConstantValue(spec)], {}))
+
+
+def format_constant(value: object, conversion: int, spec: str) -> str:
+    return format((None, str, repr, ascii)[conversion](value) if conversion else value, spec)  # type: ignore[misc]
+
+
+@opcode("BUILD_STRING", effect=lambda arg, jump: 1 - arg)
+def build_string(f: SymbolicFrame, i: Instr) -> None:
+    f.push(ConstantValue("".join(part.constant() for part in f.pop_many(i.arg))))
+
+
+@opcode("GET_LEN", effect=1)
+def get_len(f: SymbolicFrame, i: Instr) -> None:
+    f.push(ConstantValue(f.stack[-1].length(f.cx)))
+
+
+@opcode("LIST_TO_TUPLE", effect=0)
+def list_to_tuple(f: SymbolicFrame, i: Instr) -> None:
+    f.push(as_tuple(f.pop()))
+
+
+@opcode("CALL_INTRINSIC_1", effect=0)
+def call_intrinsic_1(f: SymbolicFrame, i: Instr) -> None:
+    name = INTRINSICS.get(i.arg)
+    if name == "LIST_TO_TUPLE":
+        f.push(as_tuple(f.pop()))
+    elif name == "UNARY_POSITIVE":
+        f.push(f.cx.operator("pos", [f.pop()]))
+    else:
+        raise unsupported("unknown-opcode", f"CALL_INTRINSIC_1 {i.arg}")
+
+
+INTRINSICS = {5: "UNARY_POSITIVE", 6: "LIST_TO_TUPLE"}
+
+
+def as_tuple(value: Value) -> TupleValue:
+    if not isinstance(value, ListValue):
+        raise unsupported("unknown-operation", f"a tuple of {value.describe()}")
+    return TupleValue(value.items)

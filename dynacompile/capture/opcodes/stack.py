@@ -1,0 +1,47 @@
+"""Moving values on the stack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.values.base import NULL
+
+if TYPE_CHECKING:
+    from dynacompile.capture.bytecode import Instr
+    from dynacompile.capture.interpreter import SymbolicFrame
+
+
+@opcode("NOP", "RESUME", "CACHE", effect=0)
+def nop(f: SymbolicFrame, i: Instr) -> None:
+    """Nothing to do."""
+
+
+@opcode("POP_TOP", effect=-1)
+def pop_top(f: SymbolicFrame, i: Instr) -> None:
+    f.pop()
+
+
+@opcode("PUSH_NULL", effect=1)
+def push_null(f: SymbolicFrame, i: Instr) -> None:
+    f.push(NULL)
+
+
+@opcode("COPY", effect=1)
+def copy(f: SymbolicFrame, i: Instr) -> None:
+    f.push(f.stack[-i.arg])
+
+
+@opcode("SWAP", effect=0)
+def swap(f: SymbolicFrame, i: Instr) -> None:
+    f.stack[-1], f.stack[-i.arg] = f.stack[-i.arg], f.stack[-1]
+
+
+@opcode("END_FOR", effect=-2)
+def end_for(f: SymbolicFrame, i: Instr) -> None:
+    f.pop_many(2)
+
+
+@opcode("END_SEND", effect=-1)
+def end_send(f: SymbolicFrame, i: Instr) -> None:
+    del f.stack[-2]

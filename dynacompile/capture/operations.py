@@ -1,0 +1,268 @@
+"""Python's operators over tracked values: graph operations for tensors, folding for constants, methods for the rest."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.mapping import DictValue, DictView
+from dynacompile.capture.values.objects import ClassValue, ObjectValue
+from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
+from dynacompile.capture.values.sets import SetValue
+from dynacompile.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+# name in the operator module -> (method, reflected method)
+BINARY: dict[str, tuple[str, str]] = {
+    "add": ("__add__", "__radd__"), "and_": ("__and__", "__rand__"), "floordiv": ("__floordiv__", "__rfloordiv__"), "lshift": ("__lshift__", "__rlshift__"),
+    "matmul": ("__matmul__", "__rmatmul__"), "mul": ("__mul__", "__rmul__"), "mod": ("__mod__", "__rmod__"), "or_": ("__or__", "__ror__"),
+    "pow": ("__pow__", "__rpow__"), "rshift": ("__rshift__", "__rrshift__"), "sub": ("__sub__", "__rsub__"), "truediv": ("__truediv__", "__rtruediv__"),
+    "xor": ("__xor__", "__rxor__"), "lt": ("__lt__", "__gt__"), "le": ("__le__", "__ge__"), "eq": ("__eq__", "__eq__"), "ne": ("__ne__", "__ne__"),
+    "gt": ("__gt__", "__lt__"), "ge": ("__ge__", "__le__"),
+}
+INPLACE = {"iadd": "add", "iand": "and_", "ifloordiv": "floordiv", "ilshift": "lshift", "imatmul": "matmul", "imul": "mul", "imod": "mod", "ior": "or_",
+           "ipow": "pow", "irshift": "rshift", "isub": "sub", "itruediv": "truediv", "ixor": "xor"}
+UNARY = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__", "abs": "__abs__", "inv": "__invert__"}
+COMPARISONS = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
+SYMBOLS = {"+": "add", "&": "and_", "//": "floordiv", "<<": "lshift", "@": "matmul", "*": "mul", "%": "mod", "|": "or_", "**": "pow", ">>": "rshift", "-": "sub",
+           "/": "truediv", "^": "xor"}
+COMPARE_SYMBOLS = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
+
+
+def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
+    """operator.name(*args)."""
+    if any(isinstance(a, TensorValue) for a in args) and name not in ("not_", "truth", "is_", "is_not", "contains", "index"):
+        return tensor_operator(cx, name, args)
+    row = OTHER.get(name)
+    if row is not None:
+        return row(cx, *args)
+    if name in UNARY:
+        return unary(cx, name, args[0])
+    if name in INPLACE:
+        return inplace(cx, name, args[0], args[1])
+    return binary(cx, name, args[0], args[1])
+
+
+def tensor_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
+    if name in COMPARISONS and any(a is not None and not comparable(a) for a in args):
+        if name in ("eq", "ne") and all(not isinstance(a, (SequenceValue, ObjectValue)) for a in args):
+            return ConstantValue(name == "ne")
+        raise unsupported("unknown-operation", f"comparing a tensor with {args[1].describe()}")
+    for index, arg in enumerate(args):
+        if isinstance(arg, ObjectValue):
+            method, reflected = BINARY.get(name, ("", ""))
+            result = arg.special(cx, method if index == 0 else reflected, [args[1 - index]]) if method else None
+            if result is not None:
+                return result
+            raise unsupported("unknown-operation", f"operator.{name} of a tensor and {arg.describe()}")
+    return cx.op("call_function", getattr(operator, name), list(args), {})
+
+
+def comparable(value: Value) -> bool:
+    return isinstance(value, TensorValue) or isinstance(value, ConstantValue) and isinstance(value.value, (int, float, bool, complex))
+
+
+def unary(cx: Trace, name: str, value: Value) -> Value:
+    if isinstance(value, ObjectValue):
+        return value.method(cx, UNARY[name], [], {})
+    return cx.pure(getattr(operator, name), [value], {})
+
+
+def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
+    if isinstance(left, ListValue) and name == "iadd":
+        left.method(cx, "extend", [right], {})
+        return left
+    if isinstance(left, DictValue) and name == "ior":
+        left.method(cx, "update", [right], {})
+        return left
+    if isinstance(left, SetValue) and name == "ior":
+        left.method(cx, "update", [right], {})
+        return left
+    if isinstance(left, ObjectValue):
+        result = left.special(cx, f"__{name.rstrip('_')}__", [right])
+        if result is not None:
+            return result
+    return binary(cx, INPLACE[name], left, right)
+
+
+def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
+    if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
+        return object_binary(cx, name, left, right)
+    if isinstance(left, SequenceValue) or isinstance(right, SequenceValue):
+        found = sequence_binary(cx, name, left, right)
+        if found is not None:
+            return found
+    if isinstance(left, SetValue) and name in ("or_", "and_", "sub"):
+        return left.method(cx, {"or_": "union", "and_": "intersection", "sub": "difference"}[name], [right], {})
+    if isinstance(left, DictValue) and isinstance(right, DictValue) and name == "or_":
+        merged = left.method(cx, "copy", [], {})
+        merged.method(cx, "update", [right], {})
+        return merged
+    if name in ("eq", "ne"):
+        return ConstantValue(cx.equal(left, right) == (name == "eq"))
+    if name == "mod" and isinstance(left, ConstantValue) and isinstance(left.value, str):
+        return cx.pure(operator.mod, [left, right], {})
+    return cx.pure(getattr(operator, name), [left, right], {})
+
+
+def object_binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
+    method, reflected = BINARY[name]
+    if isinstance(right, ObjectValue) and isinstance(left, ObjectValue) and right.cls is not left.cls and issubclass(right.cls, left.cls):
+        raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
+    for owner, other, special in ((left, right, method), (right, left, reflected)):
+        if isinstance(owner, ObjectValue):
+            result = owner.special(cx, special, [other])
+            if result is not None and not (isinstance(result, ConstantValue) and result.value is NotImplemented):
+                return result
+    if name in ("eq", "ne"):
+        return ConstantValue((left is right) == (name == "eq"))
+    raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
+
+
+def sequence_binary(cx: Trace, name: str, left: Value, right: Value) -> Value | None:
+    sized = (torch.Size, tuple)
+    if name == "add" and is_tuple(left) and is_tuple(right):
+        if any(isinstance(v, ConstantValue) and isinstance(v.value, torch.Size) for v in (left, right)):
+            folded = fold(cx, operator.add, left, right)
+            if folded is not None:
+                return folded
+        return TupleValue(left.elements(cx) + right.elements(cx))
+    if name == "add" and isinstance(left, ListValue) and isinstance(right, ListValue):
+        return ListValue(left.items + right.items)
+    if name == "mul":
+        sequence, count = (left, right) if isinstance(left, SequenceValue) else (right, left)
+        if isinstance(sequence, SequenceValue) and isinstance(count, ConstantValue) and isinstance(count.value, int):
+            return sequence.like(sequence.items * count.value)
+    if name in ("lt", "le", "gt", "ge"):
+        return fold(cx, getattr(operator, name), left, right) or refuse(name, left, right)
+    if name == "mod" and isinstance(left, ConstantValue) and not isinstance(left.value, sized):
+        return fold(cx, operator.mod, left, right) or refuse(name, left, right)
+    return None
+
+
+def refuse(name: str, left: Value, right: Value) -> Value:
+    raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
+
+
+def fold(cx: Trace, function: Callable, *args: Value) -> Value | None:
+    """The result on constants, None where an argument is none."""
+    try:
+        for a in args:
+            a.constant()
+    except NotConstant:
+        return None
+    return cx.pure(function, list(args), {})
+
+
+def is_tuple(value: Value) -> bool:
+    return isinstance(value, TupleValue) or isinstance(value, ConstantValue) and isinstance(value.value, torch.Size)
+
+
+def equal(cx: Trace, left: Value, right: Value) -> bool:
+    """left == right, for values whose comparison gives a bool."""
+    if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
+        if isinstance(left, ListValue) != isinstance(right, ListValue) or len(left.items) != len(right.items):
+            return False
+        return all(a is b or cx.equal(a, b) for a, b in zip(left.elements(cx), right.elements(cx)))
+    if isinstance(left, DictValue) and isinstance(right, DictValue):
+        if set(left.keys(cx)) != set(right.keys(cx)):
+            return False
+        return all(cx.equal(left.at(cx, k), right.at(cx, k)) for k in left.content)
+    if isinstance(left, SetValue) and isinstance(right, SetValue):
+        return set(left.content) == set(right.content)
+    if isinstance(left, DictView) or isinstance(right, DictView):
+        raise unsupported("unknown-operation", "comparing dict views")
+    if any(isinstance(v, (TensorValue, ObjectValue)) for v in (left, right)):
+        return apply_operator(cx, "eq", [left, right]).truth(cx)
+    try:
+        return bool(left.constant() == right.constant())
+    except NotConstant:
+        if left is right:
+            return True
+        if left.pytype() is not right.pytype() and not (isinstance(left, ConstantValue) and isinstance(right, ConstantValue)):
+            return False
+        return is_same(cx, left, right)
+
+
+def is_same(cx: Trace, left: Value, right: Value) -> bool:
+    """left is right."""
+    if left is right:
+        return True
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+        if type(left.value) is not type(right.value):
+            return False
+        if left.value is None or isinstance(left.value, (bool, torch.dtype, type(Ellipsis))):
+            return left.value is right.value
+        return left.value is right.value or left.value == right.value and isinstance(left.value, (int, str)) and small(left.value)
+    if left.pytype() is not right.pytype():
+        return False
+    if isinstance(left, (TensorValue, SequenceValue, DictValue, SetValue)):
+        return False
+    try:
+        return left.identity() is right.identity()
+    except NotConstant:
+        if left.source is None or right.source is None:
+            return False
+        raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}") from None
+
+
+def small(value: Any) -> bool:
+    """Objects that CPython shares, so that equal means identical."""
+    return isinstance(value, str) and value.isidentifier() or isinstance(value, int) and -5 <= value <= 256
+
+
+def subscript(cx: Trace, owner: Value, key: Value) -> Value:
+    if isinstance(owner, ClassValue) and not isinstance(owner.real, type(torch.Tensor)):
+        return cx.of(owner.real[key.constant()])
+    return owner.get_item(cx, key)
+
+
+def op_not(cx: Trace, value: Value) -> Value:
+    return ConstantValue(not value.truth(cx))
+
+
+def op_contains(cx: Trace, container: Value, item: Value) -> Value:
+    return container.contains(cx, item)
+
+
+def op_setitem(cx: Trace, owner: Value, key: Value, value: Value) -> Value:
+    owner.set_item(cx, key, value)
+    return ConstantValue(None)
+
+
+def op_delitem(cx: Trace, owner: Value, key: Value) -> Value:
+    owner.del_item(cx, key)
+    return ConstantValue(None)
+
+
+def op_index(cx: Trace, value: Value) -> Value:
+    if isinstance(value, TensorValue):
+        raise unsupported("to-python", f"operator.index of {value.describe()}")
+    return cx.pure(operator.index, [value], {})
+
+
+OTHER: dict[str, Callable[..., Value]] = {
+    "not_": op_not,
+    "truth": lambda cx, value: ConstantValue(value.truth(cx)),
+    "is_": lambda cx, a, b: ConstantValue(is_same(cx, a, b)),
+    "is_not": lambda cx, a, b: ConstantValue(not is_same(cx, a, b)),
+    "contains": op_contains,
+    "getitem": subscript,
+    "setitem": op_setitem,
+    "delitem": op_delitem,
+    "index": op_index,
+    "concat": lambda cx, a, b: binary(cx, "add", a, b),
+}
+OPERATORS = frozenset((*BINARY, *INPLACE, *UNARY, *OTHER))
+
+
+def as_slice(parts: Sequence[Value]) -> Value:
+    return SliceValue(parts)

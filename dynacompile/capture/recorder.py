@@ -1,0 +1,177 @@
+"""The graph of one frame as it grows: nodes, fake tensors for their metadata, placeholders."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue, is_constant_object
+from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.errors import Unsupported
+from dynacompile.ir.captured import GraphInput, Site
+from dynacompile.ir.source import Source
+
+
+class Recorder:
+    """Runs each operation on fake tensors, and adds it to the graph if it makes or writes tensors.
+
+    site: gives the user's place of the operation being recorded.
+    """
+
+    def __init__(self, site: Callable[[], Site]):
+        self.graph = torch.fx.Graph()
+        self.mode = FakeTensorMode(allow_non_fake_inputs=False, static_shapes=True)
+        self.inputs: list[GraphInput] = []
+        self.values: dict[int, TensorValue] = {}  # id of a fake -> the value it belongs to; the values keep the fakes alive
+        self.versions: dict[int, int] = {}  # id of an input's fake -> its version at the start
+        self.ops = 0
+        self._site = site
+        self._last_placeholder: torch.fx.Node | None = None
+
+    def input(self, real: torch.Tensor, source: Source) -> TensorValue:
+        """A placeholder for a tensor that exists before the frame runs."""
+        with self.mode:
+            fake = self.mode.from_tensor(real, static_shapes=True)
+        with self.graph.inserting_after(self._last_placeholder):
+            node = self.graph.create_node("placeholder", source.text(), (), {}, name=source.text())
+        node.target = node.name
+        node.meta["val"] = node.meta["example_value"] = fake
+        self._last_placeholder = node
+        self.inputs.append(GraphInput(node.name, source, fake))
+        value = self.values[id(fake)] = TensorValue(node, fake, source, real)
+        self.versions[id(fake)] = fake._version
+        return value
+
+    def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Runs and records one operation. kind: call_function or call_method."""
+        try:
+            pairs = [a.argument() for a in args]
+            named = {k: v.argument() for k, v in kwargs.items()}
+        except NotConstant as value:
+            raise unsupported("unknown-operation", f"{target_name(target)} with a {value} argument") from value
+        fakes = [p[1] for p in pairs]
+        fake_kwargs = {k: p[1] for k, p in named.items()}
+        operands = [f for f in tensors_in((fakes, fake_kwargs))]
+        before = [f._version for f in operands]
+        result = self.run(kind, target, fakes, fake_kwargs)
+        writes = any(f._version != v for f, v in zip(operands, before))
+        if not writes and (known := self.known(result)) is not None:
+            return known
+        node = self.graph.create_node(kind, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})
+        self.annotate(node, result)
+        self.ops += 1
+        return self.result(node, result)
+
+    def run(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """One operation on fakes. What the user's operation may raise is up to torch: every exception means that eager is to run it."""
+        try:
+            with self.mode:
+                if kind == "call_method":
+                    return getattr(args[0], target)(*args[1:], **kwargs)
+                return target(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as reason:
+            raise unsupported("data-dependent-shape", target_name(target)) from reason
+        except (UnsupportedFakeTensorException, UnsupportedOperatorException) as reason:
+            raise unsupported("op-unsupported", f"{target_name(target)}: {first_line(reason)}") from reason
+        except Unsupported:
+            raise
+        except Exception as reason:
+            raise unsupported("op-failed", f"{target_name(target)}: {type(reason).__name__}: {first_line(reason)}") from reason
+
+    def known(self, result: Any) -> Value | None:
+        """The value of a result that needs no node: an operand itself, or plain data."""
+        if isinstance(result, torch.Tensor):
+            return self.values.get(id(result))
+        if result is not None and is_constant_object(result):
+            return ConstantValue(result)
+        if type(result) in (tuple, list) and result and not any(True for _ in tensors_in(result)):
+            cls = TupleValue if type(result) is tuple else ListValue
+            items = [self.known(item) if item is not None else ConstantValue(None) for item in result]
+            return cls([i for i in items if i is not None]) if None not in items else None
+        return None
+
+    def annotate(self, node: torch.fx.Node, result: Any) -> None:
+        site = self._site()
+        node.meta["val"] = node.meta["example_value"] = result
+        node.meta["site"] = site
+        node.stack_trace = f'  File "{site.file}", line {site.line}, in {site.function}'
+
+    def result(self, node: torch.fx.Node, result: Any) -> Value:
+        if isinstance(result, torch.Tensor):
+            found = self.values.get(id(result))
+            if found is None:
+                found = self.values[id(result)] = TensorValue(node, result)
+            return found
+        if isinstance(result, (tuple, list)):
+            items = [self.element(node, i, item) for i, item in enumerate(result)]
+            return ListValue(items) if type(result) is list else TupleValue(items, type(result))
+        if result is None or is_constant_object(result):
+            return ConstantValue(result)
+        raise unsupported("unknown-object", f"a result of type {type(result).__name__} of {node.name}")
+
+    def element(self, node: torch.fx.Node, index: int, item: Any) -> Value:
+        if isinstance(item, torch.Tensor) and id(item) in self.values:
+            return self.values[id(item)]
+        if not isinstance(item, (torch.Tensor, tuple, list)):
+            return self.result(node, item)
+        part = self.graph.call_function(operator.getitem, (node, index))
+        self.annotate(part, item)
+        return self.result(part, item)
+
+    def state_change(self, target: Any, *args: Any) -> torch.fx.Node:
+        """A node that changes the state of the interpreter (grad mode, autocast) for the nodes after it."""
+        node = self.graph.call_function(target, args)
+        node.meta["site"] = self._site()
+        return node
+
+    def written_inputs(self) -> list[GraphInput]:
+        return [i for i in self.inputs if i.fake._version != self.versions[id(i.fake)]]
+
+    def fresh_inputs(self) -> tuple[GraphInput, ...]:
+        """The inputs with the metadata they have before the graph runs, also where the graph writes them."""
+        written = {id(i.fake) for i in self.written_inputs()}
+        out = []
+        nodes = {n.name: n for n in self.graph.nodes if n.op == "placeholder"}
+        for item in self.inputs:
+            if id(item.fake) in written:
+                value = self.values[id(item.fake)]
+                with self.mode, torch.no_grad():
+                    fresh = torch.empty_strided(value.real.size(), value.real.stride(), dtype=value.real.dtype, device=value.real.device)
+                fresh.requires_grad_(value.real.requires_grad)
+                nodes[item.name].meta["val"] = nodes[item.name].meta["example_value"] = fresh
+                item = GraphInput(item.name, item.source, fresh)
+            out.append(item)
+        return tuple(out)
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """The tensors in nested tuples, lists and dicts."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if isinstance(tree, (tuple, list)):
+        return [t for item in tree for t in tensors_in(item)]
+    if isinstance(tree, dict):
+        return [t for item in tree.values() for t in tensors_in(item)]
+    return []
+
+
+def target_name(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
+def first_line(reason: BaseException) -> str:
+    return (str(reason).strip().splitlines() or [""])[0]

@@ -1,0 +1,90 @@
+"""Resume functions: the rest of a frame after a break, as a function of its live locals and its stack."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from types import CodeType
+
+from dynacompile.capture.assemble import assemble
+from dynacompile.capture.bytecode import CELL_OPS, NOWHERE, SLOT_OPS, CodeCache, Decoded, Handler, Instr, reachable
+from dynacompile.errors import VerifyError
+
+# flags that a resume function keeps: OPTIMIZED, NEWLOCALS, NESTED and the future imports; not *args, **kwargs
+KEPT_FLAGS = 0x1 | 0x2 | 0x10 | 0xFFE0000
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """index: the instruction to go on with. slots: live locals, by localsplus index. stack: for each value on the stack, whether it is a NULL."""
+
+    index: int
+    slots: tuple[int, ...]
+    stack: tuple[bool, ...]
+
+
+def resume_code(codes: CodeCache, decoded: Decoded, point: ResumePoint) -> CodeType:
+    """The code object that goes on at `point`: parameters are the live locals, then the stack values that are no NULL.
+
+    Cells of the original frame are free variables of the resume function, before the original free variables.
+    """
+    key = (id(decoded.code), point)
+    found = codes.resumes.get(key)
+    if found is None:
+        found = codes.resumes[key] = build(decoded, point)
+    return found
+
+
+def build(decoded: Decoded, point: ResumePoint) -> CodeType:
+    code = decoded.code
+    start = decoded.instrs[point.index]
+    alive = reachable(decoded.instrs, decoded.handlers, [start])
+    passed = [decoded.slots[s] for s in point.slots]
+    stack_names = [f".s{i}" for i, null in enumerate(point.stack) if not null]
+    others = [n for i, n in enumerate(code.co_varnames) if i not in point.slots and n not in code.co_cellvars]
+    varnames = tuple(passed + stack_names + others)
+    freevars = code.co_cellvars + code.co_freevars
+    where = {name: i for i, name in enumerate(varnames)}
+
+    def slot(index: int, is_cell: bool) -> int:
+        if index >= decoded.first_free:
+            return len(varnames) + len(code.co_cellvars) + index - decoded.first_free
+        name = decoded.slots[index]
+        if name in code.co_cellvars and is_cell:
+            return len(varnames) + code.co_cellvars.index(name)
+        return where[name]
+
+    copies: dict[int, Instr] = {}
+    for instr in decoded.instrs:
+        if instr.index in alive and instr.op not in ("MAKE_CELL", "COPY_FREE_VARS"):
+            arg = slot(instr.arg, instr.op in CELL_OPS) if instr.op in SLOT_OPS else instr.arg
+            copies[instr.index] = Instr(instr.op, arg, None, instr.position)
+    for index, copy in copies.items():
+        target = decoded.instrs[index].target
+        if target is not None:
+            copy.target = copies[target.index]
+    prologue = [Instr("COPY_FREE_VARS", len(freevars), None, NOWHERE)] if freevars else []
+    prologue.append(Instr("RESUME", 0, None, start.position))
+    names = iter(stack_names)
+    for null in point.stack:
+        prologue.append(Instr("PUSH_NULL", 0, None, start.position) if null else Instr("LOAD_FAST", where[next(names)], None, start.position))
+    body = [copies[i] for i in sorted(copies)]
+    if body[0] is not copies[point.index]:
+        prologue.append(Instr("JUMP_FORWARD", 0, copies[point.index], start.position))
+    base = re.sub(r"^<resume at line \d+ of (.*)>$", r"\1", code.co_name)
+    return assemble(
+        code, prologue + body, list(kept_handlers(decoded.handlers, copies)),
+        co_varnames=varnames, co_cellvars=(), co_freevars=freevars, co_argcount=len(passed) + len(stack_names), co_posonlyargcount=0, co_kwonlyargcount=0,
+        co_flags=code.co_flags & KEPT_FLAGS, co_name=f"<resume at line {start.line or code.co_firstlineno} of {base}>",
+    )
+
+
+def kept_handlers(handlers: tuple[Handler, ...], copies: dict[int, Instr]) -> list[Handler]:
+    out = []
+    for handler in handlers:
+        inside = [copies[i] for i in range(handler.start.index, handler.end.index + 1) if i in copies]
+        if inside:
+            if handler.target.index not in copies:
+                raise VerifyError("capture", "a handler of live code is dead")
+            out.append(Handler(inside[0], inside[-1], copies[handler.target.index], handler.depth, handler.lasti))
+    return out

@@ -1,0 +1,246 @@
+"""The context of one capture: guards, known objects, the graph, effects, and the stack of frames being interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import CellType, FunctionType
+from typing import Any
+
+import torch
+import torch.fx
+
+from dynacompile.capture import operations
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.bytecode import CodeCache
+from dynacompile.capture.effects import Effects
+from dynacompile.capture.interpreter import Globals, SymbolicFrame, inline
+from dynacompile.capture.recorder import Recorder
+from dynacompile.capture.values import value_of, wrap
+from dynacompile.capture.values.base import Lazy, Method, Value
+from dynacompile.capture.values.builtins import HANDLERS, Row
+from dynacompile.capture.values.constant import is_constant_object
+from dynacompile.capture.values.functions import BoundMethod, CellValue, FunctionValue
+from dynacompile.capture.values.objects import ClassValue
+from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.capture.values.torch_functions import special_function
+from dynacompile.ir.captured import Guard, Site
+from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
+
+MAX_STEPS = 2_000_000
+MAX_DEPTH = 120
+TORCH_FOLDER = torch.__file__.rpartition("/")[0] + "/"
+
+
+class Trace:
+    """State of one attempt to capture one frame; values call back into it. Dropped when the attempt ends."""
+
+    def __init__(self, codes: CodeCache, root_globals: dict[str, Any], builtins: dict[str, Any]):
+        self.codes, self.builtins = codes, builtins
+        self.frames: list[SymbolicFrame] = []
+        self.recorder = Recorder(self.site)
+        self.effects = Effects()
+        self.guards: dict[tuple, Guard] = {}
+        self.known: dict[int, Value] = {}
+        self.cells: dict[int, CellValue] = {}
+        self.scopes: dict[int, Globals] = {id(root_globals): Globals(root_globals, True)}
+        self.root_scope = self.scopes[id(root_globals)]
+        self.autocasts: list[tuple[torch.fx.Node, Any, Callable]] = []
+        self.steps = 0
+        self._sites: dict[tuple[int, int], Site] = {}
+        self._kept: list[Any] = []
+
+    # values
+
+    def wrap(self, real: Any, source: Source) -> Value:
+        """The value of a real object; one object has one value, however it is reached."""
+        if is_constant_object(real):
+            return wrap(self, real, source)
+        found = self.known.get(id(real))
+        if found is None:
+            found = wrap(self, real, source)
+            self.known[id(real)] = found
+            self._kept.append(real)
+        elif found.source != source:
+            self.guard_same(found, real, source)
+        return found
+
+    def guard_same(self, found: Value, real: Any, source: Source) -> None:
+        """A second way to an object that has a value already."""
+        if isinstance(found.source, Constant):
+            self.guard("ID", source, identity(real))
+        elif isinstance(source, Constant):
+            self.guard("ID", found.source, identity(real))
+        else:
+            self.guard("DUPLICATE_INPUT", source, found.source)
+
+    def force(self, value: Value) -> Value:
+        return value.force() if isinstance(value, Lazy) else value
+
+    def of(self, real: Any) -> Value:
+        return value_of(self, real)
+
+    def child(self, real: Any, source: Source, name: str) -> Value:
+        return self.wrap(getattr(real, name), Attr(source, name))
+
+    def tuple(self, items: Sequence[Value]) -> Value:
+        return TupleValue(items)
+
+    def class_value(self, cls: type, source: Source | None) -> Value:
+        found = self.known.get(id(cls))
+        if found is None:
+            found = self.known[id(cls)] = ClassValue(cls, Constant(cls, cls.__qualname__))
+            self._kept.append(cls)
+        return found
+
+    def cell(self, cell: CellType, name: str, holder: Source, index: int) -> CellValue:
+        """The value of a closure cell of a function that exists before the frame runs."""
+        found = self.cells.get(id(cell))
+        source = ClosureCell(holder, name, index)
+        if found is None:
+            try:
+                content: Value | None = Lazy(self, cell.cell_contents, source)
+            except ValueError:
+                content = None
+            found = self.cells[id(cell)] = CellValue(content, name, holder=(holder, index))
+            self._kept.append(cell)
+        elif found.content is not None and found.content.source is not None and found.content.source != source:
+            self.guard("DUPLICATE_INPUT", source, found.content.source)
+        return found
+
+    def scope_of(self, function: FunctionType, source: Source) -> Globals:
+        table = function.__globals__
+        found = self.scopes.get(id(table))
+        if found is None:
+            found = self.scopes[id(table)] = Globals(table, False)
+        return found
+
+    def global_of(self, table: dict, name: str, make: Callable[[], Value]) -> Value:
+        stored = self.effects.globals.get((id(table), name))
+        if stored is None:
+            return make()
+        if stored[2] is None:
+            raise unsupported("would-raise", f"name {name!r} is not defined")
+        return stored[2]
+
+    def bound(self, function: FunctionType, owner: Value, name: str) -> Value:
+        cls = owner.pytype()
+        return BoundMethod(self.wrap(function, Attr(Constant(cls, cls.__qualname__), name)), owner, None, name)
+
+    def bound_builtin(self, real: Any, source: Source) -> Value:
+        self.guard("TYPE", source, type(real))
+        self.guard("EQUALS", Attr(source, "__name__"), real.__name__)
+        return Method(self.wrap(real.__self__, Attr(source, "__self__")), real.__name__)
+
+    def special_function(self, real: FunctionType, source: Source) -> Value | None:
+        return special_function(self, real, source)
+
+    def handler(self, real: Any) -> Row | None:
+        try:
+            return HANDLERS.get(real)
+        except TypeError:
+            return None
+
+    # guards
+
+    def guard(self, kind: str, source: Source | None, expected: object = None) -> None:
+        if isinstance(source, Constant):
+            return
+        key = (kind, source, expected.name) if kind in ("HASATTR", "DICT_CONTAINS") else (kind, source)  # type: ignore[attr-defined]
+        if key not in self.guards:
+            self.guards[key] = Guard(kind, source, expected, self.site())
+
+    # operations
+
+    def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.recorder.op(kind, target, args, kwargs)
+
+    def operator(self, name: str, args: Sequence[Value]) -> Value:
+        return operations.apply_operator(self, name, args)
+
+    def equal(self, left: Value, right: Value) -> bool:
+        return operations.equal(self, left, right)
+
+    def pure(self, function: Callable, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        """Runs a function without side effects on constants. What it raises is what Python would raise."""
+        try:
+            real_args, real_kwargs = [a.constant() for a in args], {k: v.constant() for k, v in kwargs.items()}
+        except NotConstant as reason:
+            shown = ", ".join(a.describe() for a in args)
+            raise unsupported("unknown-operation", f"{getattr(function, '__name__', function)}({shown})") from reason
+        try:
+            result = function(*real_args, **real_kwargs)
+        except Exception as reason:
+            raise unsupported("would-raise", f"{type(reason).__name__}: {reason}") from reason
+        return self.of(result)
+
+    def inline(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(self.frames) > MAX_DEPTH:
+            raise unsupported("too-deep", function.name)
+        return inline(self, function, args, kwargs)
+
+    def call_real(self, function: FunctionType, source: Source, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
+        return self.wrap(function, source).call(self, args, kwargs or {})
+
+    def super_arguments(self) -> tuple[Value, Value]:
+        """The class and the object that super() without arguments finds in the running frame."""
+        frame = self.frames[-1]
+        names = frame.decoded.slots
+        if "__class__" not in names or not frame.code.co_argcount:
+            raise unsupported("would-raise", "super(): no arguments")
+        first = frame.slots[0]
+        owner = first.read(self) if isinstance(first, CellValue) else None if first is None else self.force(first)
+        cell = frame.slots[names.index("__class__")]
+        if owner is None or not isinstance(cell, CellValue):
+            raise unsupported("would-raise", "super(): arg[0] deleted")
+        return cell.read(self), owner
+
+    # modes: really entered, since they decide what operations on fakes give, and written to the graph
+
+    def set_grad_mode(self, mode: bool) -> None:
+        if torch.is_grad_enabled() != mode:
+            self.recorder.state_change(torch._C._set_grad_enabled, mode)
+            torch._C._set_grad_enabled(mode)
+
+    def enter_autocast(self, enter: Callable, leave: Callable, arguments: tuple) -> tuple:
+        node = self.recorder.state_change(enter, *arguments)
+        entry = (node, enter(*arguments), leave)
+        self.autocasts.append(entry)
+        return entry
+
+    def exit_autocast(self, entry: tuple) -> None:
+        if not self.autocasts or self.autocasts[-1] is not entry:
+            raise unsupported("context-manager", "autocast regions that are not nested")
+        node, handle, leave = self.autocasts.pop()
+        self.recorder.state_change(leave, node)
+        leave(handle)
+
+    def leave_modes(self) -> None:
+        """Leaves the autocast regions that the frame is still in."""
+        for _, handle, leave in reversed(self.autocasts):
+            leave(handle)
+
+    # places
+
+    def count_step(self) -> None:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise unsupported("too-long", MAX_STEPS)
+
+    def site(self) -> Site:
+        """The innermost place outside of torch; the frame's own place where there is none."""
+        for frame in reversed(self.frames):
+            if not frame.code.co_filename.startswith(TORCH_FOLDER):
+                return self.site_of(frame)
+        return self.site_of(self.frames[0])
+
+    def site_of(self, frame: SymbolicFrame) -> Site:
+        line = frame.line()
+        key = (id(frame.code), line)
+        found = self._sites.get(key)
+        if found is None:
+            found = self._sites[key] = Site(frame.code.co_filename, line, frame.code.co_qualname)
+        return found
+
+    def stack_sites(self) -> tuple[Site, ...]:
+        return tuple(self.site_of(frame) for frame in self.frames)

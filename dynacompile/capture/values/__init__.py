@@ -1,0 +1,61 @@
+"""The kinds of tracked values, one file each, and the way from a real object to its value."""
+
+from __future__ import annotations
+
+import enum
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values import builtins, contexts, iterators, python_modules, sets, torch_functions
+from dynacompile.capture.values.base import WRAPPERS, Value
+from dynacompile.capture.values.constant import ConstantValue, wrap_by_identity
+from dynacompile.capture.values.functions import RefusedValue
+from dynacompile.capture.values.modules import wrap_module
+from dynacompile.capture.values.objects import UnboundMethod, wrap_class, wrap_object
+from dynacompile.capture.values.sequence import TupleValue, is_namedtuple, wrap_namedtuple
+from dynacompile.capture.values.tensor import wrap_tensor
+from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.source import Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+KINDS = (builtins, contexts, iterators, python_modules, sets, torch_functions)  # importing them fills their tables
+
+
+def wrap(cx: Trace, real: Any, source: Source) -> Value:
+    """The value of an object that exists before the frame runs; installs the guards of its kind."""
+    cls = type(real)
+    wrapper = WRAPPERS.get(cls)
+    if wrapper is not None:
+        return wrapper(cx, real, source)
+    if isinstance(real, torch.Tensor):
+        return wrap_tensor(cx, real, source)
+    if isinstance(real, torch.nn.Module):
+        return wrap_module(cx, real, source)
+    if isinstance(real, enum.Enum):
+        return wrap_by_identity(cx, real, source)
+    if isinstance(real, type):
+        return wrap_class(cx, real, source)
+    if is_namedtuple(cls):
+        return wrap_namedtuple(cx, real, source)
+    if isinstance(real, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        cx.guard("ID", source, identity(real))
+        return UnboundMethod(real.__objclass__, real.__name__, source)
+    if cls.__module__.partition(".")[0] in ("logging", "numpy"):
+        return RefusedValue(real, "logging" if cls.__module__.startswith("logging") else "unknown-object", source, f"{source.text()} ({cls.__name__})")
+    return wrap_object(cx, real, source)
+
+
+def value_of(cx: Trace, real: Any) -> Value:
+    """The value of an immutable object that capture computed or found in a code object."""
+    if type(real) is tuple:
+        return TupleValue([cx.of(item) for item in real])
+    if isinstance(real, type):
+        return cx.class_value(real, None)
+    if isinstance(real, (list, dict, set, torch.Tensor)):
+        raise unsupported("unknown-object", f"a {type(real).__name__} computed by a builtin")
+    return ConstantValue(real)

@@ -1,0 +1,206 @@
+"""What every tracked value can be asked. A kind overrides what it supports; the rest is a named break.
+
+`cx` is the Trace. A value with a `source` exists before the frame runs; one without was made by the frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.ir.source import Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+
+class Value:
+    """A Python object as capture knows it."""
+
+    source: Source | None = None
+
+    def describe(self) -> str:
+        """A few words for break reasons."""
+        return f"{self.source.text()} ({self.pytype().__name__})" if self.source else self.pytype().__name__
+
+    def pytype(self) -> type:
+        """The class of the object."""
+        raise unsupported("unknown-operation", f"type() of {type(self).__name__}")
+
+    def constant(self) -> Any:
+        """The object itself, where it is immutable and known. Raises NotConstant."""
+        raise NotConstant(type(self).__name__)
+
+    def identity(self) -> Any:
+        """The one real object that this value stands for, for `is` and dict keys. Raises NotConstant for objects that do not exist yet."""
+        return self.constant()
+
+    def truth(self, cx: Trace) -> bool:
+        raise unsupported("unknown-operation", f"bool({self.describe()})")
+
+    def length(self, cx: Trace) -> int:
+        raise unsupported("unknown-operation", f"len({self.describe()})")
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
+
+    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+        raise unsupported("setattr", f"{self.describe()}.{name} = ...")
+
+    def del_attr(self, cx: Trace, name: str) -> None:
+        raise unsupported("setattr", f"del {self.describe()}.{name}")
+
+    def get_item(self, cx: Trace, key: Value) -> Value:
+        return self.method(cx, "__getitem__", [key], {})
+
+    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+        self.method(cx, "__setitem__", [key, value], {})
+
+    def del_item(self, cx: Trace, key: Value) -> None:
+        self.method(cx, "__delitem__", [key], {})
+
+    def contains(self, cx: Trace, item: Value) -> Value:
+        return self.method(cx, "__contains__", [item], {})
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        """iter(self)."""
+        raise unsupported("unknown-operation", f"iter({self.describe()})")
+
+    def elements(self, cx: Trace) -> list[Value]:
+        """list(self)."""
+        return self.iterate(cx).drain(cx)
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise unsupported("unknown-function", self.describe())
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """self.name(*args, **kwargs)."""
+        raise unsupported("unknown-operation", f"{self.describe()}.{name}()")
+
+    def argument(self) -> tuple[Any, Any]:
+        """(fx argument, fake argument) when passed to an operation of the graph."""
+        value = self.constant()
+        return value, value
+
+    def children(self) -> Sequence[Value]:
+        """Values that `rebuild` needs besides self."""
+        return ()
+
+    def rebuild(self, out: Builder) -> None:
+        """Emits residual code that pushes a new equal object. Called for values without a source only."""
+        raise unsupported("rebuild", self.describe())
+
+
+class IteratorValue(Value):
+    """An iterator whose state capture follows."""
+
+    def next(self, cx: Trace) -> Value | None:
+        """The next value, None at the end."""
+        raise NotImplementedError(type(self).__name__)
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        return self
+
+    def drain(self, cx: Trace) -> list[Value]:
+        out = []
+        while (value := self.next(cx)) is not None:
+            out.append(value)
+        return out
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+
+class Lazy(Value):
+    """An object that was not read yet; reading makes it a value and installs its guards."""
+
+    def __init__(self, cx: Trace, real: Any, source: Source):
+        self.cx, self.real, self.source = cx, real, source
+
+    def force(self) -> Value:
+        return self.cx.wrap(self.real, self.source)
+
+    def describe(self) -> str:
+        return self.source.text()
+
+    def pytype(self) -> type:
+        return type(self.real)
+
+
+class Null(Value):
+    """The NULL that the call protocol keeps on the stack."""
+
+    def describe(self) -> str:
+        return "NULL"
+
+    def rebuild(self, out: Builder) -> None:
+        out.emit("PUSH_NULL")
+
+
+NULL = Null()
+
+
+class Method(Value):
+    """A bound method of a value whose kind implements `method`."""
+
+    def __init__(self, owner: Value, name: str):
+        self.owner, self.name = owner, name
+
+    def describe(self) -> str:
+        return f"{self.owner.describe()}.{self.name}"
+
+    def pytype(self) -> type:
+        return type([].append)
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.owner.method(cx, self.name, args, kwargs)
+
+    def children(self) -> Sequence[Value]:
+        return (self.owner,)
+
+    def rebuild(self, out: Builder) -> None:
+        out.value(self.owner)
+        out.load_attr(self.name)
+
+
+Wrapper = Callable[["Trace", Any, Source], Value]
+WRAPPERS: dict[type, Wrapper] = {}  # exact type -> how an object that exists before the frame becomes a value
+
+
+def wraps(*types: type) -> Callable[[Wrapper], Wrapper]:
+    """Registers how objects of exactly these types are wrapped."""
+
+    def register(wrapper: Wrapper) -> Wrapper:
+        for t in types:
+            WRAPPERS[t] = wrapper
+        return wrapper
+
+    return register
+
+
+def bind_arguments(name: str, parameters: Sequence[str], args: list[Value], kwargs: dict[str, Value], defaults: dict[str, Value | None]) -> list[Value | None]:
+    """Arguments of a builtin by parameter name; missing ones from `defaults`. A wrong call is left to Python to refuse."""
+    bound: dict[str, Value | None] = dict(defaults)
+    if len(args) > len(parameters):
+        raise unsupported("would-raise", f"{name}() takes at most {len(parameters)} arguments")
+    bound.update(zip(parameters, args))
+    for key, value in kwargs.items():
+        if key not in parameters or key in parameters[: len(args)]:
+            raise unsupported("would-raise", f"{name}() got an unexpected argument {key!r}")
+        bound[key] = value
+    missing = [p for p in parameters if p not in bound]
+    if missing:
+        raise unsupported("would-raise", f"{name}() misses {missing[0]!r}")
+    return [bound[p] for p in parameters]
+
+
+def elements_iterator(values: Sequence[Value]) -> Iterator[Value]:
+    return iter(values)

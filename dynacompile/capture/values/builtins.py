@@ -1,0 +1,520 @@
+"""Python's builtins, one row each. A row takes (cx, args, kwargs) and gives the result."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import copy
+import functools
+import itertools
+import math
+import operator
+import types
+import typing
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
+from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.functions import BoundMethod, CallableValue, FunctionValue, PartialValue
+from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterator, FilterIterator, IsliceIterator, MapIterator, ZipIterator
+from dynacompile.capture.values.mapping import DictValue, pairs_of
+from dynacompile.capture.values.objects import ClassValue, ObjectValue, SuperValue
+from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue, sort_values
+from dynacompile.capture.values.sets import SetValue
+from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.ir.source import Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+Row = Callable[["Trace", list[Value], dict[str, Value]], Value]
+HANDLERS: dict[Any, Row] = {}
+
+
+def handles(*reals: Any) -> Callable[[Row], Row]:
+    def register(row: Row) -> Row:
+        for real in reals:
+            HANDLERS[real] = row
+        return row
+
+    return register
+
+
+class BuiltinValue(CallableValue):
+    """A function with a row in the table."""
+
+    def __init__(self, real: Any, row: Row, source: Source | None = None):
+        self.real, self.row, self.source = real, row, source
+
+    def describe(self) -> str:
+        return f"{self.real.__module__ or 'builtins'}.{self.real.__name__}"
+
+    def pytype(self) -> type:
+        return type(self.real)
+
+    def identity(self) -> Any:
+        return self.real
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.row(cx, args, kwargs)
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return cx.pure(getattr, [ConstantValue(self.real), ConstantValue(name)], {})
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return hasattr(self.real, name)
+
+    def rebuild(self, out: Builder) -> None:
+        out.const(self.real)
+
+
+def fold(real: Any) -> None:
+    """A row that computes on constants and gives up on everything else."""
+
+    @handles(real)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if any(isinstance(a, TensorValue) for a in args):
+            raise unsupported("to-python", f"{real.__name__} of {next(a for a in args if isinstance(a, TensorValue)).describe()}")
+        return cx.pure(real, args, kwargs)
+
+
+for _real in (chr, ord, bin, hex, oct, ascii, divmod, hash, format, bytes, complex, *(f for n, f in vars(math).items() if isinstance(f, types.BuiltinFunctionType))):
+    fold(_real)
+
+
+def number(cls: type, method: str) -> None:
+    @handles(cls)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if args and isinstance(args[0], TensorValue):
+            raise unsupported("to-python", f"{cls.__name__}({args[0].describe()})")
+        if args and isinstance(args[0], ObjectValue):
+            return args[0].method(cx, method, [], {})
+        return cx.pure(cls, args, kwargs)
+
+
+number(int, "__int__")
+number(float, "__float__")
+
+
+@handles(str)
+def row_str(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args and isinstance(args[0], TensorValue):
+        raise unsupported("to-python", f"str({args[0].describe()})")
+    return cx.pure(str, args, kwargs)
+
+
+@handles(repr)
+def row_repr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args and isinstance(args[0], TensorValue):
+        raise unsupported("to-python", f"repr({args[0].describe()})")
+    return cx.pure(repr, args, kwargs)
+
+
+@handles(bool)
+def row_bool(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(args[0].truth(cx) if args else False)
+
+
+@handles(len)
+def row_len(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = args
+    return ConstantValue(value.length(cx))
+
+
+@handles(abs)
+def row_abs(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return cx.operator("abs", args)
+
+
+@handles(pow)
+def row_pow(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return cx.operator("pow", args) if len(args) == 2 and not kwargs else cx.pure(pow, args, kwargs)
+
+
+@handles(round)
+def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if isinstance(args[0], TensorValue):
+        return cx.op("call_method", "round", [args[0]], {} if len(args) == 1 else {"decimals": args[1]})
+    return cx.pure(round, args, kwargs)
+
+
+@handles(isinstance)
+def row_isinstance(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value, classes = args
+    try:
+        wanted = classes.constant()
+    except NotConstant as reason:
+        raise unsupported("unknown-operation", "isinstance() with unknown classes") from reason
+    if isinstance(value, TensorValue):
+        return ConstantValue(isinstance(value.fake, wanted) or issubclass(value.pytype(), wanted))
+    if isinstance(value, ConstantValue):
+        return ConstantValue(isinstance(value.value, wanted))
+    return cx.pure(issubclass, [ClassValue(value.pytype(), None), classes], {})
+
+
+@handles(issubclass)
+def row_issubclass(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return cx.pure(issubclass, args, kwargs)
+
+
+@handles(callable)
+def row_callable(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = args
+    return ConstantValue(isinstance(value, CallableValue) or hasattr(value.pytype(), "__call__"))
+
+
+@handles(type)
+def row_type(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 1 or kwargs:
+        raise unsupported("unknown-function", "type() that makes a class")
+    return args[0].get_attr(cx, "__class__") if isinstance(args[0], ObjectValue) else ClassValue(args[0].pytype(), None)
+
+
+@handles(id)
+def row_id(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("unknown-function", "id()")
+
+
+@handles(getattr)
+def row_getattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    name = name_of(args[1])
+    if len(args) == 3 and not args[0].has_attr(cx, name):
+        return args[2]
+    return args[0].get_attr(cx, name)
+
+
+@handles(hasattr)
+def row_hasattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(args[0].has_attr(cx, name_of(args[1])))
+
+
+@handles(setattr)
+def row_setattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    args[0].set_attr(cx, name_of(args[1]), args[2])
+    return ConstantValue(None)
+
+
+@handles(delattr)
+def row_delattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    args[0].del_attr(cx, name_of(args[1]))
+    return ConstantValue(None)
+
+
+def name_of(value: Value) -> str:
+    try:
+        name = value.constant()
+    except NotConstant as reason:
+        raise unsupported("unknown-attribute", "an attribute whose name is not known") from reason
+    if not isinstance(name, str):
+        raise unsupported("would-raise", "attribute name must be string")
+    return name
+
+
+@handles(iter)
+def row_iter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 1:
+        raise unsupported("unknown-function", "iter() with a sentinel")
+    return args[0].iterate(cx)
+
+
+@handles(next)
+def row_next(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not isinstance(args[0], IteratorValue):
+        raise unsupported("unknown-object", f"next({args[0].describe()})")
+    item = args[0].next(cx)
+    if item is None:
+        if len(args) == 2:
+            return args[1]
+        raise unsupported("would-raise", "StopIteration")
+    return item
+
+
+@handles(range)
+def row_range(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if any(isinstance(a, TensorValue) for a in args):
+        raise unsupported("to-python", "range() of a tensor")
+    return cx.pure(range, args, kwargs)
+
+
+@handles(slice)
+def row_slice(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    none = ConstantValue(None)
+    return SliceValue([none, args[0], none] if len(args) == 1 else [*args, none][:3])
+
+
+@handles(enumerate)
+def row_enumerate(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    iterable, start = bind_arguments("enumerate", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
+    return EnumerateIterator(iterable.iterate(cx), start.constant())
+
+
+@handles(zip)
+def row_zip(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ZipIterator([a.iterate(cx) for a in args], "strict" in kwargs and kwargs["strict"].truth(cx))
+
+
+@handles(map)
+def row_map(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return MapIterator(args[0], [a.iterate(cx) for a in args[1:]])
+
+
+@handles(filter)
+def row_filter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return FilterIterator(args[0], args[1].iterate(cx))
+
+
+@handles(reversed)
+def row_reversed(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = args
+    if isinstance(value, IteratorValue):
+        raise unsupported("would-raise", "an iterator is not reversible")
+    if isinstance(value, ObjectValue):
+        return value.method(cx, "__reversed__", [], {})
+    return SequenceIterator(TupleValue(value.elements(cx)[::-1]))
+
+
+@handles(sorted)
+def row_sorted(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ListValue(sort_values(cx, args[0].elements(cx), kwargs))
+
+
+@handles(sum)
+def row_sum(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    values, start = bind_arguments("sum", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
+    iterator = values.iterate(cx)
+    while (item := iterator.next(cx)) is not None:
+        start = cx.operator("add", [start, item])
+    return start
+
+
+def extremum(real: Any, name: str) -> None:
+    @handles(real)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        values = args if len(args) > 1 else args[0].elements(cx)
+        if not values:
+            if "default" in kwargs:
+                return kwargs["default"]
+            raise unsupported("would-raise", f"{real.__name__}() of an empty sequence")
+        key = kwargs.get("key", ConstantValue(None))
+        keyed = [(v if isinstance(key, ConstantValue) else key.call(cx, [v], {}), v) for v in values]
+        best = keyed[0]
+        for candidate in keyed[1:]:
+            if cx.operator(name, [candidate[0], best[0]]).truth(cx):
+                best = candidate
+        return best[1]
+
+
+extremum(max, "gt")
+extremum(min, "lt")
+
+
+@handles(any)
+def row_any(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    iterator = args[0].iterate(cx)
+    while (item := iterator.next(cx)) is not None:
+        if item.truth(cx):
+            return ConstantValue(True)
+    return ConstantValue(False)
+
+
+@handles(all)
+def row_all(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    iterator = args[0].iterate(cx)
+    while (item := iterator.next(cx)) is not None:
+        if not item.truth(cx):
+            return ConstantValue(False)
+    return ConstantValue(True)
+
+
+@handles(tuple)
+def row_tuple(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args and isinstance(args[0], TupleValue) and args[0].cls is tuple:
+        return args[0]
+    return TupleValue(args[0].elements(cx) if args else [])
+
+
+@handles(list)
+def row_list(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ListValue(args[0].elements(cx) if args else [])
+
+
+@handles(set)
+def row_set(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args and isinstance(args[0], SetValue):
+        return SetValue(list(args[0].content.values()))
+    return SetValue(args[0].elements(cx) if args else [])
+
+
+@handles(frozenset)
+def row_frozenset(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return cx.pure(frozenset, [cx.tuple(a.elements(cx)) for a in args], kwargs)
+
+
+def make_dict(cls: type) -> None:
+    @handles(cls)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        made = DictValue({}, cls)
+        for key, value in [*(pairs_of(cx, args[0]) if args else []), *((ConstantValue(k), v) for k, v in kwargs.items())]:
+            made.put(key, value)
+        return made
+
+
+make_dict(dict)
+make_dict(collections.OrderedDict)
+
+
+@handles(collections.defaultdict)
+def row_defaultdict(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    made = DictValue({}, collections.defaultdict, None, args[0] if args else ConstantValue(None))
+    for key, value in [*(pairs_of(cx, args[1]) if len(args) > 1 else []), *((ConstantValue(k), v) for k, v in kwargs.items())]:
+        made.put(key, value)
+    return made
+
+
+@handles(dict.fromkeys)
+def row_fromkeys(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return DictValue.of([(k, args[1] if len(args) > 1 else ConstantValue(None)) for k in args[0].elements(cx)])
+
+
+@handles(super)
+def row_super(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:
+        cell, owner = cx.super_arguments()
+        return SuperValue(cell.constant(), owner)
+    if len(args) != 2 or not isinstance(args[0], ClassValue):
+        raise unsupported("unknown-function", "super() of this form")
+    return SuperValue(args[0].real, args[1])
+
+
+@handles(object)
+def row_object(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ObjectValue(object)
+
+
+@handles(functools.partial)
+def row_partial(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    function = args[0]
+    if isinstance(function, PartialValue):
+        return PartialValue(function.function, [*function.args, *args[1:]], {**function.kwargs, **kwargs})
+    return PartialValue(function, args[1:], kwargs)
+
+
+@handles(types.MethodType)
+def row_method(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return BoundMethod(args[0], args[1])
+
+
+@handles(functools.reduce)
+def row_reduce(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    iterator = args[1].iterate(cx)
+    total = args[2] if len(args) > 2 else iterator.next(cx)
+    if total is None:
+        raise unsupported("would-raise", "reduce() of empty iterable with no initial value")
+    while (item := iterator.next(cx)) is not None:
+        total = args[0].call(cx, [total, item], {})
+    return total
+
+
+@handles(functools.wraps)
+def row_wraps(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return WrapsValue(args[0])
+
+
+class WrapsValue(CallableValue):
+    """functools.wraps(f), applied to a function made in the frame: keeps the function; copies the name only."""
+
+    def __init__(self, wrapped: Value):
+        self.wrapped = wrapped
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not isinstance(args[0], FunctionValue):
+            raise unsupported("unknown-operation", "functools.wraps on an object")
+        return args[0]
+
+    def rebuild(self, out: Builder) -> None:
+        raise unsupported("rebuild", "functools.wraps(...)")
+
+
+@handles(itertools.chain)
+def row_chain(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ChainIterator(args)
+
+
+@handles(itertools.chain.from_iterable)
+def row_chain_from(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ChainIterator(args[0].elements(cx))
+
+
+@handles(itertools.islice)
+def row_islice(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    bounds = [a.constant() for a in args[1:]]
+    start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (bounds[0] or 0, bounds[1], bounds[2] if len(bounds) > 2 and bounds[2] else 1)
+    return IsliceIterator(args[0].iterate(cx), start, stop, step)
+
+
+@handles(itertools.product)
+def row_product(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    repeat = kwargs["repeat"].constant() if "repeat" in kwargs else 1
+    pools = [a.elements(cx) for a in args] * repeat
+    return SequenceIterator(TupleValue([TupleValue(c) for c in itertools.product(*pools)]))
+
+
+@handles(itertools.repeat)
+def row_repeat(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 2:
+        raise unsupported("unknown-function", "itertools.repeat without a count")
+    return SequenceIterator(TupleValue([args[0]] * args[1].constant()))
+
+
+@handles(copy.copy)
+def row_copy(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = args
+    if isinstance(value, ListValue):
+        return ListValue(value.items)
+    if isinstance(value, DictValue):
+        return value.method(cx, "copy", [], {})
+    if isinstance(value, (ConstantValue, TupleValue)):
+        return value
+    raise unsupported("unknown-function", f"copy.copy({value.describe()})")
+
+
+@handles(typing.cast)
+def row_cast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return args[1]
+
+
+@handles(print, input, builtins.open)
+def row_print(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("print", "print()")
+
+
+@handles(warnings.warn)
+def row_warn(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("logging", "warnings.warn()")
+
+
+@handles(vars, locals, globals, dir, eval, exec, compile, __import__)
+def row_frame(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("unknown-function", "a function that looks at the frame")
+
+
+def operator_row(name: str) -> None:
+    @handles(getattr(operator, name))
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return cx.operator(name, args)
+
+
+for _name in ("add", "and_", "floordiv", "matmul", "mul", "mod", "or_", "pow", "sub", "truediv", "xor", "lt", "le", "eq", "ne", "gt", "ge", "neg", "pos", "invert", "not_",
+              "is_", "is_not", "contains", "getitem", "setitem", "delitem", "iadd", "isub", "imul", "itruediv", "truth", "index", "lshift", "rshift"):
+    operator_row(_name)
+
+
+@handles(torch.nn.Parameter)
+def row_parameter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("unknown-function", "making an nn.Parameter")

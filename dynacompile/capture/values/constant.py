@@ -1,0 +1,174 @@
+"""Immutable values that capture knows completely. Operations on them run at once."""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
+from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.source import Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+SCALARS = (int, float, bool, complex, str, bytes)
+BY_VALUE = (*SCALARS, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, range)
+BY_IDENTITY = (types.EllipsisType, types.NotImplementedType, torch.finfo, torch.iinfo)
+CONSTANT_TYPES = frozenset((*BY_VALUE, *BY_IDENTITY, type(None), frozenset))
+
+
+class ConstantValue(Value):
+    def __init__(self, value: Any, source: Source | None = None):
+        self.value, self.source = value, source
+
+    def describe(self) -> str:
+        return repr(self.value)
+
+    def pytype(self) -> type:
+        return type(self.value)
+
+    def constant(self) -> Any:
+        return self.value
+
+    def truth(self, cx: Trace) -> bool:
+        return bool(self.value)
+
+    def length(self, cx: Trace) -> int:
+        return cx.pure(len, [self], {}).constant()
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if not hasattr(self.value, name):
+            raise unsupported("would-raise", f"{type(self.value).__name__!r} object has no attribute {name!r}")
+        found = getattr(self.value, name)
+        if callable(found) and not isinstance(found, type):
+            return Method(self, name)
+        return cx.of(found)
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return hasattr(self.value, name)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if isinstance(self.value, str) and name == "join" and len(args) == 1:
+            parts = [e.constant() if isinstance(e, ConstantValue) else e for e in args[0].elements(cx)]
+            if all(isinstance(p, str) for p in parts):
+                return ConstantValue(self.value.join(parts))
+        if not hasattr(self.value, name):
+            raise unsupported("would-raise", f"{type(self.value).__name__!r} object has no attribute {name!r}")
+        return cx.pure(getattr(self.value, name), args, kwargs)
+
+    def get_item(self, cx: Trace, key: Value) -> Value:
+        return self.method(cx, "__getitem__", [key], {})
+
+    def contains(self, cx: Trace, item: Value) -> Value:
+        if isinstance(self.value, (str, bytes)):
+            return self.method(cx, "__contains__", [item], {})
+        return ConstantValue(item.constant() in self.value)
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        if not isinstance(self.value, (str, bytes, tuple, range, frozenset, torch.Size)):
+            raise unsupported("would-raise", f"{type(self.value).__name__!r} object is not iterable")
+        return ConstantIterator(self.value)
+
+    def argument(self) -> tuple[Any, Any]:
+        if isinstance(self.value, torch.Size):
+            return tuple(self.value), tuple(self.value)
+        return self.value, self.value
+
+    def rebuild(self, out: Builder) -> None:
+        out.const(self.value)
+
+
+class ConstantIterator(IteratorValue):
+    """An iterator over a constant: range, str, torch.Size, ..."""
+
+    def __init__(self, value: Any):
+        self.value, self.index = value, 0
+        self._elements: Iterator[Any] = iter(value)
+
+    def pytype(self) -> type:
+        return type(iter(self.value))
+
+    def next(self, cx: Trace) -> Value | None:
+        for element in self._elements:
+            self.index += 1
+            return cx.of(element)
+        return None
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(iter)
+        out.const(self.value[self.index :] if not isinstance(self.value, frozenset) else tuple(self.value)[self.index :])
+        out.call(1)
+
+
+class SliceValue(Value):
+    def __init__(self, parts: Sequence[Value]):
+        self.parts = tuple(parts)
+
+    def pytype(self) -> type:
+        return slice
+
+    def constant(self) -> slice:
+        return slice(*(p.constant() for p in self.parts))
+
+    def identity(self) -> Any:
+        raise NotConstant("slice")
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name in ("start", "stop", "step"):
+            return self.parts[("start", "stop", "step").index(name)]
+        return Method(self, name)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return cx.pure(getattr(self.constant(), name), args, kwargs)
+
+    def argument(self) -> tuple[Any, Any]:
+        pairs = [p.argument() for p in self.parts]
+        return slice(*(p[0] for p in pairs)), slice(*(p[1] for p in pairs))
+
+    def children(self) -> Sequence[Value]:
+        return self.parts
+
+    def rebuild(self, out: Builder) -> None:
+        for part in self.parts:
+            out.value(part)
+        out.emit("BUILD_SLICE", 3)
+
+
+@wraps(*BY_VALUE)
+def wrap_by_value(cx: Trace, real: Any, source: Source) -> Value:
+    cx.guard("EQUALS", source, real)
+    return ConstantValue(real, source)
+
+
+@wraps(type(None))
+def wrap_none(cx: Trace, real: None, source: Source) -> Value:
+    cx.guard("NONE", source)
+    return ConstantValue(None, source)
+
+
+@wraps(*BY_IDENTITY)
+def wrap_by_identity(cx: Trace, real: Any, source: Source) -> Value:
+    cx.guard("ID", source, identity(real))
+    return ConstantValue(real, source)
+
+
+@wraps(slice)
+def wrap_slice(cx: Trace, real: slice, source: Source) -> Value:
+    cx.guard("TYPE", source, slice)
+    return SliceValue([cx.child(real, source, part) for part in ("start", "stop", "step")])
+
+
+def is_constant_object(real: Any) -> bool:
+    """Whether an object needs no tracking: immutable, and complete in itself."""
+    return type(real) in CONSTANT_TYPES or isinstance(real, enum.Enum)

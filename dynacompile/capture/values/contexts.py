@@ -1,0 +1,205 @@
+"""Context managers of torch that the graph can express: grad mode and autocast."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value, bind_arguments
+from dynacompile.capture.values.builtins import handles
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.functions import CallableValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+
+class ContextValue(Value):
+    """A manager whose enter and exit capture performs itself."""
+
+    def enter(self, cx: Trace) -> Value:
+        raise NotImplementedError(type(self).__name__)
+
+    def exit(self, cx: Trace) -> None:
+        raise NotImplementedError(type(self).__name__)
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name == "__exit__":
+            return ExitValue(self)
+        if name == "__enter__":
+            return EnterValue(self)
+        return super().get_attr(cx, name)
+
+    def rebuild_entered(self, out: Builder) -> None:
+        """Residual code that makes the manager and enters it, and leaves it on the stack."""
+        out.value(self)
+        out.emit("COPY", 1)
+        out.load_method("__enter__")
+        out.call(0)
+        out.emit("POP_TOP")
+
+
+class GradModeContext(ContextValue):
+    """torch.no_grad(), torch.enable_grad(), torch.set_grad_enabled(mode)."""
+
+    def __init__(self, cls: type, mode: bool, before: bool | None = None):
+        self.cls, self.mode, self.before = cls, mode, before
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def enter(self, cx: Trace) -> Value:
+        if self.cls is not torch.set_grad_enabled:
+            self.before = torch.is_grad_enabled()
+        cx.set_grad_mode(self.mode)
+        return ConstantValue(None)
+
+    def exit(self, cx: Trace) -> None:
+        cx.set_grad_mode(bool(self.before))
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise unsupported("context-manager", f"{self.cls.__name__} as a decorator inside the frame")
+
+    def rebuild(self, out: Builder) -> None:
+        if self.cls is torch.set_grad_enabled:
+            raise unsupported("rebuild", "torch.set_grad_enabled(...)")
+        out.push_null()
+        out.const(self.cls)
+        out.call(0)
+
+
+class AutocastContext(ContextValue):
+    def __init__(self, device: str, dtype: torch.dtype | None, enabled: bool, cache: bool | None):
+        self.arguments = (device, dtype, enabled, cache)
+        self.active: list[tuple] = []
+
+    def pytype(self) -> type:
+        return torch.amp.autocast_mode.autocast
+
+    def enter(self, cx: Trace) -> Value:
+        self.active.append(cx.enter_autocast(_enter_autocast, _exit_autocast, self.arguments))
+        return self
+
+    def exit(self, cx: Trace) -> None:
+        cx.exit_autocast(self.active.pop())
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(torch.amp.autocast_mode.autocast)
+        for argument in self.arguments:
+            out.const(argument)
+        out.call(4)
+
+
+class NullContext(ContextValue):
+    """contextlib.nullcontext, and managers that only observe (torch.profiler.record_function)."""
+
+    def __init__(self, value: Value):
+        self.value = value
+
+    def pytype(self) -> type:
+        return contextlib.nullcontext
+
+    def enter(self, cx: Trace) -> Value:
+        return self.value
+
+    def exit(self, cx: Trace) -> None:
+        return None
+
+    def children(self) -> Sequence[Value]:
+        return (self.value,)
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(contextlib.nullcontext)
+        out.value(self.value)
+        out.call(1)
+
+
+class EnterValue(CallableValue):
+    def __init__(self, context: ContextValue):
+        self.context = context
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.context.enter(cx)
+
+
+class ExitValue(CallableValue):
+    """The bound __exit__ that a with statement keeps on the stack."""
+
+    def __init__(self, context: ContextValue):
+        self.context = context
+
+    def describe(self) -> str:
+        return f"{self.context.describe()}.__exit__"
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        self.context.exit(cx)
+        return ConstantValue(None)
+
+    def children(self) -> Sequence[Value]:
+        return self.context.children()
+
+    def rebuild(self, out: Builder) -> None:
+        self.context.rebuild_entered(out)
+        out.load_attr("__exit__")
+
+
+@handles(torch.no_grad, torch.autograd.grad_mode.no_grad)
+def make_no_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args:
+        raise unsupported("context-manager", "no_grad as a decorator inside the frame")
+    return GradModeContext(torch.no_grad, False)
+
+
+@handles(torch.enable_grad)
+def make_enable_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args:
+        raise unsupported("context-manager", "enable_grad as a decorator inside the frame")
+    return GradModeContext(torch.enable_grad, True)
+
+
+@handles(torch.set_grad_enabled)
+def make_set_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (mode,) = bind_arguments("set_grad_enabled", ["mode"], args, kwargs, {})
+    made = GradModeContext(torch.set_grad_enabled, bool(mode.truth(cx)), torch.is_grad_enabled())
+    cx.set_grad_mode(made.mode)
+    return made
+
+
+@handles(torch._C._set_grad_enabled)
+def set_grad_enabled(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    cx.set_grad_mode(args[0].truth(cx))
+    return ConstantValue(None)
+
+
+@handles(torch.amp.autocast_mode.autocast)
+def make_autocast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    none = ConstantValue(None)
+    bound = bind_arguments("autocast", ["device_type", "dtype", "enabled", "cache_enabled"], args, kwargs, {"dtype": none, "enabled": ConstantValue(True), "cache_enabled": none})
+    return AutocastContext(*(b.constant() for b in bound))
+
+
+@handles(contextlib.nullcontext)
+def make_nullcontext(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = bind_arguments("nullcontext", ["enter_result"], args, kwargs, {"enter_result": ConstantValue(None)})
+    return NullContext(value)
+
+
+@handles(torch.autograd.profiler.record_function)
+def make_record_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return NullContext(ConstantValue(None))
+
+
+@handles(torch.inference_mode)
+def make_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("context-manager", "torch.inference_mode")

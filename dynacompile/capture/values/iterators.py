@@ -1,0 +1,164 @@
+"""zip, enumerate, map, filter, reversed and itertools over tracked values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import IteratorValue, Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.sequence import TupleValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+
+class ZipIterator(IteratorValue):
+    def __init__(self, parts: Sequence[IteratorValue], strict: bool = False):
+        self.parts, self.strict = tuple(parts), strict
+
+    def pytype(self) -> type:
+        return zip
+
+    def next(self, cx: Trace) -> Value | None:
+        items: list[Value] = []
+        for part in self.parts:
+            item = part.next(cx)
+            if item is None:
+                if self.strict and (items or any(other.next(cx) is not None for other in self.parts[1:])):
+                    raise unsupported("would-raise", "zip() arguments differ in length")
+                return None
+            items.append(item)
+        return TupleValue(items) if items else None
+
+    def children(self) -> Sequence[Value]:
+        return self.parts
+
+    def rebuild(self, out: Builder) -> None:
+        if self.strict:
+            raise unsupported("rebuild", "zip(strict=True)")
+        out.push_null()
+        out.const(zip)
+        for part in self.parts:
+            out.value(part)
+        out.call(len(self.parts))
+
+
+class EnumerateIterator(IteratorValue):
+    def __init__(self, inner: IteratorValue, count: int):
+        self.inner, self.count = inner, count
+
+    def pytype(self) -> type:
+        return enumerate
+
+    def next(self, cx: Trace) -> Value | None:
+        item = self.inner.next(cx)
+        if item is None:
+            return None
+        self.count += 1
+        return TupleValue([ConstantValue(self.count - 1), item])
+
+    def children(self) -> Sequence[Value]:
+        return (self.inner,)
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(enumerate)
+        out.value(self.inner)
+        out.const(self.count)
+        out.call(2)
+
+
+class MapIterator(IteratorValue):
+    def __init__(self, function: Value, parts: Sequence[IteratorValue]):
+        self.function, self.parts = function, tuple(parts)
+
+    def pytype(self) -> type:
+        return map
+
+    def next(self, cx: Trace) -> Value | None:
+        items = []
+        for part in self.parts:
+            item = part.next(cx)
+            if item is None:
+                return None
+            items.append(item)
+        return self.function.call(cx, items, {})
+
+    def children(self) -> Sequence[Value]:
+        return (self.function, *self.parts)
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(map)
+        out.value(self.function)
+        for part in self.parts:
+            out.value(part)
+        out.call(1 + len(self.parts))
+
+
+class FilterIterator(IteratorValue):
+    def __init__(self, function: Value, inner: IteratorValue):
+        self.function, self.inner = function, inner
+
+    def pytype(self) -> type:
+        return filter
+
+    def next(self, cx: Trace) -> Value | None:
+        while (item := self.inner.next(cx)) is not None:
+            kept = item if isinstance(self.function, ConstantValue) else self.function.call(cx, [item], {})
+            if kept.truth(cx):
+                return item
+        return None
+
+    def children(self) -> Sequence[Value]:
+        return (self.function, self.inner)
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(filter)
+        out.value(self.function)
+        out.value(self.inner)
+        out.call(2)
+
+
+class ChainIterator(IteratorValue):
+    """itertools.chain; its arguments are iterated when their turn comes."""
+
+    def __init__(self, parts: Sequence[Value]):
+        self.parts, self.current = list(parts), None
+
+    def pytype(self) -> type:
+        return type(self)
+
+    def next(self, cx: Trace) -> Value | None:
+        while True:
+            if self.current is None:
+                if not self.parts:
+                    return None
+                self.current = self.parts.pop(0).iterate(cx)
+            item = self.current.next(cx)
+            if item is not None:
+                return item
+            self.current = None
+
+
+class IsliceIterator(IteratorValue):
+    def __init__(self, inner: IteratorValue, start: int, stop: int | None, step: int):
+        self.inner, self.wanted, self.stop, self.step, self.at = inner, start, stop, step, 0
+
+    def pytype(self) -> type:
+        return type(self)
+
+    def next(self, cx: Trace) -> Value | None:
+        while self.stop is None or self.wanted < self.stop:
+            item = self.inner.next(cx)
+            if item is None:
+                return None
+            self.at += 1
+            if self.at - 1 == self.wanted:
+                self.wanted += self.step
+                return item
+        return None

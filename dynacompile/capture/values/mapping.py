@@ -1,0 +1,330 @@
+"""Dicts, their views, and sets."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
+from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue
+from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
+from dynacompile.ir.guard_facts import Presence
+from dynacompile.ir.source import Item, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+
+def key_of(value: Value) -> Hashable:
+    """What stands for a value as a dict key: its constant, or the value itself where the object hashes by identity."""
+    try:
+        return value.identity()
+    except NotConstant:
+        if isinstance(value, TupleValue):
+            try:
+                return value.constant()
+            except NotConstant as reason:
+                raise unsupported("unknown-operation", f"a tuple of {reason} as a key") from reason
+        if value.pytype().__hash__ is None:
+            raise unsupported("would-raise", f"unhashable type: {value.pytype().__name__!r}") from None
+        return value
+
+
+class DictValue(Value):
+    """content: key -> (key, value) as of now. known_keys: whether the keys are guarded or owned."""
+
+    def __init__(self, content: dict[Hashable, tuple[Value, Value]], cls: type = dict, source: Source | None = None, factory: Value | None = None):
+        self.content, self.cls, self.source, self.factory = content, cls, source, factory
+        self.original = dict(content)
+        self.known_keys = source is None
+        self.reordered = False
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[Value, Value]]) -> DictValue:
+        out = cls({})
+        for key, value in pairs:
+            out.put(key, value)
+        return out
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def put(self, key: Value, value: Value) -> None:
+        hashed = key_of(key)
+        self.content[hashed] = (self.content[hashed][0] if hashed in self.content else key, value)
+
+    def keys(self, cx: Trace) -> list[Hashable]:
+        if not self.known_keys:
+            self.known_keys = True
+            self.guard_keys(cx)
+        return list(self.content)
+
+    def guard_keys(self, cx: Trace) -> None:
+        cx.guard("DICT_KEYS", self.source, tuple(self.original))
+
+    def guard_key(self, cx: Trace, key: Hashable) -> None:
+        if not self.known_keys:
+            cx.guard("DICT_CONTAINS", self.source, Presence(key, key in self.original))
+
+    def find(self, cx: Trace, key: Value) -> Value | None:
+        hashed = key_of(key)
+        self.guard_key(cx, hashed)
+        if hashed not in self.content:
+            return None
+        return self.at(cx, hashed)
+
+    def at(self, cx: Trace, hashed: Hashable) -> Value:
+        return self.settled(hashed)
+
+    def truth(self, cx: Trace) -> bool:
+        return bool(self.keys(cx))
+
+    def length(self, cx: Trace) -> int:
+        return len(self.keys(cx))
+
+    def get_item(self, cx: Trace, key: Value) -> Value:
+        found = self.find(cx, key)
+        if found is not None:
+            return found
+        if self.factory is not None and not isinstance(self.factory, ConstantValue):
+            made = self.factory.call(cx, [], {})
+            self.set_item(cx, key, made)
+            return made
+        raise unsupported("would-raise", f"KeyError: {key.describe()}")
+
+    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+        cx.effects.touch(self)
+        self.put(key, value)
+
+    def del_item(self, cx: Trace, key: Value) -> None:
+        if self.find(cx, key) is None:
+            raise unsupported("would-raise", f"KeyError: {key.describe()}")
+        cx.effects.touch(self)
+        self.keys(cx)
+        self.reordered = True
+        del self.content[key_of(key)]
+
+    def contains(self, cx: Trace, item: Value) -> Value:
+        return ConstantValue(self.find(cx, item) is not None)
+
+    def key_values(self, cx: Trace) -> list[Value]:
+        return [self.content[k][0] for k in self.keys(cx)]
+
+    def elements(self, cx: Trace) -> list[Value]:
+        return self.key_values(cx)
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        return SequenceIterator(TupleValue(self.key_values(cx)))
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if not hasattr(self.cls, name):
+            raise unsupported("would-raise", f"{self.cls.__name__!r} object has no attribute {name!r}")
+        return Method(self, name)
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return hasattr(self.cls, name)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        row = DICT_METHODS.get(name)
+        if row is None:
+            raise unsupported("unknown-operation", f"{self.cls.__name__}.{name}()")
+        return row(cx, self, args, kwargs)
+
+    def argument(self) -> tuple[Any, Any]:
+        if any(isinstance(k, Value) for k in self.content):
+            raise NotConstant("dict with object keys")
+        pairs = {k: self.settled(k).argument() for k in self.content}
+        return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items()}
+
+    def settled(self, hashed: Hashable) -> Value:
+        """The entry, read if it was not."""
+        key, value = self.content[hashed]
+        if isinstance(value, Lazy):
+            value = value.force()
+            self.content[hashed] = (key, value)
+        return value
+
+    def children(self) -> Sequence[Value]:
+        return [v for pair in self.content.values() for v in pair]
+
+    def changes(self) -> list[tuple[Value, Value]]:
+        """The entries to store into the real dict."""
+        if self.reordered:
+            return list(self.content.values())
+        return [pair for k, pair in self.content.items() if k not in self.original or self.original[k][1] is not pair[1] and not self.same_lazy(k, pair[1])]
+
+    def same_lazy(self, hashed: Hashable, value: Value) -> bool:
+        before = self.original[hashed][1]
+        return isinstance(before, Lazy) and value.source == before.source
+
+    def replay_values(self) -> Sequence[Value]:
+        return [v for pair in self.changes() for v in pair]
+
+    def replay(self, out: Builder) -> None:
+        if self.reordered:
+            out.value(self)
+            out.load_method("clear")
+            out.call(0)
+            out.emit("POP_TOP")
+        for key, value in self.changes():
+            out.value(value)
+            out.value(self)
+            out.value(key)
+            out.emit("STORE_SUBSCR")
+
+    def rebuild(self, out: Builder) -> None:
+        if self.cls is not dict:
+            out.push_null()
+            out.const(self.cls)
+            if self.factory is not None:
+                out.value(self.factory)
+        for key, value in self.content.values():
+            out.value(key)
+            out.value(value)
+        out.emit("BUILD_MAP", len(self.content))
+        if self.cls is not dict:
+            out.call(1 if self.factory is None else 2)
+
+
+def dict_get(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    key, default = bind_arguments("get", ["key", "default"], args, kwargs, {"default": ConstantValue(None)})
+    found = self.find(cx, key)
+    return default if found is None else found
+
+
+def dict_keys(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return DictView(self, "keys")
+
+
+def dict_values(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return DictView(self, "values")
+
+
+def dict_items(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return DictView(self, "items")
+
+
+def dict_pop(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    key, default = bind_arguments("pop", ["key", "default"], args, kwargs, {"default": None})
+    found = self.find(cx, key)
+    if found is None:
+        if default is None:
+            raise unsupported("would-raise", f"KeyError: {key.describe()}")
+        return default
+    self.del_item(cx, key)
+    return found
+
+
+def dict_setdefault(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    key, default = bind_arguments("setdefault", ["key", "default"], args, kwargs, {"default": ConstantValue(None)})
+    found = self.find(cx, key)
+    if found is None:
+        self.set_item(cx, key, default)
+        return default
+    return found
+
+
+def dict_update(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    for other in args:
+        for key, value in pairs_of(cx, other):
+            self.set_item(cx, key, value)
+    for name, value in kwargs.items():
+        self.set_item(cx, ConstantValue(name), value)
+    return ConstantValue(None)
+
+
+def dict_copy(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.keys(cx)
+    return DictValue(dict(self.content), self.cls, None, self.factory)
+
+
+def dict_clear(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    cx.effects.touch(self)
+    self.reordered = self.known_keys = True
+    self.content.clear()
+    return ConstantValue(None)
+
+
+DICT_METHODS = {
+    "get": dict_get, "keys": dict_keys, "values": dict_values, "items": dict_items, "pop": dict_pop, "setdefault": dict_setdefault,
+    "update": dict_update, "copy": dict_copy, "clear": dict_clear,
+    "__getitem__": lambda cx, self, args, kwargs: self.get_item(cx, *args),
+    "__setitem__": lambda cx, self, args, kwargs: (self.set_item(cx, *args), ConstantValue(None))[1],
+    "__delitem__": lambda cx, self, args, kwargs: (self.del_item(cx, *args), ConstantValue(None))[1],
+    "__contains__": lambda cx, self, args, kwargs: self.contains(cx, *args),
+    "__len__": lambda cx, self, args, kwargs: ConstantValue(self.length(cx)),
+    "__iter__": lambda cx, self, args, kwargs: self.iterate(cx),
+}
+
+
+def pairs_of(cx: Trace, value: Value) -> list[tuple[Value, Value]]:
+    """The (key, value) pairs that dict(value) would hold."""
+    if isinstance(value, DictValue):
+        return [(value.content[k][0], value.at(cx, k)) for k in value.keys(cx)]
+    out = []
+    for element in value.elements(cx):
+        pair = element.elements(cx)
+        if len(pair) != 2:
+            raise unsupported("would-raise", "a dict update needs pairs")
+        out.append((pair[0], pair[1]))
+    return out
+
+
+class DictView(Value):
+    """dict.keys(), .values() or .items()."""
+
+    def __init__(self, owner: DictValue, kind: str):
+        self.owner, self.kind = owner, kind
+
+    def pytype(self) -> type:
+        return type(getattr(self.owner.cls(), self.kind)())
+
+    def elements(self, cx: Trace) -> list[Value]:
+        if self.kind == "keys":
+            return self.owner.key_values(cx)
+        pairs = pairs_of(cx, self.owner)
+        return [v for _, v in pairs] if self.kind == "values" else [TupleValue([k, v]) for k, v in pairs]
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        return SequenceIterator(TupleValue(self.elements(cx)))
+
+    def length(self, cx: Trace) -> int:
+        return self.owner.length(cx)
+
+    def truth(self, cx: Trace) -> bool:
+        return bool(self.owner.length(cx))
+
+    def contains(self, cx: Trace, item: Value) -> Value:
+        if self.kind == "keys":
+            return self.owner.contains(cx, item)
+        return ListValue(self.elements(cx)).contains(cx, item)
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return Method(self, name)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__iter__":
+            return self.iterate(cx)
+        return super().method(cx, name, args, kwargs)
+
+    def children(self) -> Sequence[Value]:
+        return (self.owner,)
+
+    def rebuild(self, out: Builder) -> None:
+        out.value(self.owner)
+        out.load_method(self.kind)
+        out.call(0)
+
+
+@wraps(dict, OrderedDict)
+def wrap_dict(cx: Trace, real: dict, source: Source) -> Value:
+    cx.guard("TYPE", source, type(real))
+    content: dict[Hashable, tuple[Value, Value]] = {}
+    for key, value in real.items():
+        if type(key) not in CONSTANT_TYPES and not (type(key) is tuple and all(type(k) in CONSTANT_TYPES for k in key)):
+            raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")
+        content[key] = (cx.of(key), Lazy(cx, value, Item(source, key)))
+    return DictValue(content, type(real), source)

@@ -1,0 +1,187 @@
+"""nn.Module trees: parameters and buffers become inputs, submodules are values, calls are inlined through forward and the hooks."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import IteratorValue, Lazy, Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.functions import is_trusted
+from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.objects import DELETED, MISSING, ObjectValue, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
+from dynacompile.ir.guard_facts import GLOBAL_HOOKS, module_facts
+from dynacompile.ir.source import DictAttr, Item, Registered, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+TABLES = ("_parameters", "_buffers", "_modules")
+
+
+class ModuleValue(ObjectValue):
+    """An nn.Module that exists before the frame runs."""
+
+    def __init__(self, real: torch.nn.Module, source: Source):
+        super().__init__(type(real), real, source)
+        self.tables: dict[str, DictValue] = {}
+
+    def describe(self) -> str:
+        return f"module {self.source.text()} ({self.cls.__name__})"
+
+    def identity(self) -> Any:
+        return self.real
+
+    def lookup(self, cx: Trace, name: str) -> Value | None:
+        raw = class_lookup(self.cls, name)
+        if raw is not MISSING and (is_data_descriptor(raw) or name not in self.stored and name not in self.real.__dict__ and name not in self.stored):
+            if is_data_descriptor(raw):
+                return self.read_descriptor(cx, raw, name)
+            if name != "forward" and not is_trusted(self.cls.__module__):
+                self.guard_absent(cx, name)
+            return bind_descriptor(cx, raw, self, self, name, class_source(self.cls, name))
+        if name in self.stored:
+            value = self.stored[name]
+            return None if value is DELETED else value  # type: ignore[return-value]
+        if name in TABLES:
+            return self.table(cx, name)
+        if name in self.real.__dict__:
+            return super().lookup(cx, name)
+        for table in TABLES:
+            if name in self.real.__dict__[table]:
+                return self.table(cx, table).at(cx, name)
+        return super().lookup(cx, name)
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        found = self.lookup(cx, name)
+        if found is not None:
+            return found
+        fallback = class_lookup(self.cls, "__getattr__")
+        if fallback is not torch.nn.Module.__getattr__ and isinstance(fallback, types.FunctionType):
+            return cx.call_real(fallback, class_source(self.cls, "__getattr__"), [self, ConstantValue(name)])
+        raise unsupported("would-raise", f"{self.cls.__name__!r} object has no attribute {name!r}")
+
+    def wrap_own(self, cx: Trace, name: str) -> Value:
+        if name == "training":
+            return ConstantValue(self.real.training)
+        return super().wrap_own(cx, name)
+
+    def guard_absent(self, cx: Trace, name: str) -> None:
+        if name not in self.cls.__dict__ or not is_trusted(self.cls.__module__):
+            super().guard_absent(cx, name)
+
+    def table(self, cx: Trace, name: str) -> DictValue:
+        """_parameters, _buffers or _modules as a dict; its keys are part of the MODULE guard."""
+        if any(key in self.real.__dict__[name] for key in self.stored):
+            raise unsupported("mutation", f"{self.describe()}.{name} after an assignment to one of its entries")
+        if name not in self.tables:
+            real = self.real.__dict__[name]
+            content = {key: (ConstantValue(key), Lazy(cx, value, Registered(self.source, name, key))) for key, value in real.items()}
+            self.tables[name] = DictValue(content, type(real), DictAttr(self.source, name))
+            self.tables[name].known_keys = True
+        return self.tables[name]
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        if name in self.stored:
+            return self.stored[name] is not DELETED
+        if any(name in self.real.__dict__[table] for table in TABLES) or name in TABLES:
+            return True
+        if name in self.real.__dict__ or class_lookup(self.cls, name) is not MISSING:
+            return True
+        if class_lookup(self.cls, "__getattr__") is not torch.nn.Module.__getattr__:
+            raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
+        super().guard_absent(cx, name)
+        return False
+
+    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+        if class_lookup(self.cls, "__setattr__") is not torch.nn.Module.__setattr__:
+            raise unsupported("setattr", f"{self.describe()} has its own __setattr__")
+        own = self.real.__dict__
+        if issubclass(value.pytype(), (torch.nn.Parameter, torch.nn.Module)) or name in own["_parameters"] or name in own["_modules"]:
+            raise unsupported("setattr", f"{self.describe()}.{name}: a parameter or module is registered")
+        if name in own["_buffers"] and not issubclass(value.pytype(), (torch.Tensor, type(None))):
+            raise unsupported("would-raise", f"buffer {name!r} needs a tensor")
+        if name in TABLES or is_data_descriptor(class_lookup(self.cls, name)):
+            raise unsupported("setattr", f"{self.describe()}.{name}")
+        self.store(cx, name, value)
+
+    def del_attr(self, cx: Trace, name: str) -> None:
+        raise unsupported("setattr", f"del {self.describe()}.{name}")
+
+    def truth(self, cx: Trace) -> bool:
+        return super().truth(cx)
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        custom = class_lookup(self.cls, "__call__")
+        if custom is not torch.nn.Module.__call__:
+            return cx.call_real(custom, class_source(self.cls, "__call__"), [self, *args], kwargs)
+        if isinstance(self.real, torch.jit.ScriptModule):
+            raise unsupported("unknown-function", f"{self.describe()}, a TorchScript module")
+        own = self.real.__dict__
+        if own["_backward_hooks"] or own["_backward_pre_hooks"] or any(GLOBAL_HOOKS):
+            raise unsupported("hooks", self.describe())
+        if own["_forward_hooks"] or own["_forward_pre_hooks"]:
+            return self.call_with_hooks(cx, args, kwargs)
+        return self.get_attr(cx, "forward").call(cx, args, kwargs)
+
+    def call_with_hooks(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Module._call_impl with forward hooks, in its order."""
+        own = self.real.__dict__
+        for key, hook in own["_forward_pre_hooks"].items():
+            value = self.hook(cx, "_forward_pre_hooks", key, hook)
+            if key in own["_forward_pre_hooks_with_kwargs"]:
+                result = value.call(cx, [self, TupleValue(args), DictValue.of([(ConstantValue(k), v) for k, v in kwargs.items()])], {})
+                if not is_none(result):
+                    new_args, new_kwargs = result.elements(cx)
+                    args, kwargs = new_args.elements(cx), keywords(cx, new_kwargs)
+                continue
+            result = value.call(cx, [self, TupleValue(args)], {})
+            if not is_none(result):
+                args = result.elements(cx) if isinstance(result, TupleValue) else [result]
+        output = self.get_attr(cx, "forward").call(cx, args, kwargs)
+        for key, hook in own["_forward_hooks"].items():
+            value = self.hook(cx, "_forward_hooks", key, hook)
+            if key in own["_forward_hooks_with_kwargs"]:
+                result = value.call(cx, [self, TupleValue(args), DictValue.of([(ConstantValue(k), v) for k, v in kwargs.items()]), output], {})
+            else:
+                result = value.call(cx, [self, TupleValue(args), output], {})
+            output = output if is_none(result) else result
+        return output
+
+    def hook(self, cx: Trace, table: str, key: int, hook: Any) -> Value:
+        cx.guard("DICT_KEYS", DictAttr(self.source, table), tuple(self.real.__dict__[table]))
+        return cx.wrap(hook, Item(DictAttr(self.source, table), key))
+
+    def get_item(self, cx: Trace, key: Value) -> Value:
+        result = self.special(cx, "__getitem__", [key])
+        return super().get_item(cx, key) if result is None else result
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        if self.cls.__iter__ in PLAIN_ITERATION if hasattr(self.cls, "__iter__") else False:
+            return SequenceIterator(TupleValue([self.table(cx, "_modules").at(cx, k) for k in self.real._modules]))
+        return super().iterate(cx)
+
+
+PLAIN_ITERATION = (torch.nn.Sequential.__iter__, torch.nn.ModuleList.__iter__)
+
+
+def is_none(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and value.value is None
+
+
+def keywords(cx: Trace, value: Value) -> dict[str, Value]:
+    if not isinstance(value, DictValue):
+        raise unsupported("would-raise", "keyword arguments must be a dict")
+    return {str(k): value.at(cx, k) for k in value.keys(cx)}
+
+
+def wrap_module(cx: Trace, real: torch.nn.Module, source: Source) -> Value:
+    if "_parameters" not in real.__dict__ or isinstance(real, LazyModuleMixin):
+        raise unsupported("unknown-object", f"{source.text()}, a module that is not initialised")
+    cx.guard("MODULE", source, module_facts(real))
+    return ModuleValue(real, source)

@@ -1,0 +1,52 @@
+"""Python modules as values: `torch`, `math`, a user's `config` module."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.functions import is_trusted
+from dynacompile.ir.guard_facts import Presence, identity
+from dynacompile.ir.source import Constant, DictAttr, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+
+class PythonModuleValue(Value):
+    def __init__(self, real: types.ModuleType, source: Source):
+        self.real, self.source = real, source
+
+    def describe(self) -> str:
+        return f"module {self.real.__name__}"
+
+    def pytype(self) -> type:
+        return types.ModuleType
+
+    def identity(self) -> Any:
+        return self.real
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if is_trusted(self.real.__name__):
+            if not hasattr(self.real, name):
+                raise unsupported("would-raise", f"module {self.real.__name__!r} has no attribute {name!r}")
+            return cx.wrap(getattr(self.real, name), Constant(getattr(self.real, name), f"{self.real.__name__}.{name}"))
+        if name not in self.real.__dict__:
+            raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
+        return cx.global_of(self.real.__dict__, name, lambda: cx.wrap(self.real.__dict__[name], DictAttr(self.source, name)))
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        if not is_trusted(self.real.__name__):
+            cx.guard("HASATTR", self.source, Presence(name, hasattr(self.real, name)))
+        return hasattr(self.real, name)
+
+
+@wraps(types.ModuleType)
+def wrap_python_module(cx: Trace, real: types.ModuleType, source: Source) -> Value:
+    cx.guard("ID", source, identity(real))
+    return PythonModuleValue(real, source)

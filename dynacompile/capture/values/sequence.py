@@ -1,0 +1,350 @@
+"""Lists, tuples, named tuples and the result tuples of torch operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
+from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.ir.source import Attr, Item, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+
+class SequenceValue(Value):
+    """What lists and tuples share: `items` is the content as of now."""
+
+    items: list[Value]
+    cls: type
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def truth(self, cx: Trace) -> bool:
+        return bool(self.items)
+
+    def length(self, cx: Trace) -> int:
+        return len(self.items)
+
+    def at(self, cx: Trace, index: int) -> Value:
+        return self.settled(index)
+
+    def elements(self, cx: Trace) -> list[Value]:
+        return [self.at(cx, i) for i in range(len(self.items))]
+
+    def get_item(self, cx: Trace, key: Value) -> Value:
+        index = index_of(cx, key)
+        if isinstance(index, slice):
+            return self.like(self.items[index])
+        if not -len(self.items) <= index < len(self.items):
+            raise unsupported("would-raise", f"index {index} out of range of {self.describe()}")
+        return self.at(cx, index)
+
+    def like(self, items: Sequence[Value]) -> Value:
+        """A slice or repetition of self."""
+        raise NotImplementedError(type(self).__name__)
+
+    def contains(self, cx: Trace, item: Value) -> Value:
+        for own in self.elements(cx):
+            if own is item or cx.equal(own, item):
+                return ConstantValue(True)
+        return ConstantValue(False)
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        return SequenceIterator(self)
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if not hasattr(self.cls, name):
+            raise unsupported("would-raise", f"{self.cls.__name__!r} object has no attribute {name!r}")
+        return Method(self, name)
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return hasattr(self.cls, name)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "index" and len(args) == 1:
+            for i, own in enumerate(self.elements(cx)):
+                if own is args[0] or cx.equal(own, args[0]):
+                    return ConstantValue(i)
+            raise unsupported("would-raise", "value is not in the sequence")
+        if name == "count" and len(args) == 1:
+            return ConstantValue(sum(own is args[0] or cx.equal(own, args[0]) for own in self.elements(cx)))
+        if name == "__len__":
+            return ConstantValue(len(self.items))
+        if name == "__getitem__" and len(args) == 1:
+            return self.get_item(cx, args[0])
+        if name == "__contains__" and len(args) == 1:
+            return self.contains(cx, args[0])
+        if name == "__iter__":
+            return self.iterate(cx)
+        raise unsupported("unknown-operation", f"{self.cls.__name__}.{name}()")
+
+    def children(self) -> Sequence[Value]:
+        return self.items
+
+    def argument(self) -> tuple[Any, Any]:
+        pairs = [self.settled(i).argument() for i in range(len(self.items))]
+        kind = self.cls if self.cls in (list, tuple) else tuple
+        return kind(p[0] for p in pairs), kind(p[1] for p in pairs)
+
+    def settled(self, index: int) -> Value:
+        """The item, read if it was not."""
+        item = self.items[index]
+        if isinstance(item, Lazy):
+            item = self.items[index] = item.force()
+        return item
+
+
+class TupleValue(SequenceValue):
+    """A tuple; `cls` may be a named tuple or a result type such as torch.return_types.max."""
+
+    def __init__(self, items: Sequence[Value], cls: type = tuple, source: Source | None = None):
+        self.items, self.cls, self.source = list(items), cls, source
+
+    def constant(self) -> Any:
+        items = [self.settled(i).constant() for i in range(len(self.items))]
+        return tuple(items) if self.cls is tuple else make_tuple(self.cls, items)
+
+    def identity(self) -> Any:
+        raise NotConstant("tuple")
+
+    def like(self, items: Sequence[Value]) -> Value:
+        return TupleValue(items)
+
+    def fields(self) -> tuple[str, ...]:
+        return getattr(self.cls, "_fields", None) or getattr(self.cls, "__match_args__", ())
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name in self.fields():
+            return self.at(cx, self.fields().index(name))
+        found = getattr(self.cls, name, None)
+        if self.cls is not tuple and hasattr(found, "__code__"):
+            return cx.bound(found, self, name)
+        return super().get_attr(cx, name)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "_replace" and not args:
+            items = [kwargs.pop(f, item) for f, item in zip(self.fields(), self.items)]
+            return TupleValue(items, self.cls)
+        return super().method(cx, name, args, kwargs)
+
+    def rebuild(self, out: Builder) -> None:
+        if hasattr(self.cls, "_fields"):
+            out.push_null()
+            out.const(self.cls)
+        elif self.cls is not tuple:
+            out.push_null()
+            out.const(self.cls)
+        for item in self.items:
+            out.value(item)
+        if hasattr(self.cls, "_fields"):
+            out.call(len(self.items))
+            return
+        out.emit("BUILD_TUPLE", len(self.items))
+        if self.cls is not tuple:
+            out.call(1)
+
+
+class ListValue(SequenceValue):
+    cls = list
+
+    def __init__(self, items: Sequence[Value], source: Source | None = None):
+        self.items, self.source = list(items), source
+
+    def like(self, items: Sequence[Value]) -> Value:
+        return ListValue(items)
+
+    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+        index = index_of(cx, key)
+        if isinstance(index, slice):
+            new = value.elements(cx)
+            if index.step not in (None, 1) and len(new) != len(self.items[index]):
+                raise unsupported("would-raise", "sizes of an extended slice differ")
+            cx.effects.touch(self)
+            self.items[index] = new
+            return
+        if not -len(self.items) <= index < len(self.items):
+            raise unsupported("would-raise", "list assignment index out of range")
+        cx.effects.touch(self)
+        self.items[index] = value
+
+    def del_item(self, cx: Trace, key: Value) -> None:
+        index = index_of(cx, key)
+        if not isinstance(index, slice) and not -len(self.items) <= index < len(self.items):
+            raise unsupported("would-raise", "list assignment index out of range")
+        cx.effects.touch(self)
+        del self.items[index]
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "copy" and not args:
+            return ListValue(self.items)
+        row = LIST_METHODS.get(name)
+        if row is None:
+            return super().method(cx, name, args, kwargs)
+        cx.effects.touch(self)
+        return row(cx, self, args, kwargs)
+
+    def replay_values(self) -> Sequence[Value]:
+        return self.items
+
+    def replay(self, out: Builder) -> None:
+        for item in self.items:
+            out.value(item)
+        out.emit("BUILD_LIST", len(self.items))
+        out.value(self)
+        out.const(None)
+        out.const(None)
+        out.emit("BUILD_SLICE", 2)
+        out.emit("STORE_SUBSCR")
+
+    def rebuild(self, out: Builder) -> None:
+        for item in self.items:
+            out.value(item)
+        out.emit("BUILD_LIST", len(self.items))
+
+
+def list_append(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (item,) = bind_arguments("append", ["item"], args, kwargs, {})
+    self.items.append(item)
+    return ConstantValue(None)
+
+
+def list_extend(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (items,) = bind_arguments("extend", ["items"], args, kwargs, {})
+    self.items.extend(items.elements(cx))
+    return ConstantValue(None)
+
+
+def list_insert(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    index, item = bind_arguments("insert", ["index", "item"], args, kwargs, {})
+    self.items.insert(index.constant(), item)
+    return ConstantValue(None)
+
+
+def list_pop(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (index,) = bind_arguments("pop", ["index"], args, kwargs, {"index": ConstantValue(-1)})
+    at = index.constant()
+    if not -len(self.items) <= at < len(self.items):
+        raise unsupported("would-raise", "pop index out of range")
+    item = self.at(cx, at)
+    del self.items[at]
+    return item
+
+
+def list_clear(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items.clear()
+    return ConstantValue(None)
+
+
+def list_reverse(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items.reverse()
+    return ConstantValue(None)
+
+
+def list_remove(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    at = self.method(cx, "index", args, kwargs).constant()
+    del self.items[at]
+    return ConstantValue(None)
+
+
+def list_sort(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items = sort_values(cx, self.elements(cx), kwargs)
+    return ConstantValue(None)
+
+
+LIST_METHODS = {
+    "append": list_append, "extend": list_extend, "insert": list_insert, "pop": list_pop, "clear": list_clear,
+    "reverse": list_reverse, "remove": list_remove, "sort": list_sort,
+}
+
+
+def sort_values(cx: Trace, values: Sequence[Value], kwargs: dict[str, Value]) -> list[Value]:
+    """sorted() where the keys are known."""
+    key = kwargs.get("key")
+    keys = [v if key is None or isinstance(key, ConstantValue) else key.call(cx, [v], {}) for v in values]
+    try:
+        raw = [k.constant() for k in keys]
+        reverse = bool(kwargs["reverse"].constant()) if "reverse" in kwargs else False
+        order = sorted(range(len(raw)), key=raw.__getitem__, reverse=reverse)
+    except NotConstant as reason:
+        raise unsupported("unknown-operation", f"sorting {reason} values") from reason
+    except TypeError as reason:
+        raise unsupported("would-raise", reason) from reason
+    return [values[i] for i in order]
+
+
+class SequenceIterator(IteratorValue):
+    """iter() of a list or tuple; sees later changes of the list, as Python's does."""
+
+    def __init__(self, sequence: SequenceValue):
+        self.sequence, self.index, self.done = sequence, 0, False
+
+    def pytype(self) -> type:
+        return type(iter(self.sequence.cls() if self.sequence.cls is list else ()))
+
+    def next(self, cx: Trace) -> Value | None:
+        if self.done or self.index >= len(self.sequence.items):
+            self.done = True
+            return None
+        self.index += 1
+        return self.sequence.at(cx, self.index - 1)
+
+    def children(self) -> Sequence[Value]:
+        return (self.sequence,)
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(iter)
+        if self.done:
+            out.const(())
+            out.call(1)
+            return
+        out.value(self.sequence)
+        out.call(1)
+        if self.index:
+            out.call_method_on_top("__setstate__", self.index)
+
+
+def index_of(cx: Trace, key: Value) -> int | slice:
+    """A subscript of a list or tuple."""
+    try:
+        if isinstance(key, (ConstantValue, SliceValue)):
+            index = key.constant()
+            if isinstance(index, (int, slice)):
+                return index
+    except NotConstant as reason:
+        raise unsupported("unknown-operation", f"indexing a sequence by {key.describe()}") from reason
+    raise unsupported("unknown-operation", f"indexing a sequence by {key.describe()}")
+
+
+def make_tuple(cls: type, items: list[Any]) -> Any:
+    return cls(*items) if hasattr(cls, "_fields") else cls(items)
+
+
+@wraps(list)
+def wrap_list(cx: Trace, real: list, source: Source) -> Value:
+    cx.guard("TYPE", source, list)
+    cx.guard("LENGTH", source, len(real))
+    return ListValue([Lazy(cx, item, Item(source, i)) for i, item in enumerate(real)], source)
+
+
+@wraps(tuple)
+def wrap_tuple(cx: Trace, real: tuple, source: Source) -> Value:
+    cx.guard("TYPE", source, tuple)
+    cx.guard("LENGTH", source, len(real))
+    return TupleValue([Lazy(cx, item, Item(source, i)) for i, item in enumerate(real)], tuple, source)
+
+
+def is_namedtuple(cls: type) -> bool:
+    return issubclass(cls, tuple) and hasattr(cls, "_fields") and cls.__new__ is not tuple.__new__
+
+
+def wrap_namedtuple(cx: Trace, real: Any, source: Source) -> Value:
+    cx.guard("TYPE", source, type(real))
+    return TupleValue([Lazy(cx, item, Attr(source, name)) for name, item in zip(type(real)._fields, real)], type(real), source)
+
+

@@ -1,0 +1,146 @@
+"""Tensors: a node of the graph and its metadata."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.values.base import IteratorValue, Method, Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.sequence import SequenceIterator
+from dynacompile.ir.captured import TensorFacts
+from dynacompile.ir.guard_facts import Presence
+from dynacompile.ir.source import Attr, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+# Attributes that are plain data of the fake tensor.
+FACTS = frozenset({
+    "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_meta", "is_xpu", "is_mps", "is_sparse",
+    "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn", "itemsize", "nbytes", "is_vulkan", "is_xla",
+})
+VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+# Methods that end the graph, by the reason.
+BREAKING = {
+    **dict.fromkeys(("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__array__", "__repr__", "__format__", "__str__"), "to-python"),
+    **dict.fromkeys(("backward", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "detach_"), "autograd-call"),
+    **dict.fromkeys(
+        ("data_ptr", "storage", "untyped_storage", "set_", "resize_", "resize_as_", "share_memory_", "pin_memory", "is_shared", "is_pinned", "apply_", "map_",
+         "map2_", "as_subclass", "transpose_", "t_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "rename_", "rename", "refine_names",
+         "record_stream", "dim_order", "to_sparse", "to_dense", "sparse_mask", "__reduce__", "__reduce_ex__", "__deepcopy__", "__dlpack__", "__setstate__"),
+        "tensor-attribute",
+    ),
+}
+
+
+class TensorValue(Value):
+    """node: its value in the graph. fake: its metadata. real: the tensor at capture, for inputs only."""
+
+    def __init__(self, node: torch.fx.Node, fake: torch.Tensor, source: Source | None = None, real: torch.Tensor | None = None):
+        self.node, self.fake, self.source, self.real = node, fake, source, real
+
+    def describe(self) -> str:
+        return f"tensor {self.source.text() if self.source else self.node.name}"
+
+    def pytype(self) -> type:
+        return torch.nn.Parameter if isinstance(self.fake, torch.nn.Parameter) else torch.Tensor
+
+    def truth(self, cx: Trace) -> bool:
+        raise unsupported("data-dependent-branch", f"bool({self.describe()})")
+
+    def length(self, cx: Trace) -> int:
+        if not self.fake.dim():
+            raise unsupported("would-raise", "len() of a 0-d tensor")
+        return int(self.fake.shape[0])
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name in FACTS:
+            return ConstantValue(getattr(self.fake, name))
+        if name in VIEWS:
+            return cx.op("call_function", getattr, [self, ConstantValue(name)], {})
+        if name == "grad":
+            return self.grad(cx)
+        if name == "__class__":
+            return cx.of(self.pytype())
+        if name in ("data", "grad_fn", "_version", "_backward_hooks", "names", "_grad", "_base"):
+            raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
+        if callable(getattr(torch.Tensor, name, None)):
+            return Method(self, name)
+        if self.real is not None and name in getattr(self.real, "__dict__", {}):
+            return cx.wrap(self.real.__dict__[name], Attr(self.source, name))
+        raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
+
+    def grad(self, cx: Trace) -> Value:
+        if self.real is None:
+            if not self.fake.requires_grad or not self.fake.is_leaf:
+                return ConstantValue(None)
+            raise unsupported("tensor-attribute", f"{self.describe()}.grad")
+        if not self.real.is_leaf:
+            return ConstantValue(None)
+        return cx.wrap(self.real.grad, Attr(self.source, "grad"))
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        if hasattr(torch.Tensor, name):
+            return True
+        if self.real is not None:
+            cx.guard("HASATTR", self.source, Presence(name, hasattr(self.real, name)))
+            return hasattr(self.real, name)
+        return False
+
+    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+        raise unsupported("tensor-attribute", f"{self.describe()}.{name} = ...")
+
+    def get_item(self, cx: Trace, key: Value) -> Value:
+        return cx.operator("getitem", [self, key])
+
+    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+        cx.operator("setitem", [self, key, value])
+
+    def contains(self, cx: Trace, item: Value) -> Value:
+        raise unsupported("data-dependent-branch", f"... in {self.describe()}")
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        return SequenceIterator(cx.op("call_function", torch.unbind, [self], {}))  # type: ignore[arg-type]
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        code = BREAKING.get(name)
+        if code is not None:
+            raise unsupported(code, f"{self.describe()}.{name}()")
+        if name == "__len__":
+            return ConstantValue(self.length(cx))
+        if name == "new" or (name == "type" and not args and not kwargs):
+            return cx.pure(self.fake.type, [], {}) if name == "type" else self.refuse(name)
+        if name == "type_as" and len(args) == 1 and isinstance(args[0], TensorValue):
+            return cx.op("call_method", "type_as", [self, args[0]], {})
+        return cx.op("call_method", name, [self, *args], kwargs)
+
+    def refuse(self, name: str) -> Value:
+        raise unsupported("tensor-attribute", f"{self.describe()}.{name}()")
+
+    def identity(self) -> Any:
+        raise NotConstant("tensor")
+
+    def argument(self) -> tuple[Any, Any]:
+        return self.node, self.fake
+
+    def rebuild(self, out: Builder) -> None:
+        out.graph_output(self)
+
+
+def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:
+    """A tensor that exists before the frame runs becomes an input of the graph."""
+    if type(real) not in (torch.Tensor, torch.nn.Parameter):
+        if not (isinstance(real, torch.Tensor) and type(real).__torch_function__ is torch.Tensor.__torch_function__ and type(real) is torch.nn.Buffer):
+            raise unsupported("unknown-object", f"{source.text()} of the tensor subclass {type(real).__name__}")
+    if real.layout is not torch.strided or real.is_quantized or real.is_nested:
+        raise unsupported("unknown-object", f"{source.text()}, a tensor that is not dense")
+    if torch._is_functional_tensor(real) or torch._C._functorch.is_functorch_wrapped_tensor(real):
+        raise unsupported("unknown-object", f"{source.text()}, a tensor of a transform that is running")
+    facts = TensorFacts(type(real), real.dtype, real.device, real.requires_grad, tuple(real.shape), tuple(real.stride()))
+    cx.guard("TENSOR_MATCH", source, facts)
+    return cx.recorder.input(real, source)

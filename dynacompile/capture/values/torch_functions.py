@@ -1,0 +1,196 @@
+"""torch's functions: which become nodes of the graph, which are known facts, which end it."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.builtins import HANDLERS, BuiltinValue, handles
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.functions import CallableValue, RefusedValue
+from dynacompile.capture.values.tensor import BREAKING, TensorValue
+from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.source import Source
+from dynacompile.markers import graph_break, is_compiling
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+OP_FOLDERS = (torch._C._VariableFunctions, torch._C._nn, torch._C._fft, torch._C._linalg, torch._C._special)
+OPS = frozenset(f for folder in OP_FOLDERS for name in dir(folder) if not name.startswith("__") and isinstance(f := getattr(folder, name), types.BuiltinFunctionType))
+# Python functions of torch that run on fakes as one node.
+LEAF_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor", "torch.linalg", "torch.fft", "torch.special", "torch._jit_internal"})
+# Prefixes of modules whose functions end the graph, by the reason. The longest prefix decides.
+REFUSED = {
+    "torch.utils.checkpoint": "checkpoint",
+    "torch.random": "random-state",
+    "torch.cuda.random": "random-state",
+    "torch.autograd": "autograd-call",
+    "torch.autograd.function": "autograd-function",
+    "torch.distributed": "unknown-function",
+    "torch.cuda": "unknown-function",
+    "torch.multiprocessing": "unknown-function",
+    "torch.serialization": "unknown-function",
+    "torch._tensor_str": "to-python",
+    "torch.func": "autograd-call",
+    "torch._functorch": "autograd-call",
+    "torch.compiler": "unknown-function",
+    "torch.jit": "unknown-function",
+    "torch.onnx": "unknown-function",
+    "torch.profiler": "unknown-function",
+    "torch.storage": "tensor-attribute",
+    "warnings": "logging",
+    "logging": "logging",
+    "random": "random-state",
+    "numpy": "unknown-function",
+    "time": "unknown-function",
+    "threading": "unknown-function",
+    "subprocess": "unknown-function",
+    "os": "unknown-function",
+    "inspect": "unknown-function",
+    "traceback": "unknown-function",
+}
+# Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.
+STATE_FACTS = (
+    torch.is_inference_mode_enabled, torch.get_default_dtype, torch.get_default_device, torch.cuda.is_available, torch.cuda.device_count, torch.are_deterministic_algorithms_enabled,
+    torch.is_autocast_enabled, torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.backends.mps.is_available, torch.cuda.is_bf16_supported,
+    torch.get_autocast_gpu_dtype, torch.get_autocast_cpu_dtype, torch.is_autocast_cpu_enabled, torch.amp.is_autocast_available, torch.is_grad_enabled,
+    torch.get_float32_matmul_precision, torch.promote_types, torch.result_type, torch.can_cast, torch._C._get_tracing_state, torch.broadcast_shapes,
+    torch.jit.is_scripting, torch.jit.is_tracing, torch._jit_internal.is_scripting, torch._C._is_tracing if hasattr(torch._C, "_is_tracing") else torch.jit.is_tracing,
+)
+TENSOR_TESTS = (torch.is_tensor, torch.overrides.is_tensor_like)
+
+
+class TorchFunction(CallableValue):
+    """A torch function that becomes a node of the graph."""
+
+    def __init__(self, real: Any, source: Source | None = None):
+        self.real, self.source = real, source
+
+    def describe(self) -> str:
+        return f"torch function {getattr(self.real, '__name__', self.real)}"
+
+    def pytype(self) -> type:
+        return type(self.real)
+
+    def identity(self) -> Any:
+        return self.real
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        name = getattr(self.real, "__name__", "")
+        if BREAKING.get(name) == "tensor-attribute" and args and isinstance(args[0], TensorValue):
+            raise unsupported("tensor-attribute", f"torch.{name}()")
+        return cx.op("call_function", self.real, args, kwargs)
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name in ("__name__", "__qualname__", "__module__"):
+            return ConstantValue(getattr(self.real, name))
+        if isinstance(self.real, torch._ops.OpOverloadPacket):
+            return TorchFunction(getattr(self.real, name), self.source)
+        return super().get_attr(cx, name)
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return hasattr(self.real, name)
+
+    def rebuild(self, out: Builder) -> None:
+        out.const(self.real)
+
+
+def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Value | None:
+    """The value of a Python function that is not to be inlined as it stands; None for all others."""
+    row = HANDLERS.get(real)
+    if row is not None:
+        cx.guard("ID", source, identity(real))
+        return BuiltinValue(real, row, source)
+    module = real.__module__ or ""
+    if module in LEAF_MODULES and real.__globals__.get("__name__") in LEAF_MODULES or module == "torch.nn.functional":
+        cx.guard("ID", source, identity(real))
+        return TorchFunction(real, source)
+    code = refusal(real.__globals__.get("__name__") or module)
+    if code is not None:
+        cx.guard("ID", source, identity(real))
+        return RefusedValue(real, code, source)
+    return None
+
+
+def refusal(module: str) -> str | None:
+    parts = module.split(".")
+    for count in range(len(parts), 0, -1):
+        code = REFUSED.get(".".join(parts[:count]))
+        if code is not None:
+            return code
+    return None
+
+
+@wraps(torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.library.CustomOpDef if hasattr(torch.library, "CustomOpDef") else torch._library.custom_ops.CustomOpDef)
+def wrap_op(cx: Trace, real: Any, source: Source) -> Value:
+    cx.guard("ID", source, identity(real))
+    return TorchFunction(real._opoverload if hasattr(real, "_opoverload") else real, source)
+
+
+@wraps(type(F.conv2d))
+def wrap_builtin(cx: Trace, real: types.BuiltinFunctionType, source: Source) -> Value:
+    """A function or bound method written in C."""
+    owner = real.__self__
+    if owner is not None and not isinstance(owner, (types.ModuleType, type)) and real not in OPS and real not in HANDLERS:
+        return cx.bound_builtin(real, source)
+    cx.guard("ID", source, identity(real))
+    row = HANDLERS.get(real)
+    if row is not None:
+        return BuiltinValue(real, row, source)
+    if real in OPS:
+        return TorchFunction(real, source)
+    return RefusedValue(real, refusal(real.__module__ or "") or "unknown-function", source)
+
+
+def fact(real: Any) -> None:
+    @handles(real)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return cx.pure(real, args, kwargs)
+
+
+for _real in STATE_FACTS:
+    fact(_real)
+
+
+@handles(*TENSOR_TESTS)
+def is_tensor(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(issubclass(args[0].pytype(), torch.Tensor))
+
+
+@handles(F.has_torch_function, F.has_torch_function_unary, F.has_torch_function_variadic)
+def has_torch_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(False)  # subclasses of Tensor are refused as inputs, and modes are guarded
+
+
+@handles(is_compiling, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+def compiling(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(True)
+
+
+@handles(graph_break)
+def asked_break(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    reason = args[0] if args else kwargs.get("reason")
+    text = reason.constant() if isinstance(reason, ConstantValue) else ""
+    raise unsupported("asked", f": {text}" if text else "")
+
+
+@handles(torch.Size)
+def make_size(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return cx.pure(torch.Size, [cx.tuple([e for a in args for e in a.elements(cx)])], kwargs)
+
+
+def constructor(cls: type) -> None:
+    @handles(cls)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return cx.pure(cls, args, kwargs)
+
+
+for _cls in (torch.device, torch.finfo, torch.iinfo):
+    constructor(_cls)
