@@ -119,8 +119,6 @@ def in_place_donor(name: str, step: Launch | Extern, reads: Sequence[str], now: 
     if not isinstance(step, Launch):
         return None
     kernel = kernels[step.kernel]
-    if kernel.nest.r_axes:
-        return None
     wanted = buffers[name]
     stored = [a for a in kernel.nest.stores() if a.buffer == kernel.params[step.buffers.index(name)].name]
     for donor in reads:
