@@ -1,0 +1,24 @@
+"""Sources -> Module: kernels built by the compiler of their language, or found in the store."""
+
+from __future__ import annotations
+
+from dynacompile.build.cpp import build_cpp
+from dynacompile.build.store import Store
+from dynacompile.build.triton import build_triton
+from dynacompile.env import Env
+from dynacompile.ir.schedule import BuiltKernel, KernelSource, Module, ReferenceKernel, Sources
+
+BUILDERS = {"cpp": build_cpp, "triton": build_triton}
+
+
+def build(sources: Sources, env: Env) -> Module:
+    """A Module with every kernel of `sources` built. Raises BuildError, which names the compiler and the fix."""
+    by_language: dict[str, dict[str, KernelSource]] = {}
+    for name, source in sources.kernels.items():
+        by_language.setdefault(source.language, {})[name] = source
+    built: dict[str, BuiltKernel] = {name: ReferenceKernel(s.kernel) for name, s in by_language.pop("reference", {}).items()}
+    if by_language:
+        store = Store(env.cache / "binaries")
+        for language, kernels in by_language.items():
+            built.update(BUILDERS[language](kernels, env, store))
+    return Module(sources.schedule, {name: built[name] for name in sources.kernels})

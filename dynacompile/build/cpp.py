@@ -1,0 +1,144 @@
+"""C++ sources to shared libraries: from the store, or by the C++ compiler, a few translation units at a time.
+
+The libraries use the OpenMP runtime that torch has loaded: two in one process would fight over the cores.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from dynacompile import native
+from dynacompile.build.store import Store
+from dynacompile.env import Env
+from dynacompile.errors import BuildError
+from dynacompile.events import CacheLooked
+from dynacompile.ir.schedule import CpuKernel, KernelSource
+
+FORMAT = "1"
+HEADERS = Path(__file__).parent.parent / "codegen" / "cpp"
+HEADER_NAMES = ("vec.h", "vecmath.h")
+# No contraction: user code rounds as eager does. No trapping and no errno: comparisons and library calls stay in the lanes.
+FLAGS = ("-std=c++17", "-O3", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-fno-exceptions", "-fno-rtti", "-fPIC", "-fvisibility-inlines-hidden", "-w")
+LINK = ("-shared", "-nodefaultlibs", "-lm", "-lc", "-lgcc", "-Wl,--build-id=none")
+UNIT_CHARACTERS = 12000  # of kernel text, above which a graph is cut into units that compile in parallel
+OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.so")
+
+
+def build_cpp(sources: Mapping[str, KernelSource], env: Env, store: Store) -> dict[str, CpuKernel]:
+    """The kernels by name. Raises BuildError where there is no compiler, or it refuses our source."""
+    groups = units(sources, env)
+    flags = shlex.split(env.config.cpp_flags)
+    if len(groups) == 1:
+        return unit(groups[0], flags, env, store)
+    with ThreadPoolExecutor(min(len(groups), jobs(env))) as pool:
+        built = list(pool.map(lambda names: unit(names, flags, env, store), groups))
+    return {name: kernel for group in built for name, kernel in group.items()}
+
+
+def jobs(env: Env) -> int:
+    return env.config.workers or len(os.sched_getaffinity(0))
+
+
+def units(sources: Mapping[str, KernelSource], env: Env) -> list[dict[str, KernelSource]]:
+    """The sources cut into groups of about equal length, one per job where there is enough text for it. The cut depends on the text alone."""
+    total = sum(len(s.text) for s in sources.values())
+    count = max(1, min(8, total // UNIT_CHARACTERS))
+    groups: list[dict[str, KernelSource]] = [{} for _ in range(count)]
+    lengths = [0] * count
+    for name, source in sorted(sources.items(), key=lambda item: (-len(item[1].text), item[0])):
+        k = lengths.index(min(lengths))
+        groups[k][name] = source
+        lengths[k] += len(source.text)
+    return [g for g in groups if g]
+
+
+def unit(sources: Mapping[str, KernelSource], flags: list[str], env: Env, store: Store) -> dict[str, CpuKernel]:
+    """One translation unit: its kernels, from one library."""
+    texts: dict[str, str] = {}
+    for name in sorted(sources):
+        if texts.setdefault(sources[name].entry, sources[name].text) != sources[name].text:
+            raise BuildError(f"two kernels are named {sources[name].entry}: a bug in dynacompile")
+    text = '#include "vecmath.h"\n\n' + "\n".join(texts.values())
+    key = unit_key(text, tuple(flags))
+    path = store.path(key)
+    env.emit(CacheLooked(region=env.region, bucket=env.bucket, tier="binaries", key=key, hit=path is not None))
+    if path is None:
+        path = store.put(key, compile_unit(text, flags))
+    return {name: CpuKernel(path, s.entry) for name, s in sources.items()}
+
+
+def unit_key(text: str, flags: tuple[str, ...]) -> str:
+    """Digest of all that the library depends on: text, headers, compiler, flags, the processor's instructions, the OpenMP runtime."""
+    bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
+    openmp = openmp_library()
+    parts = (FORMAT, bare, header_text(), toolchain().stamp, *flags, *FLAGS, *LINK, processor(), "" if openmp is None else str(openmp))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
+
+
+@functools.cache
+def header_text() -> str:
+    return "".join((HEADERS / n).read_text() for n in HEADER_NAMES)
+
+
+@functools.cache
+def processor() -> str:
+    """What -march=native depends on: the machine and the first core's flags."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().split("\n\n")[0].splitlines() if cpuinfo.exists() else []
+    wanted = ("flags", "Features", "vendor_id", "cpu family", "model\t", "CPU part")
+    return platform.machine() + "|" + "|".join(line for line in lines if line.startswith(wanted))
+
+
+def toolchain() -> native.Toolchain:
+    tools = native.toolchain()
+    if tools is None:
+        raise BuildError(native.missing_compiler())
+    return tools
+
+
+@functools.cache
+def openmp_library() -> Path | None:
+    """The OpenMP runtime that this process has loaded (torch's), None where there is none."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return None
+    found = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if OPENMP.search(line.rsplit("/", 1)[-1])}
+    torch_first = sorted(found, key=lambda p: ("torch" not in p, p))
+    return Path(torch_first[0]) if torch_first else None
+
+
+def compile_unit(text: str, flags: list[str]) -> bytes:
+    """The library for `text`."""
+    tools = toolchain()
+    openmp = openmp_library()
+    runtime = [str(openmp)] if openmp is not None else ["-lgomp"]
+    with tempfile.TemporaryDirectory(prefix="dynacompile-") as folder:
+        source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+        source.write_text(text)
+        arch = [] if any(f.startswith(("-march", "-mcpu")) for f in flags) else ["-march=native"]
+        command = [*tools.command, *FLAGS, *arch, *flags, f"-I{HEADERS}", str(source), *runtime, *LINK, "-o", str(library)]
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise BuildError(f"the C++ compiler {tools.command[0]} does not run: {error}. Install g++ (for example `apt install g++`), or set CXX to a working compiler") from error
+        if run.returncode != 0:
+            raise BuildError(refusal(tools.command[0], command, run))
+        return library.read_bytes()
+
+
+def refusal(compiler: str, command: list[str], run: subprocess.CompletedProcess[str]) -> str:
+    first = next((line for line in run.stderr.splitlines() if "error" in line), run.stderr.strip()[:400] or f"exit status {run.returncode}")
+    return (
+        f"the C++ compiler {compiler} refused a kernel: {first}\n"
+        f"  fix: check that `{compiler} --version` is GCC 11 or newer (or Clang 16), and the flags in options cpp_flags; command: {shlex.join(command)}"
+    )

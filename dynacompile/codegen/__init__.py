@@ -1,0 +1,24 @@
+"""Schedule -> Sources: the text of every kernel, for the device that it runs on."""
+
+from __future__ import annotations
+
+from dynacompile.codegen.cpp import emit_kernel as emit_cpp
+from dynacompile.codegen.triton import emit_kernel as emit_triton
+from dynacompile.env import Env
+from dynacompile.errors import Unsupported
+from dynacompile.ir.schedule import Kernel, KernelSource, Schedule, Sources
+
+EMITTERS = {"cpu": emit_cpp, "cuda": emit_triton}
+
+
+def generate(schedule: Schedule, env: Env) -> Sources:
+    """Sources for every kernel of `schedule`. Raises Unsupported for a device or dtype without a target."""
+    emit = emit_reference if env.config.reference else EMITTERS.get(schedule.device.type)
+    if emit is None:
+        raise Unsupported("device", f"there is no code generator for {schedule.device.type}", 'use a CPU or CUDA device, or backend="aot_eager"')
+    return Sources(schedule, {name: emit(kernel, env) for name, kernel in schedule.kernels.items()})
+
+
+def emit_reference(kernel: Kernel, env: Env) -> KernelSource:
+    """Stands for a kernel that is interpreted."""
+    return KernelSource(kernel, "reference", kernel.text(), kernel.name)

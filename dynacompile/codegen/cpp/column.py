@@ -1,0 +1,199 @@
+"""Reductions across the lanes: for each tile of an x axis, passes over r with accumulators in arrays."""
+
+from __future__ import annotations
+
+from dynacompile.codegen.cpp.accumulate import Accumulators
+from dynacompile.codegen.cpp.frame import Frame, decode
+from dynacompile.codegen.cpp.plan import closure, roots
+from dynacompile.codegen.cpp.render import value_type
+from dynacompile.ir.body import needs
+
+CHEAP = ("load", "index", "constant", "reduce", "store")
+
+
+class Column:
+    def __init__(self, frame: Frame):
+        self.frame, self.plan, self.out, self.values = frame, frame.plan, frame.out, frame.values
+        self.body = frame.body
+        self.ready: set[int] = set()  # r-level values kept so far
+        self.columns: set[int] = set()  # x-level values that stand in arrays over the tile
+        self.accumulators = [
+            Accumulators(frame, [i for i in roots(self.plan.nest, self.plan.level, self.plan.when, self.plan.passes, k) if self.body[i].name == "reduce"])
+            for k in range(self.plan.passes)
+        ]
+        self.pass_of = {i: k for k, acc in enumerate(self.accumulators) for i in acc.reduces}
+
+    def emit(self) -> None:
+        plan, out, frame = self.plan, self.out, self.frame
+        for k, acc in enumerate(self.accumulators):
+            self.struct(k, acc)
+        wanted = [self.x_values(k) for k in range(plan.passes)]
+        scratch = [f"alignas(64) {self.kept_type(i)} {self.values.names[i]}_tile[{plan.steps * plan.tile}];" for i in sorted(plan.kept)]
+        scratch += [f"alignas(64) {self.kept_type(i)} {self.values.names[i]}_x[{plan.tile}];" for i in sorted(set().union(*wanted))]
+        with frame.tasks(scratch):
+            for k in range(plan.passes):
+                self.emit_pass(k, sorted(wanted[k] - self.columns))
+            stores = [i for i, op in enumerate(self.body) if op.name == "store" and plan.level[i] == "x"]
+            self.across_tile(stores, ())
+            if plan.split:
+                for k, acc in enumerate(self.accumulators):
+                    if acc.reduces and plan.chunks > 1:
+                        out.line(f"__builtin_free(parts{k});")
+
+    def kept_type(self, i: int) -> str:
+        kind = value_type(self.body[i].dtype)
+        return "i32" if kind == "bool" else kind
+
+    def field_type(self, acc: Accumulators, i: int) -> str:
+        kind = value_type(acc.dtype(i))
+        return "i32" if kind == "bool" else kind
+
+    def x_values(self, k: int) -> set[int]:
+        """x-level values in lanes that pass k uses, and that are worth an array."""
+        starts = roots(self.plan.nest, self.plan.level, self.plan.when, self.plan.passes, k)
+        needed = closure(self.plan.nest, starts, frozenset())
+        users = [i for i in needed if self.plan.level[i] == "r" or i in starts]
+        return {a for i in users for a in needs(self.body[i]) if self.plan.level[a] == "x" and self.plan.deep[a] and self.body[a].name not in CHEAP}
+
+    def struct(self, k: int, acc: Accumulators) -> None:
+        if not acc.reduces:
+            return
+        out, tile = self.out, self.plan.tile
+        out.open(f"struct Part{k}")
+        for i in acc.reduces:
+            out.line(f"alignas(64) {self.field_type(acc, i)} {acc.name(i)}[{tile}];")
+            if acc.is_place(i):
+                out.line(f"alignas(64) {acc.place} {acc.name(i)}_at[{tile}];")
+        out.open("void clear()")
+        out.open(f"each<W>(0, {tile}, [&](i64 t, auto) BODY")
+        for i in acc.reduces:
+            out.line(f"put({acc.name(i)} + t, all<W>({acc.start(i)}));")
+            if acc.is_place(i):
+                out.line(f"put({acc.name(i)}_at + t, all<W>({acc.last_place()}));")
+        out.close(");")
+        out.close()
+        out.open(f"void merge(const Part{k}& other)")
+        out.open(f"each<W>(0, {tile}, [&](i64 t, auto) BODY")
+        for i in acc.reduces:
+            n = acc.name(i)
+            if acc.is_place(i):
+                self.take(acc, i, "", "t", f"get<W>(other.{n} + t)", f"get<W>(other.{n}_at + t)")
+            else:
+                out.line(f"put({n} + t, {acc.combine(i, f'get<W>({n} + t)', f'get<W>(other.{n} + t)')});")
+        out.close(");")
+        out.close()
+        out.close(";")
+
+    def take(self, acc: Accumulators, i: int, part: str, at: str, value: str, place: str) -> None:
+        n = f"{part}{acc.name(i)}"
+        self.out.open("")
+        self.out.line(f"{acc.best(i, True)} best = {{get<W>({n} + {at}), get<W>({n}_at + {at})}};")
+        self.out.line(f"best.take({value}, {place});")
+        self.out.line(f"put({n} + {at}, best.value);")
+        self.out.line(f"put({n}_at + {at}, best.at);")
+        self.out.close()
+
+    def emit_pass(self, k: int, fresh: list[int]) -> None:
+        plan, out, frame = self.plan, self.out, self.frame
+        if fresh:
+            self.across_tile([], fresh)
+        starts = roots(plan.nest, plan.level, plan.when, plan.passes, k)
+        acc = self.accumulators[k]
+        given = self.ready | self.columns
+        frame.statements(frame.scalars(starts, given))
+        steps, lane = frame.parts(starts, given)
+        if acc.reduces and plan.split and plan.chunks > 1:
+            out.line(f"auto* parts{k} = (Part{k}*)__builtin_aligned_alloc(64, {plan.chunks} * sizeof(Part{k}));")
+        elif acc.reduces:
+            out.line(f"Part{k} part{k};")
+            out.line(f"part{k}.clear();")
+        if plan.chunks == 1:
+            self.stretch(k, acc, starts, steps, lane, f"part{k}.", "0", str(plan.steps))
+        else:
+            self.chunks(k, acc, starts, steps, lane)
+        self.ready |= {i for i in lane if i in plan.kept}
+
+    def chunks(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> None:
+        plan, out = self.plan, self.out
+        if plan.split:
+            out.open(f"parallel<true>({plan.chunks}, [&](i64 c0, i64 c1)")
+            out.open("for (i64 c = c0; c < c1; ++c)")
+        else:
+            out.open(f"for (i64 c = 0; c < {plan.chunks}; ++c)")
+        out.line(f"const i64 b = c * {plan.chunk}, e = b + {plan.chunk} < {plan.steps} ? b + {plan.chunk} : {plan.steps};")
+        if acc.reduces:
+            out.line(f"Part{k}& chunk = parts{k}[c];" if plan.split else f"Part{k} chunk;")
+            out.line("chunk.clear();")
+        self.stretch(k, acc, starts, steps, lane, "chunk.", "b", "e")
+        if acc.reduces and not plan.split:
+            out.line(f"part{k}.merge(chunk);")
+        out.close()
+        if plan.split:
+            out.close(");")
+            if acc.reduces:
+                out.line(f"merge_parts(parts{k}, {plan.chunks});")
+                out.line(f"Part{k}& part{k} = parts{k}[0];")
+
+    def stretch(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], part: str, begin: str, end: str) -> None:
+        plan, out, frame = self.plan, self.out, self.frame
+        assert plan.lane is not None
+        at = f"{plan.lane.var.name} - t0"
+        out.open(f"for (i64 s = {begin}; s < {end}; ++s)")
+        decode(out, plan.middle, "s")
+        frame.statements(steps)
+        with frame.lane_loop():
+            self.reduced(starts, lane, at)
+            self.lane_body(lane, at)
+            if any(acc.is_place(i) for i in acc.reduces):
+                out.line(f"const auto place = {acc.position()};")
+            for i in acc.reduces:
+                n = f"{part}{acc.name(i)} + ({at})"
+                if acc.is_place(i):
+                    self.take(acc, i, part, f"({at})", acc.entering(i), "place")
+                else:
+                    out.line(f"put({n}, {acc.combine(i, f'get<W>({n})', acc.entering(i))});")
+        out.close()
+
+    def reduced(self, starts: list[int], lane: list[int], at: str) -> None:
+        """Results of earlier passes that the ops in lanes use."""
+        used = {a for i in [*lane, *(s for s in starts if self.body[s].name == "reduce")] if i not in self.ready | self.columns for a in needs(self.body[i])}
+        for i in sorted(a for a in used if self.body[a].name == "reduce"):
+            k = self.pass_of[i]
+            acc = self.accumulators[k]
+            if acc.is_place(i):
+                self.out.line(f"const auto {self.values.names[i]} = convert<i64>(get<W>(part{k}.{acc.name(i)}_at + ({at})));")
+            else:
+                self.out.line(f"const auto {self.values.names[i]} = get<W>(part{k}.{acc.name(i)} + ({at}));")
+
+    def lane_body(self, lane: list[int], at: str) -> None:
+        plan, out, values = self.plan, self.out, self.values
+        for i in lane:
+            n = values.names[i]
+            if i in self.ready:
+                out.line(f"const auto {n} = get<W>({n}_tile + s * {plan.tile} + ({at}));")
+            elif i in self.columns:
+                out.line(f"const auto {n} = get<W>({n}_x + ({at}));")
+            else:
+                out.line(values.lanes(i))
+                if i in plan.kept:
+                    out.line(f"put({n}_tile + s * {plan.tile} + ({at}), {n});")
+
+    def across_tile(self, stores: list[int], fresh: list[int] | tuple[int, ...]) -> None:
+        """One walk over the tile for x-level stores, or for x-level values that a pass wants in arrays."""
+        frame, out = self.frame, self.out
+        assert self.plan.lane is not None
+        starts = [*stores, *fresh]
+        if not starts:
+            return
+        at = f"{self.plan.lane.var.name} - t0"
+        scalars = frame.scalars(starts, self.columns)
+        frame.statements(scalars)
+        _, lane = frame.parts(starts, self.columns)
+        if not lane:
+            return
+        with frame.lane_loop():
+            self.reduced([], lane, at)
+            self.lane_body(lane, at)
+            for i in fresh:
+                out.line(f"put({self.values.names[i]}_x + ({at}), {self.values.names[i]});")
+        self.columns |= set(fresh)

@@ -1,0 +1,77 @@
+"""A kernel as C++ text: one function `entry(void* const* params)` over our vector header."""
+
+from __future__ import annotations
+
+from dynacompile.codegen.cpp.column import Column
+from dynacompile.codegen.cpp.frame import Frame, decode
+from dynacompile.codegen.cpp.plan import plan
+from dynacompile.codegen.cpp.prepare import prepare
+from dynacompile.codegen.cpp.render import memory_type
+from dynacompile.codegen.cpp.row import Row
+from dynacompile.codegen.cpp.values import Text, Values
+from dynacompile.env import Env
+from dynacompile.ir.schedule import Kernel, KernelSource
+
+
+def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
+    """The kernel's C++ text. Raises Unsupported where it has tensors that C++ has no type for (complex, 8-bit floats)."""
+    loops = plan(prepare(kernel.nest))
+    values = Values(kernel, loops)
+    entry = f"kernel_{kernel.name}"
+    out = Text()
+    for line in comments(kernel):
+        out.line(f"// {line}")
+    out.open(f'extern "C" void {entry}(void* const* params)')
+    stored = {op.attr.buffer for op in loops.nest.body if op.name == "store"}  # type: ignore[union-attr]
+    for i, p in enumerate(kernel.params):
+        kind = memory_type(p.dtype)
+        const = "" if p.name in stored else "const "
+        out.line(f"{const}{kind}* {values.params[p.name][0]} = ({const}{kind}*)params[{i}];")
+    out.line(f"constexpr int W = lanes_of({loops.lane_bytes});")
+    frame = Frame(loops, values, out)
+    if loops.points * loops.lane_size * loops.steps > 0:
+        match loops.shape:
+            case "pointwise":
+                pointwise(frame)
+            case "row":
+                Row(frame).emit()
+            case _:
+                Column(frame).emit()
+    out.close()
+    return KernelSource(kernel, "cpp", "\n".join(out.lines) + "\n", entry)
+
+
+def comments(kernel: Kernel) -> list[str]:
+    """What the kernel does, and the user's lines that it does it for."""
+    lines: dict[str, list[str]] = {}
+    for o in kernel.nest.origins:
+        ops = lines.setdefault("" if o.site is None else str(o.site), [])
+        if o.op not in ops:
+            ops.append(o.op)
+    axes = " ".join(f"{a.var.name}:{a.role}<{a.size}" for a in kernel.nest.axes)
+    return [f"{kernel.name} [{axes}]", *(f"{', '.join(ops)}{'  ' if site else ''}{site}" for site, ops in lines.items())]
+
+
+def pointwise(frame: Frame) -> None:
+    loops, out = frame.plan, frame.out
+    starts = [i for i, op in enumerate(loops.nest.body) if op.name == "store"]
+    with frame.tasks():
+        _, lane = frame.parts(starts, set())
+        scalars = frame.scalars(starts, set())
+        if loops.lane is None:
+            frame.statements(scalars)
+            return
+        if not loops.middle:
+            frame.statements(scalars)
+            with frame.lane_loop():
+                frame.lane_statements(lane)
+            return
+        across = {a.var for a in loops.middle}
+        inner = frame.depending(scalars, across)
+        frame.statements([i for i in scalars if i not in inner])
+        out.open(f"for (i64 s = 0; s < {loops.steps}; ++s)")
+        decode(out, loops.middle, "s")
+        frame.statements([i for i in scalars if i in inner])
+        with frame.lane_loop():
+            frame.lane_statements(lane)
+        out.close()

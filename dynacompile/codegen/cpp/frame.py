@@ -1,0 +1,109 @@
+"""What all shapes of kernels share: the loop over tasks, the split of ops into scopes, the loop over lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+
+from dynacompile.codegen.cpp.plan import Plan, closure
+from dynacompile.codegen.cpp.prepare import index_of
+from dynacompile.codegen.cpp.values import Text, Values
+from dynacompile.ir.body import needs
+from dynacompile.ir.index import Var
+from dynacompile.ir.loops import Axis
+
+
+def decode(out: Text, axes: Sequence[Axis], flat: str) -> None:
+    """The axes' variables from their flattened position."""
+    for k, axis in enumerate(axes):
+        inner = prod(a.size for a in axes[k + 1 :])
+        text = flat if inner == 1 else f"{flat} / {inner}"
+        out.line(f"const i64 {axis.var.name} = {text if k == 0 else f'{text} % {axis.size}'};")
+
+
+class Frame:
+    """The text of one kernel under construction, with the values that stand outside the innermost loops so far."""
+
+    def __init__(self, plan: Plan, values: Values, out: Text):
+        self.plan, self.values, self.out = plan, values, out
+        self.body = plan.nest.body
+        self.defined: set[int] = set()  # scalars of the task, in scope till its end
+
+    @contextmanager
+    def tasks(self, scratch: Iterable[str] = ()) -> Iterator[None]:
+        """The loop over points and tiles: the outer x variables, and t0, t1 of the tile, are in scope. scratch: declarations per thread."""
+        plan, out = self.plan, self.out
+        count = plan.points * plan.tiles
+        threads = plan.wide and not plan.split and count > 1
+        loop = "for (i64 task = task0; task < task1; ++task)"
+        if count == 1:
+            out.open("")
+        elif threads:
+            out.open(f"parallel<true>({count}, [&](i64 task0, i64 task1)")
+        for line in scratch:
+            out.line(line)
+        if count > 1:
+            out.open(loop if threads else f"for (i64 task = 0; task < {count}; ++task)")
+        self.task_variables(count)
+        yield
+        if count > 1:
+            out.close()
+        if count == 1:
+            out.close()
+        elif threads:
+            out.close(");")
+
+    def task_variables(self, count: int) -> None:
+        plan, out = self.plan, self.out
+        flat = "0" if count == 1 else "task"
+        decode(out, plan.outer, flat if plan.tiles == 1 else f"task / {plan.tiles}")
+        if plan.lane is None or plan.shape == "row":
+            return
+        if plan.tiles == 1:
+            out.line(f"constexpr i64 t0 = 0, t1 = {plan.lane.size};")
+        else:
+            out.line(f"const i64 t0 = task % {plan.tiles} * {plan.tile}, t1 = t0 + {plan.tile} < {plan.lane.size} ? t0 + {plan.tile} : {plan.lane.size};")
+
+    @contextmanager
+    def lane_loop(self) -> Iterator[None]:
+        """The loop over the lanes of a tile."""
+        assert self.plan.lane is not None
+        self.out.open(f"each<W>(t0, t1, [&](i64 {self.plan.lane.var.name}, auto on) BODY")
+        yield
+        self.out.close(");")
+
+    def parts(self, starts: list[int], given: set[int]) -> tuple[list[int], list[int]]:
+        """The r-level scalars and the ops in lanes that `starts` need."""
+        needed = [i for i in closure(self.plan.nest, starts, given) if self.body[i].name not in ("constant", "reduce")]
+        lane = [i for i in needed if self.plan.deep[i] or self.inside(i)]
+        return [i for i in needed if i not in lane and self.plan.level[i] == "r"], lane
+
+    def inside(self, i: int) -> bool:
+        """Whether op i, without lanes itself, still belongs in the lane loop: a store there of a value that is the same in all lanes."""
+        return self.body[i].name == "store" and self.plan.shape != "pointwise" and self.plan.level[i] == "r"
+
+    def scalars(self, starts: list[int], given: set[int]) -> list[int]:
+        """The x-level scalars that `starts` need, not yet defined; they are, from now on."""
+        needed = closure(self.plan.nest, starts, given)
+        found = [i for i in needed if not self.plan.deep[i] and self.plan.level[i] == "x" and self.body[i].name not in ("constant", "reduce") and i not in self.defined]
+        self.defined |= {i for i in found if self.body[i].name != "store"}
+        return found
+
+    def depending(self, ids: Iterable[int], variables: set[Var]) -> set[int]:
+        """Those of `ids`, in order, that depend on the variables."""
+        found: set[int] = set()
+        for i in ids:
+            index = index_of(self.body[i])
+            own = index is not None and any(v in variables for v in index.variables())
+            if own or any(a in found for a in needs(self.body[i])):
+                found.add(i)
+        return found
+
+    def statements(self, ids: Iterable[int]) -> None:
+        for i in ids:
+            self.out.line(self.values.scalar(i))
+
+    def lane_statements(self, ids: Iterable[int]) -> None:
+        for i in ids:
+            self.out.line(self.values.lanes(i))

@@ -1,0 +1,265 @@
+"""How a kernel runs: which axis goes into the lanes, in how many passes, what is kept between passes, and what runs in parallel.
+
+Three shapes of loops (x: axes that make outputs, r: axes reduced over):
+
+    pointwise   for points of the outer x: lanes along an x axis
+    row         for points of x: for each pass: lanes along an r axis, accumulators in registers, folded across lanes at the end
+    column      for tiles of an x axis: for each pass: for r: lanes along the tile, accumulators in arrays
+
+Where there are few points and much to reduce, the r axes are cut in chunks that run in parallel, whose results combine in a fixed tree: equal results for any
+number of threads. Sums run over at most a few hundred steps before they meet another level of the tree, so float32 stays accurate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from dynacompile.codegen.cpp.prepare import index_of
+from dynacompile.ir.body import needs
+from dynacompile.ir.loops import Access, Axis, Nest, Op, levels
+
+WIDEST = 16  # lanes that tiles and blocks are multiples of, whatever the target has
+GRAIN = 32768  # elements of cheap work below which threads cost more than they give
+FEW_TASKS = 16
+BLOCK = 4096  # elements of a row that one set of accumulators takes in
+STEPS = 256  # steps over r that a column accumulator takes in
+ARRAY_BYTES = 24 * 1024  # of accumulators, to stay in the first-level cache
+SCRATCH_BYTES = 128 * 1024  # of values kept for a later pass, on the thread's stack
+MOST_CHUNKS = 256
+COSTLY = {"exp": 4, "exp2": 4, "expm1": 5, "log": 5, "log2": 5, "log1p": 8, "sin": 8, "cos": 8, "tanh": 8, "sigmoid": 7, "erf": 9, "pow": 16, "atan2": 20,
+          "floordiv": 12, "mod": 12, "fmod": 12}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """lane: the axis in the lanes (None: no axes). deep[i]: op i has lanes. when[i]: the pass of an r-level op; how many passes an x-level op waits for.
+    kept: r-level ops that a later pass reads back. tile: elements of a column tile, or of a block of a pointwise lane axis.
+    chunk: elements of the lane axis (row over one r axis) or steps over r that a chunk takes in; split: chunks run in parallel."""
+
+    nest: Nest
+    shape: str  # "pointwise" | "row" | "column"
+    lane: Axis | None
+    level: tuple[str, ...]
+    deep: tuple[bool, ...]
+    when: tuple[int, ...]
+    passes: int
+    kept: frozenset[int]
+    outer: tuple[Axis, ...]  # x axes of a point
+    middle: tuple[Axis, ...]  # r axes outside the lanes; of a pointwise nest: x axes inside a block of lanes
+    tile: int
+    chunk: int
+    split: bool
+    wide: bool
+    lane_bytes: int
+
+    @property
+    def steps(self) -> int:
+        return prod(a.size for a in self.middle)
+
+    @property
+    def lane_size(self) -> int:
+        return 1 if self.lane is None else self.lane.size
+
+    @property
+    def chunk_of(self) -> int:
+        """What chunks divide: the lane axis of a row with no other r axis, else the steps."""
+        return self.lane_size if self.shape == "row" and not self.middle else self.steps
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.chunk_of // self.chunk)
+
+    @property
+    def tiles(self) -> int:
+        return 1 if self.lane is None or self.shape == "row" else -(-self.lane.size // self.tile)
+
+    @property
+    def points(self) -> int:
+        return prod(a.size for a in self.outer)
+
+
+def plan(nest: Nest) -> Plan:
+    level = levels(nest)
+    lane = choose_lane(nest, level)
+    shape = "pointwise" if not nest.r_axes else "row" if lane is not None and lane.role == "r" else "column"
+    deep = lanes_of_ops(nest, lane, shape)
+    when = passes_of_ops(nest, level)
+    passes = 1 + max((w for op, w, v in zip(nest.body, when, level, strict=True) if v == "r"), default=0)
+    passes = max([passes, *(when[i] for i, op in enumerate(nest.body) if op.name == "reduce")])
+    outer = tuple(a for a in nest.x_axes if a != lane)
+    middle = tuple(a for a in nest.r_axes if a != lane)
+    if shape == "pointwise":
+        crossing = crossing_axis(nest, lane)
+        outer, middle = tuple(a for a in outer if a != crossing), () if crossing is None else (crossing,)
+    wide_values = any(deep[i] and op.dtype.itemsize == 8 and op.name not in ("store", "constant") for i, op in enumerate(nest.body))
+    wide_values = wide_values or any(op.name == "reduce" and op.attr in ("argmax", "argmin") and prod(a.size for a in nest.r_axes) >= 2**31 for op in nest.body)
+    weight = sum(COSTLY.get(op.name, 0.25) if op.name not in ("load", "store") else 1 for op in nest.body) / 3
+    work = prod(a.size for a in nest.axes) * weight
+    kept = values_to_keep(nest, level, deep, when, passes) if passes > 1 else frozenset()
+    size = sizes(nest, shape, lane, outer, middle, kept, work)
+    if not size.keep:
+        kept = frozenset()
+    return Plan(nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, work >= GRAIN, 8 if wide_values else 4)
+
+
+def choose_lane(nest: Nest, level: tuple[str, ...]) -> Axis | None:
+    """The axis along which most accesses are consecutive; the innermost among equals. Of an r-less nest an x axis."""
+    if not nest.axes:
+        return None
+    reduces = bool(nest.r_axes)
+
+    def score(axis: Axis) -> float:
+        total = 0.0
+        for i, op in enumerate(nest.body):
+            if not isinstance(op.attr, Access):
+                continue
+            stride = None if indirect_by(nest, i, axis) else op.attr.index.stride(axis.var)
+            weight = 0.05 if reduces and level[i] == "x" else 2.0 if op.name == "store" else 1.0
+            total += weight * (1.0 if stride == 1 else 0.7 if stride == 0 else 0.05)
+        full = -(-axis.size // WIDEST) * WIDEST
+        return total * (axis.size / full) ** 0.5
+
+    ranked = [(score(a), a.role == "r", i) for i, a in enumerate(nest.axes)]
+    return nest.axes[max(ranked)[2]]
+
+
+def indirect_by(nest: Nest, i: int, axis: Axis) -> bool:
+    """Whether op i's index goes through a value that depends on `axis`."""
+    index = index_of(nest.body[i])
+    if index is None:
+        return False
+    pending = [int(v.name[1:]) for v in index.variables() if v.name[0] == "%"]
+    while pending:
+        op = nest.body[pending.pop()]
+        inner = index_of(op)
+        if inner is not None and axis.var in inner.variables():
+            return True
+        pending += needs(op)
+    return False
+
+
+def lanes_of_ops(nest: Nest, lane: Axis | None, shape: str) -> tuple[bool, ...]:
+    deep: list[bool] = []
+    for op in nest.body:
+        if op.name == "reduce":
+            deep.append(shape == "column")
+            continue
+        index = index_of(op)
+        own = lane is not None and index is not None and lane.var in index.variables()
+        deep.append(own or any(deep[a] for a in needs(op)))
+    return tuple(deep)
+
+
+def passes_of_ops(nest: Nest, level: tuple[str, ...]) -> tuple[int, ...]:
+    when: list[int] = []
+    for op in nest.body:
+        latest = max((when[a] for a in needs(op)), default=0)
+        when.append(latest + 1 if op.name == "reduce" else latest)
+    return tuple(when)
+
+
+def roots(nest: Nest, level: tuple[str, ...], when: tuple[int, ...], passes: int, number: int) -> list[int]:
+    """Ops that pass `number` is for: its reduces and, in the last pass, the r-level stores (so that an output may share an input's memory)."""
+    found = [i for i, op in enumerate(nest.body) if op.name == "reduce" and when[i] == number + 1]
+    if number == passes - 1:
+        found += [i for i, op in enumerate(nest.body) if op.name == "store" and level[i] == "r"]
+    return found
+
+
+def closure(nest: Nest, starts: list[int], stop: frozenset[int] | set[int]) -> list[int]:
+    """`starts` and all they need, in order; ops in `stop` and results of reduces are taken as given and included, but not what they need."""
+    seen: set[int] = set()
+    first = set(starts)
+    pending = list(starts)
+    while pending:
+        i = pending.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        if i in first or (i not in stop and nest.body[i].name != "reduce"):
+            pending += needs(nest.body[i])
+    return sorted(seen)
+
+
+def values_to_keep(nest: Nest, level: tuple[str, ...], deep: tuple[bool, ...], when: tuple[int, ...], passes: int) -> frozenset[int]:
+    """Costly r-level values that more than one pass needs."""
+
+    def costly(i: int) -> bool:
+        op = nest.body[i]
+        return level[i] == "r" and deep[i] and (op.name in COSTLY or (op.name == "load" and index_of(op) is not None and any(v.name[0] == "%" for v in op.attr.index.variables())))  # type: ignore[union-attr]
+
+    used = [closure(nest, roots(nest, level, when, passes, k), frozenset()) for k in range(passes)]
+    wanted = {i for i in range(len(nest.body)) if costly(i) and sum(i in u for u in used) > 1}
+    kept: set[int] = set()
+    ready: set[int] = set()
+    for k in range(passes):
+        now = closure(nest, roots(nest, level, when, passes, k), ready)
+        kept |= {i for i in now if i in ready}
+        ready |= {i for i in now if i in wanted}
+    return frozenset(kept)
+
+
+def crossing_axis(nest: Nest, lane: Axis | None) -> Axis | None:
+    """An x axis along which accesses are consecutive that stride along the lanes: a transpose, walked in blocks."""
+    if lane is None:
+        return None
+    for axis in nest.x_axes:
+        if axis != lane and axis.size > 1:
+            for op in nest.body:
+                if isinstance(op.attr, Access) and op.attr.index.stride(axis.var) == 1 and op.attr.index.stride(lane.var) not in (0, 1):
+                    return axis
+    return None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    tile: int
+    chunk: int
+    split: bool
+    keep: bool
+
+
+def round_up(n: int, unit: int) -> int:
+    return -(-n // unit) * unit
+
+
+def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], middle: tuple[Axis, ...], kept: frozenset[int], work: float) -> Sizes:
+    """Tile, chunk, whether chunks run in parallel, and whether kept values fit."""
+    points, steps = prod(a.size for a in outer), prod(a.size for a in middle)
+    length = 1 if lane is None else lane.size
+    kept_bytes = sum(nest.body[i].dtype.itemsize if nest.body[i].dtype != torch.bool else 4 for i in kept)
+    if shape == "pointwise":
+        if middle:
+            return Sizes(64, 1, False, False)
+        blocks = max(1, min(-(-4 * FEW_TASKS // points), length // 2048))
+        return Sizes(round_up(-(-length // blocks), 64), 1, False, False)
+    big = work >= GRAIN
+    if shape == "row":
+        total = length if not middle else steps
+        unit = BLOCK if not middle else max(1, 4 * BLOCK // length)
+        split = big and points < FEW_TASKS and length * steps >= 2 * GRAIN and total > unit
+        if split:
+            grown = max(unit, -(-total // MOST_CHUNKS))
+            return Sizes(1, round_up(grown, 4 * WIDEST) if not middle else grown, True, False)
+        keep = kept_bytes * round_up(length, WIDEST) * steps <= SCRATCH_BYTES
+        return Sizes(1, unit if total > 2 * unit else total, False, keep)
+    arrays = sum(2 if op.attr in ("argmax", "argmin") else 1 for op in nest.body if op.name == "reduce") or 1
+    widest = max((op.dtype.itemsize for op in nest.body), default=4)
+    cap = max(64, ARRAY_BYTES // (arrays * max(4, widest)) // 64 * 64)
+    tile = min(round_up(length, WIDEST), cap)
+    tasks = points * -(-length // tile)
+    if big and tasks < FEW_TASKS and steps >= 64 and steps * length >= 2 * GRAIN and not kept:
+        return Sizes(tile, max(16, -(-steps // 64)), True, False)
+    if kept:
+        fitting = SCRATCH_BYTES // (kept_bytes * steps) // WIDEST * WIDEST
+        if fitting < WIDEST:
+            kept_bytes = 0
+        else:
+            tile = min(tile, fitting)
+    if big:
+        wanted = round_up(-(-length * points // FEW_TASKS), 64)
+        tile = max(min(tile, 64), min(tile, wanted))
+    return Sizes(tile, STEPS if steps > 2 * STEPS else steps, False, bool(kept_bytes))

@@ -1,0 +1,164 @@
+"""Rewrites of a nest before it is planned: axes split so that divisions vanish, and integers narrowed where their range is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd
+
+import torch
+
+from dynacompile.ir.body import Body, without_dead
+from dynacompile.ir.index import Div, Index, Mod, Var
+from dynacompile.ir.index import var as index_var
+from dynacompile.ir.loops import Access, Axis, Nest, Op
+
+NARROW = (-(2**31), 2**31 - 1)
+ROUNDS = 8
+SHORTEST = 16  # an inner axis below a vector's width would cost more than the divisions
+Range = tuple[int, int]
+
+
+def prepare(nest: Nest) -> Nest:
+    """The same loops and values, cheaper to index."""
+    return narrow(split_axes(nest))
+
+
+def split_axes(nest: Nest) -> Nest:
+    """Axes split in two wherever that makes divisions or remainders of them vanish."""
+    for _ in range(ROUNDS):
+        best = min(((count_divisions(s), i, s) for i, s in enumerate(candidates(nest))), default=None, key=lambda t: t[:2])
+        if best is None or best[0] >= count_divisions(nest):
+            return nest
+        nest = best[2]
+    return nest
+
+
+def candidates(nest: Nest) -> list[Nest]:
+    periods = {(axis, p) for axis in nest.axes for p in dividing_periods(nest, axis)}
+    return [split(nest, axis, period) for axis, period in sorted(periods, key=lambda t: (t[0].var.name, t[1]))]
+
+
+def divisions(nest: Nest) -> set[Div | Mod]:
+    found: set[Div | Mod] = set()
+    pending = [i for op in nest.body if (i := index_of(op)) is not None]
+    while pending:
+        for monomial, _ in pending.pop().terms:
+            for a in monomial:
+                if not isinstance(a, Var) and a not in found:
+                    found.add(a)
+                    pending.append(a.numerator)
+    return found
+
+
+def count_divisions(nest: Nest) -> int:
+    return len(divisions(nest))
+
+
+def dividing_periods(nest: Nest, axis: Axis) -> list[int]:
+    """Inner sizes k for axis = outer * k + inner that a division of the axis suggests."""
+    periods = set()
+    for division in divisions(nest):
+        stride = division.numerator.stride(axis.var)
+        if stride:
+            period = division.divisor // gcd(division.divisor, abs(stride))
+            if SHORTEST <= period < axis.size and axis.size % period == 0 and axis.size // period > 1:
+                periods.add(period)
+    return sorted(periods)
+
+
+def split(nest: Nest, axis: Axis, period: int) -> Nest:
+    """`axis` as two axes in its place, the inner one of size `period`; positions in the flattened r axes stay."""
+    taken = {a.var.name for a in nest.axes}
+    names = [n for n in (f"{axis.var.name}{suffix}" for suffix in "abcdefghij") if n not in taken][:2]
+    outer, inner = Var(names[0], axis.size // period), Var(names[1], period)
+    value = index_var(outer.name, outer.size) * period + index_var(inner.name, inner.size)
+    body = Body()
+    body.splice(nest.body, {axis.var: value})
+    axes = [b for a in nest.axes for b in ((Axis(outer, a.role), Axis(inner, a.role)) if a == axis else (a,))]
+    return replace(nest, axes=tuple(axes), body=tuple(body.ops))
+
+
+def index_of(op: Op) -> Index | None:
+    return op.attr.index if isinstance(op.attr, Access) else op.attr if isinstance(op.attr, Index) else None
+
+
+def narrow(nest: Nest) -> Nest:
+    """int64 values that surely fit in int32 (indices and what is made of them) computed in int32: twice the lanes."""
+    ranges: list[Range | None] = []
+    for op in nest.body:
+        ranges.append(range_of(op, nest.body, ranges))
+    if not any(r is not None and op.dtype == torch.int64 and op.name != "constant" for r, op in zip(ranges, nest.body, strict=True)):
+        return nest
+    body = Body()
+    ids: list[int] = []
+    for op, r in zip(nest.body, ranges, strict=True):
+        own = r is not None and op.dtype == torch.int64
+        args = operands(op, own, nest.body, ranges, body, ids)
+        if op.name == "store":
+            access = renumbered(op.attr, ids)
+            body.store(args[0], access.buffer, access.index, access.mask)
+            ids.append(-1)
+            continue
+        attr: object = op.attr
+        if isinstance(attr, Access):
+            attr = renumbered(attr, ids)
+        elif isinstance(attr, Index):
+            attr = renumbered(Access("", attr), ids).index
+        ids.append(body.emit(op.name, args, torch.int32 if own else op.dtype, attr))
+    return replace(nest, body=without_dead(body.ops))
+
+
+def operands(op: Op, own: bool, ops: Sequence[Op], ranges: Sequence[Range | None], body: Body, ids: Sequence[int]) -> tuple[int, ...]:
+    """The new ids of an op's operands: int32 for an op that is narrowed, or compares or casts narrowed values only; else widened back."""
+    numbers = [a for a in op.args if ops[a].dtype == torch.int64]
+    keep = own or (op.name in ("eq", "ne", "lt", "le", "cast") and all(ranges[a] is not None for a in numbers))
+    args = []
+    for a in op.args:
+        new = ids[a]
+        if not keep and ops[a].dtype == torch.int64 and body.ops[new].dtype == torch.int32:
+            new = body.emit("cast", (new,), torch.int64)
+        args.append(new)
+    return tuple(args)
+
+
+def renumbered(access: Access, ids: Sequence[int]) -> Access:
+    values = {v: Index((((Var(f"%{ids[int(v.name[1:])]}", v.size),), 1),)) for v in access.index.variables() if v.name[0] == "%"}
+    return Access(access.buffer, access.index.subs(values), None if access.mask is None else ids[access.mask], access.other)
+
+
+def range_of(op: Op, ops: Sequence[Op], ranges: Sequence[Range | None]) -> Range | None:
+    """The least and greatest value of an int64 op that can be computed in int32, else None."""
+    if op.dtype != torch.int64:
+        return None
+    found: Range | None = None
+    if op.name == "index":
+        low, high = op.attr.bounds()  # type: ignore[union-attr]
+        found = None if low is None or high is None or any(v.name[0] == "%" for v in op.attr.variables()) else (low, high)  # type: ignore[union-attr]
+    elif op.name == "constant":
+        found = (int(op.attr), int(op.attr))  # type: ignore[call-overload]
+    elif op.name == "cast" and ops[op.args[0]].dtype in (torch.bool, torch.uint8, torch.int8, torch.int16):
+        info = (0, 1) if ops[op.args[0]].dtype == torch.bool else (torch.iinfo(ops[op.args[0]].dtype).min, torch.iinfo(ops[op.args[0]].dtype).max)
+        found = info
+    elif op.name in COMBINE:
+        known = [ranges[a] for a in op.args if ops[a].dtype == torch.int64]
+        if all(r is not None for r in known):
+            found = COMBINE[op.name](*known)
+    return found if found is not None and NARROW[0] <= found[0] and found[1] <= NARROW[1] else None
+
+
+def product(a: Range, b: Range) -> Range:
+    corners = [x * y for x in a for y in b]
+    return min(corners), max(corners)
+
+
+COMBINE = {
+    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "mul": product,
+    "neg": lambda a: (-a[1], -a[0]),
+    "abs": lambda a: (0, max(abs(a[0]), abs(a[1]))),
+    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "where": lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
+}

@@ -1,0 +1,168 @@
+"""Statements that compute a kernel's values, as scalars or in lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from dynacompile.codegen.cpp.plan import Plan
+from dynacompile.codegen.cpp.render import literal, memory_type, scalar_op, value_type, vector_op
+from dynacompile.ir.index import Index, Var, render
+from dynacompile.ir.loops import Access, Op
+from dynacompile.ir.schedule import Kernel
+from dynacompile.ops.scalars import compute_dtype
+
+# what a kernel's text may not name its pointers and values: C++ and what vec.h and vecmath.h define for emitted text
+RESERVED = frozenset(
+    """all and asm auto bool break case char class const continue default delete do double else enum export extern f16 f32 f64 bf16 false float for friend goto i16 i32 i64 i8 if inline
+    int long mutable namespace new not on operator or private protected public register return short signed sizeof static struct switch template this true try typedef typename u8 union
+    unsigned using virtual void volatile while xor W l t0 t1 task params load store gather value memory each get put where max min abs exp log""".split()
+)
+
+
+class Text:
+    """Lines with indentation."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def open(self, text: str) -> None:
+        self.line(f"{text} {{" if text else "{")
+        self.depth += 1
+
+    def close(self, after: str = "") -> None:
+        self.depth -= 1
+        self.line("}" + after)
+
+
+class Values:
+    """The values of one kernel: their names, and the statement that computes each."""
+
+    def __init__(self, kernel: Kernel, plan: Plan):
+        self.plan, self.body = plan, plan.nest.body
+        taken = {a.var.name for a in plan.nest.axes}
+        self.params = {p.name: (p.name + "_" if p.name in RESERVED or p.name in taken else p.name, p.dtype) for p in kernel.params}
+        taken |= {name for name, _ in self.params.values()}
+        self.names = [self.unused(f"{op.name}_{i}", taken) for i, op in enumerate(self.body)]
+
+    @staticmethod
+    def unused(name: str, taken: set[str]) -> str:
+        while name in taken:
+            name += "_"
+        return name
+
+    def use(self, i: int) -> str:
+        op = self.body[i]
+        return literal(op.attr, op.dtype) if op.name == "constant" else self.names[i]
+
+    def index(self, index: Index, lane: str | None = None) -> str:
+        """C++ text of an index. lane: the name of the lane's number, where the index is wanted for one lane of a vector."""
+
+        def name(v: Var) -> str:
+            if v.name[0] == "%":
+                i = int(v.name[1:])
+                return f"(i64){self.use(i)}" + (f"[{lane}]" if self.plan.deep[i] and lane else "")
+            if lane and self.plan.lane is not None and v == self.plan.lane.var:
+                return f"({v.name} + {lane})"
+            return v.name
+
+        return render(index, name)
+
+    def address(self, access: Access) -> str:
+        return f"{self.params[access.buffer][0]} + {self.index(access.index)}"
+
+    def element(self, access: Access, lane: str | None = None) -> str:
+        return f"{self.params[access.buffer][0]}[{self.index(access.index, lane)}]"
+
+    def consecutive(self, access: Access) -> bool:
+        """Whether neighbouring lanes access neighbouring elements."""
+        lane = self.plan.lane
+        through = any(v.name[0] == "%" and self.plan.deep[int(v.name[1:])] for v in access.index.variables())
+        return lane is not None and not through and access.index.stride(lane.var) == 1
+
+    def scalar(self, i: int) -> str:
+        """The statement for op i without lanes."""
+        op = self.body[i]
+        if op.name == "store":
+            return self.scalar_store(op)
+        match op.attr:
+            case Access() as a:
+                text = f"value({self.element(a)})"
+                if compute_dtype(self.params[a.buffer][1]) != op.dtype:
+                    text = f"convert<{value_type(op.dtype)}>({text})"
+                if a.mask is not None:
+                    text = f"{self.use(a.mask)} ? {text} : {literal(a.other, op.dtype)}"
+            case Index() as index:
+                text = self.index(index)
+            case _:
+                text = scalar_op(op, [self.use(a) for a in op.args], [self.body[a].dtype for a in op.args])
+        return f"const {value_type(op.dtype)} {self.names[i]} = {text};"
+
+    def scalar_store(self, op: Op) -> str:
+        access: Access = op.attr  # type: ignore[assignment]
+        when = f"if ({self.use(access.mask)}) " if access.mask is not None else ""
+        return f"{when}{self.element(access)} = memory<{memory_type(self.params[access.buffer][1])}>({self.use(op.args[0])});"
+
+    def lanes(self, i: int) -> str:
+        """The statement for op i in lanes."""
+        op = self.body[i]
+        if op.name == "store":
+            return self.lane_store(op)
+        match op.attr:
+            case Access() as a:
+                text = self.lane_load(op, a)
+            case Index() as index:
+                text = self.lane_index(op, index)
+            case _:
+                text = vector_op(op, [self.use(a) for a in op.args], [self.body[a].dtype for a in op.args], [self.plan.deep[a] for a in op.args])
+        return f"const auto {self.names[i]} = {text};"
+
+    def lane_load(self, op: Op, access: Access) -> str:
+        dtype = self.params[access.buffer][1]
+        if self.consecutive(access):
+            if access.mask is None:
+                text = f"load<W>({self.address(access)}, on)"
+            else:
+                text = f"load_if<W>({self.full(access.mask)}, {self.address(access)}, {literal(access.other, compute_dtype(dtype))}, on)"
+        else:
+            one = f"value({self.element(access, 'l')})"
+            if access.mask is not None:
+                one = f"{self.one(access.mask)} ? {one} : {literal(access.other, compute_dtype(dtype))}"
+            text = f"gather{'_bool' if dtype == torch.bool else ''}<W>([&](int l) {{ return {one}; }}, on)"
+        return text if compute_dtype(dtype) == op.dtype else f"convert<{value_type(op.dtype)}>({text})"
+
+    def lane_index(self, op: Op, index: Index) -> str:
+        kind = value_type(op.dtype)
+        lane = self.plan.lane
+        assert lane is not None
+        through = any(v.name[0] == "%" and self.plan.deep[int(v.name[1:])] for v in index.variables())
+        stride = index.stride(lane.var)
+        if stride is None or through:
+            return f"gather<W>([&](int l) {{ return ({kind})({self.index(index, 'l')}); }}, on)"
+        return f"iota<W>(({kind})({self.index(index)}), ({kind}){stride})"
+
+    def lane_store(self, op: Op) -> str:
+        access: Access = op.attr  # type: ignore[assignment]
+        v = op.args[0]
+        if self.consecutive(access):
+            if access.mask is None:
+                return f"store({self.address(access)}, {self.full(v)}, on);"
+            return f"store_if({self.full(access.mask)}, {self.address(access)}, {self.full(v)}, on);"
+        when = f"if ({self.one(access.mask)}) " if access.mask is not None else ""
+        return f"each_lane<W>([&](int l) {{ {when}{self.element(access, 'l')} = memory<{memory_type(self.params[access.buffer][1])}>({self.one(v)}); }}, on);"
+
+    def full(self, i: int) -> str:
+        """Value i in lanes."""
+        return self.use(i) if self.plan.deep[i] else f"all<W>({self.use(i)})"
+
+    def one(self, i: int) -> str:
+        """Value i in lane l."""
+        return f"{self.use(i)}[l]" if self.plan.deep[i] else self.use(i)
+
+    def comment(self, ids: Iterable[int]) -> str:
+        return ", ".join(self.names[i] for i in ids)

@@ -1,0 +1,321 @@
+// Vectors of W lanes for the kernels that dynacompile emits: loads, stores, masks, conversions, loops, threads.
+//
+// A value of a kernel is a scalar (f32, f64, i64, i32, i16, i8, u8, bool), where it is the same in all lanes, or a GCC vector of W of them.
+// A bool in lanes is a mask: a vector of W i32, each 0 or -1. bf16 and f16 exist in memory only: a load widens to f32, a store rounds.
+// Needs GCC or Clang, C++17; AVX-512 or AVX2 where the target has it, plain vectors elsewhere.
+#pragma once
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+extern "C" int omp_get_num_threads();
+extern "C" int omp_get_thread_num();
+
+namespace {
+
+using f32 = float;
+using f64 = double;
+using i64 = long;
+using i32 = int;
+using i16 = short;
+using i8 = signed char;
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long;
+struct bf16 { u16 bits; };
+struct f16 { u16 bits; };
+static_assert(sizeof(i64) == 8, "dynacompile needs a 64-bit target");
+
+template <class T, int N> struct VectorOf { typedef T type __attribute__((vector_size(N * sizeof(T)))); };
+template <class T, int N> using vec = typename VectorOf<T, N>::type;
+
+#define INLINE [[gnu::always_inline]] inline
+#define BODY __attribute__((always_inline))  // of a lambda
+
+// Lanes of a vector whose widest element has `bytes` bytes: one register.
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define DC_AVX512 1
+constexpr int lanes_of(int bytes) { return bytes == 8 ? 8 : 16; }
+#elif defined(__AVX2__)
+constexpr int lanes_of(int bytes) { return bytes == 8 ? 4 : 8; }
+#else
+constexpr int lanes_of(int bytes) { return 4; }
+#endif
+
+// What a vector is made of.
+template <class V> struct Traits { using elem = V; static constexpr int lanes = 1; static constexpr bool vector = false; };
+#define DC_TRAITS(T, N) template <> struct Traits<vec<T, N>> { using elem = T; static constexpr int lanes = N; static constexpr bool vector = true; };
+#define DC_TRAITS_OF(T) DC_TRAITS(T, 2) DC_TRAITS(T, 4) DC_TRAITS(T, 8) DC_TRAITS(T, 16)
+DC_TRAITS_OF(f32) DC_TRAITS_OF(f64) DC_TRAITS_OF(i64) DC_TRAITS_OF(i32) DC_TRAITS_OF(i16) DC_TRAITS_OF(i8) DC_TRAITS_OF(u8) DC_TRAITS_OF(u16) DC_TRAITS_OF(u32) DC_TRAITS_OF(u64)
+template <class V> using elem = typename Traits<V>::elem;
+template <class V> constexpr int lanes = Traits<V>::lanes;
+template <class V> constexpr bool is_vector = Traits<V>::vector;
+template <class T> constexpr bool is_float = false;
+template <> constexpr bool is_float<f32> = true;
+template <> constexpr bool is_float<f64> = true;
+template <class A, class B> constexpr bool same = false;
+template <class A> constexpr bool same<A, A> = true;
+template <int Bytes> struct Signed;
+template <> struct Signed<1> { using type = i8; };
+template <> struct Signed<2> { using type = i16; };
+template <> struct Signed<4> { using type = i32; };
+template <> struct Signed<8> { using type = i64; };
+template <class V> using bits_of = vec<typename Signed<sizeof(elem<V>)>::type, lanes<V>>;  // the vector of integers of the same shape
+template <class V> using mask_of = vec<i32, lanes<V>>;
+
+template <class To, class From> INLINE To bit_cast(From x) { return __builtin_bit_cast(To, x); }
+
+// The value in all lanes; a bool becomes a mask; a vector stays.
+template <int W, class T> INLINE auto all(T x) {
+  if constexpr (is_vector<T>) return x;
+  else if constexpr (same<T, bool>) return vec<i32, W>{} - (i32)x;
+  else return x - vec<T, W>{};  // unlike 0 + x, keeps -0
+}
+// base, base + stride, ...
+template <int W, class T> INLINE vec<T, W> iota(T base, T stride) {
+  vec<T, W> r;
+  for (int i = 0; i < W; ++i) r[i] = (T)i;
+  return r * stride + base;
+}
+
+// Which lanes a step works on: All, or the First n.
+struct All {
+  static constexpr bool all = true;
+  template <int W> INLINE static u32 bits() { return (u32)((1ul << W) - 1); }
+  template <int W> INLINE static int count() { return W; }
+  template <class V> INLINE static V pick(V a, V) { return a; }
+};
+struct First {
+  static constexpr bool all = false;
+  int n;
+  template <int W> INLINE u32 bits() const { return (u32)((1ul << n) - 1); }
+  template <int W> INLINE int count() const { return n; }
+  // a in the lanes worked on, b elsewhere
+  template <class V> INLINE V pick(V a, V b) const {
+    using I = elem<bits_of<V>>;
+    return iota<lanes<V>, I>(0, 1) < (I)n ? a : b;
+  }
+};
+
+// Elements as they lie in memory: lanes of `T` at p; lanes whose bit is 0 are not touched (a load gives 0 there).
+template <int W, class T> INLINE vec<T, W> read(const T* p) {
+  vec<T, W> v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class V> INLINE void write(elem<V>* p, V v) { __builtin_memcpy(p, &v, sizeof v); }
+template <int W, class T> INLINE vec<T, W> read(const T* p, u32 bits) {
+  using V = vec<T, W>;
+#ifdef DC_AVX512
+  constexpr int size = sizeof(V), e = sizeof(T);
+  if constexpr (e == 8 && size == 64) return bit_cast<V>(_mm512_maskz_loadu_epi64((__mmask8)bits, p));
+  else if constexpr (e == 4 && size == 64) return bit_cast<V>(_mm512_maskz_loadu_epi32((__mmask16)bits, p));
+  else if constexpr (e == 4 && size == 32) return bit_cast<V>(_mm256_maskz_loadu_epi32((__mmask8)bits, p));
+  else if constexpr (e == 2 && size == 32) return bit_cast<V>(_mm256_maskz_loadu_epi16((__mmask16)bits, p));
+  else if constexpr (e == 2 && size == 16) return bit_cast<V>(_mm_maskz_loadu_epi16((__mmask8)bits, p));
+  else if constexpr (e == 1 && size == 16) return bit_cast<V>(_mm_maskz_loadu_epi8((__mmask16)bits, p));
+  else if constexpr (e == 1 && size == 8) return bit_cast<V>(_mm_cvtsi128_si64(_mm_maskz_loadu_epi8((__mmask16)(bits & 255), p)));
+#endif
+  V v = {};
+  for (int i = 0; i < W; ++i)
+    if (bits >> i & 1) v[i] = p[i];
+  return v;
+}
+template <class V> INLINE void write(elem<V>* p, V v, u32 bits) {
+#ifdef DC_AVX512
+  constexpr int size = sizeof(V), e = sizeof(elem<V>);
+  if constexpr (e == 8 && size == 64) return _mm512_mask_storeu_epi64(p, (__mmask8)bits, bit_cast<__m512i>(v));
+  else if constexpr (e == 4 && size == 64) return _mm512_mask_storeu_epi32(p, (__mmask16)bits, bit_cast<__m512i>(v));
+  else if constexpr (e == 4 && size == 32) return _mm256_mask_storeu_epi32(p, (__mmask8)bits, bit_cast<__m256i>(v));
+  else if constexpr (e == 2 && size == 32) return _mm256_mask_storeu_epi16(p, (__mmask16)bits, bit_cast<__m256i>(v));
+  else if constexpr (e == 2 && size == 16) return _mm_mask_storeu_epi16(p, (__mmask8)bits, bit_cast<__m128i>(v));
+  else if constexpr (e == 1 && size == 16) return _mm_mask_storeu_epi8(p, (__mmask16)bits, bit_cast<__m128i>(v));
+  else if constexpr (e == 1 && size == 8) return _mm_mask_storeu_epi8(p, (__mmask16)(bits & 255), _mm_cvtsi64_si128(bit_cast<i64>(v)));
+#endif
+  for (int i = 0; i < lanes<V>; ++i)
+    if (bits >> i & 1) p[i] = v[i];
+}
+
+// Bit i is lane i of a mask.
+template <class M> INLINE u32 bits_of_mask(M m) {
+#ifdef DC_AVX512
+  if constexpr (lanes<M> == 16) return _mm512_movepi32_mask(bit_cast<__m512i>(m));
+  if constexpr (lanes<M> == 8) return _mm256_movepi32_mask(bit_cast<__m256i>(m));
+#endif
+  u32 bits = 0;
+  for (int i = 0; i < lanes<M>; ++i) bits |= (u32)(m[i] & 1) << i;
+  return bits;
+}
+
+// bf16 and f16 to f32 and back, rounding to the nearest, ties to even; a NaN stays a NaN.
+template <class V> INLINE auto widen_bf16(V bits) { return bit_cast<vec<f32, lanes<V>>>(__builtin_convertvector(bits, vec<u32, lanes<V>>) << 16); }
+template <class V> INLINE auto round_bf16(V x) {
+  auto u = bit_cast<vec<u32, lanes<V>>>(x);
+  auto r = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+  return __builtin_convertvector(x == x ? r : all<lanes<V>>((u32)0x7fc0), vec<u16, lanes<V>>);
+}
+// f16 by integer arithmetic, for targets without the instruction.
+INLINE f32 widen_f16_bits(u16 h) {
+  u32 magnitude = (u32)(h & 0x7fff) << 13, sign = (u32)(h & 0x8000) << 16;
+  f32 scaled = bit_cast<f32>(magnitude) * 0x1p112f;  // also right for denormals
+  return bit_cast<f32>((magnitude >= (31u << 23) ? magnitude | 0x7f800000 : bit_cast<u32>(scaled)) | sign);
+}
+INLINE u16 round_f16_bits(f32 x) {
+  u32 u = bit_cast<u32>(x), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+  if (a > 0x7f800000) return (u16)(sign | 0x7e00);
+  if (a >= 0x47800000) return (u16)(sign | 0x7c00);
+  if (a < 0x38800000) return (u16)(sign | (bit_cast<u32>(bit_cast<f32>(a) + 0.5f) - 0x3f000000));  // a denormal: the addition rounds
+  return (u16)(sign | ((a - 0x38000000 + 0xfff + (a >> 13 & 1)) >> 13));
+}
+template <class V> INLINE auto widen_f16(V bits) {
+#ifdef DC_AVX512
+  if constexpr (lanes<V> == 16) return bit_cast<vec<f32, 16>>(_mm512_cvtph_ps(bit_cast<__m256i>(bits)));
+#endif
+#ifdef __F16C__
+  if constexpr (lanes<V> == 8) return bit_cast<vec<f32, 8>>(_mm256_cvtph_ps(bit_cast<__m128i>(bits)));
+#endif
+  vec<f32, lanes<V>> r;
+  for (int i = 0; i < lanes<V>; ++i) r[i] = widen_f16_bits(bits[i]);
+  return r;
+}
+template <class V> INLINE auto round_f16(V x) {
+#ifdef DC_AVX512
+  if constexpr (lanes<V> == 16) return bit_cast<vec<u16, 16>>(_mm512_cvtps_ph(bit_cast<__m512>(x), 0));
+#endif
+#ifdef __F16C__
+  if constexpr (lanes<V> == 8) return bit_cast<vec<u16, 8>>(_mm256_cvtps_ph(bit_cast<__m256>(x), 0));
+#endif
+  vec<u16, lanes<V>> r;
+  for (int i = 0; i < lanes<V>; ++i) r[i] = round_f16_bits(x[i]);
+  return r;
+}
+
+// A scalar of memory as a value, and back.
+template <class T> INLINE auto value(T x) {
+  if constexpr (same<T, bf16>) return bit_cast<f32>((u32)x.bits << 16);
+  else if constexpr (same<T, f16>) return widen_f16_bits(x.bits);
+  else return x;
+}
+template <class T, class V> INLINE T memory(V x) {
+  if constexpr (same<T, bf16>) return {round_bf16(vec<f32, 4>{x})[0]};
+  else if constexpr (same<T, f16>) return {round_f16_bits(x)};
+  else if constexpr (same<T, bool>) return x != 0;
+  else return (T)x;
+}
+template <class T> struct ValueOf { using type = decltype(value(T{})); };
+template <class T> using value_type = typename ValueOf<T>::type;
+
+// Vectors of consecutive elements of memory as values, and back.
+template <class T> struct Bits { using type = T; };
+template <> struct Bits<bf16> { using type = u16; };
+template <> struct Bits<f16> { using type = u16; };
+template <> struct Bits<bool> { using type = u8; };
+template <class T, class V> INLINE auto values(V raw) {
+  if constexpr (same<T, bf16>) return widen_bf16(raw);
+  else if constexpr (same<T, f16>) return widen_f16(raw);
+  else if constexpr (same<T, bool>) return __builtin_convertvector(raw, mask_of<V>) != 0;
+  else return raw;
+}
+template <class T, class V> INLINE auto memories(V x) {
+  if constexpr (same<T, bf16>) return round_bf16(x);
+  else if constexpr (same<T, f16>) return round_f16(x);
+  else if constexpr (same<T, bool>) return __builtin_convertvector(-x, vec<u8, lanes<V>>);
+  else return x;
+}
+template <int W, class T, class On> INLINE auto load(const T* p, On on) {
+  auto q = (const typename Bits<T>::type*)p;
+  if constexpr (On::all) return values<T>(read<W>(q));
+  else return values<T>(read<W>(q, on.template bits<W>()));
+}
+template <class T, class V, class On> INLINE void store(T* p, V x, On on) {
+  auto raw = memories<T>(x);
+  auto q = (elem<decltype(raw)>*)p;
+  if constexpr (On::all) write(q, raw);
+  else write(q, raw, on.template bits<lanes<V>>());
+}
+template <class V> INLINE auto widen_mask(mask_of<V> m) {
+  if constexpr (sizeof(elem<V>) == 4) return m;
+  else return __builtin_convertvector(m, bits_of<V>);
+}
+// Where the mask is false: `other`, and no memory is touched.
+template <int W, class T, class M, class V, class On> INLINE auto load_if(M mask, const T* p, V other, On on) {
+  auto q = (const typename Bits<T>::type*)p;
+  auto x = values<T>(read<W>(q, bits_of_mask(mask) & on.template bits<W>()));
+  using X = decltype(x);
+  return widen_mask<X>(mask) ? x : X(all<W>(other));
+}
+template <class T, class M, class V, class On> INLINE void store_if(M mask, T* p, V x, On on) {
+  auto raw = memories<T>(x);
+  write((elem<decltype(raw)>*)p, raw, bits_of_mask(mask) & on.template bits<lanes<V>>());
+}
+// Lane by lane, for accesses that are not consecutive: f(lane) is a scalar value.
+template <int W, class F, class On> INLINE auto gather(F f, On on) {
+  using T = decltype(f(0));
+  vec<T, W> r = {};
+  const int n = on.template count<W>();
+  for (int i = 0; i < n; ++i) r[i] = f(i);
+  return r;
+}
+template <int W, class F, class On> INLINE auto gather_bool(F f, On on) {
+  vec<i32, W> r = {};
+  const int n = on.template count<W>();
+  for (int i = 0; i < n; ++i) r[i] = -(i32)f(i);
+  return r;
+}
+template <int W, class F, class On> INLINE void each_lane(F f, On on) {
+  const int n = on.template count<W>();
+  for (int i = 0; i < n; ++i) f(i);
+}
+
+// Scratch of a kernel holds values: a mask as i32.
+template <int W, class T> INLINE auto get(const T* p) { return read<W>(p); }
+template <class T, class V> INLINE void put(T* p, V x) { write(p, x); }
+
+// f(i, All) for i = begin, begin + W, ..., and f(i, First) with what is left.
+template <int W, class F> INLINE void each(i64 begin, i64 end, F f) {
+  i64 i = begin;
+  for (; i + W <= end; i += W) f(i, All{});
+  if (i < end) f(i, First{(int)(end - i)});
+}
+// The same with accumulators in turn: f(i, on, accumulator).
+template <int W, class A, class F> INLINE void each_into(i64 begin, i64 end, A (&a)[4], F f) {
+  i64 i = begin;
+  for (; i + 4 * W <= end; i += 4 * W) {
+    f(i, All{}, a[0]);
+    f(i + W, All{}, a[1]);
+    f(i + 2 * W, All{}, a[2]);
+    f(i + 3 * W, All{}, a[3]);
+  }
+  for (; i + W <= end; i += W) f(i, All{}, a[0]);
+  if (i < end) f(i, First{(int)(end - i)}, a[1]);
+}
+template <int W, class A, class F> INLINE void each_into(i64 begin, i64 end, A (&a)[1], F f) {
+  each<W>(begin, end, [&](i64 i, auto on) BODY { f(i, on, a[0]); });
+}
+template <class A> INLINE auto fold(A (&a)[4]) {
+  a[0].merge(a[1]);
+  a[2].merge(a[3]);
+  a[0].merge(a[2]);
+  return a[0].part();
+}
+template <class A> INLINE auto fold(A (&a)[1]) { return a[0].part(); }
+// parts[0] takes in the other parts, in a fixed tree, whatever the number of threads.
+template <class A> INLINE void merge_parts(A* parts, i64 n) {
+  for (i64 width = 1; width < n; width *= 2)
+    for (i64 i = 0; i + width < n; i += 2 * width) parts[i].merge(parts[i + width]);
+}
+
+// body(begin, end) over 0..n, on the calling thread's OpenMP team where the work is worth it.
+template <bool Wide, class F> INLINE void parallel(i64 n, F body) {
+  if constexpr (Wide) {
+#pragma omp parallel
+    {
+      const i64 threads = omp_get_num_threads(), me = omp_get_thread_num();
+      const i64 begin = n * me / threads, end = n * (me + 1) / threads;
+      if (begin < end) body(begin, end);
+    }
+  } else body(0, n);
+}
+
+}  // namespace
