@@ -47,9 +47,8 @@ def smooth_l1_loss(x, target, reduction=MEAN, beta=1.0):
 @row(LOSSES, aten.smooth_l1_loss_backward.default)
 def smooth_l1_loss_backward(grad, x, target, reduction, beta):
     d = sub(wide(x), wide(target))
-    slope = aten.sign.default(d)
-    if beta != 0:
-        slope = where(aten.lt.Scalar(aten.abs.default(d), beta), mul(d, 1 / beta), slope)
+    inside = mul(d, 1 / beta) if beta != 0 else d
+    slope = where(aten.le.Scalar(d, -beta), -1.0, where(aten.ge.Scalar(d, beta), 1.0, inside))
     return cast(mul(slope, share(grad, x, reduction)), x.dtype)
 
 
