@@ -6,7 +6,13 @@
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
 #include <ATen/ops/zero_ops.h>
+#if __has_include(<torch/csrc/autograd/node.h>)  // later than torch 2.11; function.h would add more than a second of build time
+#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#else
 #include <torch/csrc/autograd/function.h>
+#endif
 
 namespace torch::autograd {
 DYNACOMPILE_IMPORTED void deleteNode(Node* node);  // up to torch 2.11
@@ -29,6 +35,13 @@ auto make_node(Args&&... args) {
     } else {
         return c10::make_intrusive<Made>(std::forward<Args>(args)...);
     }
+}
+
+void add_edge(torch::autograd::edge_list& edges, const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.requires_grad())
+        edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+    else
+        edges.emplace_back();
 }
 
 template <typename Pointer>
@@ -106,9 +119,8 @@ public:
         }
         torch::autograd::edge_list above;
         if (twice) {
-            variable_list sources(flat.begin(), flat.end());
-            sources.insert(sources.end(), tangents.begin(), tangents.end());
-            above = torch::autograd::collect_next_edges(sources);
+            for (const at::Tensor& tensor : flat) add_edge(above, tensor);
+            for (const at::Tensor& tensor : tangents) add_edge(above, tensor);
         }
         variable_list grads = run(std::move(flat), std::move(tangents));
         if (twice) refuse_more(grads, std::move(above));
@@ -157,13 +169,7 @@ void attach_node(const std::shared_ptr<Region>& region, c10::TensorImpl* const* 
     const Contract& contract = region->contract;
     torch::autograd::edge_list edges;
     edges.reserve(contract.grads.size());
-    for (int64_t input : contract.grads) {
-        c10::TensorImpl* impl = impls[input];
-        if (impl && impl->requires_grad())
-            edges.push_back(torch::autograd::impl::gradient_edge(tensor_of(impl)));
-        else
-            edges.emplace_back();
-    }
+    for (int64_t input : contract.grads) add_edge(edges, impls[input] ? tensor_of(impls[input]) : at::Tensor());
     auto node = make_node<RegionBackward>(region, std::move(edges));
     for (int64_t position : contract.tangents) set_history(outputs[position], node);
     node->remember(impls, outputs);

@@ -119,8 +119,8 @@ void Kernel::launch(void* stream, void* const* pointers, int32_t count) const {
     if (g.grid[0] == 0 || g.grid[1] == 0 || g.grid[2] == 0) return;
     void* none = nullptr;
     c10::SmallVector<void*, 48> params;
-    params.resize(count + g.extra, &none);
-    for (int32_t i = 0; i < count; ++i) params[i] = const_cast<void**>(pointers + i);
+    for (int32_t i = 0; i < count; ++i) params.push_back(const_cast<void**>(pointers + i));
+    for (int32_t i = 0; i < g.extra; ++i) params.push_back(&none);
     check(driver().launch(function_, g.grid[0], g.grid[1], g.grid[2], g.threads, 1, 1, g.shared, stream, params.data(), nullptr), "launching", symbol_);
 }
 

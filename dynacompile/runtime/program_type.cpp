@@ -32,11 +32,10 @@ PyObject* call_program(PyObject* self, PyObject* const* args, size_t flags, PyOb
     try {
         if (keywords && PyTuple_GET_SIZE(keywords)) raise(PyExc_TypeError, "a program takes no keyword arguments");
         if (count != program.inputs.size()) raise(PyExc_TypeError, "the program takes " + std::to_string(program.inputs.size()) + " inputs, not " + std::to_string(count));
-        c10::SmallVector<c10::TensorImpl*, 16> impls(count, nullptr);
+        c10::SmallVector<c10::TensorImpl*, 16> impls;
         for (size_t i = 0; i < count; ++i) {
-            if (program.inputs[i] < 0) continue;
-            program.check_input(i, args[i]);
-            impls[i] = impl_of(args[i]);
+            if (program.inputs[i] >= 0) program.check_input(i, args[i]);
+            impls.push_back(program.inputs[i] >= 0 ? impl_of(args[i]) : nullptr);
         }
         c10::SmallVector<at::Tensor, 8> outputs(program.outputs.size());
         program.run(impls.data(), outputs.data());

@@ -1,4 +1,4 @@
-// What a differentiable callable and its autograd nodes share: the contract, the two graphs' callables, and how to run them.
+// What a differentiable callable and its autograd nodes share: the contract, the two graphs' callables, and how to run them (differentiable.cpp).
 #pragma once
 
 #include "runtime/program.h"
