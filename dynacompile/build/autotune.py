@@ -35,7 +35,7 @@ def tune(sources: Mapping[str, KernelSource], build: Build, env: Env, store: Sto
         key = tuning_key(source)
         found = store.get(key)
         if found is not None:
-            chosen[name] = min(int(found.read_bytes()), len(source.candidates) - 1)
+            chosen[name] = min(int(found), len(source.candidates) - 1)
         elif len(source.candidates) < 2 or lengths(source) is None:
             chosen[name] = 0
         else:

@@ -132,7 +132,7 @@ class WorkerPool:
 
     def ready(self) -> list[Worker]:
         """Busy workers that have written, or ended, or run out of time."""
-        busy = {w.process.stdout: w for w in self.workers if w.job is not None}
+        busy = {w.process.stdout: w for w in self.workers if w.job is not None and w.process.stdout is not None}
         timeout = max(0.0, min(w.deadline for w in busy.values()) - time.monotonic())
         readable, _, _ = select.select(list(busy), [], [], timeout)
         if not readable:

@@ -22,6 +22,7 @@ from dynacompile.build.pool import pool_for
 from dynacompile.build.store import Store
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
+from dynacompile.events import CacheLooked
 from dynacompile.ir.schedule import Candidate, CudaKernel, KernelSource
 
 FORMAT = "1"  # of a stored kernel, and of what the worker asks of Triton
@@ -30,11 +31,6 @@ POINTERS = {
     torch.bool: "*i1", torch.uint8: "*u8", torch.int8: "*i8", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",
     torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64",
 }  # fmt: skip
-
-
-def build_kernels(sources: Sequence[KernelSource], env: Env) -> dict[str, CudaKernel]:
-    """The built kernel of each source, by the kernel's name, through the store in `env.cache`."""
-    return build_triton({s.kernel.name: s for s in sources}, env, Store(env.cache / "binaries", env))
 
 
 def build_triton(sources: Mapping[str, KernelSource], env: Env, store: Store, measure: Measure | None = None) -> dict[str, CudaKernel]:
@@ -49,9 +45,7 @@ def build_triton(sources: Mapping[str, KernelSource], env: Env, store: Store, me
     return {name: built[name, index] for name, index in chosen.items()}
 
 
-def build_candidates(
-    sources: Mapping[str, KernelSource], wanted: Sequence[tuple[str, int]], env: Env, store: Store
-) -> dict[tuple[str, int], CudaKernel]:
+def build_candidates(sources: Mapping[str, KernelSource], wanted: Sequence[tuple[str, int]], env: Env, store: Store) -> dict[tuple[str, int], CudaKernel]:
     """The kernel of each (source, candidate), each distinct one compiled once."""
     keys = {(name, index): kernel_key(sources[name], sources[name].candidates[index]) for name, index in wanted}
     packed: dict[str, bytes] = {}
@@ -60,10 +54,11 @@ def build_candidates(
         if key in packed or key in missing:
             continue
         found = store.get(key)
+        env.emit(CacheLooked(region=env.region, bucket=env.bucket, tier="binaries", key=key, hit=found is not None))
         if found is None:
             missing[key] = place
         else:
-            packed[key] = found.read_bytes()
+            packed[key] = found
     if missing:
         jobs = [job(sources[name], sources[name].candidates[index]) for name, index in missing.values()]
         for (key, (name, _)), (facts, cubin) in zip(missing.items(), pool_for(env).compile(jobs), strict=True):

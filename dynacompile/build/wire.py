@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import BinaryIO
+from typing import IO
 
 
-def read_message(stream: BinaryIO) -> tuple[dict, bytes] | None:
+def read_message(stream: IO[bytes]) -> tuple[dict, bytes] | None:
     """One message, or None at the end of the stream. Raises EOFError inside a message."""
     head = read_all(stream, 8)
     if not head:
@@ -22,7 +22,7 @@ def read_message(stream: BinaryIO) -> tuple[dict, bytes] | None:
     return json.loads(text), rest
 
 
-def read_all(stream: BinaryIO, n: int) -> bytes:
+def read_all(stream: IO[bytes], n: int) -> bytes:
     """n bytes, fewer only at the end; the stream may be unbuffered, so that select() sees what is not read yet."""
     parts = []
     while n > 0 and (part := stream.read(n)):
@@ -31,7 +31,7 @@ def read_all(stream: BinaryIO, n: int) -> bytes:
     return b"".join(parts)
 
 
-def write_message(stream: BinaryIO, header: dict, blob: bytes = b"") -> None:
+def write_message(stream: IO[bytes], header: dict, blob: bytes = b"") -> None:
     text = json.dumps(header).encode()
     stream.write(struct.pack(">II", len(text), len(blob)) + text + blob)
     stream.flush()

@@ -26,8 +26,8 @@ BUILT = ("chain", "integers", "gather", "padded", "transpose", "softmax_looped",
 
 
 @pytest.fixture
-def store(tmp_path, env) -> Store:
-    return Store(tmp_path / "binaries", env)
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "binaries")
 
 
 @pytest.fixture

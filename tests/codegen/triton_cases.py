@@ -68,7 +68,8 @@ class Build:
         return lambda *args: self.add(Op(name.rstrip("_"), args, torch.bool if row.result == "bool" else self.body[args[-1]].dtype))
 
     def kernel(self) -> Kernel:
-        axes = tuple(Axis(v.terms[0][0][0] if v.terms else Var(f"{role}{i}", 1), role) for role, vs in (("x", self.ix), ("r", self.ir)) for i, v in enumerate(vs))
+        both = (("x", self.ix), ("r", self.ir))
+        axes = tuple(Axis(v.terms[0][0][0] if v.terms else Var(f"{role}{i}", 1), role) for role, vs in both for i, v in enumerate(vs))
         origin = Origin(self.name, Site("/users/model.py", 7, "forward"))
         nest = Nest(self.name, axes, tuple(self.body), (origin,))
         verify_body("test", nest)

@@ -41,7 +41,7 @@ def environment(events: list, mode: str = "default") -> Env:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Store:
-    return Store(tmp_path_factory.mktemp("binaries"), environment([]))
+    return Store(tmp_path_factory.mktemp("binaries"))
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 """How each row of ops.scalars reads in Triton, per family of dtypes, and the device functions that some rows call.
 
 Choices: what eager's CUDA kernels round exactly (division, square root, remainder) is rounded exactly here too, through the correctly
-rounded instructions or libdevice, which eager uses as well; exceptions: the sigmoid's inner division (2 ulp), and a row divided by one
-number (1.5 ulp). Kernels whose results are rounded to 16 bits use forms that are good to about 1e-6, since they would else be bound by
-arithmetic, not by memory.
+rounded instructions or libdevice, which eager uses as well. Exceptions, because kernels would else be bound by arithmetic instead of
+memory: erf, tanh and sigmoid in float32 (a few ulp, no branches), a row divided by one number (1.5 ulp), and, where the results are
+rounded to 16 bits anyway, exponentials and divisions that are good to about 1e-6.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ ROWS: dict[str, Row] = {
     "rsqrt": Row("libdevice.rsqrt({0})"),
     "sin": function("libdevice.sin"),
     "cos": function("libdevice.cos"),
-    "tanh": Row("libdevice.tanh({0})", fast="fast_tanh({0})"),
-    "sigmoid": Row("1.0 / (1.0 + libdevice.exp({0} * -1.0))", fast="fast_sigmoid({0})"),
-    "erf": Row("libdevice.erf({0})", fast="fast_erf({0})"),
+    "tanh": Row("tanh_f32({0})", wide="libdevice.tanh({0})"),
+    "sigmoid": Row("sigmoid_f32({0})", wide="1.0 / (1.0 + libdevice.exp({0} * -1.0))"),
+    "erf": Row("erf_f32({0})", wide="libdevice.erf({0})"),
     "pow": Row("libdevice.pow({0}, {1})"),
     "atan2": Row("libdevice.atan2({0}, {1})"),
     "floor": Row("tl.floor({0})", "{0}"),
@@ -96,26 +96,29 @@ ROWS: dict[str, Row] = {
 }
 
 DEVICE_FUNCTIONS: dict[str, str] = {
-    "reciprocal": '''
+    "reciprocal": """
 @triton.jit
 def reciprocal(a):
     # 1 / a in one instruction, for a of ordinary size
     return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [a], dtype=tl.float32, is_pure=True, pack=1)
-''',
-    "fast_sigmoid": '''
+""",
+    "sigmoid_f32": """
 @triton.jit
-def fast_sigmoid(a):
+def sigmoid_f32(a):
     return reciprocal(1.0 + tl.exp2(a * -1.4426950408889634))
-''',
-    "fast_tanh": '''
+""",
+    "tanh_f32": """
 @triton.jit
-def fast_tanh(a):
+def tanh_f32(a):
+    # to 2.5e-7: a polynomial near zero, where 1 - 2 / (1 + exp(2a)) would cancel
     far = 1.0 - 2.0 * reciprocal(1.0 + tl.exp2(a * 2.8853900817779268))
-    return tl.where(tl.abs(a) < 0.03, a - a * a * a * 0.3333333333333333, far)
-''',
-    "fast_erf": '''
+    s = a * a
+    p = ((-0.005895142909139395 * s + 0.02079595811665058) * s - 0.053783826529979706) * s + 0.13331924378871918
+    return tl.where(s < 0.36, a + a * s * (p * s - 0.33333298563957214), far)
+""",
+    "erf_f32": """
 @triton.jit
-def fast_erf(a):
+def erf_f32(a):
     # a * P(a^2), fitted for the least relative error (3.5e-7) up to 3.92, where erf rounds to 1
     a = tl.minimum(tl.maximum(a, -3.92, propagate_nan=tl.PropagateNan.ALL), 3.92, propagate_nan=tl.PropagateNan.ALL)
     s = a * a * 0.13015410245730946 - 1.0
@@ -134,33 +137,33 @@ def fast_erf(a):
     p = p * s + (-0.18010924756526947)
     p = p * s + 0.36073681712150574
     return a * p
-''',
-    "split_reciprocal": '''
+""",
+    "split_reciprocal": """
 @triton.jit
 def split_reciprocal(a):
     # factors (f, g) with v * f * g = v / a to 1.5 ulp, also where 1 / a would leave the range of float32
     g = tl.where(tl.abs(a) < 7.888609052210118e-31, 1.2676506002282294e30, tl.where(tl.abs(a) > 1.2676506002282294e30, 7.888609052210118e-31, 1.0))
     return tl.div_rn(tl.full(a.shape, 1.0, tl.float32), a * g), g
-''',
-    "floor_divide_integer": '''
+""",
+    "floor_divide_integer": """
 @triton.jit
 def floor_divide_integer(a, b):
     quotient = a // b
     return tl.where((a % b != 0) & ((a < 0) != (b < 0)), quotient - 1, quotient)
-''',
-    "remainder_integer": '''
+""",
+    "remainder_integer": """
 @triton.jit
 def remainder_integer(a, b):
     rest = a % b
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
-''',
-    "remainder": '''
+""",
+    "remainder": """
 @triton.jit
 def remainder(a, b):
     rest = libdevice.fmod(a, b)
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
-''',
-    "floor_divide": '''
+""",
+    "floor_divide": """
 @triton.jit
 def floor_divide(a, b):
     rest = libdevice.fmod(a, b)
@@ -170,47 +173,47 @@ def floor_divide(a, b):
     whole = tl.where(quotient - whole > 0.5, whole + 1.0, whole)
     whole = tl.where(quotient == 0, tl.where((a < 0) != (b < 0), -0.0, 0.0), whole)
     return tl.where(b == 0, a / b, whole)
-''',
-    "shift_left": '''
+""",
+    "shift_left": """
 @triton.jit
 def shift_left(a, b, bits: tl.constexpr):
     valid = (b >= 0) & (b < bits)
     return tl.where(valid, a << tl.where(valid, b, 0), 0)
-''',
-    "shift_right": '''
+""",
+    "shift_right": """
 @triton.jit
 def shift_right(a, b, bits: tl.constexpr):
     return a >> tl.where((b >= 0) & (b < bits), b, bits - 1)
-''',
-    "nan_max": '''
+""",
+    "nan_max": """
 @triton.jit
 def nan_max(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-''',
-    "nan_min": '''
+""",
+    "nan_min": """
 @triton.jit
 def nan_min(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
-''',
-    "product": '''
+""",
+    "product": """
 @triton.jit
 def product(a, b):
     return a * b
-''',
-    "arg_max": '''
+""",
+    "arg_max": """
 @triton.jit
 def arg_max(a, i, b, j):
     tie = (a == b) | ((a != a) & (b != b))
     take = (b > a) | ((b != b) & (a == a)) | (tie & (j < i))
     return tl.where(take, b, a), tl.where(take, j, i)
-''',
-    "arg_min": '''
+""",
+    "arg_min": """
 @triton.jit
 def arg_min(a, i, b, j):
     tie = (a == b) | ((a != a) & (b != b))
     take = (b < a) | ((b != b) & (a == a)) | (tie & (j < i))
     return tl.where(take, b, a), tl.where(take, j, i)
-''',
+""",
 }
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from dynacompile.codegen.triton.indexing import Dim, needs_int64, LIMIT
+from dynacompile.codegen.triton.indexing import LIMIT, Dim, needs_int64
+from dynacompile.codegen.triton.reductions import online_pairs
 from dynacompile.ir.index import Index, Var
 from dynacompile.ir.loops import Access, Axis, Nest, levels
 from dynacompile.ir.schedule import Candidate, Kernel
@@ -95,8 +96,11 @@ def unit_strides(kernel: Kernel, axes: tuple[Axis, ...]) -> dict[Var, int]:
 def pointwise_candidates(kernel: Kernel, x: Dim) -> tuple[Candidate, ...]:
     """Blocks of whole 16-byte vectors per thread; smaller ones where the kernel would not fill the GPU."""
     vector = clamp(16 // smallest(kernel), 2, 8)
-    full = LANES * 4 * max(vector, 8)
+    full = LANES * 4 * vector * 2
     block = clamp(power(-(-x.size // PROGRAMS)), min(128, power(x.size)), full)
+    whole = x.size & -x.size  # the largest power of two that divides
+    if 512 <= whole < block:
+        block = whole
     first = Candidate({"XBLOCK": block}, warps_for(block, vector, 4))
     others = [Candidate({"XBLOCK": b}, w) for b, w in ((block * 2, 8), (block * 4, 8), (block // 2, 4), (block, 8)) if LANES * w <= b <= 4096]
     return unmasked((first, *others), ("XBLOCK", x.size))
@@ -131,21 +135,23 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
             if tile * live // (LANES * 16) <= REGISTERS and rows * scale <= power(x.size):
                 options.append(Candidate({"XBLOCK": rows * scale, "RBLOCK": width}, row_warps(tile, narrow)))
         return False, unmasked(options, ("XBLOCK", x.size))
-    steps = ((4096, 16), (4096, 32), (8192, 32), (2048, 16)) if narrow or passes == 1 else ((4096, 32), (4096, 16), (8192, 32), (2048, 16))
+    steps = ((4096, 16), (8192, 32), (2048, 16), (2048, 8))
+    if passes == 2 and online_pairs(kernel.nest):  # one pass of exponentials: bound by arithmetic
+        steps = ((2048, 16), (2048, 8), (4096, 16), (1024, 8))
     return True, unmasked([Candidate({"XBLOCK": 1, "RBLOCK": min(b, width)}, clamp(w, 1, min(b, width) // LANES)) for b, w in steps])
 
 
 def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidate, ...]]:
     """x contiguous: a warp reads along x, the loop walks r. Few columns leave few programs, so those get many warps each."""
     width, columns = power(r.size), power(x.size)
-    _, live = reuse(kernel.nest)
+    passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2
-    if width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512:
-        across = clamp(4096 // width, 16, 64)
+    if passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512:
+        across = clamp((8192 if narrow else 4096) // width, 16, 64)
         options = [Candidate({"XBLOCK": min(across, columns), "RBLOCK": width}, w) for w in (8, 4, 16)]
         return False, unmasked([c for c in options if prod(c.blocks.values()) >= c.warps * LANES] or options[:1], ("XBLOCK", x.size))
     if x.size >= PROGRAMS * 64:
-        steps = ((128, 16, 8), (64, 16, 4), (64, 8, 4), (128, 8, 8)) if narrow else ((64, 16, 4), (32, 32, 4), (64, 8, 4), (32, 16, 4))
+        steps = ((64, 8, 4), (128, 16, 4), (64, 16, 4), (128, 16, 8)) if narrow else ((64, 16, 4), (32, 32, 4), (64, 8, 4), (32, 16, 4))
     elif x.size >= 132 * 28:
         steps = ((32, 128, 16), (32, 64, 16), (16, 128, 16), (64, 32, 16)) if narrow else ((32, 64, 16), (16, 64, 8), (16, 128, 16), (32, 128, 16))
     else:
@@ -164,12 +170,16 @@ def reuse(nest: Nest) -> tuple[int, int]:
     """Passes over r that the nest needs, and how many 4-byte words per r point live across them (at least one)."""
     phases = op_phases(nest, {})
     level = levels(nest)
-    last = {}
+    uses: dict[int, set[int]] = {}
     for i, op in enumerate(nest.body):
         for a in op.args:
-            last[a] = max(last.get(a, 0), phases[i])
-    crossing = sum(max(1, op.dtype.itemsize // 4) for i, op in enumerate(nest.body) if level[i] == "r" and last.get(i, 0) > phases[i])
-    return max((p for i, p in enumerate(phases) if level[i] == "r"), default=0) + 1, max(crossing, 1) + 1
+            uses.setdefault(a, set()).add(phases[i] - (op.name == "reduce"))
+    live = 1
+    for i, op in enumerate(nest.body):
+        held = uses.get(i, set()) | ({phases[i]} if op.name != "load" else set())  # a load waits until it is needed
+        if level[i] == "r" and len(held) > 1:
+            live += max(1, op.dtype.itemsize // 4)
+    return max((p for i, p in enumerate(phases) if level[i] == "r"), default=0) + 1, max(live, 2)
 
 
 def op_phases(nest: Nest, online: Mapping[int, int]) -> tuple[int, ...]:
