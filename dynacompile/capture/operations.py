@@ -39,11 +39,11 @@ COMPARE_SYMBOLS = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=
 
 def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     """operator.name(*args)."""
-    if any(isinstance(a, TensorValue) for a in args) and name not in ("not_", "truth", "is_", "is_not", "contains", "index"):
-        return tensor_operator(cx, name, args)
     row = OTHER.get(name)
     if row is not None:
         return row(cx, *args)
+    if any(isinstance(a, TensorValue) for a in args):
+        return tensor_operator(cx, name, args)
     if name in UNARY:
         return unary(cx, name, args[0])
     if name in INPLACE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from types import CodeType
@@ -40,8 +41,10 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
     start = decoded.instrs[point.index]
     alive = reachable(decoded.instrs, decoded.handlers, [start])
     passed = [decoded.slots[s] for s in point.slots]
-    stack_names = [f".s{i}" for i, null in enumerate(point.stack) if not null]
-    others = [n for i, n in enumerate(code.co_varnames) if i not in point.slots and n not in code.co_cellvars]
+    used = {i.arg for i in decoded.instrs if i.index in alive and i.op in SLOT_OPS}
+    others = [n for i, n in enumerate(code.co_varnames) if i in used and i not in point.slots and n not in code.co_cellvars]
+    fresh = (name for n in itertools.count() if (name := f".s{n}") not in passed and name not in others)
+    stack_names = [next(fresh) for null in point.stack if not null]
     varnames = tuple(passed + stack_names + others)
     freevars = code.co_cellvars + code.co_freevars
     where = {name: i for i, name in enumerate(varnames)}

@@ -20,8 +20,9 @@ from dynacompile.capture.values.base import Lazy, Method, Value
 from dynacompile.capture.values.builtins import HANDLERS, Row
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.functions import BoundMethod, CellValue, FunctionValue
+from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.objects import ClassValue
-from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.torch_functions import special_function
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.guard_facts import identity
@@ -85,6 +86,9 @@ class Trace:
 
     def tuple(self, items: Sequence[Value]) -> Value:
         return TupleValue(items)
+
+    def dict_of(self, names: Sequence[str], values: Sequence[Value]) -> Value:
+        return DictValue.of([(self.of(name), value) for name, value in zip(names, values)])
 
     def class_value(self, cls: type, source: Source | None) -> Value:
         found = self.known.get(id(cls))
@@ -172,7 +176,7 @@ class Trace:
             result = function(*real_args, **real_kwargs)
         except Exception as reason:
             raise unsupported("would-raise", f"{type(reason).__name__}: {reason}") from reason
-        return self.of(result)
+        return ListValue([self.of(item) for item in result]) if type(result) is list else self.of(result)
 
     def inline(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if len(self.frames) > MAX_DEPTH:

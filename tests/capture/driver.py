@@ -144,6 +144,8 @@ class Driver:
         body += [Instr("LOAD_CLOSURE", len(parameters) + i) for i in range(len(code.co_freevars))] + [Instr("BUILD_TUPLE", len(code.co_freevars))]
         body += [] if PY312 else [Instr("PRECALL", 2)]
         body += [Instr("CALL", 2), Instr("RETURN_VALUE")]
+        for instr in body:
+            instr.position = (code.co_firstlineno, code.co_firstlineno, 0, 0)
         return assemble(code, body, (), co_consts=(meet,), co_names=(), co_varnames=parameters)
 
 

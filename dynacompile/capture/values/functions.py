@@ -303,7 +303,11 @@ class RefusedValue(CallableValue):
         raise unsupported(self.code, self.describe())
 
     def get_attr(self, cx: Trace, name: str) -> Value:
-        raise unsupported(self.code, f"{self.describe()}.{name}")
+        """Methods of a refused object are refused when they are called."""
+        found = getattr(type(self.real), name, None)
+        if self.source is None or not callable(found):
+            raise unsupported(self.code, f"{self.describe()}.{name}")
+        return RefusedValue(getattr(self.real, name), self.code, Attr(self.source, name), f"{self.describe()}.{name}")
 
     def has_attr(self, cx: Trace, name: str) -> bool:
         return hasattr(self.real, name)

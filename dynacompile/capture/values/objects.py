@@ -126,6 +126,8 @@ class ClassValue(Value):
             return self.make_namedtuple(cx, args, kwargs)
         if isinstance(self.real, enum.EnumMeta) or self.real in (int, float, str, bool, complex):
             return cx.pure(self.real, args, kwargs)
+        if issubclass(self.real, BaseException) and not kwargs and not isinstance(class_lookup(self.real, "__init__"), types.FunctionType):
+            return ExceptionValue(self.real, args)
         if not is_plain_class(self.real):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
         made = ObjectValue(self.real)
@@ -161,6 +163,32 @@ class ClassValue(Value):
 
     def rebuild(self, out: Builder) -> None:
         out.const(self.real)
+
+
+class ExceptionValue(Value):
+    """An exception that the frame makes, to raise it or to hand it on."""
+
+    def __init__(self, cls: type, args: list[Value]):
+        self.cls, self.args = cls, args
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return TupleValue(self.args) if name == "args" else super().get_attr(cx, name)
+
+    def children(self) -> Sequence[Value]:
+        return self.args
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(self.cls)
+        for arg in self.args:
+            out.value(arg)
+        out.call(len(self.args))
 
 
 class UnboundMethod(Value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +123,7 @@ class TupleValue(SequenceValue):
         if name in self.fields():
             return self.at(cx, self.fields().index(name))
         found = getattr(self.cls, name, None)
-        if self.cls is not tuple and hasattr(found, "__code__"):
+        if self.cls is not tuple and isinstance(found, types.FunctionType) and name not in ("_replace", "_asdict"):
             return cx.bound(found, self, name)
         return super().get_attr(cx, name)
 
@@ -130,6 +131,10 @@ class TupleValue(SequenceValue):
         if name == "_replace" and not args:
             items = [kwargs.pop(f, item) for f, item in zip(self.fields(), self.items)]
             return TupleValue(items, self.cls)
+        if name == "_asdict" and not args and not kwargs:
+            return cx.dict_of(self.fields(), self.elements(cx))
+        if name == "_make" and len(args) == 1:
+            return TupleValue(args[0].elements(cx), self.cls)
         return super().method(cx, name, args, kwargs)
 
     def rebuild(self, out: Builder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,10 +97,10 @@ class TensorValue(Value):
         raise unsupported("tensor-attribute", f"{self.describe()}.{name} = ...")
 
     def get_item(self, cx: Trace, key: Value) -> Value:
-        return cx.operator("getitem", [self, key])
+        return cx.op("call_function", operator.getitem, [self, key], {})
 
     def set_item(self, cx: Trace, key: Value, value: Value) -> None:
-        cx.operator("setitem", [self, key, value])
+        cx.op("call_function", operator.setitem, [self, key, value], {})
 
     def contains(self, cx: Trace, item: Value) -> Value:
         raise unsupported("data-dependent-branch", f"... in {self.describe()}")
