@@ -63,6 +63,7 @@ struct Rest {              // what must be looked at on every call
     PyObject* value;
 };
 struct Snapshot {
+    PyTypeObject* root_type;  // compared only
     std::vector<Fact> facts;
     std::vector<Rest> rest;
     std::vector<std::pair<int, PyObject*>> registers;

@@ -34,6 +34,7 @@ bool fact_holds(const Fact& fact) {
 
 // The root may be another object at the same address: where its dict is kept is asked anew.
 bool unchanged(const Snapshot& snapshot, PyObject* root) {
+    if (Py_TYPE(root) != snapshot.root_type) return false;
     for (const Fact& fact : snapshot.facts) {
         if (fact.kind == Fact::object && fact.about == root) {
             if (reinterpret_cast<uint64_t>(instance_dict(root)) != fact.stamp) return false;
@@ -147,6 +148,7 @@ bool visit_snapshot(Run& run, Node& node, PyObject* value) {
     }
     if (node.changed > patience && node.changed++ % record_every) return visit_value(run, node, value);
     Snapshot recorded;
+    recorded.root_type = Py_TYPE(value);
     run.recording = &recorded;
     bool holds = visit_value(run, node, value);
     run.recording = nullptr;
