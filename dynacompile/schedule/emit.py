@@ -18,11 +18,12 @@ QUIET = frozenset(("full", "clone", "_to_copy", "convert_element_type", "scalar_
 
 
 def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str]) -> Nest:
-    """One nest that does what `members` (over the same axes, in order) do; only stores to `stored` buffers stay."""
+    """One nest that does what `members` (over the same axes, in order) do; only stores to `stored` buffers stay, after all loads."""
     members = list(members)
     wanted = set(stored)
     body = Body()
     held: dict[tuple[str, Index], int] = {}
+    stores: list[tuple[int, Access]] = []
 
     def on_load(access: Access, dtype: torch.dtype) -> int | None:
         value = held.get((access.buffer, access.index))
@@ -34,10 +35,12 @@ def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str])
         if access.mask is None:
             held[access.buffer, access.index] = value
         if access.buffer in wanted:
-            body.store(value, access.buffer, access.index, access.mask)
+            stores.append((value, access))
 
     for nest in members:
         body.splice(nest.body, {}, None, on_load, on_store)
+    for value, access in stores:
+        body.store(value, access.buffer, access.index, access.mask)
     origins = tuple(dict.fromkeys(o for nest in members for o in nest.origins))
     return Nest(members[-1].name, axes, without_dead(body.ops), origins)
 

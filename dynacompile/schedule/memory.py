@@ -115,19 +115,22 @@ def lent_buffers(runs: Sequence[tuple[Launch | Extern, tuple[str, ...], tuple[st
 
 
 def in_place_donor(name: str, step: Launch | Extern, reads: Sequence[str], now: int, last: Mapping[str, int], placed: Mapping[str, int], buffers: Mapping[str, Buffer], kernels: Mapping[str, Kernel]) -> str | None:
-    """A temp that dies here and whose memory the output can take: each point reads only the element that it writes."""
+    """A temp that dies here and whose memory the output can take: each point reads only the element that it writes, and before it writes."""
     if not isinstance(step, Launch):
         return None
     kernel = kernels[step.kernel]
     wanted = buffers[name]
-    stored = [a for a in kernel.nest.stores() if a.buffer == kernel.params[step.buffers.index(name)].name]
+    stored = {a.index for a in kernel.nest.stores() if a.buffer == kernel.params[step.buffers.index(name)].name and a.mask is None}
+    first_store = next(i for i, op in enumerate(kernel.nest.body) if op.name == "store")
+    if len(stored) != 1 or any(op.name == "load" for op in kernel.nest.body[first_store:]):
+        return None
     for donor in reads:
         have = buffers[donor]
         if last[donor] != now or donor not in placed or have.dtype.itemsize != wanted.dtype.itemsize or memory_bytes(have) != memory_bytes(wanted) or donor == name:
             continue
         param = kernel.params[step.buffers.index(donor)].name
         loads = [a for a in kernel.nest.loads() if a.buffer == param]
-        if loads and all(a.index == s.index and a.mask is None and s.mask is None for a in loads for s in stored) and param not in {a.buffer for a in kernel.nest.stores()}:
+        if loads and {a.index for a in loads} == stored and param not in {a.buffer for a in kernel.nest.stores()}:
             return donor
     return None
 
