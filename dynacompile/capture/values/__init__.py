@@ -15,6 +15,7 @@ from dynacompile.capture.values.constant import ConstantValue, wrap_by_identity
 from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.modules import wrap_module
 from dynacompile.capture.values.objects import UnboundMethod, wrap_class, wrap_object
+from dynacompile.capture.values.python_modules import wrap_python_module
 from dynacompile.capture.values.sequence import TupleValue, is_namedtuple, wrap_namedtuple
 from dynacompile.capture.values.tensor import wrap_tensor
 from dynacompile.ir.guard_facts import identity
@@ -34,6 +35,8 @@ def wrap(cx: Trace, real: Any, source: Source) -> Value:
         return wrapper(cx, real, source)
     if isinstance(real, torch.Tensor):
         return wrap_tensor(cx, real, source)
+    if isinstance(real, types.ModuleType):
+        return wrap_python_module(cx, real, source)
     if isinstance(real, torch.nn.Module):
         return wrap_module(cx, real, source)
     if isinstance(real, enum.Enum):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.objects import DELETED, MISSING, ObjectValue, bind_descriptor, class_lookup, class_source, is_data_descriptor
@@ -19,6 +20,7 @@ from dynacompile.ir.guard_facts import GLOBAL_HOOKS, module_facts
 from dynacompile.ir.source import DictAttr, Item, Registered, Source
 
 if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
 TABLES = ("_parameters", "_buffers", "_modules")
@@ -38,8 +40,10 @@ class ModuleValue(ObjectValue):
         return self.real
 
     def lookup(self, cx: Trace, name: str) -> Value | None:
+        if name == "__class__":
+            return self.class_value(cx)
         raw = class_lookup(self.cls, name)
-        if raw is not MISSING and (is_data_descriptor(raw) or name not in self.stored and name not in self.real.__dict__ and name not in self.stored):
+        if raw is not MISSING and (is_data_descriptor(raw) or name not in self.stored and name not in self.real.__dict__):
             if is_data_descriptor(raw):
                 return self.read_descriptor(cx, raw, name)
             if name != "forward" and not is_trusted(self.cls.__module__):
@@ -158,6 +162,8 @@ class ModuleValue(ObjectValue):
         return cx.wrap(hook, Item(DictAttr(self.source, table), key))
 
     def get_item(self, cx: Trace, key: Value) -> Value:
+        if isinstance(key, SliceValue) and class_lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
+            return ModuleSlice(self, key, self.elements(cx)[key.constant()])
         result = self.special(cx, "__getitem__", [key])
         return super().get_item(cx, key) if result is None else result
 
@@ -167,6 +173,43 @@ class ModuleValue(ObjectValue):
         return super().iterate(cx)
 
 
+class ModuleSlice(TupleValue):
+    """`sequential[1:]` or `module_list[:2]`: a new container over the same modules."""
+
+    def __init__(self, owner: ModuleValue, key: SliceValue, items: Sequence[Value]):
+        super().__init__(items, owner.cls)
+        self.owner, self.key = owner, key
+
+    def constant(self) -> Any:
+        raise NotConstant(self.describe())
+
+    def fields(self) -> tuple[str, ...]:
+        return ()
+
+    def get_item(self, cx: Trace, key: Value) -> Value:
+        found = super().get_item(cx, key)
+        if isinstance(key, SliceValue):
+            raise unsupported("unknown-operation", f"a slice of a slice of {self.owner.describe()}")
+        return found
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if class_lookup(self.cls, "forward") is not torch.nn.Sequential.forward or len(args) != 1 or kwargs:
+            raise unsupported("unknown-function", self.describe())
+        (value,) = args
+        for module in self.items:
+            value = module.call(cx, [value], {})
+        return value
+
+    def children(self) -> Sequence[Value]:
+        return (self.owner, self.key)
+
+    def rebuild(self, out: Builder) -> None:
+        out.value(self.owner)
+        out.value(self.key)
+        out.emit("BINARY_SUBSCR")
+
+
+PLAIN_SUBSCRIPTS = (torch.nn.Sequential.__getitem__, torch.nn.ModuleList.__getitem__)
 PLAIN_ITERATION = (torch.nn.Sequential.__iter__, torch.nn.ModuleList.__iter__)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -496,6 +497,33 @@ class OpaqueValue(Value):
 
     def iterate(self, cx: Trace) -> IteratorValue:
         raise unsupported("unknown-object", f"iterating {self.describe()}")
+
+
+class WeakReference(Value):
+    """A weakref to an object that is known by another way, too; pinned by identity."""
+
+    def __init__(self, real: weakref.ref, source: Source):
+        self.real, self.source = real, source
+
+    def pytype(self) -> type:
+        return weakref.ref
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        target = self.real()
+        found = cx.known.get(id(target))
+        if target is None or found is None:
+            raise unsupported("unknown-object", f"what {self.source.text()} refers to")
+        cx.guard("ID", found.source, identity(target))
+        return found
+
+
+@wraps(weakref.ref)
+def wrap_weakref(cx: Trace, real: weakref.ref, source: Source) -> Value:
+    cx.guard("ID", source, identity(real))
+    return WeakReference(real, source)
 
 
 @wraps(property)

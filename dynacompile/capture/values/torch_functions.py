@@ -112,7 +112,8 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
     if module in LEAF_MODULES and real.__globals__.get("__name__") in LEAF_MODULES or module == "torch.nn.functional":
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
-    code = refusal(real.__globals__.get("__name__") or module)
+    home = str(real.__globals__.get("__name__"))
+    code = "disabled" if home == "torch._compile" and refusal(module) is None else refusal(module) or refusal(home)
     if code is not None:
         cx.guard("ID", source, identity(real))
         return RefusedValue(real, code, source)
