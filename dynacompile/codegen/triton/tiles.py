@@ -146,11 +146,12 @@ def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candi
     width, columns = power(r.size), power(x.size)
     passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2
-    if passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512:
-        across = clamp((8192 if narrow else 4096) // width, 16, 64)
-        options = [Candidate({"XBLOCK": min(across, columns), "RBLOCK": width}, w) for w in (8, 4, 16)]
-        return False, unmasked([c for c in options if prod(c.blocks.values()) >= c.warps * LANES] or options[:1], ("XBLOCK", x.size))
-    if x.size >= PROGRAMS * 64:
+    if width <= 64 or (passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512):
+        most = clamp((4096 if width <= 64 else 8192 if narrow else 4096) // width, 16, 256)
+        across = min(clamp(power(x.size // PROGRAMS + 1), 16, most), columns)
+        options = [Candidate({"XBLOCK": n, "RBLOCK": width}, row_warps(n * width, narrow)) for n in (across, across * 2, across // 2) if 0 < n <= columns]
+        return False, unmasked(options, ("XBLOCK", x.size))
+    if x.size >= PROGRAMS * 32:
         steps = ((64, 8, 4), (128, 16, 4), (64, 16, 4), (128, 16, 8)) if narrow else ((64, 16, 4), (32, 32, 4), (64, 8, 4), (32, 16, 4))
     elif x.size >= 132 * 28:
         steps = ((32, 128, 16), (32, 64, 16), (16, 128, 16), (64, 32, 16)) if narrow else ((32, 64, 16), (16, 64, 8), (16, 128, 16), (32, 128, 16))
