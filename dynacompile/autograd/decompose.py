@@ -29,6 +29,18 @@ def undeclared_cudnn_batch_norm(x, weight, bias, running_mean, running_var, trai
     return NotImplemented
 
 
+def recurrent_layer(*args, **kwargs):
+    """The CPU's fused layer keeps what its backward needs only while autograd records, which it does not in a compiled forward."""
+    if torch.is_grad_enabled() and args[15]:
+        raise Unsupported("recurrent-layer", "the CPU's fused LSTM can't be trained inside a graph", "leave the LSTM outside of the compiled function")
+    return NotImplemented
+
+
 def decomposition_table() -> Mapping[torch._ops.OpOverload, Callable]:
     """Rules by overload; the recorder runs them instead of recording the op."""
-    return {**DECOMPOSITIONS, aten.native_batch_norm.default: undeclared_batch_norm, aten.cudnn_batch_norm.default: undeclared_cudnn_batch_norm}
+    return {
+        **DECOMPOSITIONS,
+        aten.native_batch_norm.default: undeclared_batch_norm,
+        aten.cudnn_batch_norm.default: undeclared_cudnn_batch_norm,
+        aten.mkldnn_rnn_layer.default: recurrent_layer,
+    }

@@ -14,10 +14,12 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm
+from dynacompile.ops.randomness import bernoulli
 
 STATIC = "compile with dynamic=False"
-SUBSTITUTES: dict[object, Callable] = {torch.batch_norm: batch_norm, torch.nn.functional.batch_norm: functional_batch_norm}
-"""Torch-level functions whose C++ form writes to its inputs without saying so."""
+SUBSTITUTES: dict[object, Callable] = {torch.batch_norm: batch_norm, torch.nn.functional.batch_norm: functional_batch_norm, torch.bernoulli: bernoulli}
+METHODS: dict[str, Callable] = {"bernoulli": bernoulli}
+"""Torch-level functions and methods whose ATen form hides a write to an input, or whether it drew in place."""
 
 
 class Retake(torch.autograd.Function):
@@ -135,6 +137,8 @@ def run_node(node: torch.fx.Node, args: Any, kwargs: Any) -> object:
         return SUBSTITUTES.get(node.target, node.target)(*args, **kwargs)
     if node.op == "call_method":
         assert isinstance(node.target, str)
+        if node.target in METHODS:
+            return METHODS[node.target](*args, **kwargs)
         return getattr(args[0], node.target)(*args[1:], **kwargs)
     raise Unsupported("graph-node", f"a {node.op} node ({node.target}) in a captured graph: modules are inlined by capture")
 

@@ -13,6 +13,7 @@ import torch
 from dynacompile.ops.activations import ACTIVATIONS
 from dynacompile.ops.losses import LOSSES
 from dynacompile.ops.norms import NORMS
+from dynacompile.ops.randomness import RANDOM
 from dynacompile.ops.rules import Table, aten, cast, mul, row
 
 SHAPES: Table = {}
@@ -151,4 +152,4 @@ def foreach_table() -> Table:
     return table
 
 
-DECOMPOSITIONS: Table = {**SHAPES, **ACTIVATIONS, **LOSSES, **NORMS, **foreach_table()}
+DECOMPOSITIONS: Table = {**SHAPES, **ACTIVATIONS, **LOSSES, **NORMS, **RANDOM, **foreach_table()}

@@ -106,6 +106,13 @@ def dropout_half(x):
     return F.dropout(F.dropout(x, 0.5).exp(), 0.3, training=True)
 
 
+@program(("g", 3, 4, 5))
+def dropout_of_permuted(x):
+    y = F.dropout(x.permute(2, 0, 1).exp(), 0.5)
+    x = x.detach()
+    return y, torch.bernoulli(x.permute(2, 0, 1), 0.3), torch.empty_like(x.transpose(0, 1)).normal_(1, 2), torch.rand_like(x.mT)
+
+
 @program(("g", 8))
 def unused_random_numbers(x):
     torch.rand(5)

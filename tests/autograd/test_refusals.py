@@ -86,6 +86,15 @@ def test_instance_norm_statistics():
     refused("hidden-mutation", lambda x, m, v: torch.nn.functional.instance_norm(x, m, v, use_input_stats=True), rand(2, 3, 4), rand(3), rand(3).abs())
 
 
+def test_recurrent_layer_in_training():
+    w = [rand(16, 3, grad=True), rand(16, 4, grad=True), rand(16, grad=True), rand(16, grad=True)]
+
+    def run(x, h, c, *weights):
+        return torch.lstm(x, (h, c), weights, True, 1, 0.0, True, False, False)[0]
+
+    refused("recurrent-layer", run, rand(5, 2, 3), rand(1, 2, 4), rand(1, 2, 4), *w)
+
+
 def test_output_of_another_dtype_over_the_same_memory():
     refused("aliased-outputs", lambda x: x.view(torch.int32), rand(4))
 
