@@ -35,7 +35,17 @@ NAME = "dynacompile_native"
 ROOT = Path(__file__).parent
 FOLDERS = ("frame", "guards", "runtime")
 VERSIONS = ((3, 11), (3, 12))  # what frame_compat.h knows
-FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-Wall", "-Wno-unknown-pragmas", "-Wno-sign-compare", "-Wno-missing-field-initializers")
+FLAGS = (
+    "-std=c++20",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-semantic-interposition",
+    "-Wall",
+    "-Wno-unknown-pragmas",
+    "-Wno-sign-compare",
+    "-Wno-missing-field-initializers",
+)
 LIBRARIES = ("c10", "torch_cpu", "torch_python")
 LOAD_LOCK = threading.Lock()
 
@@ -56,12 +66,15 @@ def core() -> ModuleType:
     with LOAD_LOCK:
         if NAME not in sys.modules:
             if sys.version_info[:2] not in VERSIONS:
-                raise BuildError(f"the native core supports CPython {' and '.join('%d.%d' % v for v in VERSIONS)}, this is {sys.version.split()[0]}: use one of those")
+                supported = " and ".join(f"{major}.{minor}" for major, minor in VERSIONS)
+                raise BuildError(f"the native core supports CPython {supported}, this is {sys.version.split()[0]}: use one of those")
             module = load(library())
             singletons = (torch.dtype, torch.layout, torch.memory_format)
             with torch.inference_mode(False):
                 tensor = torch.empty(1, device="cpu")
-                module.configure(torch.Tensor, torch.nn.Parameter, torch.Size, torch.device, deque, singletons, GLOBAL_HOOKS, tensor, torch.nn.Parameter(tensor))
+                module.configure(
+                    torch.Tensor, torch.nn.Parameter, torch.Size, torch.device, deque, singletons, GLOBAL_HOOKS, tensor, torch.nn.Parameter(tensor)
+                )
             sys.modules[NAME] = module
     reason = selftest_failure()
     if reason:
@@ -85,12 +98,14 @@ def selftest_failure() -> str:
 def load(path: Path) -> ModuleType:
     """Loads the built library. Torch's own libraries are found because torch is loaded already."""
     loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
-    spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
+    spec = importlib.machinery.ModuleSpec(NAME, loader, origin=str(path))
     try:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except ImportError as error:
-        raise BuildError(f"the native core {path} does not load: {error}. Delete it, or set DYNACOMPILE_NATIVE_DIR to an empty folder, to build it anew") from error
+        raise BuildError(
+            f"the native core {path} does not load: {error}. Delete it, or set DYNACOMPILE_NATIVE_DIR to an empty folder, to build it anew"
+        ) from error
     return module
 
 
@@ -155,7 +170,13 @@ def include_flags() -> list[str]:
     torch_include = Path(torch.__file__).parent / "include"
     if not (python / "Python.h").exists():
         raise BuildError(f"Python's headers are not in {python}: install them, for example `apt install python{sys.version_info[0]}.{sys.version_info[1]}-dev`")
-    return [f"-I{ROOT}", f"-isystem{python}", f"-isystem{python / 'internal'}", f"-isystem{torch_include}", f"-isystem{torch_include / 'torch/csrc/api/include'}"]
+    return [
+        f"-I{ROOT}",
+        f"-isystem{python}",
+        f"-isystem{python / 'internal'}",
+        f"-isystem{torch_include}",
+        f"-isystem{torch_include / 'torch/csrc/api/include'}",
+    ]
 
 
 def build(tools: Toolchain, folder: Path, path: Path) -> None:
@@ -170,7 +191,10 @@ def build(tools: Toolchain, folder: Path, path: Path) -> None:
         list(pool.map(lambda source: compile_one(tools, flags, source, objects[source]), largest_first))
     lib = Path(torch.__file__).parent / "lib"
     into = path.with_suffix(f".{os.getpid()}.tmp")
-    run([*tools.command, "-shared", "-o", str(into), *map(str, objects.values()), f"-L{lib}", *(f"-l{name}" for name in LIBRARIES), "-ldl"], "link the native core")
+    run(
+        [*tools.command, "-shared", "-o", str(into), *map(str, objects.values()), f"-L{lib}", *(f"-l{name}" for name in LIBRARIES), "-ldl"],
+        "link the native core",
+    )
     os.replace(into, path)
     sweep(folder, keep=set(objects.values()))
     progress(f"done in {time.perf_counter() - start:.1f} s\n")

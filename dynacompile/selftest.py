@@ -43,7 +43,7 @@ def twice(call: Callable[..., Any], *args: Any, expected: Any) -> str:
     return "" if got == [expected] * 2 else f"expected {expected!r} twice, got {got!r}"
 
 
-def fresh(function: FunctionType, closure: tuple | None = None) -> FunctionType:
+def fresh(function: Any, closure: tuple | None = None) -> FunctionType:
     """The function with a code object of its own, so that the test leaves nothing on shared code."""
     return FunctionType(function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__, closure)
 
@@ -131,7 +131,7 @@ def tags_are_visible(core: ModuleType) -> bool:
     """Whether every way to change an object's dict changes the dict's version tag."""
 
     class Thing:
-        pass
+        a: int
 
     thing = Thing()
     thing.__dict__["table"] = {}

@@ -192,7 +192,7 @@ PyObject* program_check(PyObject* self, PyObject* args) {
     return PyBool_FromLong(guards_hold(self, roots));
 }
 
-PyObject* program_time(PyObject* self, PyObject* args) {
+PyObject* program_repeat(PyObject* self, PyObject* args) {
     PyObject *slots, *globals;
     Py_ssize_t times;
     if (!PyArg_ParseTuple(args, "O!O!n:repeat", &PyTuple_Type, &slots, &PyDict_Type, &globals, &times)) return nullptr;
@@ -207,7 +207,7 @@ Py_ssize_t program_length(PyObject* self) { return reinterpret_cast<GuardProgram
 
 PyMethodDef program_methods[] = {
     {"check", program_check, METH_VARARGS, "check(slots, closure, globals, builtins) -> bool: whether every guard holds for these roots of a frame."},
-    {"repeat", program_time, METH_VARARGS, "repeat(slots, globals, times) -> int: how many of `times` checks held; to be timed."},
+    {"repeat", program_repeat, METH_VARARGS, "repeat(slots, globals, times) -> int: how many of `times` checks held; to be timed."},
     {nullptr},
 };
 PyGetSetDef program_fields[] = {{"last_failed", program_failed, nullptr, "index of the guard that failed last, or -1"}, {nullptr}};

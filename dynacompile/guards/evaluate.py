@@ -128,7 +128,8 @@ def _(source: ir.Registered, base: Any) -> Any:
 def _(source: ir.Item, base: Any) -> Any:
     if isinstance(base, (list, tuple)):
         ok = type(source.key) is int and 0 <= source.key < len(base)
-        return type(base).__mro__[-2].__getitem__(base, source.key) if ok else MISSING
+        plain: Any = list if isinstance(base, list) else tuple
+        return plain.__getitem__(base, source.key) if ok else MISSING
     return dict.get(base, source.key, MISSING) if isinstance(base, dict) else MISSING
 
 

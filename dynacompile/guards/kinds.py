@@ -83,31 +83,33 @@ def compile_tensor(tree: Tree, node: int, guard: Guard, index: int) -> None:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    odd = tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or tensor.is_nested or tensor._is_zerotensor() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    return tensor.layout is torch.strided and not odd and not isinstance(tensor, torch._subclasses.FakeTensor)
+    lazy = tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+    wrapped = tensor.is_nested or tensor.is_quantized or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.layout is torch.strided and not lazy and not wrapped and not isinstance(tensor, torch._subclasses.FakeTensor)
 
 
-def explain_tensor(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+def explain_tensor(guard: Guard, tensor: Any, find: Find) -> Iterator[Difference]:
     facts: TensorFacts = guard.expected  # type: ignore[assignment]
-    name = text(guard)
-    if type(value) is not facts.type:
-        yield f"type({name})", facts.type.__qualname__, type(value).__qualname__
+    name, kind = text(guard), type(tensor)
+    if kind is not facts.type:
+        yield f"type({name})", facts.type.__qualname__, kind.__qualname__
         return
-    if not is_plain(value):
-        yield name, "a plain strided tensor", f"layout {value.layout}" if value.layout is not torch.strided else "a wrapped, conjugate, negated or quantized tensor"
+    if not is_plain(tensor):
+        odd = "a wrapped, conjugate, negated or quantized tensor"
+        yield name, "a plain strided tensor", odd if tensor.layout is torch.strided else f"layout {tensor.layout}"
         return
-    yield from differing(f"{name}.dtype", facts.dtype, value.dtype)
-    actual = value.device
+    yield from differing(f"{name}.dtype", facts.dtype, tensor.dtype)
+    actual = tensor.device
     if facts.device.type != actual.type or (facts.device.index is not None and actual.index is not None and facts.device.index != actual.index):
         yield f"{name}.device", str(facts.device), str(actual)
-    yield from differing(f"{name}.requires_grad", facts.requires_grad, value.requires_grad)
-    if len(facts.sizes) != value.dim():
-        yield f"{name}.dim()", str(len(facts.sizes)), str(value.dim())
+    yield from differing(f"{name}.requires_grad", facts.requires_grad, tensor.requires_grad)
+    if len(facts.sizes) != tensor.dim():
+        yield f"{name}.dim()", str(len(facts.sizes)), str(tensor.dim())
         return
-    for i, (was, now) in enumerate(zip(facts.sizes, value.shape)):
+    for i, (was, now) in enumerate(zip(facts.sizes, tensor.shape)):
         if was is not None and was != now:
             yield f"{name}.size({i})", str(was), str(now)
-    for i, (was, now) in enumerate(zip(facts.strides or (), value.stride())):
+    for i, (was, now) in enumerate(zip(facts.strides or (), tensor.stride())):
         if was is not None and was != now:
             yield f"{name}.stride({i})", str(was), str(now)
 
@@ -294,7 +296,18 @@ STATE_NAMES = {
 def compile_state(tree: Tree, node: int, guard: Guard, index: int) -> None:
     s: GlobalState = guard.expected  # type: ignore[assignment]
     autocast = [dtype if enabled else None for enabled, dtype in s.autocast]
-    row = (s.grad_mode, s.inference_mode, *autocast, s.default_dtype, s.deterministic, s.torch_function, s.function_modes, s.dispatch_modes, s.functorch, s.module_hooks)
+    row = (
+        s.grad_mode,
+        s.inference_mode,
+        *autocast,
+        s.default_dtype,
+        s.deterministic,
+        s.torch_function,
+        s.function_modes,
+        s.dispatch_modes,
+        s.functorch,
+        s.module_hooks,
+    )
     tree.check("state", -1, row, index)
 
 

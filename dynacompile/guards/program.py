@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dynacompile import native
-from dynacompile.guards.evaluate import MISSING, Missing, evaluate as evaluate
+from dynacompile.guards.evaluate import MISSING, Missing
+from dynacompile.guards.evaluate import evaluate as evaluate
 from dynacompile.guards.kinds import KINDS
 from dynacompile.guards.tree import STEPS, Tree
 from dynacompile.ir.captured import Guard

@@ -101,7 +101,9 @@ class GlobalState:
 
 def identity(value: object) -> Identity:
     """The payload of an ID guard on `value`."""
-    text = f"{type(value).__name__} {getattr(value, '__qualname__', None) or getattr(value, '__name__', None) or ''}".strip() if isinstance(value, (type, FunctionType)) else type(value).__name__
+    text = type(value).__name__
+    if isinstance(value, (type, FunctionType)):
+        text += f" {value.__qualname__}"
     try:
         return Identity(weakref.ref(value), text)
     except TypeError:

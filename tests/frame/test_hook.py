@@ -261,7 +261,7 @@ def test_generators_coroutines_and_class_bodies_are_left_to_python():
         class Inner:
             value = x
 
-        return list(numbers(x)), Inner.value, [i for i in range(x)]
+        return list(numbers(x)), Inner.value, [i + 0 for i in range(x)]
 
     compiler = Compiler()
     assert region(body, compiler)(3) == ([0, 1, 2], 3, [0, 1, 2])

@@ -73,11 +73,30 @@ def tensors() -> list[Sample]:
         Sample(
             tensor_facts(x),
             (x, torch.zeros(4, 3), torch.randn(9)[:0].new_zeros(4, 3)),
-            (x.t(), x.double(), leaf, leaf * 2, parameter, torch.randn(4, 4), torch.randn(4, 3, 1), torch.randn(3, 4).t(), x.to_sparse(), x.as_subclass(TensorSubclass), torch.empty(4, 3, device="meta"), 1, None, Loud()),
+            (
+                x.t(),
+                x.double(),
+                leaf,
+                leaf * 2,
+                parameter,
+                torch.randn(4, 4),
+                torch.randn(4, 3, 1),
+                torch.randn(3, 4).t(),
+                x.to_sparse(),
+                x.as_subclass(TensorSubclass),
+                torch.empty(4, 3, device="meta"),
+                1,
+                None,
+                Loud(),
+            ),
         ),
         Sample(tensor_facts(leaf), (leaf, leaf * 2), (x, leaf.detach(), parameter)),
         Sample(tensor_facts(parameter), (parameter,), (leaf, x)),
-        Sample(tensor_facts(torch.randn(2, 2, dtype=torch.complex64)), (torch.zeros(2, 2, dtype=torch.complex64),), (torch.zeros(2, 2, dtype=torch.complex64).conj(), torch.zeros(2, 2))),
+        Sample(
+            tensor_facts(torch.randn(2, 2, dtype=torch.complex64)),
+            (torch.zeros(2, 2, dtype=torch.complex64),),
+            (torch.zeros(2, 2, dtype=torch.complex64).conj(), torch.zeros(2, 2)),
+        ),
         Sample(tensor_facts(torch.tensor(1.0)), (torch.tensor(2.0),), (torch.tensor([1.0]), torch.tensor(1))),
     ]
 
@@ -123,7 +142,9 @@ def modules() -> list[Sample]:
     nested = torch.nn.Sequential(torch.nn.ReLU())
     return [
         Sample(module_facts(linear), (linear, torch.nn.Linear(3, 3)), (torch.nn.Linear(2, 2).eval(), hooked, own, torch.nn.ReLU(), nested, None, Loud())),
-        Sample(module_facts(nested), (nested, torch.nn.Sequential(torch.nn.GELU())), (torch.nn.Sequential(), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU()))),
+        Sample(
+            module_facts(nested), (nested, torch.nn.Sequential(torch.nn.GELU())), (torch.nn.Sequential(), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU()))
+        ),
     ]
 
 
@@ -150,7 +171,11 @@ SAMPLES: Mapping[str, Callable[[], list[Sample]]] = {
         Sample(Presence("bit_length"), (1, int), (str, [])),
     ],
     "DICT_KEYS": lambda: [
-        Sample(("a", "b"), ({"a": 1, "b": 2}, {"a": Loud(), "b": 0}, OrderedDict(a=1, b=2)), ({"b": 2, "a": 1}, {"a": 1}, {"a": 1, "b": 2, "c": 3}, ["a", "b"], Loud())),
+        Sample(
+            ("a", "b"),
+            ({"a": 1, "b": 2}, {"a": Loud(), "b": 0}, OrderedDict(a=1, b=2)),
+            ({"b": 2, "a": 1}, {"a": 1}, {"a": 1, "b": 2, "c": 3}, ["a", "b"], Loud()),
+        ),
         Sample((1, True), (), ({1: 0},)),
         Sample((1,), ({1: 0},), ({True: 0}, {1.0: 0})),
     ],
@@ -159,11 +184,15 @@ SAMPLES: Mapping[str, Callable[[], list[Sample]]] = {
         Sample(Presence(3, False), ({}, {"3": 1}), ({3: 1}, 3)),
     ],
     "LENGTH": lambda: [
-        Sample(2, ([1, 2], (1, 2), {"a": 1, "b": 2}, {1, 2}, frozenset({1, 2}), "ab", b"ab", deque([1, 2]), range(2), ListSubclass([1, 2])), ([1], (), 2, None, Loud())),
+        Sample(
+            2,
+            ([1, 2], (1, 2), {"a": 1, "b": 2}, {1, 2}, frozenset({1, 2}), "ab", b"ab", deque([1, 2]), range(2), ListSubclass([1, 2])),
+            ([1], (), 2, None, Loud()),
+        ),
     ],
     "FUNCTION": functions,
     "MODULE": modules,
-    "DUPLICATE_INPUT": lambda: [],  # relations between sources and
-    "NOT_ALIASED": lambda: [],  # the process' state have tests
-    "GLOBAL_STATE": lambda: [],  # of their own in test_relations and test_state
+    "DUPLICATE_INPUT": list,  # relations between sources and
+    "NOT_ALIASED": list,  # the process' state have tests
+    "GLOBAL_STATE": list,  # of their own in test_relations and test_state
 }

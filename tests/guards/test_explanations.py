@@ -30,7 +30,11 @@ CASES = [
     (Guard("HASATTR", X, Presence("real")), "s", ["hasattr(x, 'real'): True -> False"]),
     (Guard("TENSOR_MATCH", X, TensorFacts(torch.Tensor, torch.float32, torch.device("cpu"), False, (4, None), None)), torch.zeros(8, 9), ["x.size(0): 4 -> 8"]),
     (Guard("TENSOR_MATCH", X, tensor_facts(torch.zeros(2))), torch.zeros(2, 2), ["x.dim(): 1 -> 2"]),
-    (Guard("TENSOR_MATCH", X, tensor_facts(torch.zeros(2))), torch.zeros(2, dtype=torch.float64, requires_grad=True), ["x.dtype: torch.float32 -> torch.float64", "x.requires_grad: False -> True"]),
+    (
+        Guard("TENSOR_MATCH", X, tensor_facts(torch.zeros(2))),
+        torch.zeros(2, dtype=torch.float64, requires_grad=True),
+        ["x.dtype: torch.float32 -> torch.float64", "x.requires_grad: False -> True"],
+    ),
 ]
 
 
@@ -41,7 +45,10 @@ def test_values(guard, value, wanted):
 
 def test_modules_and_paths():
     module = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    guards = [Guard("MODULE", SELF, module_facts(module)), Guard("TENSOR_MATCH", Registered(Registered(SELF, "_modules", "0"), "_parameters", "bias"), tensor_facts(module[0].bias))]
+    guards = [
+        Guard("MODULE", SELF, module_facts(module)),
+        Guard("TENSOR_MATCH", Registered(Registered(SELF, "_modules", "0"), "_parameters", "bias"), tensor_facts(module[0].bias)),
+    ]
     module.eval()
     module[0].bias.requires_grad_(False)
     module.register_forward_hook(lambda *a: None)

@@ -242,7 +242,9 @@ def test_random_changes_agree_with_the_twin(tags):
     guards = guards_of(net)
     program = compile_guards(guards)
     for _ in range(40):
-        names = chosen.sample(sorted(CHANGES.keys() - {"__dict__", "__class__", "method of the class", "code of the method", "replaced module"}), chosen.randrange(3))
+        names = chosen.sample(
+            sorted(CHANGES.keys() - {"__dict__", "__class__", "method of the class", "code of the method", "replaced module"}), chosen.randrange(3)
+        )
         opened = [CHANGES[name](net) for name in names]
         for context in opened:
             context.__enter__()

@@ -31,7 +31,13 @@ def test_distinct():
     one, other, third = [1], [1], [1]
     guards = [Guard("NOT_ALIASED", None, (A, B, C))]
     program = compile_guards(guards)
-    for slots, wanted in (((one, other, third), True), ((one, other, one), False), ((one, other, third), True), ((third, one, other), True), ((one, one, other), False)):
+    for slots, wanted in (
+        ((one, other, third), True),
+        ((one, other, one), False),
+        ((one, other, third), True),
+        ((third, one, other), True),
+        ((one, one, other), False),
+    ):
         assert program.check(slots, None, {}, {}) is wanted
     assert answers(guards, one, other, one) == ["a is c: False -> True"]
     assert answers([Guard("NOT_ALIASED", A, (B,))], one, one) == ["a is b: False -> True"]
