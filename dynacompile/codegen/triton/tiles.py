@@ -147,7 +147,7 @@ def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candi
     passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2
     if width <= 64 or (passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512):
-        most = clamp((4096 if width <= 64 else 8192 if narrow else 4096) // width, 16, 256)
+        most = clamp((8192 if narrow and width > 64 else 4096) // width, 16, 64)
         across = min(clamp(power(x.size // PROGRAMS + 1), 16, most), columns)
         options = [Candidate({"XBLOCK": n, "RBLOCK": width}, row_warps(n * width, narrow)) for n in (across, across * 2, across // 2) if 0 < n <= columns]
         return False, unmasked(options, ("XBLOCK", x.size))
