@@ -12,22 +12,30 @@ from dataclasses import dataclass
 from math import gcd
 
 
-@dataclass(frozen=True, slots=True)
 class Var:
     """An integer 0 <= name < size; size None: at least 0, no upper bound known. Names starting with % are values of the body (indirect)."""
 
-    name: str
-    size: int | None = None
+    __slots__ = ("name", "size", "key", "_hash")
+
+    def __init__(self, name: str, size: int | None = None):
+        self.name, self.size = name, size
+        self.key = (0, name)
+        self._hash = hash((name, size))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is Var and self.name == other.name and self.size == other.size)
+
+    def __repr__(self) -> str:
+        return f"Var({self.name!r}, {self.size})"
 
     def bounds(self) -> tuple[int | None, int | None]:
         return 0, None if self.size is None else self.size - 1
 
     def variables(self) -> frozenset[Var]:
         return frozenset((self,))
-
-    @property
-    def key(self) -> tuple:
-        return (0, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +79,44 @@ Atom = Var | Div | Mod
 Monomial = tuple[Atom, ...]  # a product, sorted by key
 
 
+def order_key(term: tuple[Monomial, int]) -> list:
+    return [a.key for a in term[0]]
+
+
 class Index:
     """constant + sum(coefficient * product of atoms). Immutable, canonical, hashable."""
 
-    __slots__ = ("constant", "terms", "key", "_hash")
+    __slots__ = ("constant", "terms", "_hash", "_variables")
 
     def __init__(self, terms: Iterable[tuple[Monomial, int]] = (), constant: int = 0):
+        kept = [t for t in terms if t[1]]
+        if len(kept) > 1:
+            kept.sort(key=order_key)
         self.constant = constant
-        self.terms: tuple[tuple[Monomial, int], ...] = tuple(sorted(((m, c) for m, c in terms if c), key=lambda t: [a.key for a in t[0]]))
-        self.key = (self.constant, tuple((tuple(a.key for a in m), c) for m, c in self.terms))
-        self._hash = hash(self.key)
+        self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
+        self._hash: int | None = None
+        self._variables: frozenset[Var] | None = None
+
+    @classmethod
+    def _sorted(cls, terms: Iterable[tuple[Monomial, int]], constant: int) -> Index:
+        """From terms that are in order already, none of them zero."""
+        self = cls.__new__(cls)
+        self.constant, self.terms = constant, tuple(terms)
+        self._hash = self._variables = None
+        return self
+
+    @property
+    def key(self) -> tuple:
+        """Orders atoms that hold an index."""
+        return (self.constant, tuple([(tuple([a.key for a in m]), c) for m, c in self.terms]))
 
     def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((self.constant, self.terms))
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Index) and self._hash == other._hash and self.key == other.key
+        return self is other or (type(other) is Index and self.constant == other.constant and self.terms == other.terms)
 
     def __repr__(self) -> str:
         return render(self, lambda v: v.name)
@@ -97,7 +127,11 @@ class Index:
 
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
-            return self if other == 0 else Index(self.terms, self.constant + other)
+            return self if other == 0 else Index._sorted(self.terms, self.constant + other)
+        if not other.terms:
+            return self + other.constant
+        if not self.terms:
+            return other + self.constant
         sums = dict(self.terms)
         for monomial, coefficient in other.terms:
             sums[monomial] = sums.get(monomial, 0) + coefficient
@@ -116,7 +150,13 @@ class Index:
 
     def __mul__(self, other: Index | int) -> Index:
         if isinstance(other, int):
-            return self if other == 1 else Index(((m, c * other) for m, c in self.terms), self.constant * other)
+            if other == 1:
+                return self
+            return Index._sorted([(m, c * other) for m, c in self.terms], self.constant * other) if other else Index()
+        if not other.terms:
+            return self * other.constant
+        if not self.terms:
+            return other * self.constant
         total = other * self.constant
         for monomial, coefficient in self.terms:
             shifted = {tuple(sorted((*monomial, *m), key=lambda a: a.key)): c * coefficient for m, c in other.terms}
@@ -162,8 +202,8 @@ class Index:
 
     def _split(self, divisor: int) -> tuple[Index, Index]:
         """(self's part divisible by divisor) / divisor, and the rest with its constant in 0..divisor-1."""
-        exact = Index(((m, c // divisor) for m, c in self.terms if c % divisor == 0), self.constant // divisor)
-        return exact, Index(((m, c) for m, c in self.terms if c % divisor), self.constant % divisor)
+        exact = Index._sorted([(m, c // divisor) for m, c in self.terms if c % divisor == 0], self.constant // divisor)
+        return exact, Index._sorted([t for t in self.terms if t[1] % divisor], self.constant % divisor)
 
     def bounds(self) -> tuple[int | None, int | None]:
         """Smallest and largest value, None where unknown."""
@@ -185,29 +225,49 @@ class Index:
         return low, high
 
     def variables(self) -> frozenset[Var]:
-        return frozenset(v for monomial, _ in self.terms for a in monomial for v in a.variables())
+        found = self._variables
+        if found is None:
+            found = self._variables = frozenset([v for monomial, _ in self.terms for a in monomial for v in ((a,) if type(a) is Var else a.variables())])
+        return found
 
     def stride(self, var: Var) -> int | None:
         """The coefficient of `var` where self is affine in it (0 where it does not occur), else None."""
         found = 0
         for monomial, coefficient in self.terms:
-            if monomial == (var,):
-                found = coefficient
+            if len(monomial) == 1 and type(monomial[0]) is Var:
+                if monomial[0] == var:
+                    found = coefficient
             elif any(var in a.variables() for a in monomial):
                 return None
         return found
 
     def subs(self, values: Mapping[Var, Index | int]) -> Index:
         """self with variables replaced; divisions fold again."""
-        if not any(v in values for v in self.variables()):
+        if not values or self.variables().isdisjoint(values):
             return self
-        total = constant(self.constant)
+        sums: dict[Monomial, int] = {}
+        total = self.constant
+        rest: list[Index] = []
         for monomial, coefficient in self.terms:
+            if len(monomial) == 1 and type(monomial[0]) is Var:
+                value = values.get(monomial[0])
+                if value is None:
+                    sums[monomial] = sums.get(monomial, 0) + coefficient
+                elif isinstance(value, int):
+                    total += coefficient * value
+                else:
+                    total += coefficient * value.constant
+                    for m, c in value.terms:
+                        sums[m] = sums.get(m, 0) + c * coefficient
+                continue
             product = constant(coefficient)
             for a in monomial:
                 product = product * substitute_atom(a, values)
-            total = total + product
-        return total
+            rest.append(product)
+        result = Index(sums.items(), total)
+        for part in rest:
+            result = result + part
+        return result
 
     def evaluate(self, values: Mapping[Var, object]) -> object:
         """The value with ints or integer arrays for the variables."""
@@ -252,10 +312,14 @@ def var(name: str, size: int | None = None) -> Index:
 
 def strided(indices: Iterable[Index], strides: Iterable[int], offset: int = 0) -> Index:
     """offset + sum(index * stride)."""
-    total = constant(offset)
+    sums: dict[Monomial, int] = {}
+    total = offset
     for index, stride in zip(indices, strides, strict=True):
-        total = total + index * stride
-    return total
+        if stride:
+            total += index.constant * stride
+            for monomial, coefficient in index.terms:
+                sums[monomial] = sums.get(monomial, 0) + coefficient * stride
+    return Index(sums.items(), total)
 
 
 def render(index: Index, name: Callable[[Var], str]) -> str:
