@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import sys
+import os
 import threading
 import warnings
 import weakref
@@ -11,10 +11,12 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import numpy as np
 import torch
 
 from dynacompile import native
 from dynacompile.events import Bus
+from dynacompile.markers import DISABLED_CODE
 
 DEFAULT_BUCKET = -1
 
@@ -40,6 +42,7 @@ class Session:
         if not self.ready:
             for folder, recursive in skipped_folders():
                 native.core().add_skip_prefix(folder, recursive)
+            native.core().skip_code(DISABLED_CODE, True)
             native.core().skip_code(torch.nn.Module._call_impl.__code__, False)
             native.core().skip_code(torch.nn.Module._wrapped_call_impl.__code__, False)
             self.ready = True
@@ -73,14 +76,15 @@ SESSION = Session()
 
 
 def skipped_folders() -> list[tuple[str, bool]]:
-    """(folder, recursive): code there runs as plain Python; recursive: so does all that it calls.
+    """(folder or file, recursive): code there runs as plain Python; recursive: so does all that it calls.
 
-    The standard library and torch are skipped, but what they call is met (a hook, a checkpointed function); torch.nn's layers are compiled.
+    The standard library, NumPy and torch are skipped, but what they call is met (a hook, a checkpointed function); torch.nn's layers are compiled;
+    other compilers and their tracing run alone.
     """
     torch_folder = Path(torch.__file__).parent
-    inside = [p for p in torch_folder.iterdir() if p.is_dir() and p.name != "nn"] + [torch_folder / "nn" / d for d in ("utils", "parallel", "quantized")]
-    files = [torch_folder / f for f in ("_ops.py", "_tensor.py", "functional.py", "overrides.py", "library.py", "_compile.py", "random.py", "_jit_internal.py", "_utils.py", "__init__.py")]
-    stdlib = Path(sys.modules["os"].__file__ or "").parent
-    ours = Path(__file__).parent
-    names = [p for p in stdlib.iterdir() if p.name != "site-packages"]
-    return [(str(p), False) for p in [*inside, *files, torch_folder / "nn" / "modules" / "module.py", ours, *names]]
+    alone = [torch_folder / d for d in ("_dynamo", "_inductor", "_functorch", "fx", "_subclasses", "export", "_export")]
+    inside = [p for p in torch_folder.iterdir() if p.is_dir() and p.name != "nn" and p not in alone]
+    inside += [torch_folder / "nn" / d for d in ("utils", "parallel", "quantized")]
+    files = [p for p in torch_folder.iterdir() if p.suffix == ".py"] + [torch_folder / "nn" / "modules" / "module.py"]
+    stdlib = [p for p in Path(os.__file__).parent.iterdir() if p.name != "site-packages"]
+    return [(str(p), True) for p in alone] + [(str(p), False) for p in [*inside, *files, Path(__file__).parent, Path(np.__file__).parent, *stdlib]]

@@ -14,6 +14,7 @@ from dynacompile.autograd.functionalize import FunctionalInput, ambient_state, f
 from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
+from dynacompile.ir.fakes import fake_mode
 from dynacompile.ir.graphs import Mutation, Output
 
 
@@ -87,7 +88,7 @@ def fake_mode_of(fakes: Sequence[object]) -> FakeTensorMode:
     for fake in fakes:
         if isinstance(fake, FakeTensor):
             return fake.fake_mode
-    return FakeTensorMode(static_shapes=True)
+    return fake_mode()
 
 
 def trace_backward(recorder: Recorder, positions: Positions, inputs: Sequence[FunctionalInput]) -> tuple[list[int], list[tuple[int, torch.fx.Node]]]:

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import Site
+from dynacompile.ir.fakes import fake_of
 
 ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift.default})
 VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default})
@@ -108,7 +109,7 @@ class Recorder(TorchDispatchMode):
             if known is tensor:
                 return next(n.meta["val"] for n in self._nodes.values() if n.op == "get_attr" and n.target == name)
         name = f"_constant{len(self.constants)}"
-        fake = self.fake_mode.from_tensor(tensor.detach(), static_shapes=True)
+        fake = fake_of(self.fake_mode, tensor.detach())
         self.constants[name] = tensor.detach()
         node = self.graph.create_node("get_attr", name)
         self._finish(node, fake)

@@ -11,7 +11,6 @@ import torch.fx
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
@@ -23,6 +22,7 @@ from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
+from dynacompile.ir.fakes import fake_mode, fake_of
 from dynacompile.ir.source import Source
 
 
@@ -34,7 +34,7 @@ class Recorder:
 
     def __init__(self, site: Callable[[], Site]):
         self.graph = torch.fx.Graph()
-        self.mode = FakeTensorMode(allow_non_fake_inputs=False, static_shapes=True)
+        self.mode = fake_mode()
         self.inputs: list[GraphInput] = []
         self.values: dict[int, TensorValue] = {}  # id of a fake -> the value it belongs to; the values keep the fakes alive
         self.versions: dict[int, int] = {}  # id of an input's fake -> its version at the start
@@ -44,8 +44,7 @@ class Recorder:
 
     def input(self, real: torch.Tensor, source: Source) -> TensorValue:
         """A placeholder for a tensor that exists before the frame runs."""
-        with self.mode:
-            fake = self.mode.from_tensor(real, static_shapes=True)
+        fake = fake_of(self.mode, real)
         with self.graph.inserting_after(self._last_placeholder):
             node = self.graph.create_node("placeholder", source.text(), (), {}, name=source.text())
         node.target = node.name
