@@ -89,12 +89,23 @@ FITS = [
 ]
 
 
+def erf_quarters() -> None:
+    """Six coefficients of erf(a) / a for each quarter of 0 <= a < 4, in u = 4a - k, by interpolation in Chebyshev nodes."""
+    nodes = [(1 + cos(pi * (i + mpf(1) / 2) / 6)) / 2 for i in range(6)]
+    powers = matrix([[u**j for j in range(6)] for u in nodes])
+    rows = [lu_solve(powers, matrix([erf(a) / a for a in ((k + u) / 4 for u in nodes)])) for k in range(16)]
+    print("ERF_QUARTERS")
+    for j in range(6):
+        print("    " + ", ".join(mp.nstr(r[j], 9) for r in rows))
+
+
 def main() -> None:
     for name, f, low, high, degree, weight in FITS:
         coefficients, error = remez(f, low, high, degree, weight)
         digits = 17 if name.endswith("F64") else 9
         print(f"{name} on [{mp.nstr(low, 5)}, {mp.nstr(high, 5)}], weighted error {mp.nstr(error, 3)}")
         print("    " + ", ".join(mp.nstr(c, digits) for c in coefficients))
+    erf_quarters()
 
 
 if __name__ == "__main__":

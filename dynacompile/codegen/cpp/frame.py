@@ -40,7 +40,7 @@ class Frame:
         if count == 1:
             out.open("")
         elif threads:
-            out.open(f"parallel<true>({count}, [&](i64 task0, i64 task1)")
+            out.open(f"parallel<true>({count}, [=](i64 task0, i64 task1)")
         for line in scratch:
             out.line(line)
         if count > 1:

@@ -149,7 +149,12 @@ template <class M> INLINE u32 bits_of_mask(M m) {
 }
 
 // bf16 and f16 to f32 and back, rounding to the nearest, ties to even; a NaN stays a NaN.
-template <class V> INLINE auto widen_bf16(V bits) { return bit_cast<vec<f32, lanes<V>>>(__builtin_convertvector(bits, vec<u32, lanes<V>>) << 16); }
+template <class V> INLINE auto widen_bf16(V bits) {
+#ifdef DC_AVX512
+  if constexpr (lanes<V> == 16) return bit_cast<vec<f32, 16>>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bit_cast<__m256i>(bits)), 16));
+#endif
+  return bit_cast<vec<f32, lanes<V>>>(__builtin_convertvector(bits, vec<u32, lanes<V>>) << 16);
+}
 template <class V> INLINE auto round_bf16(V x) {
   auto u = bit_cast<vec<u32, lanes<V>>>(x);
   auto r = (u + 0x7fff + (u >> 16 & 1)) >> 16;
@@ -313,7 +318,8 @@ template <bool Wide, class F> INLINE void parallel(i64 n, F body) {
     {
       const i64 threads = omp_get_num_threads(), me = omp_get_thread_num();
       const i64 begin = n * me / threads, end = n * (me + 1) / threads;
-      if (begin < end) body(begin, end);
+      F mine = body;  // a copy, whose pointers stay in registers
+      if (begin < end) mine(begin, end);
     }
   } else body(0, n);
 }

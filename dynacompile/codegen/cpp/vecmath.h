@@ -47,6 +47,15 @@ template <class V> INLINE V fma(V a, V b, V c) {
   return a * b + c;
 }
 template <class V> INLINE V fma(V a, elem<V> b, V c) { return fma(a, V{} + b, c); }
+// One instruction each; of a NaN and a bound, the NaN.
+template <class V> INLINE V at_most(V x, elem<V> bound) {
+  const V b = V{} + bound;
+  return b < x ? b : x;
+}
+template <class V> INLINE V at_least(V x, elem<V> bound) {
+  const V b = V{} + bound;
+  return b > x ? b : x;
+}
 
 // c[0] + c[1] x + c[2] x^2 + ...
 template <class V, class C, int N> INLINE V polynomial(V x, const C (&c)[N]) {
@@ -181,24 +190,20 @@ template <class V> INLINE Reduced<V> reduce_exp(V x) {
 }
 template <class V> INLINE V exp_v(V x) {
   using F = Float<elem<V>>;
-  V c = x > F::overflow ? V{} + F::overflow : x;
-  c = c < F::underflow ? V{} + F::underflow : c;  // a NaN stays
-  auto e = reduce_exp(c);
-  return scale(1 + e.q, e.n);
+  const auto vanishes = x < F::underflow;  // by selection: underflow in the scaling would be slow, and masked softmax is full of it
+  V c = at_most(x, F::overflow);
+  auto e = reduce_exp(vanishes ? V{} : c);  // a NaN stays
+  return vanishes ? V{} : scale(1 + e.q, e.n);
 }
 template <class V> INLINE V exp2_v(V x) {
   using F = Float<elem<V>>;
-  V c = x > (elem<V>)(F::bias + 1) ? V{} + (elem<V>)(F::bias + 1) : x;
-  const elem<V> least = -F::bias - F::fraction - 1;
-  c = c < least ? V{} + least : c;
+  V c = at_least(at_most(x, (elem<V>)(F::bias + 1)), (elem<V>)(-F::bias - F::fraction - 1));
   V n = nearest(c), r = (c - n) * (elem<V>)0.6931471805599453;
   return scale(1 + fma(r * r, polynomial(r, F::exp), r), n);
 }
 template <class V> INLINE V expm1_v(V x) {
   using F = Float<elem<V>>;
-  V c = x > F::overflow ? V{} + F::overflow : x;
-  const elem<V> least = -3 - F::fraction;  // exp is nothing against 1
-  c = c < least ? V{} + least : c;
+  V c = at_least(at_most(x, F::overflow), (elem<V>)(-3 - F::fraction));  // below, exp is nothing against 1
   auto e = reduce_exp(c);
   V s = scale(V{} + (elem<V>)0.5, e.n);  // half, so that 2^n stays finite
   V r = 2 * fma(s, e.q, s - (elem<V>)0.5);
@@ -211,7 +216,7 @@ template <class V> INLINE V sigmoid_v(V x) {
 template <class V> INLINE V tanh_v(V x) {
   V a = abs(x);
   const elem<V> flat = is_f32<V> ? 10 : 20;
-  V e = expm1_v(2 * (a > flat ? V{} + flat : a));
+  V e = expm1_v(2 * (at_most(a, flat)));
   return with_sign(e / (e + 2), x);
 }
 
@@ -264,14 +269,38 @@ template <class V> INLINE V log1p_v(V x) {
   return abs(x) < (elem<V>)(is_f32<V> ? 1e-10 : 1e-18) ? x : r;
 }
 
+#ifdef DC_AVX512
+// erf(x) = x g(|x|), g by quarters of |x| < 4: the coefficients are looked up in registers. From 3.92 on the product is clipped to 1.
+INLINE vec<f32, 16> erf_quarters(vec<f32, 16> x) {
+  alignas(64) static constexpr f32 c[6][16] = {
+      {1.12837917f, 1.10530556f, 1.04099975f, 0.948207509f, 0.842700791f, 0.738320102f, 0.644070098f, 0.563812384f, 0.497661133f, 0.443794348f, 0.399837219f, 0.363599774f, 0.33332597f, 0.307690984f, 0.285714073f, 0.266666636f},
+      {-2.1526569e-7f, -0.0452915249f, -0.081108525f, -0.101758667f, -0.106898197f, -0.100359743f, -0.0875233114f, -0.0730053768f, -0.0596243004f, -0.0485169104f, -0.0397659005f, -0.0330012281f, -0.0277655588f, -0.0236662907f, -0.0204077615f, -0.0177777163f},
+      {-0.0235053811f, -0.0209583402f, -0.0143703395f, -0.00626529535f, 0.000778874434f, 0.00528875595f, 0.00715418515f, 0.00713131289f, 0.00616172167f, 0.00494458566f, 0.00384052884f, 0.00296348236f, 0.0023050826f, 0.00181864575f, 0.00145734885f, 0.00118511845f},
+      {-1.08024376e-5f, 0.00163136791f, 0.00261075163f, 0.00265321261f, 0.00197333402f, 0.00103910306f, 0.000252563787f, -0.000215487059f, -0.000395036842f, -0.000399440785f, -0.000332216996f, -0.000253782374f, -0.000187936477f, -0.000138895968f, -0.000103861026f, -7.89425228e-5f},
+      {0.000461803333f, 0.000357876319f, 0.00012128963f, -0.000110989316f, -0.000234040939f, -0.000232184012f, -0.000157682517f, -7.34806229e-5f, -1.49495431e-5f, 1.29982975e-5f, 2.04436683e-5f, 1.85689158e-5f, 1.42229149e-5f, 1.02293342e-5f, 7.25404656e-6f, 5.18654288e-6f},
+      {-1.90111263e-5f, -4.51844516e-5f, -4.54211196e-5f, -2.49792412e-5f, -6.60821008e-7f, 1.40627537e-5f, 1.65310054e-5f, 1.17805716e-5f, 5.78076567e-6f, 1.6382093e-6f, -3.0042175e-7f, -8.44865391e-7f, -7.96314744e-7f, -5.98762664e-7f, -4.17440447e-7f, -2.86318667e-7f},
+  };
+  using V = vec<f32, 16>;
+  V s = at_most(abs(x) * 4, 15.999f);
+  auto k = __builtin_convertvector(s, mask_of<V>);
+  V u = bit_cast<V>(_mm512_reduce_ps(bit_cast<__m512>(s), 9)), g = V{};  // s - floor(s)
+  for (int i = 5; i >= 0; --i) g = fma(g, u, bit_cast<V>(_mm512_permutexvar_ps(bit_cast<__m512i>(k), _mm512_load_ps(c[i]))));
+  return at_least(at_most(x * g, 1.0f), -1.0f);
+}
+#endif
 template <class V> INLINE V erf_v(V x) {
   if constexpr (!is_f32<V>) return erf_lanes(x);
+#ifdef DC_AVX512
+  else if constexpr (sizeof(V) == 64) return erf_quarters(x);
+  else if constexpr (sizeof(V) == 16) return bit_cast<V>(_mm512_castps512_ps128(bit_cast<__m512>(erf_quarters(bit_cast<vec<f32, 16>>(_mm512_broadcast_f32x4(bit_cast<__m128>(x)))))));
+  else if constexpr (sizeof(V) == 32) return bit_cast<V>(_mm512_castps512_ps256(bit_cast<__m512>(erf_quarters(bit_cast<vec<f32, 16>>(_mm512_broadcast_f32x8(bit_cast<__m256>(x)))))));
+#endif
   else {
     static constexpr f32 near[] = {1.12837917f - 1.0f, -0.376126353f, 0.112837197f, -0.0268607528f, 0.00520443605f, -0.000818192755f, 8.53884029e-5f};
     static constexpr f32 far[] = {-8.59411914e-5f, 1.12897972f, 0.634753574f, 0.10616732f, -0.023122641f, 0.00294060331f, 5.95303278e-5f, -0.000103407512f, 1.78624775e-5f, -1.11077349e-6f};
     V a = abs(x), z = x * x;
     V small = fma(x, polynomial(z, near), x);
-    V c = a > 3.95f ? V{} + 3.95f : a;  // 1 from there
+    V c = at_most(a, 3.95f);  // 1 from there
     auto e = reduce_exp(-polynomial(c, far));
     V big = with_sign(1 - scale(1 + e.q, e.n), x);
     V r = a < 0.9f ? small : big;
@@ -321,9 +350,7 @@ template <class D> INLINE D power_f64(D x, D y) {
   auto p = split(x);
   D s = p.f / (2 + p.f), z = s * s;
   D log2 = fma(s, fma(z, polynomial(z, l), D{} + 2.8853900817779268), p.e);
-  D t = y * log2;
-  t = t > 300 ? D{} + 300 : t;
-  t = t < -300 ? D{} - 300 : t;
+  D t = at_least(at_most(y * log2, 300.0), -300.0);
   D n = nearest(t);
   return scale(polynomial(t - n, e), n);
 }
