@@ -69,10 +69,10 @@ class Decoded:
                 return handler
         return None
 
-    def loop_head(self, instr: Instr) -> Instr | None:
-        """The first instruction of the outermost loop around `instr`; None outside of loops."""
-        heads = [other.target for other in self.instrs if other.op in BACKWARD and other.target.index <= instr.index <= other.index]
-        return min(heads, key=lambda head: head.index) if heads else None
+    def loop_heads(self, instr: Instr) -> list[Instr]:
+        """The first instructions of the loops around `instr`, outermost first."""
+        heads = {other.target.index for other in self.instrs if other.op in BACKWARD and other.target.index <= instr.index <= other.index}
+        return [self.instrs[index] for index in sorted(heads)]
 
     def live_slots(self, instr: Instr) -> frozenset[int]:
         """Local slots that may be read at or after `instr` before they are written."""

@@ -13,9 +13,9 @@ from dynacompile.capture.bytecode import PY312, Instr
 from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in
-from dynacompile.capture.resume import ResumePoint, resume_code
+from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of, resume_code
 from dynacompile.capture.trace import Trace
-from dynacompile.capture.values.base import NULL, Value
+from dynacompile.capture.values.base import NULL, IteratorValue, Value
 from dynacompile.capture.values.contexts import ExitValue, GradModeContext
 from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.tensor import TensorValue
@@ -34,6 +34,16 @@ OPERANDS: dict[str, Callable[[int], int]] = {
     "JUMP_IF_TRUE_OR_POP": lambda arg: 1, "JUMP_IF_FALSE_OR_POP": lambda arg: 1,
 }
 KEEP_ON_JUMP = ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
+
+
+MAX_UNROLLED = 16  # a break in a loop nests one call per iteration that is left
+
+
+def is_short_loop(frame: SymbolicFrame) -> bool:
+    """Whether the one loop that the frame is in has few, known iterations left."""
+    iterators = [v for v in frame.stack if isinstance(v, IteratorValue)]
+    left = iterators[0].remaining() if len(iterators) == 1 else None
+    return left is not None and left <= MAX_UNROLLED
 
 
 def can_execute(instr: Instr) -> bool:
@@ -101,8 +111,9 @@ def finish_break(cx: Trace, frame: SymbolicFrame, execute: bool) -> Ending:
     """The residual code of a frame that stops before `frame.current`; execute: it runs that instruction itself."""
     instr = frame.current
     taken = OPERANDS[instr.op](instr.arg) if execute else 0
-    below, operands = split(frame.stack, taken)
-    points = resume_points(frame, instr, execute, below)
+    lower, operands = split(frame.stack, taken)
+    base, below = stack_entries(frame, instr, lower)
+    points = resume_points(frame, instr, execute, base)
     slots = sorted({slot for point in points for slot in point.slots})
     local_values = {slot: frame.slots[slot] for slot in slots}
     needed = [v for v in (*local_values.values(), *below, *operands) if v is not None]
@@ -120,7 +131,7 @@ def finish_break(cx: Trace, frame: SymbolicFrame, execute: bool) -> Ending:
         if not execute:
             go_on(out, points[0], resumes[0], local_values, below, [])
             return
-        run_instruction(out, frame, instr, points, resumes, local_values, below, taken)
+        run_instruction(out, frame, instr, points, resumes, local_values, below, not lower)
 
     outputs = outputs_in(needed_now)
     return Ending(outputs, keeps, emit, resumes)
@@ -138,9 +149,24 @@ def pushed_by(instr: Instr) -> int:
     return OPERANDS[instr.op](instr.arg) + TABLE[instr.op].height(instr.arg, False)
 
 
-def resume_points(frame: SymbolicFrame, instr: Instr, execute: bool, below: list[Value]) -> list[ResumePoint]:
+def stack_entries(frame: SymbolicFrame, instr: Instr, stack: list[Value]) -> tuple[list[bool | Recipe], list[Value]]:
+    """How the resume function gets the stack, and the values to pass for it. Iterators of loops are made anew, so that the loop can be followed."""
+    entries: list[bool | Recipe] = []
+    passed: list[Value] = []
+    in_loop = bool(frame.decoded.loop_heads(instr)) and instr.op != "FOR_ITER"
+    for value in stack:
+        if in_loop and isinstance(value, IteratorValue):
+            recipe, leaves = recipe_of(value)
+            entries.append(recipe)
+            passed += leaves
+        else:
+            entries.append(value is NULL)
+            passed += [] if value is NULL else [value]
+    return entries, passed
+
+
+def resume_points(frame: SymbolicFrame, instr: Instr, execute: bool, base: list[bool | Recipe]) -> list[ResumePoint]:
     """Where the frame can go on: one point, two for a branch, none after a raise."""
-    base = [value is NULL for value in below]
     if not execute:
         return [point_at(frame, instr.index, base)]
     if instr.op == "RAISE_VARARGS":
@@ -160,7 +186,7 @@ def is_method_load(instr: Instr) -> bool:
     return instr.op == "LOAD_METHOD" or PY312 and instr.op in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and bool(instr.arg & 1)
 
 
-def point_at(frame: SymbolicFrame, index: int, nulls: list[bool]) -> ResumePoint:
+def point_at(frame: SymbolicFrame, index: int, entries: Sequence[bool | Recipe]) -> ResumePoint:
     decoded, code = frame.decoded, frame.code
     live = {s for s in decoded.live_slots(decoded.instrs[index]) if frame.slots[s] is not None}
     if "__class__" in code.co_freevars and code.co_argcount and frame.slots[0] is not None:  # super() looks at the first parameter
@@ -168,7 +194,7 @@ def point_at(frame: SymbolicFrame, index: int, nulls: list[bool]) -> ResumePoint
             live.add(0)
         elif not PY312 and "super" in code.co_names:
             raise unsupported("rebuild", "the first parameter, which is a closure variable, for super()")
-    return ResumePoint(index, tuple(sorted(live)), tuple(nulls))
+    return ResumePoint(index, tuple(sorted(live)), tuple(entries))
 
 
 def enter_blocks(out: Builder, mode: bool, below: list[Value], final_mode: bool) -> None:
@@ -185,8 +211,8 @@ def enter_blocks(out: Builder, mode: bool, below: list[Value], final_mode: bool)
 
 
 def run_instruction(out: Builder, frame: SymbolicFrame, instr: Instr, points: list[ResumePoint], resumes: list[CodeType],
-                    local_values: dict[int, Value | None], below: list[Value], taken: int) -> None:
-    """The breaking instruction itself, and what follows each of its outcomes. Its operands are on the stack."""
+                    local_values: dict[int, Value | None], below: list[Value], is_bare: bool) -> None:
+    """The breaking instruction itself, and what follows each of its outcomes. Its operands are on the stack; is_bare: nothing else was."""
     if instr.target is not None:
         branch = out.emit(instr.op, 0)
         go_on(out, points[0], resumes[0], local_values, below, [])
@@ -203,12 +229,13 @@ def run_instruction(out: Builder, frame: SymbolicFrame, instr: Instr, points: li
         out.emit(instr.op, instr.arg)
     if not points:
         return
-    if not below and returns_next(frame, instr):
+    if is_bare and returns_next(frame, instr):
         out.emit("RETURN_VALUE")
         return
     if drops_result(frame, instr):
         out.emit("POP_TOP")
-    flags = points[0].stack[len(below) :]
+    pushed = 0 if drops_result(frame, instr) else pushed_by(instr)
+    flags = points[0].stack[len(points[0].stack) - pushed :]
     if instr.op == "LOAD_GLOBAL" and instr.arg & 1:
         out.instrs[-1].arg &= ~1
     temps = [store_temp(out) for null in reversed(flags) if not null][::-1]
@@ -245,9 +272,8 @@ def go_on(out: Builder, point: ResumePoint, code: CodeType, local_values: dict[i
         out.value(local_values[slot])  # type: ignore[arg-type]
         count += 1
     for value in below:
-        if value is not NULL:
-            out.value(value)
-            count += 1
+        out.value(value)
+        count += 1
     for temp in temps:
         out.local("LOAD_FAST", temp)
         count += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -12,12 +13,14 @@ import torch.fx
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.breaks import BREAKS, unsupported
 from dynacompile.capture.bytecode import CodeCache
-from dynacompile.capture.ending import can_execute, finish_break, finish_return
+from dynacompile.capture.ending import can_execute, finish_break, finish_return, is_short_loop
 from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
 from dynacompile.capture.residual import Builder, parameter_count
+from dynacompile.capture.resume import RESUME_PREFIX
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.functions import CellValue
+from dynacompile.capture.values.torch_functions import refusal
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported, VerifyError
 from dynacompile.ir.captured import Break, Captured, Guard, GraphInput, Site
@@ -59,6 +62,8 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None) -> Captu
     code = frame.code
     if not is_plain_frame(code):
         raise unsupported("frame-kind", f"{code.co_qualname} is a generator, coroutine or module body")
+    if refusal(str(frame.globals.get("__name__"))) is not None:
+        raise unsupported("frame-kind", f"{code.co_qualname} belongs to {frame.globals['__name__']}")
     state = global_state()
     if state.function_modes or state.functorch:
         raise unsupported("frame-kind", "a torch-function mode or transform is active")
@@ -121,10 +126,11 @@ def plan(attempt: Attempt, why: Break) -> Stop:
     decoded = attempt.frame.decoded
     step = len(attempt.steps) - 1
     instr = decoded.instrs[attempt.steps[step]]
-    head = decoded.loop_head(instr)
+    heads = decoded.loop_heads(instr)
     handler = decoded.handler_of(instr)
-    if head is not None:
-        return Stop(attempt.first_steps[head.index], False, wrapped(why, "in-loop"))
+    unrolls = len(heads) == 1 and heads[0].op == "FOR_ITER" and handler is None and can_execute(instr) and is_short_loop(attempt.frame)
+    if heads and not unrolls:
+        return Stop(attempt.first_steps[heads[0].index], False, wrapped(why, "in-loop"))
     if handler is not None:  # what the instruction raises is for the handler, which the resume function has
         return Stop(step, False, wrapped(why, "in-block"))
     return Stop(step, can_execute(instr), why)
@@ -161,8 +167,13 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     residual = assemble(code, instrs, (), **fields)
     return Captured(
         name=code.co_qualname, graph=graph, inputs=inputs, roots=roots, guards=tuple(guards), code=residual, site=site,
-        break_=stop.why if stop else None, resumes=tuple(ending.resumes), whole=stop is None, facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
+        break_=stop.why if stop and not continues_break(cx, code) else None, resumes=tuple(ending.resumes), whole=stop is None, facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
     )
+
+
+def continues_break(cx: Trace, code: CodeType) -> bool:
+    """Whether a resume function does nothing before its break: then Python just goes on after the break before, and it counts as that one."""
+    return code.co_name.startswith(RESUME_PREFIX) and not cx.recorder.ops and not cx.effects
 
 
 def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> torch.fx.GraphModule | None:

@@ -193,6 +193,9 @@ class Builder:
 
     def value(self, value: Value) -> None:
         """Pushes a value; one that is used several times is built once."""
+        if value is NULL:
+            self.push_null()
+            return
         temp = self._temps.get(value)
         if temp is not None:
             self.local("LOAD_FAST", temp)

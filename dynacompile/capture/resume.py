@@ -4,24 +4,73 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass
 from types import CodeType
 
 from dynacompile.capture.assemble import assemble
-from dynacompile.capture.bytecode import CELL_OPS, NOWHERE, SLOT_OPS, CodeCache, Decoded, Handler, Instr, reachable
+from dynacompile.capture.bytecode import CELL_OPS, NOWHERE, PY312, SLOT_OPS, CodeCache, Decoded, Handler, Instr, Position, reachable
+from dynacompile.capture.values.base import IteratorValue, Value
+from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.errors import VerifyError
 
+RESUME_PREFIX = "<resume at line "  # of their names
 # flags that a resume function keeps: OPTIMIZED, NEWLOCALS, NESTED and the future imports; not *args, **kwargs
 KEPT_FLAGS = 0x1 | 0x2 | 0x10 | 0xFFE0000
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """A value that the resume function makes itself, from parameters: steps are (instruction, argument), the argument of LEAF counting parameters."""
+
+    steps: tuple[tuple[str, Hashable], ...]
+
+
+@dataclass(frozen=True)
 class ResumePoint:
-    """index: the instruction to go on with. slots: live locals, by localsplus index. stack: for each value on the stack, whether it is a NULL."""
+    """index: the instruction to go on with. slots: live locals, by localsplus index.
+
+    stack: for each value on the stack, False for a parameter, True for a NULL, or how it is made.
+    """
 
     index: int
     slots: tuple[int, ...]
-    stack: tuple[bool, ...]
+    stack: tuple[bool | Recipe, ...]
+
+
+class RecipeWriter:
+    """Takes the place of a residual Builder in `Value.rebuild`, for iterators: what they are made of becomes parameters."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, Hashable]] = []
+        self.leaves: list[Value] = []
+
+    def value(self, value: Value) -> None:
+        if isinstance(value, IteratorValue):
+            value.rebuild(self)  # type: ignore[arg-type]
+        elif isinstance(value, ConstantValue):
+            self.const(value.value)
+        else:
+            self.steps.append(("LEAF", len(self.leaves)))
+            self.leaves.append(value)
+
+    def const(self, value: Hashable) -> None:
+        self.steps.append(("LOAD_CONST", value))
+
+    def push_null(self) -> None:
+        self.steps.append(("PUSH_NULL", 0))
+
+    def call(self, count: int) -> None:
+        self.steps.append(("CALL", count))
+
+    def call_method_on_top(self, name: str, argument: Hashable) -> None:
+        self.steps += [("COPY", 1), ("LOAD_METHOD", name), ("LOAD_CONST", argument), ("CALL", 1), ("POP_TOP", 0)]
+
+
+def recipe_of(value: IteratorValue) -> tuple[Recipe, list[Value]]:
+    writer = RecipeWriter()
+    writer.value(value)
+    return Recipe(tuple(writer.steps)), writer.leaves
 
 
 def resume_code(codes: CodeCache, decoded: Decoded, point: ResumePoint) -> CodeType:
@@ -44,7 +93,7 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
     used = {i.arg for i in decoded.instrs if i.index in alive and i.op in SLOT_OPS}
     others = [n for i, n in enumerate(code.co_varnames) if i in used and i not in point.slots and n not in code.co_cellvars]
     fresh = (name for n in itertools.count() if (name := f".s{n}") not in passed and name not in others)
-    stack_names = [next(fresh) for null in point.stack if not null]
+    stack_names = [next(fresh) for entry in point.stack for _ in range(parameters_of(entry))]
     varnames = tuple(passed + stack_names + others)
     freevars = code.co_cellvars + code.co_freevars
     where = {name: i for i, name in enumerate(varnames)}
@@ -69,17 +118,42 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
     prologue = [Instr("COPY_FREE_VARS", len(freevars), None, NOWHERE)] if freevars else []
     prologue.append(Instr("RESUME", 0, None, start.position))
     names = iter(stack_names)
-    for null in point.stack:
-        prologue.append(Instr("PUSH_NULL", 0, None, start.position) if null else Instr("LOAD_FAST", where[next(names)], None, start.position))
+    consts, attributes = list(code.co_consts), list(code.co_names)
+    for entry in point.stack:
+        if isinstance(entry, Recipe):
+            prologue += recipe_instrs(entry, [where[next(names)] for _ in range(parameters_of(entry))], consts, attributes, start.position)
+        else:
+            prologue.append(Instr("PUSH_NULL", 0, None, start.position) if entry else Instr("LOAD_FAST", where[next(names)], None, start.position))
     body = [copies[i] for i in sorted(copies)]
     if body[0] is not copies[point.index]:
         prologue.append(Instr("JUMP_FORWARD", 0, copies[point.index], start.position))
-    base = re.sub(r"^<resume at line \d+ of (.*)>$", r"\1", code.co_name)
+    base = re.sub(rf"^{RESUME_PREFIX}\d+ of (.*)>$", r"\1", code.co_name)
     return assemble(
         code, prologue + body, list(kept_handlers(decoded.handlers, copies)),
-        co_varnames=varnames, co_cellvars=(), co_freevars=freevars, co_argcount=len(passed) + len(stack_names), co_posonlyargcount=0, co_kwonlyargcount=0,
-        co_flags=code.co_flags & KEPT_FLAGS, co_name=f"<resume at line {start.line or code.co_firstlineno} of {base}>",
+        co_consts=tuple(consts), co_names=tuple(attributes), co_varnames=varnames, co_cellvars=(), co_freevars=freevars, co_argcount=len(passed) + len(stack_names), co_posonlyargcount=0, co_kwonlyargcount=0,
+        co_flags=code.co_flags & KEPT_FLAGS, co_name=f"{RESUME_PREFIX}{start.line or code.co_firstlineno} of {base}>",
     )
+
+
+def parameters_of(entry: bool | Recipe) -> int:
+    return sum(op == "LEAF" for op, _ in entry.steps) if isinstance(entry, Recipe) else int(not entry)
+
+
+def recipe_instrs(recipe: Recipe, leaves: list[int], consts: list, names: list[str], position: Position) -> list[Instr]:
+    out = []
+    for op, arg in recipe.steps:
+        if op == "LEAF":
+            op, arg = "LOAD_FAST", leaves[arg]  # type: ignore[index]
+        elif op == "LOAD_CONST":
+            consts.append(arg)
+            arg = len(consts) - 1
+        elif op == "LOAD_METHOD":
+            names.append(str(arg))
+            op, arg = ("LOAD_ATTR", len(names) - 1 << 1 | 1) if PY312 else (op, len(names) - 1)
+        if op == "CALL" and not PY312:
+            out.append(Instr("PRECALL", arg, None, position))  # type: ignore[arg-type]
+        out.append(Instr(op, arg, None, position))  # type: ignore[arg-type]
+    return out
 
 
 def kept_handlers(handlers: tuple[Handler, ...], copies: dict[int, Instr]) -> list[Handler]:

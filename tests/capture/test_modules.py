@@ -329,7 +329,7 @@ def test_autograd_function_and_checkpoint_break_by_name():
             return g * 2
 
     def use(x):
-        y = Twice.apply(x + 1)
+        y = Twice.apply(x + 1) * 1
         return torch.utils.checkpoint.checkpoint(torch.relu, y, use_reentrant=False) + 1
 
     x = torch.ones(2, requires_grad=True)

@@ -19,7 +19,7 @@ from dynacompile.capture.values.python_modules import wrap_python_module
 from dynacompile.capture.values.sequence import TupleValue, is_namedtuple, wrap_namedtuple
 from dynacompile.capture.values.tensor import wrap_tensor
 from dynacompile.ir.guard_facts import identity
-from dynacompile.ir.source import Source
+from dynacompile.ir.source import Constant, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -59,6 +59,8 @@ def value_of(cx: Trace, real: Any) -> Value:
         return TupleValue([cx.of(item) for item in real])
     if isinstance(real, type):
         return cx.class_value(real, None)
+    if isinstance(real, (types.BuiltinFunctionType, types.FunctionType, types.ModuleType)):
+        return cx.wrap(real, Constant(real, getattr(real, "__name__", "function")))
     if isinstance(real, (list, dict, set, torch.Tensor)):
         raise unsupported("unknown-object", f"a {type(real).__name__} computed by a builtin")
     return ConstantValue(real)

@@ -106,6 +106,21 @@ class IteratorValue(Value):
     def iterate(self, cx: Trace) -> IteratorValue:
         return self
 
+    def remaining(self) -> int | None:
+        """How many values are left, where that is known without asking for them."""
+        return None
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return Method(self, name)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__next__" and not args:
+            item = self.next(cx)
+            if item is None:
+                raise unsupported("would-raise", "StopIteration")
+            return item
+        return self if name == "__iter__" else super().method(cx, name, args, kwargs)
+
     def drain(self, cx: Trace) -> list[Value]:
         out = []
         while (value := self.next(cx)) is not None:

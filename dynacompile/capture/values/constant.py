@@ -95,6 +95,9 @@ class ConstantIterator(IteratorValue):
     def pytype(self) -> type:
         return type(iter(self.value))
 
+    def remaining(self) -> int | None:
+        return len(self.value) - self.index
+
     def next(self, cx: Trace) -> Value | None:
         for element in self._elements:
             self.index += 1

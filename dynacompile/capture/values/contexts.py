@@ -67,7 +67,10 @@ class GradModeContext(ContextValue):
         cx.set_grad_mode(bool(self.before))
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        raise unsupported("context-manager", f"{self.cls.__name__} as a decorator inside the frame")
+        """As a decorator."""
+        if len(args) != 1 or kwargs or not isinstance(args[0], CallableValue) or self.cls is torch.set_grad_enabled:
+            raise unsupported("context-manager", f"{self.cls.__name__} as a decorator inside the frame")
+        return DecoratedValue(self, args[0])
 
     def rebuild(self, out: Builder) -> None:
         if self.cls is torch.set_grad_enabled:
@@ -75,6 +78,29 @@ class GradModeContext(ContextValue):
         out.push_null()
         out.const(self.cls)
         out.call(0)
+
+
+class DecoratedValue(CallableValue):
+    """A function that runs in a grad mode: `torch.no_grad()(function)`."""
+
+    def __init__(self, context: GradModeContext, function: CallableValue):
+        self.context, self.function = context, function
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        context = GradModeContext(self.context.cls, self.context.mode)
+        context.enter(cx)
+        result = self.function.call(cx, args, kwargs)
+        context.exit(cx)
+        return result
+
+    def children(self) -> Sequence[Value]:
+        return (self.context, self.function)
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.value(self.context)
+        out.value(self.function)
+        out.call(1)
 
 
 class AutocastContext(ContextValue):
@@ -156,16 +182,14 @@ class ExitValue(CallableValue):
 
 @handles(torch.no_grad, torch.autograd.grad_mode.no_grad)
 def make_no_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if args:
-        raise unsupported("context-manager", "no_grad as a decorator inside the frame")
-    return GradModeContext(torch.no_grad, False)
+    made = GradModeContext(torch.no_grad, False)
+    return made.call(cx, args, kwargs) if args else made
 
 
 @handles(torch.enable_grad)
 def make_enable_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if args:
-        raise unsupported("context-manager", "enable_grad as a decorator inside the frame")
-    return GradModeContext(torch.enable_grad, True)
+    made = GradModeContext(torch.enable_grad, True)
+    return made.call(cx, args, kwargs) if args else made
 
 
 @handles(torch.set_grad_enabled)

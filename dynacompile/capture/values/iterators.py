@@ -15,12 +15,20 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 
+def shortest(parts: Sequence[IteratorValue]) -> int | None:
+    counts = [part.remaining() for part in parts]
+    return None if None in counts else min((c for c in counts if c is not None), default=0)
+
+
 class ZipIterator(IteratorValue):
     def __init__(self, parts: Sequence[IteratorValue], strict: bool = False):
         self.parts, self.strict = tuple(parts), strict
 
     def pytype(self) -> type:
         return zip
+
+    def remaining(self) -> int | None:
+        return shortest(self.parts)
 
     def next(self, cx: Trace) -> Value | None:
         items: list[Value] = []
@@ -52,6 +60,9 @@ class EnumerateIterator(IteratorValue):
 
     def pytype(self) -> type:
         return enumerate
+
+    def remaining(self) -> int | None:
+        return self.inner.remaining()
 
     def next(self, cx: Trace) -> Value | None:
         item = self.inner.next(cx)

@@ -60,8 +60,7 @@ def bind_descriptor(cx: Trace, raw: Any, instance: Value | None, owner: Value, n
             return PropertyValue(raw, source)
         if raw.fget is None:
             raise unsupported("would-raise", f"unreadable attribute {name!r}")
-        cx.guard("ID", source, identity(raw))
-        return cx.call_real(raw.fget, Attr(source, "fget") if isinstance(source, Attr) else Constant(raw.fget, name), [instance])
+        return cx.call_real(raw.fget, Constant(raw.fget, f"{name}.fget"), [instance])  # the guard machine reads no properties off classes
     if hasattr(type(raw), "__get__") and not isinstance(raw, (type, types.BuiltinFunctionType)):
         raise unsupported("unknown-attribute", f"descriptor {type(raw).__name__} {name!r} of {owner.describe()}")
     return cx.wrap(raw, source)
@@ -330,7 +329,7 @@ class ObjectValue(Value):
         if isinstance(raw, property):
             if raw.fset is None:
                 raise unsupported("would-raise", f"can't set attribute {name!r}")
-            cx.call_real(raw.fset, Attr(class_source(self.cls, name), "fset"), [self, value])
+            cx.call_real(raw.fset, Constant(raw.fset, f"{name}.fset"), [self, value])
             return
         if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             raise unsupported("setattr", f"{self.describe()}.{name}, a descriptor")

@@ -291,6 +291,15 @@ class SequenceIterator(IteratorValue):
     def pytype(self) -> type:
         return type(iter(self.sequence.cls() if self.sequence.cls is list else ()))
 
+    def remaining(self) -> int | None:
+        return 0 if self.done else len(self.sequence.items) - self.index
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__setstate__" and len(args) == 1:
+            self.index = args[0].constant()
+            return ConstantValue(None)
+        return super().method(cx, name, args, kwargs)
+
     def next(self, cx: Trace) -> Value | None:
         if self.done or self.index >= len(self.sequence.items):
             self.done = True

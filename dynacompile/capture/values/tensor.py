@@ -31,7 +31,7 @@ BREAKING = {
     **dict.fromkeys(("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__array__", "__repr__", "__format__", "__str__"), "to-python"),
     **dict.fromkeys(("backward", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "detach_"), "autograd-call"),
     **dict.fromkeys(
-        ("data_ptr", "storage", "untyped_storage", "set_", "resize_", "resize_as_", "share_memory_", "pin_memory", "is_shared", "is_pinned", "apply_", "map_",
+        ("data_ptr", "storage", "storage_offset", "_is_view", "untyped_storage", "set_", "resize_", "resize_as_", "share_memory_", "pin_memory", "is_shared", "is_pinned", "apply_", "map_",
          "map2_", "as_subclass", "transpose_", "t_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "rename_", "rename", "refine_names",
          "record_stream", "dim_order", "to_sparse", "to_dense", "sparse_mask", "__reduce__", "__reduce_ex__", "__deepcopy__", "__dlpack__", "__setstate__"),
         "tensor-attribute",
@@ -49,7 +49,7 @@ class TensorValue(Value):
         return f"tensor {self.source.text() if self.source else self.node.name}"
 
     def pytype(self) -> type:
-        return torch.nn.Parameter if isinstance(self.fake, torch.nn.Parameter) else torch.Tensor
+        return torch.nn.Parameter if isinstance(self.real, torch.nn.Parameter) else torch.Tensor
 
     def truth(self, cx: Trace) -> bool:
         raise unsupported("data-dependent-branch", f"bool({self.describe()})")
