@@ -55,7 +55,7 @@ struct DoubleBackward final : public Node {
     using Node::Node;
     std::string name() const override { return "DynacompileDoubleBackward"; }
     variable_list apply(variable_list&&) override {
-        TORCH_CHECK(false, "dynacompile: double backward through a compiled region is not supported. Compute it eagerly: leave the function that is differentiated twice out of the compiled region.");
+        fail("double backward through a compiled region is not supported. Compute it eagerly: leave the function that is differentiated twice out of the compiled region.");
     }
 };
 
@@ -71,11 +71,11 @@ at::Tensor fit_tangent(const at::Tensor& tangent, const TangentGeometry& g) {
         return zeros;
     }
     const c10::TensorImpl& impl = *tangent.unsafeGetTensorImpl();
-    TORCH_CHECK(impl.layout() == c10::Layout::Strided && impl.has_storage() && !impl.is_python_dispatch() && !impl.key_set().has(c10::DispatchKey::FuncTorchBatched),
-                "dynacompile: the backward of a compiled region takes plain dense gradients, not vmapped (is_grads_batched), sparse or subclassed ones");
+    if (impl.layout() != c10::Layout::Strided || !impl.has_storage() || impl.is_python_dispatch() || impl.key_set().has(c10::DispatchKey::FuncTorchBatched))
+        fail("the backward of a compiled region takes plain dense gradients, not vmapped (is_grads_batched), sparse or subclassed ones");
     bool plain = tangent.scalar_type() == g.dtype && tangent.device() == g.device && !tangent.is_conj() && !tangent.is_neg();
     if (plain && same_geometry(impl, g.size, g.stride)) return tangent;
-    TORCH_CHECK(impl.sizes() == c10::IntArrayRef(g.size), "dynacompile: a gradient has sizes ", impl.sizes(), ", its output has ", c10::IntArrayRef(g.size));
+    if (impl.sizes() != c10::IntArrayRef(g.size)) fail("a gradient has sizes ", impl.sizes(), ", its output has ", c10::IntArrayRef(g.size));
     at::Tensor fitted = empty_like(g);
     at::_ops::copy_::call(fitted, tangent, false);
     return fitted;
@@ -101,7 +101,7 @@ public:
         geometry_ = region_->tangent_geometry(outputs);
         saved_.reserve(contract.saved_inputs.size() + contract.saved_positions.size());
         for (int64_t input : contract.saved_inputs) {
-            TORCH_CHECK(impls[input], "dynacompile: input ", input, " is saved for backward and is no tensor");
+            if (!impls[input]) fail("input ", input, " is saved for backward and is no tensor");
             saved_.emplace_back(tensor_of(impls[input]), false);
         }
         for (int64_t position : contract.saved_positions) {

@@ -1,7 +1,8 @@
 #include "runtime/cuda_driver.h"
 
+#include "runtime/messages.h"
+
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
 #include <dlfcn.h>
@@ -33,12 +34,12 @@ struct Driver {
 template <typename Function>
 void resolve(void* library, const char* name, Function*& into) {
     into = reinterpret_cast<Function*>(dlsym(library, name));
-    TORCH_CHECK(into, "dynacompile: libcuda.so.1 has no ", name, ": the CUDA driver is too old");
+    if (!into) fail("libcuda.so.1 has no ", name, ": the CUDA driver is too old");
 }
 
 Driver open_driver() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    TORCH_CHECK(library, "dynacompile: the CUDA driver library libcuda.so.1 can't be loaded: ", dlerror());
+    if (!library) fail("the CUDA driver library libcuda.so.1 can't be loaded: ", dlerror());
     Driver d{};
     resolve(library, "cuCtxGetCurrent", d.context_current);
     resolve(library, "cuCtxSetCurrent", d.context_set);
@@ -62,7 +63,7 @@ void check(Result result, const char* doing, const std::string& what) {
     if (result == 0) return;
     const char* text = nullptr;
     driver().error_string(result, &text);
-    TORCH_CHECK(false, "dynacompile: ", doing, " ", what, " failed: CUDA driver error ", result, " (", text ? text : "unknown", ")");
+    fail(doing, " ", what, " failed: CUDA driver error ", result, " (", text ? text : "unknown", ")");
 }
 
 constexpr int max_devices = 64;
@@ -70,7 +71,7 @@ constexpr int max_devices = 64;
 // The primary context of a device, retained once for the life of the process, as torch's runtime does.
 void* primary_context(c10::Device device) {
     static std::atomic<void*> contexts[max_devices];
-    TORCH_CHECK(device.has_index() && device.index() < max_devices, "dynacompile: ", device, " is not a CUDA device with an index below ", max_devices);
+    if (!device.has_index() || device.index() >= max_devices) fail(device, " is not a CUDA device with an index below ", max_devices);
     std::atomic<void*>& slot = contexts[device.index()];
     if (void* known = slot.load(std::memory_order_acquire)) return known;
     int ordinal = 0;

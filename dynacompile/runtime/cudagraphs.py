@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +20,13 @@ import torch
 from dynacompile import native
 from dynacompile.env import Env
 from dynacompile.events import GraphRecorded
-from dynacompile.ir.loops import root
+from dynacompile.ir.loops import Extern, root
 from dynacompile.ir.schedule import Schedule
 from dynacompile.runtime.link import exact_device, written_inputs
 
 WARM_UP = 2  # plain calls first: libraries set themselves up, and inputs that are the same object again show themselves
 MISSES = 2  # calls in a row with a changed address before the graph is recorded anew
+READS_BACK = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 RECORDINGS = 8  # of one program, before we give up
 
 Run = Callable[..., tuple]
@@ -56,15 +58,38 @@ def refusal(plan: Schedule) -> str:
     elsewhere = sorted(name for name, b in plan.buffers.items() if b.device.type != "cuda")
     if elsewhere:
         return f"the program works on CPU tensors ({', '.join(elsewhere[:4])})"
+    waiting = sorted({str(s.op) for s in plan.steps if isinstance(s, Extern) and READS_BACK & set(s.op.tags)})
+    if waiting:
+        return f"the host waits for results of {', '.join(waiting)}"
     return ""
 
 
 def capture_cuda(program: Run, inputs: Sequence[object], device: torch.device) -> Capture:
     """Records `program(*inputs)` on a stream of its own, with a memory pool of its own. Raises RuntimeError where CUDA refuses."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device), torch.cuda.graph(graph, pool=torch.cuda.graph_pool_handle(), capture_error_mode="thread_local"):
-        outputs = program(*inputs)
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    try:
+        with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            outputs = program(*inputs)
+    except RuntimeError:
+        leave_capture(device, pool)
+        raise
     return Capture(outputs, graph.replay)
+
+
+def leave_capture(device: torch.device, pool: tuple[int, int]) -> None:
+    """Ends what torch leaves open when a capture fails: the allocator still serves the pool, and the generator believes in the capture."""
+    assert device.index is not None
+    with suppress(RuntimeError):  # the pool was closed before the failure
+        torch._C._cuda_endAllocateToPool(device.index, pool)
+    generator = torch.cuda.default_generators[device.index]
+    generator.graphsafe_set_state(generator.clone_state())
+
+
+def root_cause(error: RuntimeError) -> str:
+    """First line of the error that made a capture fail; ending a failed capture raises another one."""
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
+    return str(error).strip().splitlines()[0]
 
 
 class Recorder:
@@ -144,7 +169,7 @@ class Recorder:
         try:
             captured = self.capture(self.program, arguments, self.device)  # nothing runs yet, so the buffers need no contents
         except RuntimeError as error:  # torch reports everything that CUDA refuses during a capture as one
-            return self.give_up(str(error).strip().splitlines()[0])
+            return self.give_up(root_cause(error))
         outputs = tuple(self.output_row(k, t) for k, t in enumerate(captured.outputs))
         self.memory = native.core().make_replay(len(self.plan.inputs), tuple(copied), tuple(fixed), outputs)
         self.replay = captured.replay

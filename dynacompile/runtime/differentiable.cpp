@@ -39,7 +39,7 @@ Tensors call_python(PyObject* callable, PyObject* const* args, size_t count, con
 }
 
 Tensors call_program(const Program& program, c10::TensorImpl* const* impls, const char* which, size_t expected) {
-    TORCH_CHECK(program.outputs.size() >= expected, "dynacompile: the ", which, " program has ", program.outputs.size(), " outputs, the contract needs ", expected);
+    if (program.outputs.size() < expected) fail("the ", which, " program has ", program.outputs.size(), " outputs, the contract needs ", expected);
     Tensors outputs(program.outputs.size());
     program.run(impls, outputs.data());
     return outputs;
@@ -96,7 +96,7 @@ Tensors Region::backward(Tensors flat) {
     const Graph& graph = built_backward();
     size_t expected = contract.grads.size();
     if (graph.program) {
-        TORCH_CHECK(graph.program->inputs.size() == flat.size(), "dynacompile: the backward program takes ", graph.program->inputs.size(), " inputs, not ", flat.size());
+        if (graph.program->inputs.size() != flat.size()) fail("the backward program takes ", graph.program->inputs.size(), " inputs, not ", flat.size());
         c10::SmallVector<c10::TensorImpl*, 16> impls;
         for (const at::Tensor& tensor : flat) impls.push_back(tensor.unsafeGetTensorImpl());
         return call_program(*graph.program, impls.data(), "backward", expected);
@@ -128,7 +128,7 @@ std::shared_ptr<const std::vector<TangentGeometry>> Region::tangent_geometry(con
     auto made = std::make_shared<std::vector<TangentGeometry>>();
     for (int64_t position : contract.tangents) {
         const at::Tensor& t = outputs[position];
-        TORCH_CHECK(t.defined(), "dynacompile: forward output ", position, " needs a tangent and is no tensor");
+        if (!t.defined()) fail("forward output ", position, " needs a tangent and is no tensor");
         made->push_back({t.sizes().vec(), t.strides().vec(), t.scalar_type(), t.device()});
     }
     remembered_ = made;

@@ -148,7 +148,7 @@ public:
                 take(frame, next++, value.isTensor() ? std::move(value).toTensor() : at::Tensor());
             }
         }
-        TORCH_CHECK(next >= outputs_.size(), "dynacompile: ", op_.schema().name(), " returned ", next, " values, the schedule takes ", outputs_.size());
+        if (next < outputs_.size()) fail(op_.schema().name(), " returned ", next, " values, the schedule takes ", outputs_.size());
     }
 
 private:
@@ -206,7 +206,7 @@ private:
         for (int32_t slot : outputs_) {
             if (slot < 0) continue;
             const Buffer& b = frame.program.buffers[slot];
-            TORCH_CHECK(same_geometry(*frame.tensor(slot), b.size, b.stride), "dynacompile: ", op_.schema().name(), " resized its out= tensor ", b.name, " to ", frame.tensor(slot)->sizes());
+            if (!same_geometry(*frame.tensor(slot), b.size, b.stride)) fail(op_.schema().name(), " resized its out= tensor ", b.name, " to ", frame.tensor(slot)->sizes());
         }
     }
 

@@ -3,6 +3,8 @@
 
 #include <Python.h>
 
+#include "runtime/messages.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <exception>

@@ -40,7 +40,7 @@ TensorPtr make_alias(c10::TensorImpl* base, c10::IntArrayRef size, c10::IntArray
     int64_t from = base->storage_offset();
     if (base->dtype() != meta) {
         int64_t bytes = from * int64_t(base->itemsize());
-        TORCH_CHECK(bytes % int64_t(meta.itemsize()) == 0, "dynacompile: a tensor at an offset of ", bytes, " bytes can't be viewed as ", meta.name());
+        if (bytes % int64_t(meta.itemsize())) fail("a tensor at an offset of ", bytes, " bytes can't be viewed as ", meta.name());
         from = bytes / int64_t(meta.itemsize());
     }
     impl->set_storage_offset(from + offset);
@@ -76,9 +76,9 @@ void Frame::prepare_inputs() {
         int32_t slot = program.inputs[i];
         if (slot < 0) continue;
         const Buffer& b = program.buffers[slot];
-        TORCH_CHECK(inputs_[i], "dynacompile: input ", i, " (", b.name, ") of a compiled program must be a tensor");
+        if (!inputs_[i]) fail("input ", i, " (", b.name, ") of a compiled program must be a tensor");
         void* data = b.written ? inputs_[i]->mutable_data() : const_cast<void*>(inputs_[i]->data());
-        TORCH_CHECK(data || b.numel == 0, "dynacompile: input ", i, " (", b.name, ") of a compiled program has no memory");
+        if (!data && b.numel) fail("input ", i, " (", b.name, ") of a compiled program has no memory");
         pointers_[slot] = data;
         if (cuda && b.device.is_cuda() && !aligned(data)) align_input(slot);
     }
@@ -137,7 +137,7 @@ const TensorPtr& Frame::tensor(int32_t slot) {
             break;
         }
         default:
-            TORCH_CHECK(false, "dynacompile: the schedule uses ", b.name, " where it has no memory");
+            fail("the schedule uses ", b.name, " where it has no memory");
     }
     return made;
 }
@@ -145,9 +145,9 @@ const TensorPtr& Frame::tensor(int32_t slot) {
 void Frame::adopt(int32_t slot, at::Tensor result) {
     const Buffer& b = program.buffers[slot];
     c10::TensorImpl* impl = result.unsafeGetTensorImpl();
-    TORCH_CHECK(result.defined(), "dynacompile: an op returned no tensor for ", b.name);
-    TORCH_CHECK(impl->dtype() == b.meta && impl->sizes() == c10::IntArrayRef(b.size) && impl->device().type() == b.device.type(), "dynacompile: an op returned ",
-                impl->dtype().name(), impl->sizes(), " on ", impl->device(), " for ", b.name, ", compiled for ", b.meta.name(), c10::IntArrayRef(b.size), " on ", b.device);
+    if (!result.defined()) fail("an op returned no tensor for ", b.name);
+    if (impl->dtype() != b.meta || impl->sizes() != c10::IntArrayRef(b.size) || impl->device().type() != b.device.type())
+        fail("an op returned ", impl->dtype().name(), impl->sizes(), " on ", impl->device(), " for ", b.name, ", compiled for ", b.meta.name(), c10::IntArrayRef(b.size), " on ", b.device);
     bool plain = same_geometry(*impl, b.size, b.stride) && !result.is_conj() && !result.is_neg() && !result._is_zerotensor();
     if (plain && b.device.is_cuda()) plain = aligned(impl->data());
     if (!plain) {

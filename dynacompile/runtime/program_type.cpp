@@ -288,9 +288,9 @@ void Program::refuse_input(size_t index, PyObject* object) const {
     if (!is_tensor(object)) raise(PyExc_TypeError, where + "a tensor, not " + Py_TYPE(object)->tp_name);
     const c10::TensorImpl& tensor = *impl_of(object);
     if (tensor.is_python_dispatch() || !tensor.has_storage()) raise(PyExc_TypeError, where + "a plain tensor with memory, not a " + Py_TYPE(object)->tp_name);
-    if (tensor.dtype() != b.meta) raise(PyExc_TypeError, where + c10::str(b.dtype, ", not ", tensor.dtype().name()));
+    if (tensor.dtype() != b.meta) raise(PyExc_TypeError, where + concat(b.dtype, ", not ", tensor.dtype().name()));
     if (tensor.device().type() != b.device.type()) raise(PyExc_ValueError, where + "on " + b.device.str() + ", not " + tensor.device().str());
-    raise(PyExc_ValueError, where + c10::str("of sizes ", c10::IntArrayRef(b.size), " and strides ", c10::IntArrayRef(b.stride), ", not ", tensor.sizes(), " and ", tensor.strides()));
+    raise(PyExc_ValueError, where + concat("of sizes ", c10::IntArrayRef(b.size), " and strides ", c10::IntArrayRef(b.stride), ", not ", tensor.sizes(), " and ", tensor.strides()));
 }
 
 Program* program_of(PyObject* object) { return Py_TYPE(object) == program_type ? self_of(object)->program : nullptr; }

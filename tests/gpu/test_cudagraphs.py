@@ -64,14 +64,36 @@ def test_random_numbers_go_on(env):
         assert torch.equal(r, torch.rand_like(a)), f"call {i}"
 
 
-def test_an_op_that_synchronises_is_refused_with_its_reason(env):
+def test_an_op_whose_result_the_host_reads_is_refused(env):
     buffers = [given("a", (8,)), buffer("i", (8, 1), kind="extern", dtype=torch.int64)]
     run = recorded(cuda_module(("a",), ("i",), buffers, [extern(aten.nonzero.default, (Ref("a"),), ("i",))]), env)
-    a = torch.ones(8, device="cuda")
+    assert torch.equal(run(torch.ones(8, device="cuda"))[0], torch.arange(8, device="cuda")[:, None])
+    assert [(e.recorded, e.reason) for e in env[1]] == [(False, "the host waits for results of aten.nonzero.default")]
+
+
+@torch.library.custom_op("dynacompile_tests::waits", mutates_args=())
+def waits(x: torch.Tensor) -> torch.Tensor:
+    torch.cuda.current_stream().synchronize()
+    return x + 1
+
+
+def test_a_capture_that_fails_leaves_nothing_behind(env):
+    run = recorded(cuda_module(("a",), ("o",), [given("a"), buffer("o", kind="extern")], [extern(torch.ops.dynacompile_tests.waits.default, (Ref("a"),), ("o",))]), env)
     for _ in range(WARM_UP + 3):
-        assert torch.equal(run(a)[0], torch.arange(8, device="cuda")[:, None])
-    assert [e.recorded for e in env[1]] == [False] and env[1][0].reason
-    assert torch.equal(a + 1, torch.full((8,), 2.0, device="cuda"))
+        a = randn(2, 3)
+        assert torch.equal(run(a)[0], a + 1)
+    assert [e.recorded for e in env[1]] == [False] and "capturing" in env[1][0].reason
+    torch.manual_seed(5)
+    first = randn(4)
+    torch.manual_seed(5)
+    assert torch.equal(first, randn(4))
+    after = recorded(mlp(), env)
+    w = torch.nn.Parameter(randn(3, 3))
+    for _ in range(WARM_UP + 2):
+        a = randn(2, 3)
+        torch.testing.assert_close(after(a, w)[0], (2 * a @ w.detach()) * a)
+    assert env[1][-1].recorded
+    torch.cuda.empty_cache()
 
 
 def square(env):
