@@ -129,7 +129,23 @@ def over_limit(frame: Any, info: RegionInfo, entries: list[Any]) -> Any:
 def nearest_failures(frame: Any, entries: list[Any]) -> tuple[str, ...]:
     """All failing guards, `source: old -> new`, of the entry that fails the fewest."""
     explained = [tuple(f.text for f in failures(entry.info.captured.guards, frame)) for entry in entries]
-    return min(explained, key=len, default=())
+    return summarised(min(explained, key=len, default=()))
+
+
+def summarised(failed: tuple[str, ...]) -> tuple[str, ...]:
+    """`self.training: True -> False` stands for the same change in its submodules, which are counted."""
+    kept: list[str] = []
+    below: dict[str, int] = {}
+    for text in sorted(failed, key=len):
+        path, found, change = text.partition(".training: ")
+        above = next((k for k in below if found and k.endswith(change) and path.startswith(k.partition(".training: ")[0] + ".")), None)
+        if above is not None:
+            below[above] += 1
+            continue
+        kept.append(text)
+        if found:
+            below[text] = 0
+    return tuple(f"{text} (and in {below[text]} submodules)" if below.get(text) else text for text in failed if text in kept)
 
 
 def frame_name(code: CodeType) -> str:
