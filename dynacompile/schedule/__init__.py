@@ -13,6 +13,7 @@ from dynacompile.schedule.domain import normalize
 from dynacompile.schedule.emit import Kernels, join, lay_out
 from dynacompile.schedule.fuse import fuse
 from dynacompile.schedule.inline import inline
+from dynacompile.schedule.layout import pad_rows
 from dynacompile.schedule.memory import buffers_of, plan
 from dynacompile.schedule.order import order
 from dynacompile.schedule.split import split_reductions
@@ -24,7 +25,7 @@ __all__ = ["schedule"]
 def schedule(program: LoopProgram, env: Env) -> Schedule:
     """Fused kernels in execution order with planned memory. With `config.fuse` off, one kernel per nest. Deterministic."""
     if env.config.fuse:
-        program = inline(program)
+        program = pad_rows(inline(program))
     program = replace(program, steps=tuple(normalize(s) if isinstance(s, Nest) else s for s in program.steps))
     if env.config.fuse:
         program = split_reductions(program)

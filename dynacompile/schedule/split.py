@@ -17,17 +17,19 @@ SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 
 @dataclass(frozen=True)
 class Device:
-    """What a kind of device wants: `programs` run at once; a chunk has at least `row` adjacent or `column` distant elements;
-    `lanes` adjacent results share a program of a column reduction. Reductions of fewer than `least` elements in all stay whole."""
+    """What a kind of device wants: a reduction with fewer than `programs` programs is cut into chunks of about `row` adjacent or `column`
+    distant elements, in at most `chunks` of them; `lanes` adjacent results share a program of a column reduction. Reductions of fewer than
+    `least` elements in all stay whole."""
 
     programs: int
+    chunks: int
     row: int
     column: int
     lanes: int
     least: int
 
 
-DEVICES = {"cuda": Device(512, 1024, 32, 32, 1 << 14), "cpu": Device(32, 1 << 12, 1 << 10, 64, 1 << 17)}
+DEVICES = {"cuda": Device(512, 512, 2048, 128, 64, 1 << 14), "cpu": Device(16, 32, 1 << 12, 1 << 10, 64, 1 << 17)}
 
 
 def split_reductions(program: LoopProgram) -> LoopProgram:
@@ -55,8 +57,11 @@ def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
         return 1
     row = any(a.index.stride(nest.r_axes[-1].var) == 1 for a in nest.loads())
     programs = x if row else -(-x // device.lanes)
-    wanted = device.programs // programs
-    return min(wanted, r // (device.row if row else device.column)) if wanted >= 4 else 1
+    if programs >= device.programs:
+        return 1
+    if not row:
+        return min(max(1, r // device.column), device.chunks)
+    return min(-(-device.programs // programs), device.chunks, max(1, r // device.row)) if device.programs >= 4 * programs else 1
 
 
 def split(nest: Nest, count: int, buffers: dict[str, Buffer]) -> tuple[Nest, Nest]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from dynacompile.codegen.reference import run_program
 from dynacompile.ir.loops import Nest
 from dynacompile.lower import lower
 from dynacompile.schedule.domain import normalize
 from dynacompile.schedule.split import chunks, split
 from tests.lower.tracing import ENV, compare, trace
-from dynacompile.codegen.reference import run_program
-from dataclasses import replace
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 16])
