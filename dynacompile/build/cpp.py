@@ -36,7 +36,7 @@ OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.so")
 
 def build_cpp(sources: Mapping[str, KernelSource], env: Env, store: Store) -> dict[str, CpuKernel]:
     """The kernels by name. Raises BuildError where there is no compiler, or it refuses our source."""
-    groups = units(sources, env)
+    groups = units(sources)
     flags = shlex.split(env.config.cpp_flags)
     if len(groups) == 1:
         return unit(groups[0], flags, env, store)
@@ -49,7 +49,7 @@ def jobs(env: Env) -> int:
     return env.config.workers or len(os.sched_getaffinity(0))
 
 
-def units(sources: Mapping[str, KernelSource], env: Env) -> list[dict[str, KernelSource]]:
+def units(sources: Mapping[str, KernelSource]) -> list[dict[str, KernelSource]]:
     """The sources cut into groups of about equal length, one per job where there is enough text for it. The cut depends on the text alone."""
     total = sum(len(s.text) for s in sources.values())
     count = max(1, min(8, total // UNIT_CHARACTERS))

@@ -48,7 +48,7 @@ class Values:
         taken = {a.var.name for a in plan.nest.axes}
         self.params = {p.name: (p.name + "_" if p.name in RESERVED or p.name in taken else p.name, p.dtype) for p in kernel.params}
         taken |= {name for name, _ in self.params.values()}
-        self.names = [self.unused(f"{op.name}_{i}", taken) for i, op in enumerate(self.body)]
+        self.names = [self.unused(f"{op.attr if op.name == 'reduce' else op.name}_{i}", taken) for i, op in enumerate(self.body)]
 
     @staticmethod
     def unused(name: str, taken: set[str]) -> str:

@@ -1,0 +1,160 @@
+"""Building C++ kernels: the store, the compiler's errors, the one OpenMP runtime."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dynacompile.build import build
+from dynacompile.build.cpp import openmp_library, unit_key, units
+from dynacompile.codegen import generate
+from dynacompile.config import CompileConfig
+from dynacompile.env import Env
+from dynacompile.errors import BuildError
+from dynacompile.events import CacheLooked
+from dynacompile.ir.captured import Site
+from dynacompile.ir.index import var
+from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op, Origin
+from dynacompile.ir.schedule import Allocate, CpuKernel, Kernel, Launch, Param, ReferenceKernel, Schedule
+
+N = 100_000
+
+
+def program(name: str = "double", line: int = 3, kernels: int = 1) -> Schedule:
+    """out = x + x, `kernels` times under different names."""
+    i = var("x0", N)
+    f32 = torch.float32
+    made = {}
+    for k in range(kernels):
+        body = (Op("load", (), f32, Access("x", i)), Op("add", (0, 0), f32), Op("store", (1,), f32, Access("out", i + 0 * k)))
+        nest = Nest(name, (Axis(i.terms[0][0][0], "x"),), body, (Origin("add", Site("model.py", line, "forward")),))
+        made[f"{name}_{k}"] = Kernel(f"{name}_{k}", nest, (Param("x", f32, "in"), Param("out", f32, "out")), torch.device("cpu"))
+    buffers = {n: Buffer(n, f32, torch.device("cpu"), (N,), (1,), kind) for n, kind in (("x", "input"), ("out", "temp"))}
+    return Schedule(("x",), ("out",), buffers, made, (Allocate("out"), *(Launch(k, ("x", "out")) for k in made)), 0, torch.device("cpu"))
+
+
+def env(folder: Path, **config) -> tuple[Env, list]:
+    events: list = []
+    return Env(CompileConfig(**config), events.append, "test", 3, folder), events
+
+
+def hits(events: list) -> list[bool]:
+    assert all(isinstance(e, CacheLooked) and e.tier == "binaries" and e.bucket == 3 for e in events)
+    return [e.hit for e in events]
+
+
+def call(kernel: CpuKernel, *tensors: torch.Tensor) -> None:
+    getattr(ctypes.CDLL(str(kernel.library)), kernel.symbol)((ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors]))
+
+
+def test_a_kernel_is_built_once(tmp_path):
+    first, events = env(tmp_path)
+    module = build(generate(program(), first), first)
+    x, out = torch.randn(N), torch.empty(N)
+    call(module.kernels["double_0"], x, out)
+    assert torch.equal(out, x + x)
+    again, later = env(tmp_path)
+    assert build(generate(program(), again), again).kernels == module.kernels
+    assert hits(events) == [False] and hits(later) == [True]
+
+
+def test_the_user_line_is_no_part_of_the_key_but_of_the_text(tmp_path):
+    one, events = env(tmp_path)
+    sources = generate(program(line=3), one), generate(program(line=90), one)
+    assert "model.py:3 in forward" in sources[0].text() and "model.py:90 in forward" in sources[1].text()
+    for s in sources:
+        build(s, one)
+    assert hits(events) == [False, True]
+
+
+def test_what_the_key_covers(monkeypatch):
+    base = unit_key("text", ())
+    assert unit_key("text", ()) == base
+    assert unit_key("other", ()) != base
+    assert unit_key("text", ("-O2",)) != base
+    monkeypatch.setattr("dynacompile.build.cpp.processor", lambda: "another processor")
+    assert unit_key("text", ()) != base
+    monkeypatch.undo()
+    monkeypatch.setattr("dynacompile.build.cpp.header_text", lambda: "another header")
+    assert unit_key("text", ()) != base
+
+
+def test_a_damaged_library_is_built_anew(tmp_path):
+    one, events = env(tmp_path)
+    library = build(generate(program(), one), one).kernels["double_0"].library
+    library.write_bytes(library.read_bytes()[:-7])
+    build(generate(program(), one), one)
+    assert hits(events) == [False, False]
+
+
+def test_flags_reach_the_compiler(tmp_path):
+    refused, _ = env(tmp_path, cpp_flags="-fno-such-flag")
+    with pytest.raises(BuildError, match="no-such-flag") as raised:
+        build(generate(program(), refused), refused)
+    assert "fix:" in str(raised.value)
+    accepted, _ = env(tmp_path, cpp_flags="-march=x86-64-v3 -O1" if os.uname().machine == "x86_64" else "-O1")
+    x, out = torch.randn(N), torch.empty(N)
+    call(build(generate(program(), accepted), accepted).kernels["double_0"], x, out)
+    assert torch.equal(out, x + x)
+
+
+def test_a_missing_compiler_is_named(tmp_path, monkeypatch):
+    one, _ = env(tmp_path)
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    with pytest.raises(BuildError, match="/nowhere/g\\+\\+"):
+        build(generate(program(), one), one)
+
+
+def test_large_graphs_are_cut_into_units_alike_every_time(tmp_path):
+    one, _ = env(tmp_path)
+    sources = generate(program(kernels=60), one).kernels
+    groups = units(sources)
+    assert len(groups) > 1 and sum(map(len, groups)) == 60
+    assert [list(g) for g in groups] == [list(g) for g in units(dict(reversed(sources.items())))]
+    assert len(set(build(generate(program(kernels=60), one), one).kernels.values())) == 60
+
+
+def test_reference_kernels_are_not_built(tmp_path):
+    one, events = env(tmp_path, reference=True)
+    module = build(generate(program(), one), one)
+    assert module.kernels == {"double_0": ReferenceKernel(program().kernels["double_0"])} and events == []
+
+
+SCRIPT = """
+import ctypes, sys, threading, torch
+def mapped():
+    return {line.split()[-1] for line in open("/proc/self/maps") if any(n in line.rsplit("/", 1)[-1] for n in ("gomp", "iomp", "libomp"))}
+before = mapped()
+library = ctypes.CDLL(sys.argv[1])
+x, out = torch.randn(100_000), torch.empty(100_000)
+def call():
+    getattr(library, sys.argv[2])((ctypes.c_void_p * 2)(x.data_ptr(), out.data_ptr()))
+    assert torch.equal(out, x + x)
+call()
+other = threading.Thread(target=call)
+other.start(); other.join()
+torch.set_num_threads(1); call()
+assert mapped() == before and len(before) == 1, (before, mapped())
+"""
+
+
+def test_one_openmp_runtime(tmp_path):
+    assert openmp_library() is not None
+    one, _ = env(tmp_path)
+    kernel = build(generate(program(), one), one).kernels["double_0"]
+    subprocess.run([sys.executable, "-c", SCRIPT, str(kernel.library), kernel.symbol], check=True, timeout=60)
+
+
+def test_equal_names_of_different_kernels_are_refused(tmp_path):
+    one, _ = env(tmp_path)
+    sources = dict(generate(program(kernels=2), one).kernels)
+    sources["double_1"] = dataclasses.replace(sources["double_1"], entry=sources["double_0"].entry)
+    with pytest.raises(BuildError, match="a bug in dynacompile"):
+        build(dataclasses.replace(generate(program(kernels=2), one), kernels=sources), one)
