@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -11,7 +12,7 @@ import torch
 import torch.fx
 
 from dynacompile.capture.assemble import assemble
-from dynacompile.capture.breaks import BREAKS, unsupported
+from dynacompile.capture.breaks import BREAKS, NotConstant, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.ending import can_execute, finish_break, finish_return, is_short_loop
 from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
@@ -65,17 +66,17 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None) -> Captu
     if refusal(str(frame.globals.get("__name__"))) is not None:
         raise unsupported("frame-kind", f"{code.co_qualname} belongs to {frame.globals['__name__']}")
     state = global_state()
-    if state.function_modes or state.functorch:
-        raise unsupported("frame-kind", "a torch-function mode or transform is active")
+    if state.function_modes or state.functorch or state.dispatch_modes:
+        raise unsupported("frame-kind", "a torch-function mode, dispatch mode or transform is active")
     with SavedModes() as modes:
-        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins)), frame, None)
+        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode)), frame, None)
         if attempt.broke is None:
             return build(attempt, frame, state, None)
     if env.config.fullgraph:
         raise located(attempt.broke)
     stop = plan(attempt, attempt.broke)
     with SavedModes() as modes:
-        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins)), frame, stop)
+        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode)), frame, stop)
         if attempt.broke is not None:
             raise VerifyError("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
         return build(attempt, frame, state, stop)
@@ -94,13 +95,25 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
         attempt.steps.append(symbolic.index)
         try:
             symbolic.step()
-        except Unsupported as reason:
-            if reason.code not in BREAKS:
-                raise
-            attempt.broke = Break(reason.code, reason.reason, reason.hint, cx.stack_sites())
+        except (Unsupported, NotConstant, RecursionError) as reason:
+            attempt.broke = break_of(reason, cx)
             return attempt
+        except VerifyError:
+            raise
+        except Exception as bug:
+            raise VerifyError("capture", f"{type(bug).__name__}: {bug}, at {cx.site()}") from bug
     attempt.returned = symbolic.returned
     return attempt
+
+
+def break_of(reason: Exception, cx: Trace) -> Break:
+    if isinstance(reason, NotConstant):
+        reason = unsupported("unknown-operation", f"the value of a {reason} is needed")
+    if isinstance(reason, RecursionError):
+        reason = unsupported("too-deep", cx.frames[-1].code.co_qualname)
+    if not isinstance(reason, Unsupported) or reason.code not in BREAKS:
+        raise reason
+    return Break(reason.code, reason.reason, reason.hint, cx.stack_sites())
 
 
 def root_frame(cx: Trace, frame: Any) -> SymbolicFrame:
@@ -237,14 +250,27 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
     return out
 
 
+FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+
 class SavedModes:
-    """Grad mode and autocast as they are now, restored at the end; autocast's weight cache is off, as it must not meet fakes."""
+    """Grad mode and autocast as they are now, restored at the end.
+
+    Inference mode is left meanwhile, as its tensors do not count their versions. Autocast's weight cache is off, as it must not meet fakes; torch does not log operations that fail on fakes: eager will raise.
+    """
 
     def __enter__(self) -> SavedModes:
         self.traces: list[Trace] = []
+        self.normal = torch.inference_mode(False)
+        self.inference = torch.is_inference_mode_enabled()
         self.grad = torch.is_grad_enabled()
         self.cache = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
+        if self.inference:
+            self.normal.__enter__()
+            torch._C._set_grad_enabled(False)
+        self.quiet = FAKE_LOG.disabled
+        FAKE_LOG.disabled = True
         return self
 
     def trace(self, cx: Trace) -> Trace:
@@ -252,6 +278,9 @@ class SavedModes:
         return cx
 
     def __exit__(self, *reason: object) -> None:
+        FAKE_LOG.disabled = self.quiet
+        if self.inference:
+            self.normal.__exit__(None, None, None)
         for cx in self.traces:
             cx.leave_modes()
         torch._C._set_grad_enabled(self.grad)

@@ -56,6 +56,8 @@ def tensor_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
         if name in ("eq", "ne") and all(not isinstance(a, (SequenceValue, ObjectValue)) for a in args):
             return ConstantValue(name == "ne")
         raise unsupported("unknown-operation", f"comparing a tensor with {args[1].describe()}")
+    if any(isinstance(a, (SequenceValue, DictValue, SetValue)) for a in args):
+        raise unsupported("unknown-operation", f"operator.{name} of a tensor and a container")
     for index, arg in enumerate(args):
         if isinstance(arg, ObjectValue):
             method, reflected = BINARY.get(name, ("", ""))

@@ -343,3 +343,39 @@ def test_driver_can_run_methods():
     block = Block()
     x = torch.randn(2, 4)
     assert torch.equal(Driver()(block.forward, x), block(x))
+
+
+def test_inference_mode():
+    with torch.inference_mode():
+        got, driver = run(call, nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.randn(2, 4))
+        assert torch.is_inference_mode_enabled() and not torch.is_grad_enabled()
+    assert driver.graphs == 1 and got.is_inference() and not got.requires_grad
+
+
+def test_functions_decorated_in_the_frame():
+    def use(x):
+        def loud(fn):
+            @functools.wraps(fn)
+            def wrapper(*args):
+                return fn(*args) * 2
+
+            return wrapper
+
+        @torch.no_grad()
+        @loud
+        def body(t):
+            return t + 1
+
+        return body(x), x * 2
+
+    x = torch.ones(2, requires_grad=True)
+    (a, b), driver = run(use, x)
+    assert a.tolist() == [4.0, 4.0] and not a.requires_grad and b.requires_grad and driver.graphs == 1
+
+
+def test_deep_recursion_is_left_to_python():
+    def down(x, n):
+        return x if n == 0 else down(x + 1, n - 1)
+
+    got, driver = run(down, torch.zeros(1), 300)
+    assert got.item() == 300 and {c.break_.code for c in driver.captured if c.break_} | {s.code for s in driver.skipped} == {"too-deep"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
+import typing
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values import builtins, contexts, iterators, python_modules, sets, torch_functions
 from dynacompile.capture.values.base import WRAPPERS, Value
-from dynacompile.capture.values.constant import ConstantValue, wrap_by_identity
+from dynacompile.capture.values.constant import ConstantValue, is_constant_object, wrap_by_identity
 from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.modules import wrap_module
 from dynacompile.capture.values.objects import UnboundMethod, wrap_class, wrap_object
@@ -24,6 +25,7 @@ from dynacompile.ir.source import Constant, Source
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
+DESCRIPTIONS = (types.CodeType, types.GenericAlias, types.UnionType, type(list[int]), type(typing.Optional[int]), type(typing.List[int]), typing.TypeVar)  # of types and code
 KINDS = (builtins, contexts, iterators, python_modules, sets, torch_functions)  # importing them fills their tables
 
 
@@ -61,6 +63,6 @@ def value_of(cx: Trace, real: Any) -> Value:
         return cx.class_value(real, None)
     if isinstance(real, (types.BuiltinFunctionType, types.FunctionType, types.ModuleType)):
         return cx.wrap(real, Constant(real, getattr(real, "__name__", "function")))
-    if isinstance(real, (list, dict, set, torch.Tensor)):
-        raise unsupported("unknown-object", f"a {type(real).__name__} computed by a builtin")
-    return ConstantValue(real)
+    if is_constant_object(real) or isinstance(real, DESCRIPTIONS):
+        return ConstantValue(real)
+    raise unsupported("unknown-object", f"a {type(real).__name__} computed by a builtin")

@@ -427,7 +427,7 @@ def row_wraps(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 class WrapsValue(CallableValue):
-    """functools.wraps(f), applied to a function made in the frame: keeps the function; copies the name only."""
+    """functools.wraps(f), applied to a function made in the frame: keeps the function, which answers for the wrapped one's attributes."""
 
     def __init__(self, wrapped: Value):
         self.wrapped = wrapped
@@ -435,6 +435,7 @@ class WrapsValue(CallableValue):
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not isinstance(args[0], FunctionValue):
             raise unsupported("unknown-operation", "functools.wraps on an object")
+        args[0].wraps = self.wrapped
         return args[0]
 
     def rebuild(self, out: Builder) -> None:

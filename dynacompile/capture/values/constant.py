@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 SCALARS = (int, float, bool, complex, str, bytes)
 BY_VALUE = (*SCALARS, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, range)
-BY_IDENTITY = (types.EllipsisType, types.NotImplementedType, torch.finfo, torch.iinfo)
-CONSTANT_TYPES = frozenset((*BY_VALUE, *BY_IDENTITY, type(None), frozenset))
+BY_IDENTITY = (types.EllipsisType, types.NotImplementedType, torch.finfo, torch.iinfo, frozenset)
+CONSTANT_TYPES = frozenset((*BY_VALUE, *BY_IDENTITY, type(None)))
 
 
 class ConstantValue(Value):

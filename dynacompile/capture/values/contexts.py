@@ -213,6 +213,18 @@ def make_autocast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     return AutocastContext(*(b.constant() for b in bound))
 
 
+def device_autocast(cls: type, device: str, default: torch.dtype) -> None:
+    @handles(cls)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        defaults: dict[str, Value | None] = {"enabled": ConstantValue(True), "dtype": ConstantValue(default), "cache_enabled": ConstantValue(True)}
+        enabled, dtype, cache = (b.constant() for b in bind_arguments("autocast", ["enabled", "dtype", "cache_enabled"], args, kwargs, defaults) if b is not None)
+        return AutocastContext(device, dtype, enabled, cache)
+
+
+device_autocast(torch.cuda.amp.autocast, "cuda", torch.float16)
+device_autocast(torch.cpu.amp.autocast, "cpu", torch.bfloat16)
+
+
 @handles(contextlib.nullcontext)
 def make_nullcontext(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = bind_arguments("nullcontext", ["enter_result"], args, kwargs, {"enter_result": ConstantValue(None)})

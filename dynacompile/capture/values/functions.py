@@ -110,6 +110,7 @@ class FunctionValue(CallableValue):
         self.real, self.source = real, source
         self.attributes: dict[str, Value] = {}
         self.annotations: Value | None = None
+        self.wraps: Value | None = None  # functools.wraps copied the attributes of this function
 
     def describe(self) -> str:
         return f"function {self.name}"
@@ -123,6 +124,8 @@ class FunctionValue(CallableValue):
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in self.attributes:
             return self.attributes[name]
+        if self.wraps is not None:
+            return self.wraps if name == "__wrapped__" else self.wraps.get_attr(cx, name)
         if name in ("__name__", "__qualname__") and (self.real is not None or name == "__name__"):
             return ConstantValue(getattr(self.real, name) if self.real is not None else self.code.co_name)
         if name == "__code__":
@@ -157,6 +160,8 @@ class FunctionValue(CallableValue):
         return [*self.defaults, *self.kwdefaults.values(), *self.closure, *self.attributes.values(), *extra]
 
     def rebuild(self, out: Builder) -> None:
+        if self.wraps is not None:
+            raise unsupported("rebuild", f"{self.describe()}, decorated by functools.wraps")
         if not self.scope.is_root:
             self.rebuild_foreign(out)
             return

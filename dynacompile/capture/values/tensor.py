@@ -31,7 +31,7 @@ BREAKING = {
     **dict.fromkeys(("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__array__", "__repr__", "__format__", "__str__"), "to-python"),
     **dict.fromkeys(("backward", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "detach_"), "autograd-call"),
     **dict.fromkeys(
-        ("data_ptr", "storage", "storage_offset", "_is_view", "untyped_storage", "set_", "resize_", "resize_as_", "share_memory_", "pin_memory", "is_shared", "is_pinned", "apply_", "map_",
+        ("data_ptr", "storage", "storage_offset", "_is_view", "is_inference", "untyped_storage", "set_", "resize_", "resize_as_", "share_memory_", "pin_memory", "is_shared", "is_pinned", "apply_", "map_",
          "map2_", "as_subclass", "transpose_", "t_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "rename_", "rename", "refine_names",
          "record_stream", "dim_order", "to_sparse", "to_dense", "sparse_mask", "__reduce__", "__reduce_ex__", "__deepcopy__", "__dlpack__", "__setstate__"),
         "tensor-attribute",
@@ -138,6 +138,8 @@ def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:
     if type(real) not in (torch.Tensor, torch.nn.Parameter):
         if not (isinstance(real, torch.Tensor) and type(real).__torch_function__ is torch.Tensor.__torch_function__ and type(real) is torch.nn.Buffer):
             raise unsupported("unknown-object", f"{source.text()} of the tensor subclass {type(real).__name__}")
+    if real.is_conj() or real.is_neg():
+        raise unsupported("unknown-object", f"{source.text()}, a lazily conjugated or negated tensor")
     if real.layout is not torch.strided or real.is_quantized or real.is_nested:
         raise unsupported("unknown-object", f"{source.text()}, a tensor that is not dense")
     if torch._is_functional_tensor(real) or torch._C._functorch.is_functorch_wrapped_tensor(real):

@@ -58,7 +58,7 @@ REFUSED = {
 }
 # Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.
 STATE_FACTS = (
-    torch.is_inference_mode_enabled, torch.get_default_dtype, torch.get_default_device, torch.cuda.is_available, torch.cuda.device_count, torch.are_deterministic_algorithms_enabled,
+    torch.get_default_dtype, torch.get_default_device, torch.cuda.is_available, torch.cuda.device_count, torch.are_deterministic_algorithms_enabled,
     torch.is_autocast_enabled, torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.backends.mps.is_available, torch.cuda.is_bf16_supported,
     torch.get_autocast_gpu_dtype, torch.get_autocast_cpu_dtype, torch.is_autocast_cpu_enabled, torch.amp.is_autocast_available, torch.is_grad_enabled,
     torch.get_float32_matmul_precision, torch.promote_types, torch.result_type, torch.can_cast, torch._C._get_tracing_state, torch.broadcast_shapes,
@@ -158,6 +158,11 @@ def fact(real: Any) -> None:
 
 for _real in STATE_FACTS:
     fact(_real)
+
+
+@handles(torch.is_inference_mode_enabled)
+def inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(cx.inference)
 
 
 @handles(*TENSOR_TESTS)
