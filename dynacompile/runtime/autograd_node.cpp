@@ -55,7 +55,9 @@ struct DoubleBackward final : public Node {
     using Node::Node;
     std::string name() const override { return "DynacompileDoubleBackward"; }
     variable_list apply(variable_list&&) override {
-        fail("double backward through a compiled region is not supported. Compute it eagerly: leave the function that is differentiated twice out of the compiled region.");
+        fail(
+            "double backward through a compiled region is not supported. Compute it eagerly: leave the function that is differentiated twice out of the "
+            "compiled region.");
     }
 };
 
@@ -177,8 +179,10 @@ void attach_node(const std::shared_ptr<Region>& region, c10::TensorImpl* const* 
 
 bool init_node() {
     static PyTypeObject backward_type, double_backward_type;  // torch keeps them for the life of the process
-    torch::autograd::registerCppFunction(typeid(RegionBackward), torch::autograd::_initFunctionPyTypeObject(backward_type, "DynacompileBackward", nullptr, nullptr));
-    torch::autograd::registerCppFunction(typeid(DoubleBackward), torch::autograd::_initFunctionPyTypeObject(double_backward_type, "DynacompileDoubleBackward", nullptr, nullptr));
+    torch::autograd::registerCppFunction(typeid(RegionBackward),
+                                         torch::autograd::_initFunctionPyTypeObject(backward_type, "DynacompileBackward", nullptr, nullptr));
+    torch::autograd::registerCppFunction(typeid(DoubleBackward),
+                                         torch::autograd::_initFunctionPyTypeObject(double_backward_type, "DynacompileDoubleBackward", nullptr, nullptr));
     return !PyErr_Occurred();
 }
 

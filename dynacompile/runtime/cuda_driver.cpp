@@ -14,7 +14,7 @@
 namespace dynacompile::runtime::cuda {
 namespace {
 
-using Result = int;  // CUresult
+using Result = int;                    // CUresult
 constexpr int max_dynamic_shared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr uint32_t shared_without_asking = 48 * 1024;
 
@@ -104,7 +104,11 @@ Kernel::Kernel(const std::string& image, const std::string& symbol, const Geomet
 }
 
 Kernel::Kernel(Kernel&& other) noexcept
-    : module_(std::exchange(other.module_, nullptr)), function_(other.function_), context_(other.context_), geometry_(other.geometry_), symbol_(std::move(other.symbol_)) {}
+    : module_(std::exchange(other.module_, nullptr)),
+      function_(other.function_),
+      context_(other.context_),
+      geometry_(other.geometry_),
+      symbol_(std::move(other.symbol_)) {}
 
 Kernel::~Kernel() {
     if (!module_) return;

@@ -174,7 +174,9 @@ class Recorder:
         self.memory = native.core().make_replay(len(self.plan.inputs), tuple(copied), tuple(fixed), outputs)
         self.replay = captured.replay
         self.seen = []
-        self.env.emit(GraphRecorded(region=self.env.region, bucket=self.env.bucket, recorded=True, reason=f"{len(fixed)} inputs in place, {len(copied)} copied"))
+        self.env.emit(
+            GraphRecorded(region=self.env.region, bucket=self.env.bucket, recorded=True, reason=f"{len(fixed)} inputs in place, {len(copied)} copied")
+        )
         return True
 
     def output_row(self, position: int, tensor: torch.Tensor | None) -> object:

@@ -26,13 +26,17 @@ Tensors call_python(PyObject* callable, PyObject* const* args, size_t count, con
         PlainMode plain;
         result = PyRef::take(checked(PyObject_Vectorcall(callable, args, count, nullptr)));
     }
-    if (!PyTuple_Check(result.get()) && !PyList_Check(result.get())) raise(PyExc_TypeError, std::string("the ") + which + " graph must return a tuple or list of tensors, not " + Py_TYPE(result.get())->tp_name);
+    if (!PyTuple_Check(result.get()) && !PyList_Check(result.get()))
+        raise(PyExc_TypeError, std::string("the ") + which + " graph must return a tuple or list of tensors, not " + Py_TYPE(result.get())->tp_name);
     Tensors outputs(PySequence_Fast_GET_SIZE(result.get()));
-    if (outputs.size() < expected) raise(PyExc_ValueError, std::string("the ") + which + " graph returned " + std::to_string(outputs.size()) + " values, fewer than " + std::to_string(expected));
+    if (outputs.size() < expected)
+        raise(PyExc_ValueError,
+              std::string("the ") + which + " graph returned " + std::to_string(outputs.size()) + " values, fewer than " + std::to_string(expected));
     for (size_t i = 0; i < outputs.size(); ++i) {
         PyObject* value = PySequence_Fast_GET_ITEM(result.get(), i);
         if (value == Py_None) continue;
-        if (!is_tensor(value)) raise(PyExc_TypeError, std::string("output ") + std::to_string(i) + " of the " + which + " graph is no tensor but " + Py_TYPE(value)->tp_name);
+        if (!is_tensor(value))
+            raise(PyExc_TypeError, std::string("output ") + std::to_string(i) + " of the " + which + " graph is no tensor but " + Py_TYPE(value)->tp_name);
         outputs[i] = tensor_of(impl_of(value));
     }
     return outputs;
@@ -138,8 +142,7 @@ std::shared_ptr<const std::vector<TangentGeometry>> Region::tangent_geometry(con
 namespace {
 
 struct DifferentiableObject {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
+    PyObject_HEAD vectorcallfunc vectorcall;
     std::shared_ptr<Region> region;
     PyObject* weakrefs;
 };
@@ -150,12 +153,14 @@ DifferentiableObject* self_of(PyObject* object) { return reinterpret_cast<Differ
 
 at::Tensor view_of(const at::Tensor& base, const Output& output) {
     at::Tensor from = output.differentiable ? base : at::_ops::detach::call(base);
-    return at::_ops::as_strided::call(from, c10::fromIntArrayRefSlow(output.size), c10::fromIntArrayRefSlow(output.stride), base.storage_offset() + output.offset);
+    return at::_ops::as_strided::call(from, c10::fromIntArrayRefSlow(output.size), c10::fromIntArrayRefSlow(output.stride),
+                                      base.storage_offset() + output.offset);
 }
 
 class Call {
 public:
-    Call(const std::shared_ptr<Region>& region, PyObject* const* args) : region_(region), contract_(region->contract), args_(args), impls_(contract_.inputs, static_cast<c10::TensorImpl*>(nullptr)) {
+    Call(const std::shared_ptr<Region>& region, PyObject* const* args)
+        : region_(region), contract_(region->contract), args_(args), impls_(contract_.inputs, static_cast<c10::TensorImpl*>(nullptr)) {
         for (int32_t i = 0; i < contract_.inputs; ++i)
             if (is_tensor(args[i])) impls_[i] = impl_of(args[i]);
     }
@@ -173,7 +178,8 @@ public:
 
 private:
     c10::TensorImpl* tensor_input(int64_t input) const {
-        if (!impls_[input]) raise(PyExc_TypeError, "input " + std::to_string(input) + " of a compiled graph must be a tensor, not " + Py_TYPE(args_[input])->tp_name);
+        if (!impls_[input])
+            raise(PyExc_TypeError, "input " + std::to_string(input) + " of a compiled graph must be a tensor, not " + Py_TYPE(args_[input])->tp_name);
         return impls_[input];
     }
 
@@ -217,7 +223,8 @@ PyObject* call_differentiable(PyObject* self, PyObject* const* args, size_t flag
         std::shared_ptr<Region> region = self_of(self)->region;  // the callable may be dropped while it runs
         size_t count = PyVectorcall_NARGS(flags);
         if (keywords && PyTuple_GET_SIZE(keywords)) raise(PyExc_TypeError, "a compiled graph takes no keyword arguments");
-        if (count != size_t(region->contract.inputs)) raise(PyExc_TypeError, "the compiled graph takes " + std::to_string(region->contract.inputs) + " inputs, not " + std::to_string(count));
+        if (count != size_t(region->contract.inputs))
+            raise(PyExc_TypeError, "the compiled graph takes " + std::to_string(region->contract.inputs) + " inputs, not " + std::to_string(count));
         return Call(region, args).run();
     } catch (...) {
         set_python_error();
@@ -242,8 +249,8 @@ Output read_output(PyObject* row) {
 PyObject* make_differentiable(PyObject*, PyObject* args) {
     PyObject *forward, *make_backward, *outputs, *mutations, *in_graph, *saved_inputs, *saved_positions, *tangents, *grads;
     Contract contract;
-    if (!PyArg_ParseTuple(args, "OOiiO!O!OOOOO", &forward, &make_backward, &contract.inputs, &contract.positions, &PyTuple_Type, &outputs, &PyTuple_Type, &mutations, &in_graph, &saved_inputs,
-                          &saved_positions, &tangents, &grads))
+    if (!PyArg_ParseTuple(args, "OOiiO!O!OOOOO", &forward, &make_backward, &contract.inputs, &contract.positions, &PyTuple_Type, &outputs, &PyTuple_Type,
+                          &mutations, &in_graph, &saved_inputs, &saved_positions, &tangents, &grads))
         return nullptr;
     try {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i) contract.outputs.push_back(read_output(PyTuple_GET_ITEM(outputs, i)));
@@ -256,7 +263,8 @@ PyObject* make_differentiable(PyObject*, PyObject* args) {
         contract.saved_positions = to_ints(saved_positions);
         contract.tangents = to_ints(tangents);
         contract.grads = to_ints(grads);
-        std::shared_ptr<Region> region = Region::make(std::move(contract), PyRef::share(forward), make_backward == Py_None ? PyRef() : PyRef::share(make_backward));
+        std::shared_ptr<Region> region =
+            Region::make(std::move(contract), PyRef::share(forward), make_backward == Py_None ? PyRef() : PyRef::share(make_backward));
         PyObject* self = checked(differentiable_type->tp_alloc(differentiable_type, 0));
         self_of(self)->vectorcall = call_differentiable;
         new (&self_of(self)->region) std::shared_ptr<Region>(std::move(region));
@@ -289,10 +297,12 @@ PyType_Slot slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec spec = {"dynacompile_native.Differentiable", sizeof(DifferentiableObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+PyType_Spec spec = {"dynacompile_native.Differentiable", sizeof(DifferentiableObject), 0,
+                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 PyMethodDef functions[] = {{"make_differentiable", make_differentiable, METH_VARARGS,
-                            "make_differentiable(forward, make_backward, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, saved_positions, tangents, grads) -> Differentiable"},
+                            "make_differentiable(forward, make_backward, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, "
+                            "saved_positions, tangents, grads) -> Differentiable"},
                            {nullptr}};
 
 }  // namespace

@@ -25,7 +25,13 @@ def differentiable(forward: Callable, make_backward: Callable[[], Callable] | No
     """
     verify(contract)
     positions = 1 + max(
-        [-1, *contract.saved_positions, *contract.tangents, *(m.position for m in contract.mutations), *(o.position for o in contract.outputs if isinstance(o, (Fresh, ViewOfOutput)))]
+        [
+            -1,
+            *contract.saved_positions,
+            *contract.tangents,
+            *(m.position for m in contract.mutations),
+            *(o.position for o in contract.outputs if isinstance(o, (Fresh, ViewOfOutput))),
+        ]
     )
     expected = getattr(getattr(forward, "schedule", None), "outputs", None)
     if expected is not None and len(expected) < positions:

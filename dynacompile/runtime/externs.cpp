@@ -127,7 +127,8 @@ at::Tensor tensor_at(Frame& frame, int32_t slot) { return slot < 0 ? at::Tensor(
 
 class BoxedCall : public ExternCall {
 public:
-    BoxedCall(c10::OperatorHandle op, PyObject* args, std::vector<int64_t> outputs, bool in_place) : op_(std::move(op)), outputs_(outputs.begin(), outputs.end()), in_place_(in_place) {
+    BoxedCall(c10::OperatorHandle op, PyObject* args, std::vector<int64_t> outputs, bool in_place)
+        : op_(std::move(op)), outputs_(outputs.begin(), outputs.end()), in_place_(in_place) {
         const std::vector<c10::Argument>& schema = op_.schema().arguments();
         if (size_t(PyTuple_Size(args)) != schema.size()) raise(PyExc_TypeError, op_.schema().name() + " takes " + std::to_string(schema.size()) + " arguments");
         for (size_t i = 0; i < schema.size(); ++i) add(i, schema[i], item(args, i));
@@ -206,7 +207,8 @@ private:
         for (int32_t slot : outputs_) {
             if (slot < 0) continue;
             const Buffer& b = frame.program.buffers[slot];
-            if (!same_geometry(*frame.tensor(slot), b.size, b.stride)) fail(op_.schema().name(), " resized its out= tensor ", b.name, " to ", frame.tensor(slot)->sizes());
+            if (!same_geometry(*frame.tensor(slot), b.size, b.stride))
+                fail(op_.schema().name(), " resized its out= tensor ", b.name, " to ", frame.tensor(slot)->sizes());
         }
     }
 

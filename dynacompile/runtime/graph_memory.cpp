@@ -121,8 +121,7 @@ struct Replay {
 };
 
 struct ReplayObject {
-    PyObject_HEAD
-    Replay* replay;
+    PyObject_HEAD Replay* replay;
 };
 
 PyTypeObject* replay_type = nullptr;
@@ -130,7 +129,8 @@ PyTypeObject* replay_type = nullptr;
 Replay& replay_of(PyObject* self) { return *reinterpret_cast<ReplayObject*>(self)->replay; }
 
 void check_args(const Replay& replay, PyObject* const* args, Py_ssize_t count) {
-    if (size_t(count) != replay.inputs) raise(PyExc_TypeError, "the recorded graph takes " + std::to_string(replay.inputs) + " inputs, not " + std::to_string(count));
+    if (size_t(count) != replay.inputs)
+        raise(PyExc_TypeError, "the recorded graph takes " + std::to_string(replay.inputs) + " inputs, not " + std::to_string(count));
     auto tensor_at = [&](int32_t input) {
         if (input >= 0 && !is_tensor(args[input])) raise(PyExc_TypeError, "input " + std::to_string(input) + " of a recorded graph must be a tensor");
     };
@@ -239,7 +239,8 @@ void free_replay(PyObject* self) {
 }
 
 PyMethodDef methods[] = {
-    {"prepare", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(prepare)), METH_FASTCALL, "Puts the inputs where the graph reads them; -1, or the number of an input whose address is not the recorded one."},
+    {"prepare", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(prepare)), METH_FASTCALL,
+     "Puts the inputs where the graph reads them; -1, or the number of an input whose address is not the recorded one."},
     {"finish", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(finish)), METH_FASTCALL, "Copies mutated inputs back and returns the outputs."},
     {nullptr},
 };

@@ -158,7 +158,7 @@ def extern_row(step: Extern, slots: Mapping[str, int]) -> tuple:
     outputs = tuple(-1 if name is None else slots[name] for name in step.outputs)
     into = iter(outputs if step.out is not None else ())
     positional = iter(step.args)
-    args = []
+    args: list[object] = []
     for argument in schema.arguments:
         if step.out is not None and argument.is_out:
             args.append(next(into, None))

@@ -147,7 +147,8 @@ void Frame::adopt(int32_t slot, at::Tensor result) {
     c10::TensorImpl* impl = result.unsafeGetTensorImpl();
     if (!result.defined()) fail("an op returned no tensor for ", b.name);
     if (impl->dtype() != b.meta || impl->sizes() != c10::IntArrayRef(b.size) || impl->device().type() != b.device.type())
-        fail("an op returned ", impl->dtype().name(), impl->sizes(), " on ", impl->device(), " for ", b.name, ", compiled for ", b.meta.name(), c10::IntArrayRef(b.size), " on ", b.device);
+        fail("an op returned ", impl->dtype().name(), impl->sizes(), " on ", impl->device(), " for ", b.name, ", compiled for ", b.meta.name(),
+             c10::IntArrayRef(b.size), " on ", b.device);
     bool plain = same_geometry(*impl, b.size, b.stride) && !result.is_conj() && !result.is_neg() && !result._is_zerotensor();
     if (plain && b.device.is_cuda()) plain = aligned(impl->data());
     if (!plain) {

@@ -77,7 +77,7 @@ private:
 
 struct ReferenceCall {
     PyRef kernel;
-    std::vector<int64_t> elements;   // of the 1-D tensors that it gets
+    std::vector<int64_t> elements;  // of the 1-D tensors that it gets
     std::vector<caffe2::TypeMeta> dtypes;
 };
 

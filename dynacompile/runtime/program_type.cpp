@@ -15,8 +15,7 @@ namespace dynacompile::runtime {
 namespace {
 
 struct ProgramObject {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
+    PyObject_HEAD vectorcallfunc vectorcall;
     Program* program;
     PyObject* schedule;
     PyObject* weakrefs;
@@ -31,7 +30,8 @@ PyObject* call_program(PyObject* self, PyObject* const* args, size_t flags, PyOb
     size_t count = PyVectorcall_NARGS(flags);
     try {
         if (keywords && PyTuple_GET_SIZE(keywords)) raise(PyExc_TypeError, "a program takes no keyword arguments");
-        if (count != program.inputs.size()) raise(PyExc_TypeError, "the program takes " + std::to_string(program.inputs.size()) + " inputs, not " + std::to_string(count));
+        if (count != program.inputs.size())
+            raise(PyExc_TypeError, "the program takes " + std::to_string(program.inputs.size()) + " inputs, not " + std::to_string(count));
         c10::SmallVector<c10::TensorImpl*, 16> impls;
         for (size_t i = 0; i < count; ++i) {
             if (program.inputs[i] >= 0) program.check_input(i, args[i]);
@@ -104,7 +104,8 @@ public:
             program_.dispatches = true;
         } else if (code == "extern") {
             step = {Act::external, 0, 0, int32_t(program_.externs.size())};
-            program_.externs.push_back(make_extern(to_string(item(row, 1)), to_string(item(row, 2)), item(row, 3), to_ints(item(row, 4)), PyObject_IsTrue(item(row, 5)) == 1));
+            program_.externs.push_back(
+                make_extern(to_string(item(row, 1)), to_string(item(row, 2)), item(row, 3), to_ints(item(row, 4)), PyObject_IsTrue(item(row, 5)) == 1));
             program_.dispatches = true;
         } else {
             raise(PyExc_ValueError, "unknown step " + code);
@@ -179,8 +180,8 @@ void read_ends(Program& program, PyObject* inputs, PyObject* outputs, PyObject* 
 PyObject* make_program(PyObject*, PyObject* args) {
     PyObject *schedule, *buffers, *inputs, *outputs, *constants, *kernels, *steps, *device, *reference;
     Py_ssize_t arena = 0;
-    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!nOO", &schedule, &PyTuple_Type, &buffers, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type, &constants, &PyTuple_Type, &kernels,
-                          &PyTuple_Type, &steps, &arena, &device, &reference))
+    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!nOO", &schedule, &PyTuple_Type, &buffers, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type,
+                          &constants, &PyTuple_Type, &kernels, &PyTuple_Type, &steps, &arena, &device, &reference))
         return nullptr;
     try {
         auto program = std::make_unique<Program>();
@@ -238,7 +239,8 @@ PyObject* program_schedule(PyObject* self, void*) { return Py_NewRef(self_of(sel
 
 PyObject* show_program(PyObject* self) {
     const Program& p = *self_of(self)->program;
-    return PyUnicode_FromFormat("<program on %s: %zd inputs, %zd steps, %zd outputs>", p.device.str().c_str(), Py_ssize_t(p.inputs.size()), Py_ssize_t(p.steps.size()), Py_ssize_t(p.outputs.size()));
+    return PyUnicode_FromFormat("<program on %s: %zd inputs, %zd steps, %zd outputs>", p.device.str().c_str(), Py_ssize_t(p.inputs.size()),
+                                Py_ssize_t(p.steps.size()), Py_ssize_t(p.outputs.size()));
 }
 
 PyGetSetDef getters[] = {
@@ -269,7 +271,9 @@ PyType_Slot slots[] = {
 PyType_Spec spec = {"dynacompile_native.Program", sizeof(ProgramObject), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
-PyMethodDef functions[] = {{"make_program", make_program, METH_VARARGS, "make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference) -> Program"}, {nullptr}};
+PyMethodDef functions[] = {{"make_program", make_program, METH_VARARGS,
+                            "make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference) -> Program"},
+                           {nullptr}};
 
 }  // namespace
 
@@ -277,7 +281,8 @@ void Program::check_input(size_t index, PyObject* object) const {
     const Buffer& b = buffers[inputs[index]];
     if (is_tensor(object)) {
         const c10::TensorImpl& t = *impl_of(object);
-        if (t.dtype() == b.meta && t.device().type() == b.device.type() && !t.is_python_dispatch() && t.has_storage() && same_geometry(t, b.size, b.stride)) return;
+        if (t.dtype() == b.meta && t.device().type() == b.device.type() && !t.is_python_dispatch() && t.has_storage() && same_geometry(t, b.size, b.stride))
+            return;
     }
     refuse_input(index, object);
 }
@@ -290,7 +295,8 @@ void Program::refuse_input(size_t index, PyObject* object) const {
     if (tensor.is_python_dispatch() || !tensor.has_storage()) raise(PyExc_TypeError, where + "a plain tensor with memory, not a " + Py_TYPE(object)->tp_name);
     if (tensor.dtype() != b.meta) raise(PyExc_TypeError, where + concat(b.dtype, ", not ", tensor.dtype().name()));
     if (tensor.device().type() != b.device.type()) raise(PyExc_ValueError, where + "on " + b.device.str() + ", not " + tensor.device().str());
-    raise(PyExc_ValueError, where + concat("of sizes ", c10::IntArrayRef(b.size), " and strides ", c10::IntArrayRef(b.stride), ", not ", tensor.sizes(), " and ", tensor.strides()));
+    raise(PyExc_ValueError, where + concat("of sizes ", c10::IntArrayRef(b.size), " and strides ", c10::IntArrayRef(b.stride), ", not ", tensor.sizes(),
+                                           " and ", tensor.strides()));
 }
 
 Program* program_of(PyObject* object) { return Py_TYPE(object) == program_type ? self_of(object)->program : nullptr; }
@@ -304,5 +310,6 @@ bool init_program(PyObject* module) {
 }  // namespace dynacompile::runtime
 
 bool init_runtime(PyObject* module) {
-    return dynacompile::runtime::probe_tensor_layout() && dynacompile::runtime::init_program(module) && init_differentiable(module) && init_graph_memory(module);
+    return dynacompile::runtime::probe_tensor_layout() && dynacompile::runtime::init_program(module) && init_differentiable(module) &&
+           init_graph_memory(module);
 }

@@ -30,7 +30,14 @@ def recorded(module, env):
 
 
 def mlp():
-    steps = [Place("t", 0), Launch("twice", ("a", "t")), Place("h", 512), extern(aten.mm.default, (Ref("t"), Ref("w")), ("h",), aten.mm.out), Allocate("o"), Launch("mul", ("h", "a", "o"))]
+    steps = [
+        Place("t", 0),
+        Launch("twice", ("a", "t")),
+        Place("h", 512),
+        extern(aten.mm.default, (Ref("t"), Ref("w")), ("h",), aten.mm.out),
+        Allocate("o"),
+        Launch("mul", ("h", "a", "o")),
+    ]
     return cuda_module(("a", "w"), ("o",), [given("a"), given("w", (3, 3)), buffer("t"), buffer("h"), buffer("o")], steps, arena=1024)
 
 
@@ -78,7 +85,9 @@ def waits(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_capture_that_fails_leaves_nothing_behind(env):
-    run = recorded(cuda_module(("a",), ("o",), [given("a"), buffer("o", kind="extern")], [extern(torch.ops.dynacompile_tests.waits.default, (Ref("a"),), ("o",))]), env)
+    run = recorded(
+        cuda_module(("a",), ("o",), [given("a"), buffer("o", kind="extern")], [extern(torch.ops.dynacompile_tests.waits.default, (Ref("a"),), ("o",))]), env
+    )
     for _ in range(WARM_UP + 3):
         a = randn(2, 3)
         assert torch.equal(run(a)[0], a + 1)
@@ -97,7 +106,9 @@ def test_a_capture_that_fails_leaves_nothing_behind(env):
 
 
 def square(env):
-    forward = cuda_module(("x",), ("o", "s"), [given("x"), buffer("o"), buffer("s")], [Allocate("o"), Launch("mul", ("x", "x", "o")), Allocate("s"), Launch("twice", ("x", "s"))])
+    forward = cuda_module(
+        ("x",), ("o", "s"), [given("x"), buffer("o"), buffer("s")], [Allocate("o"), Launch("mul", ("x", "x", "o")), Allocate("s"), Launch("twice", ("x", "s"))]
+    )
     backward = cuda_module(("s", "g"), ("gx",), [given("s"), given("g"), buffer("gx")], [Allocate("gx"), Launch("mul", ("s", "g", "gx"))])
     contract = RuntimeContract(1, (Fresh(0, True),), saved_positions=(1,), tangents=(0,), grads=(0,))
     return differentiable(recorded(forward, env), lambda: recorded(backward, env), contract)
@@ -117,7 +128,7 @@ def test_two_forwards_before_their_backwards_and_accumulation(env):
     for _ in range(6):
         xs = [randn(2, 3, requires_grad=True) for _ in range(2)]
         ys = [call(x)[0] for x in xs]
-        for x, y in zip(xs, ys, strict=True):
+        for _x, y in zip(xs, ys, strict=True):
             y.sum().backward()
         call(xs[0])[0].sum().backward()
         torch.testing.assert_close(xs[0].grad, 4 * xs[0].detach())

@@ -37,7 +37,14 @@ def test_many_blocks_and_shared_memory_beyond_48_kib():
 
 
 def test_arena_and_externs():
-    steps = [Place("t", 0), Launch("twice", ("a", "t")), Place("h", 512), extern(aten.mm.default, (Ref("t"), Ref("w")), ("h",), aten.mm.out), Allocate("o"), Launch("mul", ("h", "a", "o"))]
+    steps = [
+        Place("t", 0),
+        Launch("twice", ("a", "t")),
+        Place("h", 512),
+        extern(aten.mm.default, (Ref("t"), Ref("w")), ("h",), aten.mm.out),
+        Allocate("o"),
+        Launch("mul", ("h", "a", "o")),
+    ]
     program = link(cuda_module(("a", "w"), ("o",), [given("a"), given("w", (3, 3)), buffer("t"), buffer("h"), buffer("o")], steps, arena=1024))
     a, w = randn(2, 3), randn(3, 3)
     torch.testing.assert_close(program(a, w)[0], (2 * a @ w) * a)

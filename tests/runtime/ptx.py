@@ -27,7 +27,14 @@ def text(name: str, elements: int, shared: int = 0) -> str:
     lines += [f"ld.global.f32 %f{i + 1}, [%rd{i}];" for i in range(loads)]
     lines.append(body)
     if shared:
-        lines += ["cvt.u32.u64 %r5, %rd9;", "mov.u32 %r6, memory;", f"and.b32 %r5, %r5, {WARPS * 32 * 4 - 1};", "add.u32 %r6, %r6, %r5;", "st.shared.f32 [%r6], %f3;", "ld.shared.f32 %f3, [%r6];"]
+        lines += [
+            "cvt.u32.u64 %r5, %rd9;",
+            "mov.u32 %r6, memory;",
+            f"and.b32 %r5, %r5, {WARPS * 32 * 4 - 1};",
+            "add.u32 %r6, %r6, %r5;",
+            "st.shared.f32 [%r6], %f3;",
+            "ld.shared.f32 %f3, [%r6];",
+        ]
     lines.append(f"st.global.f32 [%rd{params - 1}], %f3;")
     code = "\n".join(lines)
     extern = ".extern .shared .align 16 .b8 memory[];" if shared else ""
@@ -58,7 +65,9 @@ def on(device: torch.device, *buffers: Buffer) -> list[Buffer]:
     return [Buffer(b.name, b.dtype, device, b.size, b.stride, b.kind, b.offset, b.base) for b in buffers]
 
 
-def cuda_module(inputs: tuple, outputs: tuple, buffers: list[Buffer], steps: list, arena: int = 0, elements: int = 6, shared: int = 0, device: torch.device = CUDA) -> Module:
+def cuda_module(
+    inputs: tuple, outputs: tuple, buffers: list[Buffer], steps: list, arena: int = 0, elements: int = 6, shared: int = 0, device: torch.device = CUDA
+) -> Module:
     names = dict.fromkeys(s.kernel for s in steps if isinstance(s, Launch))
     kernels = {n: Kernel(n, Nest(n, (), ()), tuple(Param(f"p{i}", torch.float32, m) for i, m in enumerate(MODES[n].split())), device) for n in names}
     schedule = Schedule(inputs, outputs, {b.name: b for b in on(device, *buffers)}, kernels, tuple(steps), arena, device)

@@ -16,11 +16,14 @@ CPU = torch.device("cpu")
 F32 = torch.float32
 
 KERNELS = """
-extern "C" void add(void* const* p) { const float* a = (const float*)p[0]; const float* b = (const float*)p[1]; float* o = (float*)p[2]; for (int i = 0; i < 6; ++i) o[i] = a[i] + b[i]; }
-extern "C" void mul(void* const* p) { const float* a = (const float*)p[0]; const float* b = (const float*)p[1]; float* o = (float*)p[2]; for (int i = 0; i < 6; ++i) o[i] = a[i] * b[i]; }
-extern "C" void twice(void* const* p) { const float* a = (const float*)p[0]; float* o = (float*)p[1]; for (int i = 0; i < 6; ++i) o[i] = 2 * a[i]; }
-extern "C" void relu(void* const* p) { const float* a = (const float*)p[0]; float* o = (float*)p[1]; for (int i = 0; i < 6; ++i) o[i] = a[i] > 0 ? a[i] : 0; }
-extern "C" void increment(void* const* p) { float* a = (float*)p[0]; for (int i = 0; i < 6; ++i) a[i] += 1; }
+#define A ((const float*)p[0])
+#define B ((const float*)p[1])
+#define EACH for (int i = 0; i < 6; ++i)
+extern "C" void add(void* const* p) { EACH ((float*)p[2])[i] = A[i] + B[i]; }
+extern "C" void mul(void* const* p) { EACH ((float*)p[2])[i] = A[i] * B[i]; }
+extern "C" void twice(void* const* p) { EACH ((float*)p[1])[i] = 2 * A[i]; }
+extern "C" void relu(void* const* p) { EACH ((float*)p[1])[i] = A[i] > 0 ? A[i] : 0; }
+extern "C" void increment(void* const* p) { EACH ((float*)p[0])[i] += 1; }
 """
 MODES = {"add": "in in out", "mul": "in in out", "twice": "in out", "relu": "in out", "increment": "inout"}
 ORACLES: dict[str, Callable] = {
@@ -48,7 +51,15 @@ def contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def buffer(name: str, size: tuple[int, ...] = (2, 3), stride: tuple[int, ...] | None = None, kind: str = "temp", dtype: torch.dtype = F32, offset: int = 0, base: str | None = None) -> Buffer:
+def buffer(
+    name: str,
+    size: tuple[int, ...] = (2, 3),
+    stride: tuple[int, ...] | None = None,
+    kind: str = "temp",
+    dtype: torch.dtype = F32,
+    offset: int = 0,
+    base: str | None = None,
+) -> Buffer:
     return Buffer(name, dtype, CPU, size, contiguous(size) if stride is None else stride, kind, offset, base)
 
 
@@ -81,8 +92,31 @@ class Maker:
         return Module(schedule, built)
 
 
-def extern(op: torch._ops.OpOverload, args: tuple, outputs: tuple[str | None, ...], out: torch._ops.OpOverload | None = None, mutates: tuple[str, ...] = (), **kwargs: object) -> Extern:
+def extern(
+    op: torch._ops.OpOverload,
+    args: tuple,
+    outputs: tuple[str | None, ...],
+    out: torch._ops.OpOverload | None = None,
+    mutates: tuple[str, ...] = (),
+    **kwargs: object,
+) -> Extern:
     return Extern(str(op), op, args, kwargs, outputs, out, mutates)
 
 
-__all__ = ["CPU", "F32", "Allocate", "Extern", "Free", "Launch", "Maker", "Place", "Ref", "buffer", "compile_kernels", "extern", "given", "kernel", "run_oracle"]
+__all__ = [
+    "CPU",
+    "F32",
+    "Allocate",
+    "Extern",
+    "Free",
+    "Launch",
+    "Maker",
+    "Place",
+    "Ref",
+    "buffer",
+    "compile_kernels",
+    "extern",
+    "given",
+    "kernel",
+    "run_oracle",
+]

@@ -54,7 +54,12 @@ def env(tmp_path):
     return made, events
 
 
-ADD = (("a", "w"), ("o", "t"), [given("a"), given("w"), buffer("t"), buffer("o")], [Allocate("t"), Launch("twice", ("a", "t")), Allocate("o"), Launch("add", ("t", "w", "o"))])
+ADD = (
+    ("a", "w"),
+    ("o", "t"),
+    [given("a"), given("w"), buffer("t"), buffer("o")],
+    [Allocate("t"), Launch("twice", ("a", "t")), Allocate("o"), Launch("add", ("t", "w", "o"))],
+)
 
 
 def recorder(module, env, parts=ADD):
@@ -77,7 +82,7 @@ def test_on_cpu_the_program_runs_plainly(module, env):
 def test_parameters_stay_in_place_and_other_inputs_are_copied(module, env):
     run, device = recorder(module, env[0])
     w = torch.nn.Parameter(torch.randn(2, 3))
-    for i in range(6):
+    for _i in range(6):
         a = torch.randn(2, 3)
         torch.testing.assert_close(run(a, w), expected(a, w.detach()))
         with torch.no_grad():
@@ -184,7 +189,12 @@ def test_a_second_thread_runs_plainly(module, env):
 
 def square_recorded(module, env):
     """x * x with both graphs recorded; the forward saves a copy of x twice over (an output that only backward reads)."""
-    forward_parts = (("x",), ("o", "s"), [given("x"), buffer("o"), buffer("s")], [Allocate("o"), Launch("mul", ("x", "x", "o")), Allocate("s"), Launch("twice", ("x", "s"))])
+    forward_parts = (
+        ("x",),
+        ("o", "s"),
+        [given("x"), buffer("o"), buffer("s")],
+        [Allocate("o"), Launch("mul", ("x", "x", "o")), Allocate("s"), Launch("twice", ("x", "s"))],
+    )
     backward_parts = (("s", "g"), ("gx",), [given("s"), given("g"), buffer("gx")], [Allocate("gx"), Launch("mul", ("s", "g", "gx"))])
     f, forward_device = recorder(module, env, forward_parts)
     b, backward_device = recorder(module, env, backward_parts)

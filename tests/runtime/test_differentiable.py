@@ -127,7 +127,13 @@ def test_inside_a_larger_graph(layer):
 
 def test_tangents_of_other_strides(layer):
     call, (x, w) = layer(), leaves()
-    for tangent in (torch.randn(3, 2).t(), torch.randn(1).expand(2, 3), torch.randn(4, 3)[::2], torch._efficientzerotensor(2, 3), torch.randn(2, 3)._neg_view()):
+    for tangent in (
+        torch.randn(3, 2).t(),
+        torch.randn(1).expand(2, 3),
+        torch.randn(4, 3)[::2],
+        torch._efficientzerotensor(2, 3),
+        torch.randn(2, 3)._neg_view(),
+    ):
         actual = torch.autograd.grad(call(x, w)[0], (x, w), tangent)
         torch.testing.assert_close(actual, torch.autograd.grad(eager(x, w), (x, w), tangent))
 
@@ -265,10 +271,18 @@ def test_output_that_is_an_input_of_the_forward_program(module):
 def test_kinds_of_outputs():
     contract = RuntimeContract(
         inputs=2,
-        outputs=(InputItself(0), ViewOfInput(0, View((3,), (1,), 3)), ViewOfInput(0, View((3, 2), (1, 3), 0), differentiable=False), ViewOfOutput(0, View((6,), (1,), 0), True), ViewOfOutput(0, View((2,), (3,), 1), False), Constant("text"), Constant(None)),
+        outputs=(
+            InputItself(0),
+            ViewOfInput(0, View((3,), (1,), 3)),
+            ViewOfInput(0, View((3, 2), (1, 3), 0), differentiable=False),
+            ViewOfOutput(0, View((6,), (1,), 0), True),
+            ViewOfOutput(0, View((2,), (3,), 1), False),
+            Constant("text"),
+            Constant(None),
+        ),
         tangents=(0,),
         grads=(0,),
-    )  # fmt: skip
+    )
     call = differentiable(lambda x, n: (x * n,), lambda: lambda g: (g * 5,), contract)
     pool = torch.randn(4, 3)
     x = pool[1:3].detach().requires_grad_()
@@ -282,7 +296,9 @@ def test_kinds_of_outputs():
 
 def test_mutation_by_epilogue_under_autograd():
     """x.mul_(w); return x, x + 1 with x an intermediate that requires grad."""
-    contract = RuntimeContract(2, (InputItself(0), Fresh(1, True)), mutations=(Mutation(0, 0),), saved_inputs=(1,), saved_positions=(2,), tangents=(0, 1), grads=(0, 1))
+    contract = RuntimeContract(
+        2, (InputItself(0), Fresh(1, True)), mutations=(Mutation(0, 0),), saved_inputs=(1,), saved_positions=(2,), tangents=(0, 1), grads=(0, 1)
+    )
     call = differentiable(lambda x, w: (x * w, x * w + 1, x.clone()), lambda: lambda w, x, g0, g1: ((g0 + g1) * w, (g0 + g1) * x), contract)
 
     def reference(x, w):

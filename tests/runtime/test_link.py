@@ -31,7 +31,16 @@ def test_arena_shares_bytes_when_lives_do_not_meet(linked):
         ("a",),
         ("o",),
         [given("a"), buffer("t0"), buffer("t1"), buffer("t2"), buffer("o")],
-        [Place("t0", 0), Launch("twice", ("a", "t0")), Place("t1", 64), Launch("relu", ("t0", "t1")), Place("t2", 0), Launch("twice", ("t1", "t2")), Allocate("o"), Launch("add", ("t1", "t2", "o"))],
+        [
+            Place("t0", 0),
+            Launch("twice", ("a", "t0")),
+            Place("t1", 64),
+            Launch("relu", ("t0", "t1")),
+            Place("t2", 0),
+            Launch("twice", ("t1", "t2")),
+            Allocate("o"),
+            Launch("add", ("t1", "t2", "o")),
+        ],
         arena=128,
     )
     a = torch.randn(2, 3)
@@ -47,12 +56,24 @@ def test_an_input_counts_from_its_own_first_element(linked):
 
 
 def test_views_of_inputs_temps_and_outputs(linked):
-    views = [buffer("at", (3, 2), (1, 3), base="a"), buffer("row", (3,), (1,), offset=3, base="a"), buffer("ot", (3, 2), (1, 3), base="o"), buffer("tt", (3, 2), (1, 3), base="t")]
+    views = [
+        buffer("at", (3, 2), (1, 3), base="a"),
+        buffer("row", (3,), (1,), offset=3, base="a"),
+        buffer("ot", (3, 2), (1, 3), base="o"),
+        buffer("tt", (3, 2), (1, 3), base="t"),
+    ]
     program = linked(
         ("a",),
         ("o", "ot", "row", "at", "p"),
         [given("a"), buffer("o"), buffer("t"), buffer("p", (2, 2)), *views],
-        [Place("t", 0), Launch("relu", ("a", "t")), Allocate("o"), Launch("twice", ("a", "o")), Allocate("p"), extern(aten.mm.default, (Ref("a"), Ref("tt")), ("p",), aten.mm.out)],
+        [
+            Place("t", 0),
+            Launch("relu", ("a", "t")),
+            Allocate("o"),
+            Launch("twice", ("a", "o")),
+            Allocate("p"),
+            extern(aten.mm.default, (Ref("a"), Ref("tt")), ("p",), aten.mm.out),
+        ],
         arena=64,
     )
     a = torch.randn(4, 3)[1:3]
@@ -108,9 +129,19 @@ def test_extern_kinds(linked):
         Free("t"),
     ]
     buffers = [
-        given("a", (2, 3)), given("b", (3, 2)), given("c", (2,)), buffer("t", (2, 2)), buffer("u", (2, 2)), buffer("k", (2, 4), kind="extern"), buffer("m", (2,), kind="extern", dtype=torch.int64),
-        buffer("d", (2,), kind="extern", dtype=torch.float64), buffer("n", (2, 4), kind="extern"), buffer("r", (2, 1), kind="extern"), buffer("s0", (2, 2), kind="extern"), buffer("s1", (2, 2), kind="extern"),
-    ]  # fmt: skip
+        given("a", (2, 3)),
+        given("b", (3, 2)),
+        given("c", (2,)),
+        buffer("t", (2, 2)),
+        buffer("u", (2, 2)),
+        buffer("k", (2, 4), kind="extern"),
+        buffer("m", (2,), kind="extern", dtype=torch.int64),
+        buffer("d", (2,), kind="extern", dtype=torch.float64),
+        buffer("n", (2, 4), kind="extern"),
+        buffer("r", (2, 1), kind="extern"),
+        buffer("s0", (2, 2), kind="extern"),
+        buffer("s1", (2, 2), kind="extern"),
+    ]
     program = linked(("a", "b", "c"), ("u", "k", "d", "n", "r", "s1"), buffers, steps, arena=64)
     a, b, c = torch.randn(2, 3), torch.randn(3, 2), torch.randn(2)
     u, k, d, n, r, s1 = program(a, b, c)
@@ -124,7 +155,13 @@ def test_extern_kinds(linked):
 
 def test_convolution(linked):
     args = (Ref("x"), Ref("w"), Ref("b"), (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
-    buffers = [given("x", (2, 3, 5, 5)), given("w", (4, 3, 3, 3)), given("b", (4,)), buffer("y", (2, 4, 5, 5), kind="extern"), buffer("z", (2, 4, 5, 5), kind="extern")]
+    buffers = [
+        given("x", (2, 3, 5, 5)),
+        given("w", (4, 3, 3, 3)),
+        given("b", (4,)),
+        buffer("y", (2, 4, 5, 5), kind="extern"),
+        buffer("z", (2, 4, 5, 5), kind="extern"),
+    ]
     program = linked(("x", "w", "b"), ("y", "z"), buffers, [extern(aten.convolution.default, args, ("y",)), extern(aten.relu.default, (Ref("y"),), ("z",))])
     x, w, b = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3), torch.randn(4)
     y, z = program(x, w, b)
@@ -153,7 +190,9 @@ def test_externs_run_below_autograd_and_autocast(linked):
 
 
 def test_random_ops_use_the_default_generator(linked):
-    program = linked((), ("r",), [buffer("r", (8,), kind="extern")], [extern(aten.rand.default, ((8,),), ("r",), device=torch.device("cpu"), dtype=torch.float32)])
+    program = linked(
+        (), ("r",), [buffer("r", (8,), kind="extern")], [extern(aten.rand.default, ((8,),), ("r",), device=torch.device("cpu"), dtype=torch.float32)]
+    )
     torch.manual_seed(3)
     (r,) = program()
     torch.manual_seed(3)
@@ -182,7 +221,9 @@ def test_errors_of_externs_propagate(linked):
     wrong = linked(("a",), ("p",), buffers, [extern(aten.mm.default, (Ref("a"), Ref("a")), ("p",))])
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         wrong(torch.randn(2, 3))
-    dtype = linked(("a", "b"), ("p",), [*buffers[:2], buffer("p", (2, 2), kind="extern", dtype=torch.float64)], [extern(aten.mm.default, (Ref("a"), Ref("b")), ("p",))])
+    dtype = linked(
+        ("a", "b"), ("p",), [*buffers[:2], buffer("p", (2, 2), kind="extern", dtype=torch.float64)], [extern(aten.mm.default, (Ref("a"), Ref("b")), ("p",))]
+    )
     with pytest.raises(RuntimeError, match="an op returned float.*compiled for double"):
         dtype(torch.randn(2, 3), torch.randn(3, 2))
     index = linked(("a",), ("p",), [buffers[0], buffer("p", (2,), kind="extern")], [extern(aten.select.int, (Ref("a"), 1, 9), ("p",))])
@@ -223,7 +264,9 @@ def test_a_kernel_that_does_not_load(module, tmp_path):
 
 def test_nothing_is_kept(linked):
     steps = [Place("t", 0), Launch("twice", ("a", "t")), extern(aten.mm.default, (Ref("t"), Ref("b")), ("p",)), Allocate("o"), Launch("relu", ("t", "o"))]
-    program = linked(("a", "b"), ("o", "p", "a"), [given("a"), given("b", (3, 2)), buffer("t"), buffer("p", (2, 2), kind="extern"), buffer("o")], steps, arena=64)
+    program = linked(
+        ("a", "b"), ("o", "p", "a"), [given("a"), given("b", (3, 2)), buffer("t"), buffer("p", (2, 2), kind="extern"), buffer("o")], steps, arena=64
+    )
     a, b = torch.randn(2, 3), torch.randn(3, 2)
     outputs = program(a, b)
     watched = [weakref.ref(t) for t in (a, b, *outputs)]
@@ -237,7 +280,12 @@ def test_nothing_is_kept(linked):
 
 
 def test_empty_tensors(linked):
-    program = linked(("a", "b"), ("p",), [given("a", (0, 3)), given("b", (3, 2)), buffer("p", (0, 2))], [Allocate("p"), extern(aten.mm.default, (Ref("a"), Ref("b")), ("p",), aten.mm.out)])
+    program = linked(
+        ("a", "b"),
+        ("p",),
+        [given("a", (0, 3)), given("b", (3, 2)), buffer("p", (0, 2))],
+        [Allocate("p"), extern(aten.mm.default, (Ref("a"), Ref("b")), ("p",), aten.mm.out)],
+    )
     assert program(torch.ones(0, 3), torch.ones(3, 2))[0].shape == (0, 2)
 
 
