@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from dynacompile import backends
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError, Unsupported
-from dynacompile.events import Subscriber
+from dynacompile.events import Observer, Subscriber
 from dynacompile.observe.explain import Explanation, explanation
 from dynacompile.observe.log import log_subscriber
 from dynacompile.observe.trace import trace_subscriber
@@ -79,13 +80,20 @@ def subscribe(subscriber: Subscriber) -> Callable[[], None]:
     return SESSION.bus.subscribe(subscriber)
 
 
-def explain(fn: Any, **options: Any) -> Callable[..., Explanation]:
-    """`explain(fn)(*args)` compiles `fn` afresh, runs it once and tells what was made of it: graphs, ops, breaks, guards, kernels, seconds."""
+def explain(fn: Any, *, backward: bool = False, observer: Observer | None = None, **options: Any) -> Callable[..., Explanation]:
+    """`explain(fn)(*args)` compiles `fn` afresh, runs it once and tells what was made of it: graphs, ops, breaks, guards, kernels, seconds.
+
+    backward: also run backward from the sum of the results that need gradients, which compiles it, and adds to the leaves' `.grad`.
+    observer: called with each stage's name and what it handed on. options: those of compile().
+    """
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         compiled = compile(fn, **{"isolate_recompiles": True, "options": {"fallback": "none"}, **options})
-        with SESSION.bus.recording() as events:
+        with SESSION.bus.recording() as events, SESSION.bus.observing(observer):
             result = compiled(*args, **kwargs)
+            ends = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor) and t.grad_fn is not None] if backward else []
+            if ends:
+                torch.autograd.backward([t.sum() for t in ends])
         return explanation(events, result)
 
     return explained

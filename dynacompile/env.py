@@ -10,7 +10,11 @@ from pathlib import Path
 
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
-from dynacompile.events import Event
+from dynacompile.events import Event, Observer
+
+
+def unobserved(stage: str, result: object) -> None:
+    """The observer where nobody looks at hand-offs."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,7 @@ class Env:
     """The context of one compile, passed to every stage.
 
     config: the options. emit: where events go. region, bucket: names for events. cache: folder of the compile caches.
+    hand_off: is told what each stage hands on.
     """
 
     config: CompileConfig
@@ -25,6 +30,7 @@ class Env:
     region: str
     bucket: int
     cache: Path
+    hand_off: Observer = unobserved
 
     def with_config(self, **changes: object) -> Env:
         return replace(self, config=replace(self.config, **changes))

@@ -127,15 +127,17 @@ def to_json(event: Event) -> dict:
 
 
 Subscriber = Callable[[Event], None]
+Observer = Callable[[str, object], None]  # a stage's name, and what it handed on
 
 
 class Bus:
-    """Delivers events to subscribers, in subscription order, on the emitting thread."""
+    """Delivers events to subscribers and hand-offs to observers, in the order in which they came, on the emitting thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._keys = itertools.count()
         self._subscribers: dict[int, Subscriber] = {}
+        self._observers: dict[int, Observer] = {}
 
     def emit(self, event: Event) -> None:
         for subscriber in tuple(self._subscribers.values()):
@@ -156,3 +158,19 @@ class Bus:
             yield events
         finally:
             end()
+
+    def hand_off(self, stage: str, result: object) -> None:
+        for observer in tuple(self._observers.values()):
+            observer(stage, result)
+
+    @contextmanager
+    def observing(self, observer: Observer | None) -> Iterator[None]:
+        """Inside it, `observer` gets what each stage hands on; None: nothing does."""
+        with self._lock:
+            key = next(self._keys)
+            if observer is not None:
+                self._observers[key] = observer
+        try:
+            yield
+        finally:
+            self._observers.pop(key, None)

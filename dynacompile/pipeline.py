@@ -69,11 +69,13 @@ def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) 
 
 
 def stage(name: str, env: Env, run: Callable[..., T], *args: Any) -> T:
-    """Runs one stage: times it, verifies what it hands on, and reports it."""
+    """Runs one stage: times it, verifies what it hands on, shows and reports it."""
     start = time.perf_counter()
     result = run(*args)
     if env.config.verify and hasattr(result, "verify"):
         result.verify()
+    seconds = time.perf_counter() - start
+    env.hand_off(name, result)
     facts = result.facts() if callable(getattr(result, "facts", None)) else getattr(result, "facts", {})
-    env.emit(StageFinished(region=env.region, bucket=env.bucket, stage=name, seconds=time.perf_counter() - start, facts=tuple(dict(facts).items())))
+    env.emit(StageFinished(region=env.region, bucket=env.bucket, stage=name, seconds=seconds, facts=tuple(dict(facts).items())))
     return result

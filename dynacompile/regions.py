@@ -23,6 +23,7 @@ from dynacompile.markers import DISABLED
 from dynacompile.pipeline import compile_frame
 from dynacompile.session import SESSION
 
+
 @dataclass(eq=False)
 class RegionInfo:
     """One compile: its options, its bucket, and what it has warned about."""
@@ -81,7 +82,7 @@ def on_miss(frame: Any, state: Any) -> Any:
 def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     """Compiles the frame."""
     core, code = native.core(), frame.code
-    env = Env(config=info.config, emit=SESSION.bus.emit, region=info.name, bucket=info.bucket, cache=cache_dir())
+    env = Env(config=info.config, emit=SESSION.bus.emit, region=info.name, bucket=info.bucket, cache=cache_dir(), hand_off=SESSION.bus.hand_off)
     start = time.perf_counter()
     failed = nearest_failures(frame, own) if own else ()
     try:

@@ -1,0 +1,109 @@
+"""explain(): what one call made the compiler do, as data, as text, and as the stages' hand-offs."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+import dynacompile
+from dynacompile.ir.captured import Captured
+from dynacompile.ir.graphs import ForwardBackward
+from dynacompile.ir.loops import LoopProgram
+from dynacompile.ir.schedule import Module, Schedule, Sources
+from scripts import explain
+
+PROGRAM = """
+import torch
+
+def broken(x):
+    y = x.sin() + 1
+    print("between")
+    return y * 2
+
+class Scale(torch.nn.Module):
+    def forward(self, x, by):
+        return x * by
+
+scale = Scale()
+
+def example():
+    return scale, torch.ones(2, 3, requires_grad=True), 2.0
+"""
+
+
+def half(x):
+    return torch.softmax(x * 0.5, -1)
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """A user's module of that text, importable from the current folder."""
+    (tmp_path / "explained_program.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield "explained_program"
+    sys.modules.pop("explained_program", None)
+
+
+def test_counts_of_a_forward_call():
+    told = dynacompile.explain(half)(torch.randn(4, 8))
+    assert (told.graph_count, told.ops, told.kernels, len(told.breaks)) == (1, 2, 1, 0)
+    assert told.guards > 0 and told.seconds > 0
+    assert torch.is_tensor(told.result)
+
+
+def test_backward_is_compiled_on_demand():
+    x = torch.randn(4, 8, requires_grad=True)
+    assert dynacompile.explain(half)(x).kernels == 1
+    assert x.grad is None
+    assert dynacompile.explain(half, backward=True)(x).kernels == 2
+    torch.testing.assert_close(x.grad, torch.zeros(4, 8))  # the sum of a softmax is constant
+
+
+def test_the_observer_gets_every_hand_off_and_nothing_afterwards():
+    seen = []
+    x = torch.randn(4, 8, requires_grad=True)
+    dynacompile.explain(half, backward=True, observer=lambda stage, result: seen.append((stage, type(result))))(x)
+    types = {"capture": Captured, "differentiate": ForwardBackward, "lower": LoopProgram, "schedule": Schedule, "generate": Sources, "build": Module}
+    assert {stage: kind for stage, kind in seen if stage in types} == types
+    assert [stage for stage, _ in seen if stage in ("capture", "differentiate", "lower")] == ["capture", "differentiate", "lower", "lower"]
+    before = len(seen)
+    dynacompile.compile(half, isolate_recompiles=True, options={"fallback": "none"})(x)
+    assert len(seen) == before
+
+
+def test_the_script_tells_of_a_break(program, capsys):
+    explain.main([f"{program}:broken", "torch.randn(3)"])
+    told = capsys.readouterr().out
+    assert "2 graphs" in told and "1 breaks" in told and "explained_program.py:6 in broken" in told
+    assert "seconds by stage: capture" in told
+
+
+@pytest.mark.parametrize("shown, expected", [
+    ("captured", "captured "), ("forward", "def forward(self"), ("backward", "def forward(self"),
+    ("loops", "program "), ("schedule", "schedule on cpu"), ("sources", 'extern "C"'),
+])
+def test_the_script_shows_what_a_stage_handed_on(program, capsys, shown, expected):
+    explain.main([f"{program}:example", "--show", shown])
+    told = capsys.readouterr().out
+    assert told.count(f"--- {shown}\n") == (2 if shown in ("loops", "schedule", "sources") else 1)
+    assert expected in told.partition(f"--- {shown}\n")[2]
+
+
+def test_the_script_without_backward(program, capsys):
+    explain.main([f"{program}:example", "--show", "loops", "--forward-only"])
+    assert capsys.readouterr().out.count("--- loops") == 1
+
+
+def test_the_script_refuses_a_target_without_a_name():
+    with pytest.raises(SystemExit, match="write module:function"):
+        explain.main(["explained_program"])
+
+
+def test_every_recipe_is_one_graph(capsys):
+    for name in explain.RECIPES:
+        function, inputs = explain.recipe(name)
+        told = dynacompile.explain(function, backend="eager")(*inputs)
+        assert (told.graph_count, len(told.breaks)) == (1, 0), f"{name}: {told}"
