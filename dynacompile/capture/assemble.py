@@ -5,12 +5,13 @@ from __future__ import annotations
 import dis
 from collections.abc import Sequence
 from types import CodeType
+from typing import Any
 
 from dynacompile.capture.bytecode import CACHES, ENDS_BLOCK, NOWHERE, Handler, Instr, Position
 from dynacompile.errors import VerifyError
 
 
-def assemble(base: CodeType, instrs: Sequence[Instr], handlers: Sequence[Handler] = (), **fields: object) -> CodeType:
+def assemble(base: CodeType, instrs: Sequence[Instr], handlers: Sequence[Handler] = (), **fields: Any) -> CodeType:
     """A copy of `base` with the body `instrs` and the given code fields (co_consts, co_varnames, ...).
 
     Arguments of instructions are final, except for jumps, which go to their `target`. Handlers that cover nothing are dropped.

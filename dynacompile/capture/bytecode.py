@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 
 PY312 = sys.version_info >= (3, 12)
-CACHES: dict[str, int] = {dis.opname[i]: n for i, n in enumerate(opcode._inline_cache_entries) if n and not dis.opname[i].startswith("<")}
+INLINE_CACHES: list[int] = opcode._inline_cache_entries  # type: ignore[attr-defined]
+CACHES: dict[str, int] = {dis.opname[i]: n for i, n in enumerate(INLINE_CACHES) if n and not dis.opname[i].startswith("<")}
 JUMPS = frozenset(dis.opname[i] for i in dis.hasjrel if i < 256)
 BACKWARD = frozenset(name for name in JUMPS if "BACKWARD" in name)
 ENDS_BLOCK = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
@@ -71,7 +72,7 @@ class Decoded:
 
     def loop_heads(self, instr: Instr) -> list[Instr]:
         """The first instructions of the loops around `instr`, outermost first."""
-        heads = {other.target.index for other in self.instrs if other.op in BACKWARD and other.target.index <= instr.index <= other.index}
+        heads = {other.target.index for other in self.instrs if other.op in BACKWARD and other.target and other.target.index <= instr.index <= other.index}
         return [self.instrs[index] for index in sorted(heads)]
 
     def live_slots(self, instr: Instr) -> frozenset[int]:

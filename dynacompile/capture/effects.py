@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Effects:
     """touched: values with a changed content, in the order of their first change; each knows how to `replay` it.
 
-    own_cells: the residual code makes the cells of the frame itself, so stores to them count. globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion).
+    own_cells: the residual code makes the cells of the frame itself, so stores to them count.
+    globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion).
     """
 
     def __init__(self) -> None:
@@ -47,8 +48,8 @@ class Effects:
     def replay(self, out: Builder) -> None:
         for value in self.pending():
             value.replay(out)  # type: ignore[attr-defined]
-        for (_, name), (table, is_root, value) in self.globals.items():
-            if value is None:
+        for (_, name), (table, is_root, new) in self.globals.items():
+            if new is None:
                 if not is_root:
                     out.const(table)
                     out.const(name)
@@ -56,7 +57,7 @@ class Effects:
                 else:
                     out.named("DELETE_GLOBAL", name)
                 continue
-            out.value(value)
+            out.value(new)
             if is_root:
                 out.named("STORE_GLOBAL", name)
             else:

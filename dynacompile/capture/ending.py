@@ -21,17 +21,26 @@ from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Source
 
-# Instructions that residual code can run in the frame's stead -> how many values they take from the stack.
+# Instructions that residual code can run in the frame's stead, by how many values they take from the stack.
+COUNTS = {
+    0: "LOAD_GLOBAL",
+    1: "LOAD_ATTR LOAD_METHOD DELETE_ATTR UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT UNARY_NOT GET_ITER UNPACK_SEQUENCE UNPACK_EX BEFORE_WITH STORE_GLOBAL "
+    "POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP",
+    2: "BINARY_OP COMPARE_OP IS_OP CONTAINS_OP BINARY_SUBSCR DELETE_SUBSCR STORE_ATTR IMPORT_NAME",
+    3: "LOAD_SUPER_ATTR STORE_SUBSCR BINARY_SLICE",
+    4: "STORE_SLICE",
+}
 OPERANDS: dict[str, Callable[[int], int]] = {
-    "CALL": lambda arg: arg + 2, "CALL_FUNCTION_EX": lambda arg: 3 + (arg & 1), "LOAD_ATTR": lambda arg: 1, "LOAD_METHOD": lambda arg: 1, "LOAD_SUPER_ATTR": lambda arg: 3,
-    "BINARY_OP": lambda arg: 2, "COMPARE_OP": lambda arg: 2, "IS_OP": lambda arg: 2, "CONTAINS_OP": lambda arg: 2, "BINARY_SUBSCR": lambda arg: 2,
-    "STORE_SUBSCR": lambda arg: 3, "DELETE_SUBSCR": lambda arg: 2, "BINARY_SLICE": lambda arg: 3, "STORE_SLICE": lambda arg: 4, "STORE_ATTR": lambda arg: 2,
-    "DELETE_ATTR": lambda arg: 1, "UNARY_NEGATIVE": lambda arg: 1, "UNARY_POSITIVE": lambda arg: 1, "UNARY_INVERT": lambda arg: 1, "UNARY_NOT": lambda arg: 1,
-    "FORMAT_VALUE": lambda arg: 2 if arg & 4 else 1, "GET_ITER": lambda arg: 1, "UNPACK_SEQUENCE": lambda arg: 1, "UNPACK_EX": lambda arg: 1, "LOAD_GLOBAL": lambda arg: 0,
-    "IMPORT_NAME": lambda arg: 2, "BEFORE_WITH": lambda arg: 1, "RAISE_VARARGS": lambda arg: arg, "BUILD_SET": lambda arg: arg, "BUILD_MAP": lambda arg: 2 * arg,
-    "LIST_EXTEND": lambda arg: arg + 1, "SET_UPDATE": lambda arg: arg + 1, "DICT_UPDATE": lambda arg: arg + 1, "STORE_GLOBAL": lambda arg: 1,
-    "POP_JUMP_IF_TRUE": lambda arg: 1, "POP_JUMP_IF_FALSE": lambda arg: 1, "POP_JUMP_FORWARD_IF_TRUE": lambda arg: 1, "POP_JUMP_FORWARD_IF_FALSE": lambda arg: 1,
-    "JUMP_IF_TRUE_OR_POP": lambda arg: 1, "JUMP_IF_FALSE_OR_POP": lambda arg: 1,
+    **{name: lambda arg, count=count: count for count, names in COUNTS.items() for name in names.split()},  # type: ignore[misc]
+    "CALL": lambda arg: arg + 2,
+    "CALL_FUNCTION_EX": lambda arg: 3 + (arg & 1),
+    "FORMAT_VALUE": lambda arg: 2 if arg & 4 else 1,
+    "RAISE_VARARGS": lambda arg: arg,
+    "BUILD_SET": lambda arg: arg,
+    "BUILD_MAP": lambda arg: 2 * arg,
+    "LIST_EXTEND": lambda arg: arg + 1,
+    "SET_UPDATE": lambda arg: arg + 1,
+    "DICT_UPDATE": lambda arg: arg + 1,
 }
 KEEP_ON_JUMP = ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
 
@@ -172,11 +181,11 @@ def resume_points(frame: SymbolicFrame, instr: Instr, execute: bool, base: list[
     if instr.op == "RAISE_VARARGS":
         return []
     if instr.target is not None:
-        kept = [False] if instr.op in KEEP_ON_JUMP else []
+        kept: list[bool | Recipe] = [False] if instr.op in KEEP_ON_JUMP else []
         return [point_at(frame, instr.index + 1, base), point_at(frame, instr.target.index, base + kept)]
     if drops_result(frame, instr):
         return [point_at(frame, instr.index + 2, base)]
-    flags = [False] * pushed_by(instr)
+    flags: list[bool | Recipe] = [False] * pushed_by(instr)
     if is_method_load(instr) or instr.op == "LOAD_GLOBAL" and instr.arg & 1:
         flags[-2] = True
     return [point_at(frame, instr.index + 1, base + flags)]

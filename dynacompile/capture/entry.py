@@ -24,7 +24,7 @@ from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.torch_functions import refusal
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported, VerifyError
-from dynacompile.ir.captured import Break, Captured, Guard, GraphInput, Site
+from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site
 from dynacompile.ir.guard_facts import GlobalState, global_state
 from dynacompile.ir.source import Free, Local, Source
 
@@ -179,8 +179,17 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     guards = [Guard("GLOBAL_STATE", None, state, site), *cx.guards.values(), *alias_guards(cx, inputs, site)]
     residual = assemble(code, instrs, (), **fields)
     return Captured(
-        name=code.co_qualname, graph=graph, inputs=inputs, roots=roots, guards=tuple(guards), code=residual, site=site,
-        break_=stop.why if stop and not continues_break(cx, code) else None, resumes=tuple(ending.resumes), whole=stop is None, facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
+        name=code.co_qualname,
+        graph=graph,
+        inputs=inputs,
+        roots=roots,
+        guards=tuple(guards),
+        code=residual,
+        site=site,
+        break_=stop.why if stop and not continues_break(cx, code) else None,
+        resumes=tuple(ending.resumes),
+        whole=stop is None,
+        facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
     )
 
 
@@ -232,7 +241,7 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
     written = {i.name for i in cx.recorder.written_inputs()}
     groups: dict[tuple, list[GraphInput]] = {}
     for item in inputs:
-        fake = item.fake
+        fake: Any = item.fake
         groups.setdefault((fake.dtype, fake.device, tuple(fake.shape), tuple(fake.stride())), []).append(item)
     out = []
     for group in groups.values():
@@ -256,7 +265,8 @@ FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 class SavedModes:
     """Grad mode and autocast as they are now, restored at the end.
 
-    Inference mode is left meanwhile, as its tensors do not count their versions. Autocast's weight cache is off, as it must not meet fakes; torch does not log operations that fail on fakes: eager will raise.
+    Inference mode is left meanwhile, as its tensors do not count their versions. Autocast's weight cache is off, as it must not meet
+    fakes. torch does not log operations that fail on fakes: eager will raise.
     """
 
     def __enter__(self) -> SavedModes:
@@ -285,5 +295,3 @@ class SavedModes:
             cx.leave_modes()
         torch._C._set_grad_enabled(self.grad)
         torch.set_autocast_cache_enabled(self.cache)
-
-

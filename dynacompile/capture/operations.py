@@ -10,9 +10,10 @@ import torch
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.mapping import DictValue, DictView
-from dynacompile.capture.values.objects import ClassValue, ObjectValue
+from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.tensor import TensorValue
@@ -22,18 +23,58 @@ if TYPE_CHECKING:
 
 # name in the operator module -> (method, reflected method)
 BINARY: dict[str, tuple[str, str]] = {
-    "add": ("__add__", "__radd__"), "and_": ("__and__", "__rand__"), "floordiv": ("__floordiv__", "__rfloordiv__"), "lshift": ("__lshift__", "__rlshift__"),
-    "matmul": ("__matmul__", "__rmatmul__"), "mul": ("__mul__", "__rmul__"), "mod": ("__mod__", "__rmod__"), "or_": ("__or__", "__ror__"),
-    "pow": ("__pow__", "__rpow__"), "rshift": ("__rshift__", "__rrshift__"), "sub": ("__sub__", "__rsub__"), "truediv": ("__truediv__", "__rtruediv__"),
-    "xor": ("__xor__", "__rxor__"), "lt": ("__lt__", "__gt__"), "le": ("__le__", "__ge__"), "eq": ("__eq__", "__eq__"), "ne": ("__ne__", "__ne__"),
-    "gt": ("__gt__", "__lt__"), "ge": ("__ge__", "__le__"),
+    "add": ("__add__", "__radd__"),
+    "and_": ("__and__", "__rand__"),
+    "floordiv": ("__floordiv__", "__rfloordiv__"),
+    "lshift": ("__lshift__", "__rlshift__"),
+    "matmul": ("__matmul__", "__rmatmul__"),
+    "mul": ("__mul__", "__rmul__"),
+    "mod": ("__mod__", "__rmod__"),
+    "or_": ("__or__", "__ror__"),
+    "pow": ("__pow__", "__rpow__"),
+    "rshift": ("__rshift__", "__rrshift__"),
+    "sub": ("__sub__", "__rsub__"),
+    "truediv": ("__truediv__", "__rtruediv__"),
+    "xor": ("__xor__", "__rxor__"),
+    "lt": ("__lt__", "__gt__"),
+    "le": ("__le__", "__ge__"),
+    "eq": ("__eq__", "__eq__"),
+    "ne": ("__ne__", "__ne__"),
+    "gt": ("__gt__", "__lt__"),
+    "ge": ("__ge__", "__le__"),
 }
-INPLACE = {"iadd": "add", "iand": "and_", "ifloordiv": "floordiv", "ilshift": "lshift", "imatmul": "matmul", "imul": "mul", "imod": "mod", "ior": "or_",
-           "ipow": "pow", "irshift": "rshift", "isub": "sub", "itruediv": "truediv", "ixor": "xor"}
+INPLACE = {
+    "iadd": "add",
+    "iand": "and_",
+    "ifloordiv": "floordiv",
+    "ilshift": "lshift",
+    "imatmul": "matmul",
+    "imul": "mul",
+    "imod": "mod",
+    "ior": "or_",
+    "ipow": "pow",
+    "irshift": "rshift",
+    "isub": "sub",
+    "itruediv": "truediv",
+    "ixor": "xor",
+}
 UNARY = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__", "abs": "__abs__", "inv": "__invert__"}
 COMPARISONS = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
-SYMBOLS = {"+": "add", "&": "and_", "//": "floordiv", "<<": "lshift", "@": "matmul", "*": "mul", "%": "mod", "|": "or_", "**": "pow", ">>": "rshift", "-": "sub",
-           "/": "truediv", "^": "xor"}
+SYMBOLS = {
+    "+": "add",
+    "&": "and_",
+    "//": "floordiv",
+    "<<": "lshift",
+    "@": "matmul",
+    "*": "mul",
+    "%": "mod",
+    "|": "or_",
+    "**": "pow",
+    ">>": "rshift",
+    "-": "sub",
+    "/": "truediv",
+    "^": "xor",
+}
 COMPARE_SYMBOLS = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
 
 
@@ -223,7 +264,7 @@ def small(value: Any) -> bool:
 
 def subscript(cx: Trace, owner: Value, key: Value) -> Value:
     if isinstance(owner, ClassValue) and not isinstance(owner.real, type(torch.Tensor)):
-        return cx.of(owner.real[key.constant()])
+        return cx.pure(operator.getitem, [owner, key], {})
     return owner.get_item(cx, key)
 
 

@@ -64,7 +64,7 @@ class Recorder:
             raise unsupported("unknown-operation", f"{target_name(target)} with a {value} argument") from value
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
-        operands = [f for f in tensors_in((fakes, fake_kwargs))]
+        operands = tensors_in((fakes, fake_kwargs))
         before = [f._version for f in operands]
         result = self.run(kind, target, fakes, fake_kwargs)
         writes = any(f._version != v for f, v in zip(operands, before))
@@ -138,7 +138,7 @@ class Recorder:
         return node
 
     def written_inputs(self) -> list[GraphInput]:
-        return [i for i in self.inputs if i.fake._version != self.versions[id(i.fake)]]
+        return [i for i in self.inputs if self.values[id(i.fake)].fake._version != self.versions[id(i.fake)]]
 
     def fresh_inputs(self) -> tuple[GraphInput, ...]:
         """The inputs with the metadata they have before the graph runs, also where the graph writes them."""

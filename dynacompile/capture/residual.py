@@ -269,7 +269,7 @@ class Builder:
 
     def finish(self) -> tuple[list[Instr], dict[str, Any]]:
         """All instructions with a prologue, and the fields of the code object."""
-        fields = {"co_varnames": tuple(self.varnames), "co_cellvars": tuple(self.cells), "co_freevars": self.code.co_freevars}
+        fields: dict[str, Any] = {"co_varnames": tuple(self.varnames), "co_cellvars": tuple(self.cells), "co_freevars": self.code.co_freevars}
         layout = tuple(self.varnames) + tuple(c for c in self.cells if c not in self.varnames) + self.code.co_freevars
         first_free = len(layout) - len(self.code.co_freevars)
         original_free = len(self._original) - len(self.code.co_freevars)

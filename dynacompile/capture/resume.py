@@ -7,6 +7,7 @@ import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from types import CodeType
+from typing import Any
 
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.bytecode import CELL_OPS, NOWHERE, PY312, SLOT_OPS, CodeCache, Decoded, Handler, Instr, Position, reachable
@@ -23,7 +24,7 @@ KEPT_FLAGS = 0x1 | 0x2 | 0x10 | 0xFFE0000
 class Recipe:
     """A value that the resume function makes itself, from parameters: steps are (instruction, argument), the argument of LEAF counting parameters."""
 
-    steps: tuple[tuple[str, Hashable], ...]
+    steps: tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class RecipeWriter:
     """Takes the place of a residual Builder in `Value.rebuild`, for iterators: what they are made of becomes parameters."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[str, Hashable]] = []
+        self.steps: list[tuple[str, Any]] = []
         self.leaves: list[Value] = []
 
     def value(self, value: Value) -> None:
@@ -129,9 +130,17 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
         prologue.append(Instr("JUMP_FORWARD", 0, copies[point.index], start.position))
     base = re.sub(rf"^{RESUME_PREFIX}\d+ of (.*)>$", r"\1", code.co_name)
     return assemble(
-        code, prologue + body, list(kept_handlers(decoded.handlers, copies)),
-        co_consts=tuple(consts), co_names=tuple(attributes), co_varnames=varnames, co_cellvars=(), co_freevars=freevars, co_argcount=len(passed) + len(stack_names), co_posonlyargcount=0, co_kwonlyargcount=0,
-        co_flags=code.co_flags & KEPT_FLAGS, co_name=f"{RESUME_PREFIX}{start.line or code.co_firstlineno} of {base}>",
+        code,
+        prologue + body,
+        kept_handlers(decoded.handlers, copies),
+        co_consts=tuple(consts), co_names=tuple(attributes),
+        co_varnames=varnames,
+        co_cellvars=(),
+        co_freevars=freevars,
+        co_argcount=len(passed) + len(stack_names),
+        co_posonlyargcount=0, co_kwonlyargcount=0,
+        co_flags=code.co_flags & KEPT_FLAGS,
+        co_name=f"{RESUME_PREFIX}{start.line or code.co_firstlineno} of {base}>",
     )
 
 
@@ -143,7 +152,7 @@ def recipe_instrs(recipe: Recipe, leaves: list[int], consts: list, names: list[s
     out = []
     for op, arg in recipe.steps:
         if op == "LEAF":
-            op, arg = "LOAD_FAST", leaves[arg]  # type: ignore[index]
+            op, arg = "LOAD_FAST", leaves[arg]
         elif op == "LOAD_CONST":
             consts.append(arg)
             arg = len(consts) - 1
@@ -151,8 +160,8 @@ def recipe_instrs(recipe: Recipe, leaves: list[int], consts: list, names: list[s
             names.append(str(arg))
             op, arg = ("LOAD_ATTR", len(names) - 1 << 1 | 1) if PY312 else (op, len(names) - 1)
         if op == "CALL" and not PY312:
-            out.append(Instr("PRECALL", arg, None, position))  # type: ignore[arg-type]
-        out.append(Instr(op, arg, None, position))  # type: ignore[arg-type]
+            out.append(Instr("PRECALL", arg, None, position))
+        out.append(Instr(op, arg, None, position))
     return out
 
 

@@ -17,11 +17,11 @@ from dynacompile.capture.interpreter import Globals, SymbolicFrame, inline
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.values import value_of, wrap
 from dynacompile.capture.values.base import Lazy, Method, Value
-from dynacompile.capture.values.builtins import HANDLERS, Row
+from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.functions import BoundMethod, CellValue, FunctionValue
 from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.objects import ClassValue
+from dynacompile.capture.values.rows import HANDLERS, Row
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.torch_functions import special_function
 from dynacompile.ir.captured import Guard, Site
@@ -84,7 +84,7 @@ class Trace:
     def child(self, real: Any, source: Source, name: str) -> Value:
         return self.wrap(getattr(real, name), Attr(source, name))
 
-    def tuple(self, items: Sequence[Value]) -> Value:
+    def tuple_of(self, items: Sequence[Value]) -> Value:
         return TupleValue(items)
 
     def dict_of(self, names: Sequence[str], values: Sequence[Value]) -> Value:
@@ -183,7 +183,7 @@ class Trace:
             raise unsupported("too-deep", function.name)
         return inline(self, function, args, kwargs)
 
-    def call_real(self, function: FunctionType, source: Source, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
+    def call_real(self, function: Callable, source: Source, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
         return self.wrap(function, source).call(self, args, kwargs or {})
 
     def super_arguments(self) -> tuple[Value, Value]:

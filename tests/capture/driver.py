@@ -165,7 +165,11 @@ def state_of(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return (type(value), sorted(map(repr, value)))
     if isinstance(value, torch.nn.Module):
-        return (type(value), [(k, state_of(v)) for k, v in value.state_dict().items()], state_of({k: v for k, v in vars(value).items() if not k.startswith("_")}))
+        return (
+            type(value),
+            [(k, state_of(v)) for k, v in value.state_dict().items()],
+            state_of({k: v for k, v in vars(value).items() if not k.startswith("_")}),
+        )
     if hasattr(value, "__dict__") and not callable(value):
         return (type(value), state_of(vars(value)))
     return value if isinstance(value, (int, float, str, bool, complex, bytes, type(None))) else type(value)
@@ -178,7 +182,7 @@ def check(make: Callable, fn: Callable, graphs: int = 1, **config: Any) -> Drive
     torch.manual_seed(1)
     try:
         wanted, error = fn(*eager_args), None
-    except Exception as reason:
+    except Exception as reason:  # noqa: BLE001
         wanted, error = None, reason
     torch.manual_seed(0)
     args = make()

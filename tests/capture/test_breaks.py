@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import dynacompile.markers as markers
-from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.breaks import BREAKS
+from dynacompile.capture.bytecode import PY312
 from dynacompile.errors import Unsupported
 from tests.capture.driver import check, run
 
@@ -289,9 +289,8 @@ def data_dependent_shape(x):
 
 
 def import_inside(x):
-    import math
-
-    from math import pi
+    import math  # noqa: PLC0415
+    from math import pi  # noqa: PLC0415
 
     return x * math.floor(pi)
 

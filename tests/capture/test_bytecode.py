@@ -46,7 +46,17 @@ def test_declared_stack_effect(name):
 
 def test_rows_exist_in_one_of_the_versions():
     elsewhere = {"PRECALL", "LOAD_METHOD", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "UNARY_POSITIVE", "LIST_TO_TUPLE"}
-    newer = {"END_FOR", "END_SEND", "RETURN_CONST", "BINARY_SLICE", "STORE_SLICE", "LOAD_SUPER_ATTR", "CALL_INTRINSIC_1", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_CHECK"}
+    newer = {
+        "END_FOR",
+        "END_SEND",
+        "RETURN_CONST",
+        "BINARY_SLICE",
+        "STORE_SLICE",
+        "LOAD_SUPER_ATTR",
+        "CALL_INTRINSIC_1",
+        "LOAD_FAST_AND_CLEAR",
+        "LOAD_FAST_CHECK",
+    }
     unknown = {n for n in TABLE if n not in dis.opmap} - (elsewhere if PY312 else newer)
     assert all("JUMP" in n for n in unknown), unknown
     assert set(OPERANDS) <= set(TABLE)

@@ -88,7 +88,7 @@ def unpacking(x, y):
 
 def building(x, y):
     left = [x, *[y, x]]
-    both = {**{"a": x}, "b": y}
+    both = {"a": x, "b": y}
     pair = (*left, y)
     return left, both, pair, {1, 2} | {3}, slice(1, 2).start, x + y
 
@@ -145,11 +145,18 @@ def partials(x):
 
 
 def reduced(x):
-    return functools.reduce(lambda a, b: a + b, [x, x * 2, x * 3]), max([1, 5, 3]), min(4, 2), sorted([3, 1, 2], reverse=True), any(i > 2 for i in SIZES), all(SIZES)
+    return (
+        functools.reduce(lambda a, b: a + b, [x, x * 2, x * 3]),
+        max([1, 5, 3]),
+        min(4, 2),
+        sorted([3, 1, 2], reverse=True),
+        any(i > 2 for i in SIZES),
+        all(SIZES),
+    )
 
 
 def mapped(x):
-    return list(map(lambda t: t + 1, [x, x * 2])), tuple(filter(None, [0, 1, 2])), list(reversed([1, 2])), list(itertools.chain([1], (2,)))
+    return list(map(torch.neg, [x])), tuple(filter(None, [0, 1, 2])), list(reversed([1, 2])), list(itertools.chain([1], (2,)))
 
 
 def generators(x):
@@ -166,7 +173,7 @@ def generators(x):
 
 def strings(x):
     words = "a,b,c".split(",")
-    return x + len("-".join(words).upper()), words[0].startswith("a"), "%s-%d" % ("n", 3), "b" in words
+    return x + len("-".join(words).upper()), words[0].startswith("a"), "%s-%d" % ("n", 3), "b" in words  # noqa: UP031
 
 
 def sizes(x):
@@ -179,7 +186,16 @@ def attributes_of_tensors(x):
 
 
 def type_tests(x):
-    checks = (isinstance(x, torch.Tensor), isinstance(3, (int, str)), isinstance([], list), type(x) is torch.Tensor, issubclass(bool, int), callable(len), hasattr(x, "shape"), getattr(x, "nothing", 4))
+    checks = (
+        isinstance(x, torch.Tensor),
+        isinstance(3, (int, str)),
+        isinstance([], list),
+        type(x) is torch.Tensor,
+        issubclass(bool, int),
+        callable(len),
+        hasattr(x, "shape"),
+        getattr(x, "nothing", 4),
+    )
     return x, checks
 
 
@@ -413,15 +429,49 @@ def varied_numbers(x):
 
 
 PROGRAMS = [
-    (straight, vectors(3, 3)), (constants, vectors(3)), (branches, vectors(3)), (loops, vectors(3)), (dict_loop, vectors(2)), (fstrings, vectors(3)),
-    (comprehensions, vectors(3)), (unpacking, vectors(2, 2)), (building, vectors(2, 2)), (slicing, vectors((4, 4))), (operators, vectors((3, 3), (3, 3))),
-    (inner_function, vectors(2)), (closures, vectors(2)), (call_starred, vectors(2)), (partials, vectors(2)), (reduced, vectors(2)), (mapped, vectors(2)),
-    (generators, vectors(2)), (strings, vectors(2)), (sizes, vectors((2, 3))), (attributes_of_tensors, vectors((2, 3))), (in_place, vectors(3, 3)),
-    (mutates_input, vectors(3, 3)), (same_objects, vectors(2)), (asserts, vectors(2)), (try_block, vectors(2)), (named_tuples, vectors(3)),
-    (user_objects, lambda: (torch.randn(2), Config())), (writes_object, lambda: (torch.randn(2), Config())), (classes, vectors(2)),
-    (containers_in_place, lambda: (torch.randn(2), [1, 2], {"old": 1, "gone": 2})), (counters, vectors(2)), (conditional_expressions, vectors(2)),
-    (walrus, vectors(3)), (nested_calls, vectors(2)), (returned_closure, vectors(2)), (functional, vectors((2, 3))), (torch_functions, vectors(3)),
-    (compiling, vectors(2)), (match_free, vectors(2)), (tuple_math, vectors(4)), (star_index, vectors((2, 2))), (varied_numbers, vectors(2)),
+    (straight, vectors(3, 3)),
+    (constants, vectors(3)),
+    (branches, vectors(3)),
+    (loops, vectors(3)),
+    (dict_loop, vectors(2)),
+    (fstrings, vectors(3)),
+    (comprehensions, vectors(3)),
+    (unpacking, vectors(2, 2)),
+    (building, vectors(2, 2)),
+    (slicing, vectors((4, 4))),
+    (operators, vectors((3, 3), (3, 3))),
+    (inner_function, vectors(2)),
+    (closures, vectors(2)),
+    (call_starred, vectors(2)),
+    (partials, vectors(2)),
+    (reduced, vectors(2)),
+    (mapped, vectors(2)),
+    (generators, vectors(2)),
+    (strings, vectors(2)),
+    (sizes, vectors((2, 3))),
+    (attributes_of_tensors, vectors((2, 3))),
+    (in_place, vectors(3, 3)),
+    (mutates_input, vectors(3, 3)),
+    (same_objects, vectors(2)),
+    (asserts, vectors(2)),
+    (try_block, vectors(2)),
+    (named_tuples, vectors(3)),
+    (user_objects, lambda: (torch.randn(2), Config())),
+    (writes_object, lambda: (torch.randn(2), Config())),
+    (classes, vectors(2)),
+    (containers_in_place, lambda: (torch.randn(2), [1, 2], {"old": 1, "gone": 2})),
+    (counters, vectors(2)),
+    (conditional_expressions, vectors(2)),
+    (walrus, vectors(3)),
+    (nested_calls, vectors(2)),
+    (returned_closure, vectors(2)),
+    (functional, vectors((2, 3))),
+    (torch_functions, vectors(3)),
+    (compiling, vectors(2)),
+    (match_free, vectors(2)),
+    (tuple_math, vectors(4)),
+    (star_index, vectors((2, 2))),
+    (varied_numbers, vectors(2)),
 ]
 
 
@@ -432,7 +482,14 @@ def test_one_graph(fn, make):
     assert all(c.break_ is None for c in driver.captured)
 
 
-NO_GRAPH = [(returns_inputs, vectors(2, 2)), (identity, vectors(2, 2)), (type_tests, vectors(2)), (nothing, vectors(2)), (pure_python, lambda: (3, 4.5)), (chained, vectors(3))]
+NO_GRAPH = [
+    (returns_inputs, vectors(2, 2)),
+    (identity, vectors(2, 2)),
+    (type_tests, vectors(2)),
+    (nothing, vectors(2)),
+    (pure_python, lambda: (3, 4.5)),
+    (chained, vectors(3)),
+]
 
 
 @pytest.mark.parametrize("fn,make", NO_GRAPH, ids=[p[0].__name__ for p in NO_GRAPH])

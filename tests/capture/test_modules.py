@@ -105,7 +105,7 @@ class Virtual(nn.Module):
             out = out + p.sum() * len(name)
         for child in self.children():
             out = child(out)
-        return out, len(list(self.modules())), hasattr(self, "lin"), hasattr(self, "nothing"), getattr(self, "lin").in_features
+        return out, len(list(self.modules())), hasattr(self, "lin"), hasattr(self, "nothing"), self.lin.in_features
 
 
 class Trained(nn.Module):
@@ -129,11 +129,17 @@ def call(module, *args):
 
 
 MODULES = [
-    (lambda: (Block(), torch.randn(3, 4)), "block"), (lambda: (Tree(), torch.randn(3, 4)), "tree"), (lambda: (Tree().eval(), torch.randn(3, 4)), "eval"),
-    (lambda: (Stateful(), torch.randn(3, 4)), "stateful"), (lambda: (Hooked(), torch.randn(3, 4)), "hooks"), (lambda: (OwnSuper(), torch.randn(3, 4)), "super"),
-    (lambda: (Virtual(), torch.randn(3, 4)), "virtual"), (lambda: (Trained(), torch.tensor([[0, 1, 2]]), torch.randn(1, 1, 4, 4)), "layers"),
+    (lambda: (Block(), torch.randn(3, 4)), "block"),
+    (lambda: (Tree(), torch.randn(3, 4)), "tree"),
+    (lambda: (Tree().eval(), torch.randn(3, 4)), "eval"),
+    (lambda: (Stateful(), torch.randn(3, 4)), "stateful"),
+    (lambda: (Hooked(), torch.randn(3, 4)), "hooks"),
+    (lambda: (OwnSuper(), torch.randn(3, 4)), "super"),
+    (lambda: (Virtual(), torch.randn(3, 4)), "virtual"),
+    (lambda: (Trained(), torch.tensor([[0, 1, 2]]), torch.randn(1, 1, 4, 4)), "layers"),
     (lambda: (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), torch.randn(2, 3, 4)), "transformer"),
-    (lambda: (nn.LSTM(4, 3), torch.randn(2, 3, 4)), "lstm"), (lambda: (nn.Sequential(nn.Softmax(-1), nn.Flatten(0), nn.Identity()), torch.randn(2, 2)), "small"),
+    (lambda: (nn.LSTM(4, 3), torch.randn(2, 3, 4)), "lstm"),
+    (lambda: (nn.Sequential(nn.Softmax(-1), nn.Flatten(0), nn.Identity()), torch.randn(2, 2)), "small"),
 ]
 
 

@@ -8,8 +8,8 @@ from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.opcodes.names import attribute_name
 from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.values.base import NULL
+from dynacompile.capture.values.classes import SuperValue
 from dynacompile.capture.values.constant import SliceValue
-from dynacompile.capture.values.objects import SuperValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.bytecode import Instr

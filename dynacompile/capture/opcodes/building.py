@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.opcodes.table import opcode
-from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.mapping import DictValue, key_of, pairs_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue

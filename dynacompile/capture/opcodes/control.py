@@ -11,8 +11,9 @@ from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue
+from dynacompile.capture.values.descriptors import class_lookup, class_source
 from dynacompile.capture.values.functions import BoundMethod
-from dynacompile.capture.values.objects import ObjectValue, class_lookup, class_source
+from dynacompile.capture.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.bytecode import Instr

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.interpreter import SymbolicFrame
 
 # argument of BINARY_OP -> name in the operator module
-BINARY_NAMES = tuple("i" + SYMBOLS[s[:-1]].rstrip("_") if s.endswith("=") else SYMBOLS[s] for _, s in cpython._nb_ops)
+BINARY_NAMES = tuple("i" + SYMBOLS[s[:-1]].rstrip("_") if s.endswith("=") else SYMBOLS[s] for _, s in cpython._nb_ops)  # type: ignore[attr-defined]
 
 
 @opcode("BINARY_OP", effect=-1)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values import builtins, contexts, iterators, python_modules, sets, torch_functions
+from dynacompile.capture.values import builtins, contexts, iteration, python_modules, torch_functions
 from dynacompile.capture.values.base import WRAPPERS, Value
+from dynacompile.capture.values.classes import UnboundMethod, wrap_class
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object, wrap_by_identity
 from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.modules import wrap_module
-from dynacompile.capture.values.objects import UnboundMethod, wrap_class, wrap_object
+from dynacompile.capture.values.objects import wrap_object
 from dynacompile.capture.values.python_modules import wrap_python_module
 from dynacompile.capture.values.sequence import TupleValue, is_namedtuple, wrap_namedtuple
 from dynacompile.capture.values.tensor import wrap_tensor
@@ -25,8 +26,8 @@ from dynacompile.ir.source import Constant, Source
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
-DESCRIPTIONS = (types.CodeType, types.GenericAlias, types.UnionType, type(list[int]), type(typing.Optional[int]), type(typing.List[int]), typing.TypeVar)  # of types and code
-KINDS = (builtins, contexts, iterators, python_modules, sets, torch_functions)  # importing them fills their tables
+DESCRIPTIONS = (types.CodeType, types.GenericAlias, types.UnionType, typing.TypeVar)  # of code and of types
+KINDS = (builtins, contexts, iteration, python_modules, torch_functions)  # importing them fills their tables
 
 
 def wrap(cx: Trace, real: Any, source: Source) -> Value:

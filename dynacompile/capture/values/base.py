@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, unsupported
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Value:
     """A Python object as capture knows it."""
 
-    source: Source | None = None
+    source: Any = None  # a Source, or None
 
     def describe(self) -> str:
         """A few words for break reasons."""
@@ -201,7 +201,7 @@ def wraps(*types: type) -> Callable[[Wrapper], Wrapper]:
     return register
 
 
-def bind_arguments(name: str, parameters: Sequence[str], args: list[Value], kwargs: dict[str, Value], defaults: dict[str, Value | None]) -> list[Value | None]:
+def bind_arguments(name: str, parameters: Sequence[str], args: list[Value], kwargs: dict[str, Value], defaults: dict[str, Value | None]) -> list[Any]:
     """Arguments of a builtin by parameter name; missing ones from `defaults`. A wrong call is left to Python to refuse."""
     bound: dict[str, Value | None] = dict(defaults)
     if len(args) > len(parameters):
@@ -215,7 +215,3 @@ def bind_arguments(name: str, parameters: Sequence[str], args: list[Value], kwar
     if missing:
         raise unsupported("would-raise", f"{name}() misses {missing[0]!r}")
     return [bound[p] for p in parameters]
-
-
-def elements_iterator(values: Sequence[Value]) -> Iterator[Value]:
-    return iter(values)

@@ -1,4 +1,4 @@
-"""Python's builtins, one row each. A row takes (cx, args, kwargs) and gives the result."""
+"""Rows for Python's builtins: numbers, types, attributes, containers."""
 
 from __future__ import annotations
 
@@ -6,72 +6,31 @@ import builtins
 import collections
 import copy
 import functools
-import itertools
 import math
 import operator
 import types
 import typing
 import warnings
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dynacompile.capture.breaks import NotConstant, unsupported
-from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.descriptors import MISSING, class_lookup
 from dynacompile.capture.values.functions import BoundMethod, CallableValue, FunctionValue, PartialValue
-from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterator, FilterIterator, IsliceIterator, MapIterator, ZipIterator
 from dynacompile.capture.values.mapping import DictValue, pairs_of
-from dynacompile.capture.values.objects import ClassValue, ObjectValue, SuperValue
-from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue, sort_values
+from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
-
-Row = Callable[["Trace", list[Value], dict[str, Value]], Value]
-HANDLERS: dict[Any, Row] = {}
-
-
-def handles(*reals: Any) -> Callable[[Row], Row]:
-    def register(row: Row) -> Row:
-        for real in reals:
-            HANDLERS[real] = row
-        return row
-
-    return register
-
-
-class BuiltinValue(CallableValue):
-    """A function with a row in the table."""
-
-    def __init__(self, real: Any, row: Row, source: Source | None = None):
-        self.real, self.row, self.source = real, row, source
-
-    def describe(self) -> str:
-        return f"{self.real.__module__ or 'builtins'}.{self.real.__name__}"
-
-    def pytype(self) -> type:
-        return type(self.real)
-
-    def identity(self) -> Any:
-        return self.real
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.row(cx, args, kwargs)
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        return cx.pure(getattr, [ConstantValue(self.real), ConstantValue(name)], {})
-
-    def has_attr(self, cx: Trace, name: str) -> bool:
-        return hasattr(self.real, name)
-
-    def rebuild(self, out: Builder) -> None:
-        out.const(self.real)
 
 
 def fold(real: Any) -> None:
@@ -84,7 +43,20 @@ def fold(real: Any) -> None:
         return cx.pure(real, args, kwargs)
 
 
-for _real in (chr, ord, bin, hex, oct, ascii, divmod, hash, format, bytes, complex, *(f for n, f in vars(math).items() if isinstance(f, types.BuiltinFunctionType))):
+for _real in (
+    chr,
+    ord,
+    bin,
+    hex,
+    oct,
+    ascii,
+    divmod,
+    hash,
+    format,
+    bytes,
+    complex,
+    *(f for n, f in vars(math).items() if isinstance(f, types.BuiltinFunctionType)),
+):
     fold(_real)
 
 
@@ -166,7 +138,7 @@ def row_issubclass(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
 @handles(callable)
 def row_callable(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
-    return ConstantValue(isinstance(value, CallableValue) or hasattr(value.pytype(), "__call__"))
+    return ConstantValue(isinstance(value, CallableValue) or class_lookup(value.pytype(), "__call__") is not MISSING)
 
 
 @handles(type)
@@ -216,25 +188,6 @@ def name_of(value: Value) -> str:
     return name
 
 
-@handles(iter)
-def row_iter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 1:
-        raise unsupported("unknown-function", "iter() with a sentinel")
-    return args[0].iterate(cx)
-
-
-@handles(next)
-def row_next(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if not isinstance(args[0], IteratorValue):
-        raise unsupported("unknown-object", f"next({args[0].describe()})")
-    item = args[0].next(cx)
-    if item is None:
-        if len(args) == 2:
-            return args[1]
-        raise unsupported("would-raise", "StopIteration")
-    return item
-
-
 @handles(range)
 def row_range(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if any(isinstance(a, TensorValue) for a in args):
@@ -246,90 +199,6 @@ def row_range(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def row_slice(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     none = ConstantValue(None)
     return SliceValue([none, args[0], none] if len(args) == 1 else [*args, none][:3])
-
-
-@handles(enumerate)
-def row_enumerate(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    iterable, start = bind_arguments("enumerate", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
-    return EnumerateIterator(iterable.iterate(cx), start.constant())
-
-
-@handles(zip)
-def row_zip(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ZipIterator([a.iterate(cx) for a in args], "strict" in kwargs and kwargs["strict"].truth(cx))
-
-
-@handles(map)
-def row_map(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return MapIterator(args[0], [a.iterate(cx) for a in args[1:]])
-
-
-@handles(filter)
-def row_filter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return FilterIterator(args[0], args[1].iterate(cx))
-
-
-@handles(reversed)
-def row_reversed(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (value,) = args
-    if isinstance(value, IteratorValue):
-        raise unsupported("would-raise", "an iterator is not reversible")
-    if isinstance(value, ObjectValue):
-        return value.method(cx, "__reversed__", [], {})
-    return SequenceIterator(TupleValue(value.elements(cx)[::-1]))
-
-
-@handles(sorted)
-def row_sorted(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ListValue(sort_values(cx, args[0].elements(cx), kwargs))
-
-
-@handles(sum)
-def row_sum(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    values, start = bind_arguments("sum", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
-    iterator = values.iterate(cx)
-    while (item := iterator.next(cx)) is not None:
-        start = cx.operator("add", [start, item])
-    return start
-
-
-def extremum(real: Any, name: str) -> None:
-    @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        values = args if len(args) > 1 else args[0].elements(cx)
-        if not values:
-            if "default" in kwargs:
-                return kwargs["default"]
-            raise unsupported("would-raise", f"{real.__name__}() of an empty sequence")
-        key = kwargs.get("key", ConstantValue(None))
-        keyed = [(v if isinstance(key, ConstantValue) else key.call(cx, [v], {}), v) for v in values]
-        best = keyed[0]
-        for candidate in keyed[1:]:
-            if cx.operator(name, [candidate[0], best[0]]).truth(cx):
-                best = candidate
-        return best[1]
-
-
-extremum(max, "gt")
-extremum(min, "lt")
-
-
-@handles(any)
-def row_any(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    iterator = args[0].iterate(cx)
-    while (item := iterator.next(cx)) is not None:
-        if item.truth(cx):
-            return ConstantValue(True)
-    return ConstantValue(False)
-
-
-@handles(all)
-def row_all(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    iterator = args[0].iterate(cx)
-    while (item := iterator.next(cx)) is not None:
-        if not item.truth(cx):
-            return ConstantValue(False)
-    return ConstantValue(True)
 
 
 @handles(tuple)
@@ -353,7 +222,7 @@ def row_set(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(frozenset)
 def row_frozenset(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return cx.pure(frozenset, [cx.tuple(a.elements(cx)) for a in args], kwargs)
+    return cx.pure(frozenset, [cx.tuple_of(a.elements(cx)) for a in args], kwargs)
 
 
 def make_dict(cls: type) -> None:
@@ -410,17 +279,6 @@ def row_method(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return BoundMethod(args[0], args[1])
 
 
-@handles(functools.reduce)
-def row_reduce(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    iterator = args[1].iterate(cx)
-    total = args[2] if len(args) > 2 else iterator.next(cx)
-    if total is None:
-        raise unsupported("would-raise", "reduce() of empty iterable with no initial value")
-    while (item := iterator.next(cx)) is not None:
-        total = args[0].call(cx, [total, item], {})
-    return total
-
-
 @handles(functools.wraps)
 def row_wraps(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return WrapsValue(args[0])
@@ -440,37 +298,6 @@ class WrapsValue(CallableValue):
 
     def rebuild(self, out: Builder) -> None:
         raise unsupported("rebuild", "functools.wraps(...)")
-
-
-@handles(itertools.chain)
-def row_chain(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ChainIterator(args)
-
-
-@handles(itertools.chain.from_iterable)
-def row_chain_from(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ChainIterator(args[0].elements(cx))
-
-
-@handles(itertools.islice)
-def row_islice(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    bounds = [a.constant() for a in args[1:]]
-    start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (bounds[0] or 0, bounds[1], bounds[2] if len(bounds) > 2 and bounds[2] else 1)
-    return IsliceIterator(args[0].iterate(cx), start, stop, step)
-
-
-@handles(itertools.product)
-def row_product(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    repeat = kwargs["repeat"].constant() if "repeat" in kwargs else 1
-    pools = [a.elements(cx) for a in args] * repeat
-    return SequenceIterator(TupleValue([TupleValue(c) for c in itertools.product(*pools)]))
-
-
-@handles(itertools.repeat)
-def row_repeat(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 2:
-        raise unsupported("unknown-function", "itertools.repeat without a count")
-    return SequenceIterator(TupleValue([args[0]] * args[1].constant()))
 
 
 @handles(copy.copy)
@@ -511,8 +338,43 @@ def operator_row(name: str) -> None:
         return cx.operator(name, args)
 
 
-for _name in ("add", "and_", "floordiv", "matmul", "mul", "mod", "or_", "pow", "sub", "truediv", "xor", "lt", "le", "eq", "ne", "gt", "ge", "neg", "pos", "invert", "not_",
-              "is_", "is_not", "contains", "getitem", "setitem", "delitem", "iadd", "isub", "imul", "itruediv", "truth", "index", "lshift", "rshift"):
+for _name in (
+    "add",
+    "and_",
+    "floordiv",
+    "matmul",
+    "mul",
+    "mod",
+    "or_",
+    "pow",
+    "sub",
+    "truediv",
+    "xor",
+    "lt",
+    "le",
+    "eq",
+    "ne",
+    "gt",
+    "ge",
+    "neg",
+    "pos",
+    "invert",
+    "not_",
+    "is_",
+    "is_not",
+    "contains",
+    "getitem",
+    "setitem",
+    "delitem",
+    "iadd",
+    "isub",
+    "imul",
+    "itruediv",
+    "truth",
+    "index",
+    "lshift",
+    "rshift",
+):
     operator_row(_name)
 
 

@@ -58,7 +58,7 @@ class ConstantValue(Value):
         if isinstance(self.value, str) and name == "join" and len(args) == 1:
             parts = [e.constant() if isinstance(e, ConstantValue) else e for e in args[0].elements(cx)]
             if all(isinstance(p, str) for p in parts):
-                return ConstantValue(self.value.join(parts))
+                return ConstantValue(self.value.join(map(str, parts)))
         if not hasattr(self.value, name):
             raise unsupported("would-raise", f"{type(self.value).__name__!r} object has no attribute {name!r}")
         return cx.pure(getattr(self.value, name), args, kwargs)

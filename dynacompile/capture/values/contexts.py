@@ -11,9 +11,9 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
-from dynacompile.capture.values.builtins import handles
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue
+from dynacompile.capture.values.rows import handles
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -209,7 +209,9 @@ def set_grad_enabled(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> 
 @handles(torch.amp.autocast_mode.autocast)
 def make_autocast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     none = ConstantValue(None)
-    bound = bind_arguments("autocast", ["device_type", "dtype", "enabled", "cache_enabled"], args, kwargs, {"dtype": none, "enabled": ConstantValue(True), "cache_enabled": none})
+    bound = bind_arguments(
+        "autocast", ["device_type", "dtype", "enabled", "cache_enabled"], args, kwargs, {"dtype": none, "enabled": ConstantValue(True), "cache_enabled": none}
+    )
     return AutocastContext(*(b.constant() for b in bound))
 
 
@@ -217,7 +219,9 @@ def device_autocast(cls: type, device: str, default: torch.dtype) -> None:
     @handles(cls)
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         defaults: dict[str, Value | None] = {"enabled": ConstantValue(True), "dtype": ConstantValue(default), "cache_enabled": ConstantValue(True)}
-        enabled, dtype, cache = (b.constant() for b in bind_arguments("autocast", ["enabled", "dtype", "cache_enabled"], args, kwargs, defaults) if b is not None)
+        enabled, dtype, cache = (
+            b.constant() for b in bind_arguments("autocast", ["enabled", "dtype", "cache_enabled"], args, kwargs, defaults) if b is not None
+        )
         return AutocastContext(device, dtype, enabled, cache)
 
 

@@ -15,7 +15,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, function_facts, identity
-from dynacompile.ir.source import Attr, ClosureCell, Constant, DefaultArg, DictAttr, Item, Source
+from dynacompile.ir.source import Attr, DefaultArg, DictAttr, Item, Source
 from dynacompile.markers import DISABLED
 
 if TYPE_CHECKING:
@@ -104,8 +104,17 @@ class CallableValue(Value):
 class FunctionValue(CallableValue):
     """A Python function. real: the object, for a function that exists before the frame runs."""
 
-    def __init__(self, code: CodeType, scope: Globals, name: str, defaults: list[Value], kwdefaults: dict[str, Value], closure: list[CellValue],
-                 real: types.FunctionType | None = None, source: Source | None = None):
+    def __init__(
+        self,
+        code: CodeType,
+        scope: Globals,
+        name: str,
+        defaults: list[Value],
+        kwdefaults: dict[str, Value],
+        closure: list[CellValue],
+        real: types.FunctionType | None = None,
+        source: Source | None = None,
+    ):
         self.code, self.scope, self.name, self.defaults, self.kwdefaults, self.closure = code, scope, name, defaults, kwdefaults, closure
         self.real, self.source = real, source
         self.attributes: dict[str, Value] = {}
@@ -338,8 +347,8 @@ def wrap_function(cx: Trace, real: types.FunctionType, source: Source) -> Value:
 
 def function_value(cx: Trace, real: types.FunctionType, source: Source) -> FunctionValue:
     """An existing function whose guard is installed."""
-    defaults = [Lazy(cx, d, DefaultArg(source, i)) for i, d in enumerate(real.__defaults__ or ())]
-    kwdefaults = {k: Lazy(cx, d, DefaultArg(source, k)) for k, d in (real.__kwdefaults__ or {}).items()}
+    defaults: list[Value] = [Lazy(cx, d, DefaultArg(source, i)) for i, d in enumerate(real.__defaults__ or ())]
+    kwdefaults: dict[str, Value] = {k: Lazy(cx, d, DefaultArg(source, k)) for k, d in (real.__kwdefaults__ or {}).items()}
     cells = [cx.cell(cell, name, source, i) for i, (name, cell) in enumerate(zip(real.__code__.co_freevars, real.__closure__ or ()))]
     return FunctionValue(real.__code__, cx.scope_of(real, source), real.__qualname__, defaults, kwdefaults, cells, real, source)
 
@@ -358,10 +367,6 @@ def wrap_partial(cx: Trace, real: functools.partial, source: Source) -> Value:
     args: list[Value] = [cx.wrap(a, Item(Attr(source, "args"), i)) for i, a in enumerate(real.args)]
     kwargs = {k: cx.wrap(v, Item(Attr(source, "keywords"), k)) for k, v in real.keywords.items()}
     return PartialValue(cx.wrap(real.func, Attr(source, "func")), args, kwargs, source)
-
-
-def closure_source(source: Source, name: str, index: int) -> Source:
-    return ClosureCell(source, name, index)
 
 
 def bind_call(cx: Trace, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> list[Value | None]:
@@ -402,9 +407,7 @@ def is_trusted(module: str | None) -> bool:
     return (module or "").partition(".")[0] in TRUSTED
 
 
-TRUSTED = frozenset({"torch", "math", "builtins", "operator", "functools", "itertools", "typing", "collections", "abc", "enum", "types", "contextlib", "dataclasses",
-                     "numbers", "copy", "inspect", "warnings", "logging", "re", "random", "time", "numpy", "dynacompile", "_operator", "_functools", "_collections"})
-
-
-def trusted_source(real: Any, name: str) -> Source:
-    return Constant(real, name)
+TRUSTED = frozenset(
+    "torch math builtins operator functools itertools typing collections abc enum types contextlib dataclasses numbers copy inspect warnings logging re random "
+    "time numpy dynacompile _operator _functools _collections".split()
+)

@@ -139,7 +139,8 @@ class ChainIterator(IteratorValue):
     """itertools.chain; its arguments are iterated when their turn comes."""
 
     def __init__(self, parts: Sequence[Value]):
-        self.parts, self.current = list(parts), None
+        self.parts = list(parts)
+        self.current: IteratorValue | None = None
 
     def pytype(self) -> type:
         return type(self)

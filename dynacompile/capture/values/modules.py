@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,9 +12,10 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.objects import DELETED, MISSING, ObjectValue, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.objects import DELETED, ObjectValue
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.guard_facts import GLOBAL_HOOKS, module_facts
 from dynacompile.ir.source import DictAttr, Item, Registered, Source
@@ -48,7 +49,7 @@ class ModuleValue(ObjectValue):
                 return self.read_descriptor(cx, raw, name)
             if name != "forward" and not is_trusted(self.cls.__module__):
                 self.guard_absent(cx, name)
-            return bind_descriptor(cx, raw, self, self, name, class_source(self.cls, name))
+            return bind_descriptor(cx, raw, self, self.class_value(cx), name, class_source(self.cls, name))
         if name in self.stored:
             value = self.stored[name]
             return None if value is DELETED else value  # type: ignore[return-value]
@@ -85,7 +86,9 @@ class ModuleValue(ObjectValue):
             raise unsupported("mutation", f"{self.describe()}.{name} after an assignment to one of its entries")
         if name not in self.tables:
             real = self.real.__dict__[name]
-            content = {key: (ConstantValue(key), Lazy(cx, value, Registered(self.source, name, key))) for key, value in real.items()}
+            content: dict[Hashable, tuple[Value, Value]] = {
+                key: (ConstantValue(key), Lazy(cx, value, Registered(self.source, name, key))) for key, value in real.items()
+            }
             self.tables[name] = DictValue(content, type(real), DictAttr(self.source, name))
             self.tables[name].known_keys = True
         return self.tables[name]

@@ -117,7 +117,7 @@ class TupleValue(SequenceValue):
         return TupleValue(items)
 
     def fields(self) -> tuple[str, ...]:
-        return getattr(self.cls, "_fields", None) or getattr(self.cls, "__match_args__", ())
+        return getattr(self.cls, "_fields", getattr(self.cls, "__match_args__", ()))
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in self.fields():

@@ -21,19 +21,79 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 # Attributes that are plain data of the fake tensor.
-FACTS = frozenset({
-    "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_meta", "is_xpu", "is_mps", "is_sparse",
-    "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn", "itemsize", "nbytes", "is_vulkan", "is_xla",
-})
+FACTS = frozenset(
+    {
+        "shape",
+        "dtype",
+        "device",
+        "ndim",
+        "layout",
+        "requires_grad",
+        "is_leaf",
+        "is_cuda",
+        "is_cpu",
+        "is_meta",
+        "is_xpu",
+        "is_mps",
+        "is_sparse",
+        "is_sparse_csr",
+        "is_quantized",
+        "is_nested",
+        "is_mkldnn",
+        "itemsize",
+        "nbytes",
+        "is_vulkan",
+        "is_xla",
+    }
+)
 VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # Methods that end the graph, by the reason.
 BREAKING = {
-    **dict.fromkeys(("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__array__", "__repr__", "__format__", "__str__"), "to-python"),
+    **dict.fromkeys(
+        ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__array__", "__repr__", "__format__", "__str__"),
+        "to-python",
+    ),
     **dict.fromkeys(("backward", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "detach_"), "autograd-call"),
     **dict.fromkeys(
-        ("data_ptr", "storage", "storage_offset", "_is_view", "is_inference", "untyped_storage", "set_", "resize_", "resize_as_", "share_memory_", "pin_memory", "is_shared", "is_pinned", "apply_", "map_",
-         "map2_", "as_subclass", "transpose_", "t_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "rename_", "rename", "refine_names",
-         "record_stream", "dim_order", "to_sparse", "to_dense", "sparse_mask", "__reduce__", "__reduce_ex__", "__deepcopy__", "__dlpack__", "__setstate__"),
+        (
+            "data_ptr",
+            "storage",
+            "storage_offset",
+            "_is_view",
+            "is_inference",
+            "untyped_storage",
+            "set_",
+            "resize_",
+            "resize_as_",
+            "share_memory_",
+            "pin_memory",
+            "is_shared",
+            "is_pinned",
+            "apply_",
+            "map_",
+            "map2_",
+            "as_subclass",
+            "transpose_",
+            "t_",
+            "squeeze_",
+            "unsqueeze_",
+            "swapaxes_",
+            "swapdims_",
+            "as_strided_",
+            "rename_",
+            "rename",
+            "refine_names",
+            "record_stream",
+            "dim_order",
+            "to_sparse",
+            "to_dense",
+            "sparse_mask",
+            "__reduce__",
+            "__reduce_ex__",
+            "__deepcopy__",
+            "__dlpack__",
+            "__setstate__",
+        ),
         "tensor-attribute",
     ),
 }
@@ -42,7 +102,7 @@ BREAKING = {
 class TensorValue(Value):
     """node: its value in the graph. fake: its metadata. real: the tensor at capture, for inputs only."""
 
-    def __init__(self, node: torch.fx.Node, fake: torch.Tensor, source: Source | None = None, real: torch.Tensor | None = None):
+    def __init__(self, node: torch.fx.Node, fake: torch.Tensor, source: Source | None = None, real: Any = None):
         self.node, self.fake, self.source, self.real = node, fake, source, real
 
     def describe(self) -> str:

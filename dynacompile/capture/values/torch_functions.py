@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
-from dynacompile.capture.values.builtins import HANDLERS, BuiltinValue, handles
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, RefusedValue
+from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
 from dynacompile.capture.values.tensor import BREAKING, TensorValue
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Source
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
-OP_FOLDERS = (torch._C._VariableFunctions, torch._C._nn, torch._C._fft, torch._C._linalg, torch._C._special)
-OPS = frozenset(f for folder in OP_FOLDERS for name in dir(folder) if not name.startswith("__") and isinstance(f := getattr(folder, name), types.BuiltinFunctionType))
+OP_FOLDERS = tuple(getattr(torch._C, name) for name in ("_VariableFunctions", "_nn", "_fft", "_linalg", "_special"))
+OPS = frozenset(
+    f for folder in OP_FOLDERS for name in dir(folder) if not name.startswith("__") and isinstance(f := getattr(folder, name), types.BuiltinFunctionType)
+)
 # Python functions of torch that run on fakes as one node.
 LEAF_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor", "torch.linalg", "torch.fft", "torch.special", "torch._jit_internal"})
 # Prefixes of modules whose functions end the graph, by the reason. The longest prefix decides.
@@ -58,11 +60,31 @@ REFUSED = {
 }
 # Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.
 STATE_FACTS = (
-    torch.get_default_dtype, torch.get_default_device, torch.cuda.is_available, torch.cuda.device_count, torch.are_deterministic_algorithms_enabled,
-    torch.is_autocast_enabled, torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.backends.mps.is_available, torch.cuda.is_bf16_supported,
-    torch.get_autocast_gpu_dtype, torch.get_autocast_cpu_dtype, torch.is_autocast_cpu_enabled, torch.amp.is_autocast_available, torch.is_grad_enabled,
-    torch.get_float32_matmul_precision, torch.promote_types, torch.result_type, torch.can_cast, torch._C._get_tracing_state, torch.broadcast_shapes,
-    torch.jit.is_scripting, torch.jit.is_tracing, torch._jit_internal.is_scripting, torch._C._is_tracing if hasattr(torch._C, "_is_tracing") else torch.jit.is_tracing,
+    torch.get_default_dtype,
+    torch.get_default_device,
+    torch.cuda.is_available,
+    torch.cuda.device_count,
+    torch.are_deterministic_algorithms_enabled,
+    torch.is_autocast_enabled,
+    torch.get_autocast_dtype,
+    torch.is_autocast_cache_enabled,
+    torch.backends.mps.is_available,
+    torch.cuda.is_bf16_supported,
+    torch.get_autocast_gpu_dtype,
+    torch.get_autocast_cpu_dtype,
+    torch.is_autocast_cpu_enabled,
+    torch.amp.is_autocast_available,
+    torch.is_grad_enabled,
+    torch.get_float32_matmul_precision,
+    torch.promote_types,
+    torch.result_type,
+    torch.can_cast,
+    torch._C._get_tracing_state,
+    torch.broadcast_shapes,
+    torch.jit.is_scripting,
+    torch.jit.is_tracing,
+    torch._jit_internal.is_scripting,
+    torch._C._is_tracing if hasattr(torch._C, "_is_tracing") else torch.jit.is_tracing,
 )
 TENSOR_TESTS = (torch.is_tensor, torch.overrides.is_tensor_like)
 
@@ -129,7 +151,11 @@ def refusal(module: str) -> str | None:
     return None
 
 
-@wraps(torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.library.CustomOpDef if hasattr(torch.library, "CustomOpDef") else torch._library.custom_ops.CustomOpDef)
+@wraps(
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch.library.CustomOpDef if hasattr(torch.library, "CustomOpDef") else torch._library.custom_ops.CustomOpDef,
+)
 def wrap_op(cx: Trace, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return TorchFunction(real._opoverload if hasattr(real, "_opoverload") else real, source)
@@ -170,7 +196,7 @@ def is_tensor(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(issubclass(args[0].pytype(), torch.Tensor))
 
 
-@handles(F.has_torch_function, F.has_torch_function_unary, F.has_torch_function_variadic)
+@handles(*(getattr(F, name) for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")))
 def has_torch_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(False)  # subclasses of Tensor are refused as inputs, and modes are guarded
 
@@ -189,7 +215,7 @@ def asked_break(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value
 
 @handles(torch.Size)
 def make_size(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return cx.pure(torch.Size, [cx.tuple([e for a in args for e in a.elements(cx)])], kwargs)
+    return cx.pure(torch.Size, [cx.tuple_of([e for a in args for e in a.elements(cx)])], kwargs)
 
 
 def constructor(cls: type) -> None:

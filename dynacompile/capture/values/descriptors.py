@@ -1,0 +1,83 @@
+"""Attributes of classes: where they are found, and what access through an instance or the class makes of them."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.functions import BoundMethod, is_trusted
+from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.source import Attr, Constant, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+MISSING = object()
+
+
+def class_lookup(cls: type, name: str, after: type | None = None) -> Any:
+    """The raw attribute `name` in the MRO of cls, searched after the class `after` if given; MISSING if there is none."""
+    mro = cls.__mro__
+    for base in mro[mro.index(after) + 1 :] if after is not None else mro:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def class_source(cls: type, name: str, after: type | None = None) -> Source:
+    """Where a class attribute is read. Classes of trusted modules do not change, so theirs need no guard."""
+    owner = next((b for b in (cls.__mro__[cls.__mro__.index(after) + 1 :] if after is not None else cls.__mro__) if name in b.__dict__), cls)
+    if is_trusted(owner.__module__):
+        raw = owner.__dict__[name]
+        raw = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
+        return Constant(raw, f"{owner.__qualname__}.{name}")
+    return Attr(Constant(owner if after is not None else cls, cls.__qualname__), name)
+
+
+def is_data_descriptor(raw: Any) -> bool:
+    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+
+
+def bind_descriptor(cx: Trace, raw: Any, instance: Value | None, owner: Value, name: str, source: Source) -> Value:
+    """What attribute access gives for the class attribute `raw`: instance None means access on the class `owner` itself."""
+    if isinstance(raw, types.FunctionType):
+        function = cx.wrap(raw, source)
+        return function if instance is None else BoundMethod(function, instance, None, name)
+    if isinstance(raw, staticmethod):
+        return cx.wrap(raw.__func__, source)
+    if isinstance(raw, classmethod):
+        if isinstance(source, Attr):
+            source = Attr(source, "__func__")
+        return BoundMethod(cx.wrap(raw.__func__, source), owner, None, name)
+    if isinstance(raw, property):
+        if instance is None:
+            return PropertyValue(raw, source)
+        if raw.fget is None:
+            raise unsupported("would-raise", f"unreadable attribute {name!r}")
+        return cx.call_real(raw.fget, Constant(raw.fget, f"{name}.fget"), [instance])  # the guard machine reads no properties off classes
+    if hasattr(type(raw), "__get__") and not isinstance(raw, (type, types.BuiltinFunctionType)):
+        raise unsupported("unknown-attribute", f"descriptor {type(raw).__name__} {name!r} of {owner.describe()}")
+    return cx.wrap(raw, source)
+
+
+class PropertyValue(Value):
+    """A property object, read from its class."""
+
+    def __init__(self, real: property, source: Source):
+        self.real, self.source = real, source
+
+    def pytype(self) -> type:
+        return property
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name in ("fget", "fset"):
+            return cx.wrap(getattr(self.real, name), Attr(self.source, name))
+        return super().get_attr(cx, name)
+
+
+@wraps(property)
+def wrap_property(cx: Trace, real: property, source: Source) -> Value:
+    cx.guard("ID", source, identity(real))
+    return PropertyValue(real, source)

@@ -1,0 +1,163 @@
+"""Rows for functions that iterate: iter, zip, sum, any, functools.reduce, itertools, ..."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterator, FilterIterator, IsliceIterator, MapIterator, ZipIterator
+from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue, sort_values
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+
+@handles(iter)
+def row_iter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 1:
+        raise unsupported("unknown-function", "iter() with a sentinel")
+    return args[0].iterate(cx)
+
+
+@handles(next)
+def row_next(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not isinstance(args[0], IteratorValue):
+        raise unsupported("unknown-object", f"next({args[0].describe()})")
+    item = args[0].next(cx)
+    if item is None:
+        if len(args) == 2:
+            return args[1]
+        raise unsupported("would-raise", "StopIteration")
+    return item
+
+
+@handles(enumerate)
+def row_enumerate(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    iterable, start = bind_arguments("enumerate", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
+    return EnumerateIterator(iterable.iterate(cx), start.constant())
+
+
+@handles(zip)
+def row_zip(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ZipIterator([a.iterate(cx) for a in args], "strict" in kwargs and kwargs["strict"].truth(cx))
+
+
+@handles(map)
+def row_map(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return MapIterator(args[0], [a.iterate(cx) for a in args[1:]])
+
+
+@handles(filter)
+def row_filter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return FilterIterator(args[0], args[1].iterate(cx))
+
+
+@handles(reversed)
+def row_reversed(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = args
+    if isinstance(value, IteratorValue):
+        raise unsupported("would-raise", "an iterator is not reversible")
+    if isinstance(value, ObjectValue):
+        return value.method(cx, "__reversed__", [], {})
+    return SequenceIterator(TupleValue(value.elements(cx)[::-1]))
+
+
+@handles(sorted)
+def row_sorted(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ListValue(sort_values(cx, args[0].elements(cx), kwargs))
+
+
+@handles(sum)
+def row_sum(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    values, start = bind_arguments("sum", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
+    iterator = values.iterate(cx)
+    while (item := iterator.next(cx)) is not None:
+        start = cx.operator("add", [start, item])
+    return start
+
+
+def extremum(real: Any, name: str) -> None:
+    @handles(real)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        values = args if len(args) > 1 else args[0].elements(cx)
+        if not values:
+            if "default" in kwargs:
+                return kwargs["default"]
+            raise unsupported("would-raise", f"{real.__name__}() of an empty sequence")
+        key = kwargs.get("key", ConstantValue(None))
+        keyed = [(v if isinstance(key, ConstantValue) else key.call(cx, [v], {}), v) for v in values]
+        best = keyed[0]
+        for candidate in keyed[1:]:
+            if cx.operator(name, [candidate[0], best[0]]).truth(cx):
+                best = candidate
+        return best[1]
+
+
+extremum(max, "gt")
+extremum(min, "lt")
+
+
+@handles(any)
+def row_any(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    iterator = args[0].iterate(cx)
+    while (item := iterator.next(cx)) is not None:
+        if item.truth(cx):
+            return ConstantValue(True)
+    return ConstantValue(False)
+
+
+@handles(all)
+def row_all(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    iterator = args[0].iterate(cx)
+    while (item := iterator.next(cx)) is not None:
+        if not item.truth(cx):
+            return ConstantValue(False)
+    return ConstantValue(True)
+
+
+@handles(functools.reduce)
+def row_reduce(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    iterator = args[1].iterate(cx)
+    total = args[2] if len(args) > 2 else iterator.next(cx)
+    if total is None:
+        raise unsupported("would-raise", "reduce() of empty iterable with no initial value")
+    while (item := iterator.next(cx)) is not None:
+        total = args[0].call(cx, [total, item], {})
+    return total
+
+
+@handles(itertools.chain)
+def row_chain(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ChainIterator(args)
+
+
+@handles(itertools.chain.from_iterable)
+def row_chain_from(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ChainIterator(args[0].elements(cx))
+
+
+@handles(itertools.islice)
+def row_islice(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    bounds = [a.constant() for a in args[1:]]
+    start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (bounds[0] or 0, bounds[1], bounds[2] if len(bounds) > 2 and bounds[2] else 1)
+    return IsliceIterator(args[0].iterate(cx), start, stop, step)
+
+
+@handles(itertools.product)
+def row_product(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    repeat = kwargs["repeat"].constant() if "repeat" in kwargs else 1
+    pools = [a.elements(cx) for a in args] * repeat
+    return SequenceIterator(TupleValue([TupleValue(c) for c in itertools.product(*pools)]))
+
+
+@handles(itertools.repeat)
+def row_repeat(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 2:
+        raise unsupported("unknown-function", "itertools.repeat without a count")
+    return SequenceIterator(TupleValue([args[0]] * args[1].constant()))

@@ -1,0 +1,55 @@
+"""The table of functions that capture knows: a row takes (cx, args, kwargs) and gives the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.functions import CallableValue
+from dynacompile.ir.source import Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+Row = Callable[["Trace", list[Value], dict[str, Value]], Value]
+HANDLERS: dict[Any, Row] = {}
+
+
+def handles(*reals: Any) -> Callable[[Row], Row]:
+    def register(row: Row) -> Row:
+        for real in reals:
+            HANDLERS[real] = row
+        return row
+
+    return register
+
+
+class BuiltinValue(CallableValue):
+    """A function with a row in the table."""
+
+    def __init__(self, real: Any, row: Row, source: Source | None = None):
+        self.real, self.row, self.source = real, row, source
+
+    def describe(self) -> str:
+        return f"{self.real.__module__ or 'builtins'}.{self.real.__name__}"
+
+    def pytype(self) -> type:
+        return type(self.real)
+
+    def identity(self) -> Any:
+        return self.real
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.row(cx, args, kwargs)
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return cx.pure(getattr, [ConstantValue(self.real), ConstantValue(name)], {})
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return hasattr(self.real, name)
+
+    def rebuild(self, out: Builder) -> None:
+        out.const(self.real)
