@@ -51,12 +51,14 @@ class Body:
         mask: int | None = None,
         on_load: Callable[[Access, torch.dtype], int | None] | None = None,
         on_store: Callable[[int, Access], None] | None = None,
+        before: Sequence[int] = (),
     ) -> list[int]:
         """Copies `ops` to the end, loop variables replaced; the new ids by old id (-1 for stores).
 
         mask guards every load and store. on_load may give the value of a load instead of emitting it; on_store takes the place of emitting stores.
+        before: new ids of the ops that come before `ops` where these are the rest of a body.
         """
-        ids: list[int] = []
+        ids: list[int] = list(before)
         for op in ops:
             attr = op.attr
             if type(attr) is Access:

@@ -6,8 +6,8 @@ import torch
 import torch.fx
 
 from dynacompile.ir.index import Index, Var, atom
-from dynacompile.lower.movement import Move
 from dynacompile.lower.context import Lowering
+from dynacompile.lower.movement import Move
 from dynacompile.lower.values import Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.table import Row
@@ -15,9 +15,9 @@ from dynacompile.ops.table import Row
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
-def indirect(value: Value) -> Index:
-    """The value of the body as an index."""
-    return atom(Var(f"%{value.id}"))
+def indirect(value: Value, size: int) -> Index:
+    """The value of the body as an index into a dimension of `size` elements; eager checks what is beyond, we rely on it."""
+    return atom(Var(f"%{value.id}", size))
 
 
 def load_position(move: Move, arg: object, indices: list[Index]) -> Value:
@@ -44,7 +44,7 @@ def lower_index_select(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         raise NotCovered
     dim %= len(read.size)  # type: ignore[operator]
     at = load_position(move, positions, [move.indices[dim]] if low.buffer_of(positions).size else [])  # type: ignore[index]
-    move.done(move.load(read, [*move.indices[:dim], indirect(at), *move.indices[dim + 1:]]))  # type: ignore[misc]
+    move.done(move.load(read, [*move.indices[:dim], indirect(at, read.size[dim]), *move.indices[dim + 1:]]))  # type: ignore[misc]
 
 
 def lower_gather(low: Lowering, node: torch.fx.Node, row: Row) -> None:
@@ -55,14 +55,15 @@ def lower_gather(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         raise NotCovered
     dim %= len(read.size)  # type: ignore[operator]
     at = load_position(move, positions, move.indices)
-    move.done(move.load(read, [indirect(at) if d == dim else i for d, i in enumerate(move.indices)]))
+    move.done(move.load(read, [indirect(at, read.size[dim]) if d == dim else i for d, i in enumerate(move.indices)]))
 
 
 def lower_embedding(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     weight, positions = node.args[:2]
     move = Move(low, node)
     at = load_position(move, positions, move.indices[:-1])
-    move.done(move.load(move.source(weight), [indirect(at), move.indices[-1]]))
+    read = move.source(weight)
+    move.done(move.load(read, [indirect(at, read.size[0]), move.indices[-1]]))
 
 
 def lower_index(low: Lowering, node: torch.fx.Node, row: Row) -> None:
@@ -90,5 +91,5 @@ def lower_index(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         own = [Index() if m == 1 else i for m, i in zip(size, shared[rank - len(size):], strict=True)]
         at = load_position(move, g, own)
         at = move.o.select(at < 0, at + n, at)
-        indices.append(indirect(at))
+        indices.append(indirect(at, n))
     move.done(move.load(read, indices))

@@ -13,9 +13,10 @@ from dynacompile.schedule.domain import normalize
 from dynacompile.schedule.emit import Kernels, join, lay_out
 from dynacompile.schedule.fuse import fuse
 from dynacompile.schedule.inline import inline
-from dynacompile.schedule.layout import pad_rows
+from dynacompile.schedule.layout import pad_matrices
 from dynacompile.schedule.memory import buffers_of, plan
 from dynacompile.schedule.order import order
+from dynacompile.schedule.simplify import without_one_hot_sums
 from dynacompile.schedule.split import split_reductions
 from dynacompile.schedule.units import Unit, Units, make_units
 
@@ -25,8 +26,8 @@ __all__ = ["schedule"]
 def schedule(program: LoopProgram, env: Env) -> Schedule:
     """Fused kernels in execution order with planned memory. With `config.fuse` off, one kernel per nest. Deterministic."""
     if env.config.fuse:
-        program = pad_rows(inline(program))
-    program = replace(program, steps=tuple(normalize(s) if isinstance(s, Nest) else s for s in program.steps))
+        program = pad_matrices(inline(program))
+    program = replace(program, steps=tuple(normalize(without_one_hot_sums(s)) if isinstance(s, Nest) else s for s in program.steps))
     if env.config.fuse:
         program = split_reductions(program)
     units = make_units(program)

@@ -55,7 +55,9 @@ def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
     x, r = math.prod(a.size for a in nest.x_axes), math.prod(a.size for a in nest.r_axes)
     if device is None or x * r < device.least:
         return 1
-    row = any(a.index.stride(nest.r_axes[-1].var) == 1 for a in nest.loads())
+    reduced = {a.var for a in nest.r_axes}
+    deep = [a.index for a in nest.loads() if not reduced.isdisjoint(a.index.variables())]
+    row = not deep or any(i.stride(nest.r_axes[-1].var) == 1 for i in deep)
     programs = x if row else -(-x // device.lanes)
     if programs >= device.programs:
         return 1
@@ -81,7 +83,13 @@ def split(nest: Nest, count: int, buffers: dict[str, Buffer]) -> tuple[Nest, Nes
     guard = None
     if mask is not None:
         guard = body.emit("lt", (body.emit("index", (), torch.int64, mask[0]), body.emit("constant", (), torch.int64, mask[1])), torch.bool)
-    ids = body.splice(nest.body[:at], values, guard)
+    cuts = {v for i in values.values() if isinstance(i, Index) for v in i.variables()}
+
+    def on_load(access: Access, dtype: torch.dtype) -> int | None:
+        inside = not cuts.isdisjoint(access.index.variables()) or any(v.name[0] == "%" for v in access.index.variables())
+        return None if inside or access.mask != guard else body.emit("load", (), dtype, Access(access.buffer, access.index))
+
+    ids = body.splice(nest.body[:at], values, guard, on_load)
     value = ids[reduce.args[0]]
     if guard is not None:
         value = body.emit("where", (guard, value, body.emit("constant", (), reduce.dtype, identity(str(reduce.attr), reduce.dtype))), reduce.dtype)
@@ -99,25 +107,9 @@ def finish(body: Body, nest: Nest, at: int, partial: str, index: Index) -> list[
     reduce = nest.body[at]
     loaded = body.emit("load", (), reduce.dtype, Access(partial, index))
     swapped = body.emit("reduce", (loaded,), reduce.dtype, reduce.attr)
-    ids: list[int] = []
-    for i, op in enumerate(nest.body):
-        if i == at:
-            ids.append(swapped)
-        elif isinstance(op.attr, Access):
-            access = replace(op.attr, index=renumbered(op.attr.index, ids), mask=None if op.attr.mask is None else ids[op.attr.mask])
-            if op.name == "store":
-                body.store(ids[op.args[0]], access.buffer, access.index, access.mask)
-                ids.append(-1)
-            else:
-                ids.append(body.emit("load", (), op.dtype, access))
-        else:
-            attr = renumbered(op.attr, ids) if op.name == "index" else op.attr  # type: ignore[arg-type]
-            ids.append(body.emit(op.name, tuple(ids[a] for a in op.args), op.dtype, attr))
+    ids = body.splice(nest.body[:at], {})
+    body.splice(nest.body[at + 1:], {}, before=[*ids, swapped])
     return body.ops
-
-
-def renumbered(index: Index, ids: list[int]) -> Index:
-    return index.subs({v: atom(Var(f"%{ids[int(v.name[1:])]}", v.size)) for v in index.variables() if v.name[0] == "%"})
 
 
 def linear(axes: tuple[Axis, ...]) -> Index:

@@ -21,17 +21,26 @@ def run_nest(nest: Nest, buffers: Mapping[str, torch.Tensor]) -> None:
     """Runs a nest; `buffers`: flat tensors by the names that its accesses use. Stores are made in place."""
     device = next(iter(buffers.values())).device if buffers else torch.device("cpu")
     rank = len(nest.axes)
-    grid: dict[Var, object] = {}
+    values: list[torch.Tensor] = []
+    grid = Grid(values)
     for position, axis in enumerate(nest.axes):
         shape = [1] * rank
         shape[position] = axis.size
         grid[axis.var] = torch.arange(axis.size, device=device).reshape(shape)
     reduced = [i for i, a in enumerate(nest.axes) if a.role == "r"]
     space = [a.size for a in nest.axes]
-    values: list[torch.Tensor] = []
     for op in nest.body:
         values.append(run_op(op, values, grid, buffers, space, reduced, device))
-        grid[Var(f"%{len(values) - 1}")] = values[-1]
+
+
+class Grid(dict):
+    """Loop variables as ranges over their axes; variables named %7 are values of the body."""
+
+    def __init__(self, values: list[torch.Tensor]):
+        self.values_of_body = values
+
+    def __missing__(self, variable: Var) -> torch.Tensor:
+        return self.values_of_body[int(variable.name[1:])]
 
 
 def run_op(op: Op, values: list[torch.Tensor], grid: Mapping[Var, object], buffers: Mapping[str, torch.Tensor], space: list[int], reduced: list[int], device: torch.device) -> torch.Tensor:

@@ -39,11 +39,12 @@ class Memory:
 
     def tensor(self, name: str) -> torch.Tensor:
         b = self.buffers[name]
+        owner = root(self.buffers, name)
+        if owner not in self.tensors:
+            self.allocate(owner)
+        whole = self.tensors[owner]
         if b.base is None:
-            if name not in self.tensors:
-                self.allocate(name)
-            return self.tensors[name]
-        whole = self.tensors[root(self.buffers, name)]
+            return whole
         return whole.as_strided(b.size, b.stride, whole.storage_offset() + b.offset)
 
     def fill(self, arg: object) -> object:

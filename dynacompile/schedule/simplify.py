@@ -1,0 +1,77 @@
+"""Reductions that need no loop: a sum over the elements of which at most one, at a known place, is not zero."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from dynacompile.ir.body import Body, without_dead
+from dynacompile.ir.index import Index
+from dynacompile.ir.loops import Nest, Op, levels
+
+
+def without_one_hot_sums(nest: Nest) -> Nest:
+    """sum over r of where(r == place and c, a, 0), with place, c and a the same for all r, is where(0 <= place < size and c, a, 0).
+
+    This is how the gradient of a log-softmax meets the gradient of picking the target's element.
+    """
+    reduces = [i for i, op in enumerate(nest.body) if op.name == "reduce"]
+    if len(reduces) != 1 or len(nest.r_axes) != 1 or nest.body[reduces[0]].attr != "sum":
+        return nest
+    found = one_hot(nest, reduces[0])
+    if found is None:
+        return nest
+    place, conditions, value, start = found
+    size = nest.r_axes[0].size
+    body = Body()
+    ids: list[int] = []
+    for i, op in enumerate(nest.body):
+        if i == reduces[0]:
+            at = ids[place]
+            dtype = body.ops[at].dtype
+            first, last = body.emit("constant", (), dtype, start), body.emit("constant", (), dtype, start + size - 1)
+            inside = body.both(body.emit("le", (first, at), torch.bool), body.emit("le", (at, last), torch.bool))
+            for c in conditions:
+                inside = body.both(inside, ids[c])
+            assert inside is not None
+            ids.append(body.emit("where", (inside, ids[value], body.emit("constant", (), op.dtype, 0)), op.dtype))
+        else:
+            ids += body.splice([op], {}, before=ids)[len(ids):]
+    return replace(nest, axes=nest.x_axes, body=without_dead(body.ops))
+
+
+def one_hot(nest: Nest, reduce: int) -> tuple[int, list[int], int, int] | None:
+    """(place, further conditions, value, first place) as ids of x-level values, where the reduce sums such elements."""
+    body, level = nest.body, levels(nest)
+    choice = body[body[reduce].args[0]]
+    if choice.name != "where" or not is_zero(body[choice.args[2]]) or level[choice.args[1]] != "x":
+        return None
+    place, start, conditions = None, 0, []
+    waiting = [choice.args[0]]
+    while waiting:
+        i = waiting.pop()
+        op = body[i]
+        if op.name == "and" and op.dtype == torch.bool:
+            waiting += op.args
+        elif level[i] == "x":
+            conditions.append(i)
+        elif op.name == "eq" and place is None and (found := equality(nest, op, level)) is not None:
+            place, start = found
+        else:
+            return None
+    return None if place is None else (place, conditions, choice.args[1], start)
+
+
+def equality(nest: Nest, op: Op, level: tuple[str, ...]) -> tuple[int, int] | None:
+    """(x-level id, c) of a comparison of it with r + c."""
+    for here, there in (op.args, op.args[::-1]):
+        other = nest.body[there]
+        if level[here] == "x" and other.name == "index" and isinstance(other.attr, Index):
+            if other.attr == Index([((nest.r_axes[0].var,), 1)], other.attr.constant):
+                return here, other.attr.constant
+    return None
+
+
+def is_zero(op: Op) -> bool:
+    return op.name == "constant" and op.attr == 0
