@@ -147,10 +147,7 @@ class Recorder:
         nodes = {n.name: n for n in self.graph.nodes if n.op == "placeholder"}
         for item in self.inputs:
             if id(item.fake) in written:
-                value = self.values[id(item.fake)]
-                with self.mode, torch.no_grad():
-                    fresh = torch.empty_strided(value.real.size(), value.real.stride(), dtype=value.real.dtype, device=value.real.device)
-                fresh.requires_grad_(value.real.requires_grad)
+                fresh = fake_of(self.mode, self.values[id(item.fake)].real)
                 nodes[item.name].meta["val"] = nodes[item.name].meta["example_value"] = fresh
                 item = GraphInput(item.name, item.source, fresh)
             out.append(item)

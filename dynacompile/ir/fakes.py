@@ -5,6 +5,20 @@ from __future__ import annotations
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 
+
+class Computed(torch.autograd.Function):
+    """Gives its second argument, an own tensor of any strides, a history that ends at the first."""
+
+    @staticmethod
+    def forward(ctx, leaf: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(value)
+        return value
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
+
+
 def fake_mode() -> FakeTensorMode:
     """A mode for static shapes. The first one in a process loads a second's worth of torch's own modules."""
     return FakeTensorMode(allow_non_fake_inputs=False, static_shapes=True)
@@ -18,8 +32,8 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
     with torch._C._DisableTorchDispatch():
         elements = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device="meta")
         fake = FakeTensor(mode, elements, real.device)
+        if real.requires_grad and not real.is_leaf:
+            with torch.enable_grad():
+                return Computed.apply(torch.empty((), requires_grad=True), fake)
         fake.requires_grad_(real.requires_grad)
-    if real.requires_grad and not real.is_leaf:
-        with mode, torch.enable_grad():
-            return torch.ops.aten.clone.default(fake)
     return fake
