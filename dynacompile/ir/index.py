@@ -177,7 +177,7 @@ class Index:
         if low is not None and high is not None and low // divisor == high // divisor:
             return exact + low // divisor
         if len(rest.terms) == 1 and rest.constant == 0:
-            (monomial, coefficient), = rest.terms
+            ((monomial, coefficient),) = rest.terms
             if len(monomial) == 1 and coefficient == 1 and isinstance(monomial[0], Div):
                 inner = monomial[0]
                 return exact + atom(Div(inner.numerator, inner.divisor * divisor))

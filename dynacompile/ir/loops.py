@@ -196,7 +196,8 @@ def refs(args: object) -> list[str]:
 class LoopProgram:
     """Nests and extern calls in program order (a valid execution order).
 
-    buffers: every buffer by name, views too. inputs: names in call order (None: an input that is no tensor, or unused). outputs: names, or None for a None output.
+    buffers: every buffer by name, views too. inputs: names in call order (None: an input that is no tensor, or unused).
+    outputs: names, or None for a None output.
     A nest that stores to an input mutates it.
     """
 
@@ -221,7 +222,10 @@ class LoopProgram:
 
     def text(self) -> str:
         lines = [f"program {self.inputs} -> {self.outputs}"]
-        lines += [f"  {b.name}: {str(b.dtype).removeprefix('torch.')}{list(b.size)} stride {list(b.stride)} {b.kind}" + (f" of {b.base}+{b.offset}" if b.base else "") for b in self.buffers.values()]
+        lines += [
+            f"  {b.name}: {str(b.dtype).removeprefix('torch.')}{list(b.size)} stride {list(b.stride)} {b.kind}" + (f" of {b.base}+{b.offset}" if b.base else "")
+            for b in self.buffers.values()
+        ]
         return "\n".join(lines + [step.text() for step in self.steps])
 
     def digest(self) -> str:

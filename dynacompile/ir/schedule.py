@@ -116,7 +116,13 @@ class Schedule:
         """Counts for tests and reports: kernels launched, distinct kernels, extern calls, bytes that kernels move."""
         launches = [s for s in self.steps if isinstance(s, Launch)]
         moved = sum(self.buffers[b].bytes for s in launches for b in dict.fromkeys(s.buffers))
-        return {"launches": len(launches), "kernels": len(self.kernels), "externs": sum(isinstance(s, Extern) for s in self.steps), "bytes": moved, "arena": self.arena}
+        return {
+            "launches": len(launches),
+            "kernels": len(self.kernels),
+            "externs": sum(isinstance(s, Extern) for s in self.steps),
+            "bytes": moved,
+            "arena": self.arena,
+        }
 
 
 @dataclass(frozen=True)

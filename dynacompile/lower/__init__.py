@@ -133,5 +133,3 @@ def output_name(low: Lowering, arg: object) -> str | None:
     if value is not None and not isinstance(value, str):
         raise Unsupported("graph-output", f"{arg} is an output of the graph, but no tensor")
     return value
-
-

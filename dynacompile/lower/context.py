@@ -89,7 +89,7 @@ class Lowering:
         key = (buffer.size, buffer.stride, buffer.offset, size)
         found = self._strided.get(key)
         if found is None:
-            indices = self.axes(size)[1][len(size) - len(buffer.size):]
+            indices = self.axes(size)[1][len(size) - len(buffer.size) :]
             found = strided(indices, [0 if n == 1 else s for n, s in zip(buffer.size, buffer.stride, strict=True)], buffer.offset)
             self._strided[key] = found
         return found

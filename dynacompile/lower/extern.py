@@ -59,7 +59,12 @@ def result(low: Lowering, name: str, val: object) -> object:
 
 def refuse_symbols(val: object, node: torch.fx.Node) -> None:
     if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        raise Unsupported("data-dependent-value", f"{node.target} gives a number that depends on tensor values", "keep it out of the compiled region", str(node.meta.get("site") or ""))
+        raise Unsupported(
+            "data-dependent-value",
+            f"{node.target} gives a number that depends on tensor values",
+            "keep it out of the compiled region",
+            str(node.meta.get("site") or ""),
+        )
 
 
 def used_items(node: torch.fx.Node, count: int) -> set[int]:

@@ -44,7 +44,7 @@ def lower_index_select(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         raise NotCovered
     dim %= len(read.size)  # type: ignore[operator]
     at = load_position(move, positions, [move.indices[dim]] if low.buffer_of(positions).size else [])  # type: ignore[index]
-    move.done(move.load(read, [*move.indices[:dim], indirect(at, read.size[dim]), *move.indices[dim + 1:]]))  # type: ignore[misc]
+    move.done(move.load(read, [*move.indices[:dim], indirect(at, read.size[dim]), *move.indices[dim + 1 :]]))  # type: ignore[misc]
 
 
 def lower_gather(low: Lowering, node: torch.fx.Node, row: Row) -> None:
@@ -79,8 +79,8 @@ def lower_index(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     rank = max(len(low.buffer_of(given[d]).size) for d in where)  # type: ignore[index]
     adjacent = where == list(range(where[0], where[-1] + 1))
     front = where[0] if adjacent else 0
-    shared = move.indices[front:front + rank]
-    rest = iter(move.indices[:front] + move.indices[front + rank:])
+    shared = move.indices[front : front + rank]
+    rest = iter(move.indices[:front] + move.indices[front + rank :])
     indices: list[Index] = []
     for d, n in enumerate(read.size):
         g = given[d] if d < len(given) else None  # type: ignore[arg-type,index]
@@ -88,7 +88,7 @@ def lower_index(low: Lowering, node: torch.fx.Node, row: Row) -> None:
             indices.append(next(rest))
             continue
         size = low.buffer_of(g).size
-        own = [Index() if m == 1 else i for m, i in zip(size, shared[rank - len(size):], strict=True)]
+        own = [Index() if m == 1 else i for m, i in zip(size, shared[rank - len(size) :], strict=True)]
         at = load_position(move, g, own)
         at = move.o.select(at < 0, at + n, at)
         indices.append(indirect(at, n))

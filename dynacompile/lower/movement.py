@@ -63,7 +63,7 @@ def lower_cat(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         if width == 0:
             continue
         mask = move.between(place, start, start + width, total)
-        value = move.load(buffer, [*move.indices[:dim], place - start, *move.indices[dim + 1:]], mask)
+        value = move.load(buffer, [*move.indices[:dim], place - start, *move.indices[dim + 1 :]], mask)
         result = value if result is None or mask is None else o.select(o.apply("lt", o.index(place), start), result, value)
         start += width
     if result is None:
@@ -109,7 +109,7 @@ def lower_slice_scatter(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     if step > 1:
         aligned = move.o.eq(move.o.index((place - start) % step), 0)
         inside = aligned if inside is None else inside & aligned
-    indices = [*move.indices[:dim], (place - start) // step, *move.indices[dim + 1:]]
+    indices = [*move.indices[:dim], (place - start) // step, *move.indices[dim + 1 :]]
     value = move.load(part, indices, inside)
     move.done(value if inside is None else move.o.select(inside, value, move.load(base, move.indices)))
 
@@ -155,7 +155,7 @@ def lower_repeat(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     read = move.source(node.args[0])
     if move.out.numel == 0:
         return
-    inner = move.indices[len(move.indices) - len(read.size):]
+    inner = move.indices[len(move.indices) - len(read.size) :]
     move.done(move.load(read, [i % n for i, n in zip(inner, read.size, strict=True)]))
 
 
@@ -166,5 +166,3 @@ def lower_triangle(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     right = o.index(at_column) - o.index(at_row)
     keep = right <= diagonal if row.detail == "lower" else right >= diagonal
     move.done(o.select(keep, move.load(move.source(node.args[0]), move.indices), 0))
-
-

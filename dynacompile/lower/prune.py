@@ -33,4 +33,9 @@ def prune(program: LoopProgram) -> LoopProgram:
         else:
             named.update(step.reads(), (o for o in step.outputs if o is not None), step.mutates)
     named |= {memory[n] for n in named}
-    return replace(program, steps=tuple(kept), buffers={n: b for n, b in buffers.items() if n in named}, constants={n: t for n, t in program.constants.items() if n in named})
+    return replace(
+        program,
+        steps=tuple(kept),
+        buffers={n: b for n, b in buffers.items() if n in named},
+        constants={n: t for n, t in program.constants.items() if n in named},
+    )

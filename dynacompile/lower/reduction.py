@@ -68,7 +68,16 @@ class Loops:
         return self.low.load(o, buffer, strided(self.x_indices, buffer.stride, buffer.offset))
 
 
-def emit_reduction(low: Lowering, node: torch.fx.Node, read: Buffer, into: Buffer, loops: Loops, kind: str, before: Callable[[Expander, Value], Value], after: Callable[[Expander, Value], Value] | None = None) -> None:
+def emit_reduction(
+    low: Lowering,
+    node: torch.fx.Node,
+    read: Buffer,
+    into: Buffer,
+    loops: Loops,
+    kind: str,
+    before: Callable[[Expander, Value], Value],
+    after: Callable[[Expander, Value], Value] | None = None,
+) -> None:
     """One nest: into = after(reduce(before(read)))."""
     if into.numel == 0:
         return

@@ -49,7 +49,7 @@ def reshaped_strides(size: Sequence[int], stride: Sequence[int], wanted: Sequenc
         else:
             merged.append((n, s))
     out: list[int] = []
-    left, step = (merged.pop() if merged else (1, 1))
+    left, step = merged.pop() if merged else (1, 1)
     for n in reversed(wanted):
         if n == 1:
             out.append(step)

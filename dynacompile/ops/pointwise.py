@@ -1,6 +1,7 @@
 """Pointwise ATen ops as formulas over the scalar core.
 
-A row: overload -> (operand dtype, samples, formula). `o` emits scalar ops (`o.exp(x)`), values have operators, numbers stay numbers. Operand dtype: see `table.Row`.
+A row: overload -> (operand dtype, samples, formula). `o` emits scalar ops (`o.exp(x)`), values have operators, numbers stay numbers.
+Operand dtype: see `table.Row`.
 A formula that does not cover its arguments raises NotCovered: the op is then a call of ATen.
 """
 
@@ -249,10 +250,18 @@ POINTWISE: dict[str, tuple[str, str, Callable]] = {
     "lerp.Scalar": ("out", "lerp_number", _lerp),
     "lerp.Tensor": ("out", "lerp_tensor", _lerp),
     # comparisons and logic
-    **{f"{name}.{overload}": ("args", "compare" if overload == "Tensor" else "compare_number", f) for overload in ("Tensor", "Scalar") for name, f in {
-        "eq": lambda o, x, y: o.eq(x, y), "ne": lambda o, x, y: o.ne(x, y), "lt": lambda o, x, y: o.lt(x, y), "le": lambda o, x, y: o.le(x, y),
-        "gt": lambda o, x, y: o.lt(y, x), "ge": lambda o, x, y: o.le(y, x),
-    }.items()},
+    **{
+        f"{name}.{overload}": ("args", "compare" if overload == "Tensor" else "compare_number", f)
+        for overload in ("Tensor", "Scalar")
+        for name, f in {
+            "eq": lambda o, x, y: o.eq(x, y),
+            "ne": lambda o, x, y: o.ne(x, y),
+            "lt": lambda o, x, y: o.lt(x, y),
+            "le": lambda o, x, y: o.le(x, y),
+            "gt": lambda o, x, y: o.lt(y, x),
+            "ge": lambda o, x, y: o.le(y, x),
+        }.items()
+    },
     "logical_and.default": ("own", "binary_any", lambda o, x, y: o.test(x) & o.test(y)),
     "logical_or.default": ("own", "binary_any", lambda o, x, y: o.test(x) | o.test(y)),
     "logical_xor.default": ("own", "binary_any", lambda o, x, y: o.test(x) ^ o.test(y)),

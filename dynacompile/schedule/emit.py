@@ -14,7 +14,23 @@ from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op, Origin
 from dynacompile.ir.schedule import Kernel, Param
 from dynacompile.schedule.domain import keeps_order, merge_axes
 
-QUIET = frozenset(("full", "clone", "_to_copy", "convert_element_type", "scalar_tensor", "copy_", "arange", "iota", "full_like", "zeros_like", "ones_like", "expand", "empty_like"))
+QUIET = frozenset(
+    (
+        "full",
+        "clone",
+        "_to_copy",
+        "convert_element_type",
+        "scalar_tensor",
+        "copy_",
+        "arange",
+        "iota",
+        "full_like",
+        "zeros_like",
+        "ones_like",
+        "expand",
+        "empty_like",
+    )
+)
 
 
 def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str]) -> Nest:
@@ -114,5 +130,3 @@ def kernel_name(origins: Iterable[Origin]) -> str:
     chosen = loud if len(loud) <= 5 else [*loud[:3], *loud[-2:]]
     name = re.sub(r"_+", "_", re.sub(r"\W", "_", "_".join(o.strip("_") for o in chosen))).strip("_")[:60].rstrip("_")
     return name if name and not name[0].isdigit() else f"k_{name}"
-
-

@@ -97,7 +97,7 @@ class Fuser:
                 found |= readers
             else:
                 near = sorted(readers, key=lambda i: (abs(units.by_id[i].first - unit.first), i))
-                found.update(near[:2 * MAX_COREADERS])
+                found.update(near[: 2 * MAX_COREADERS])
         found.discard(unit.id)
         return found
 

@@ -17,7 +17,29 @@ from dynacompile.ir.loops import Access, Axis, Buffer, Extern, LoopProgram, Nest
 from dynacompile.ops.scalars import SCALARS
 from dynacompile.schedule.domain import digits_of
 
-SLOW = frozenset(("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh", "sigmoid", "erf", "pow", "atan2", "truediv", "sqrt", "rsqrt", "floordiv", "mod", "fmod"))
+SLOW = frozenset(
+    (
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log1p",
+        "sin",
+        "cos",
+        "tanh",
+        "sigmoid",
+        "erf",
+        "pow",
+        "atan2",
+        "truediv",
+        "sqrt",
+        "rsqrt",
+        "floordiv",
+        "mod",
+        "fmod",
+    )
+)
 CHEAP = 24  # cost of ops that may be done again instead of reading a result
 CHEAP_OFTEN = 8  # the same where each result is needed many times
 CHEAP_MASKED = 64  # the same for a part of a larger result

@@ -110,7 +110,7 @@ def job_of(program: LoopProgram, step: Extern) -> Job | None:
 
 def matrix_of(buffers: Mapping[str, Buffer], name: str) -> Matrix | None:
     buffer, whole = buffers[name], buffers[root(buffers, name)]
-    if buffer.numel != whole.numel or buffer.offset or whole.stride != tuple(prod(whole.size[i + 1:]) for i in range(len(whole.size))):
+    if buffer.numel != whole.numel or buffer.offset or whole.stride != tuple(prod(whole.size[i + 1 :]) for i in range(len(whole.size))):
         return None
     rows, cols = buffer.size
     if buffer.stride == (cols, 1) and whole.size[-1] == cols:

@@ -32,7 +32,7 @@ class Arena:
         if fits:
             n, offset = min(fits)
             place = self.free.index((offset, n))
-            self.free[place:place + 1] = [(offset + count, n - count)] if n > count else []
+            self.free[place : place + 1] = [(offset + count, n - count)] if n > count else []
             return offset
         if self.free and sum(self.free[-1]) == self.size:
             offset, _ = self.free.pop()
@@ -50,10 +50,10 @@ class Arena:
             place += 1
         self.free.insert(place, (offset, count))
         if place + 1 < len(self.free) and offset + count == self.free[place + 1][0]:
-            self.free[place:place + 2] = [(offset, count + self.free[place + 1][1])]
+            self.free[place : place + 2] = [(offset, count + self.free[place + 1][1])]
         if place > 0 and sum(self.free[place - 1]) == offset:
             o, n = self.free[place - 1]
-            self.free[place - 1:place + 1] = [(o, n + self.free[place][1])]
+            self.free[place - 1 : place + 1] = [(o, n + self.free[place][1])]
 
 
 def plan(
@@ -95,7 +95,9 @@ def plan(
                 continue
             if name in placed:
                 arena.give(placed.pop(name), memory_bytes(buffers[name]))
-            elif name not in outputs and (buffers[name].kind == "extern" or (buffers[name].kind == "temp" and name in known and (name in lent or buffers[name].device != device))):
+            elif name not in outputs and (
+                buffers[name].kind == "extern" or (buffers[name].kind == "temp" and name in known and (name in lent or buffers[name].device != device))
+            ):
                 steps.append(Free(name))
     steps += [Allocate(name) for name in sorted(outputs) if buffers[name].kind == "temp" and name not in known]
     return steps, arena.size
@@ -114,7 +116,16 @@ def lent_buffers(runs: Sequence[tuple[Launch | Extern, tuple[str, ...], tuple[st
     return found
 
 
-def in_place_donor(name: str, step: Launch | Extern, reads: Sequence[str], now: int, last: Mapping[str, int], placed: Mapping[str, int], buffers: Mapping[str, Buffer], kernels: Mapping[str, Kernel]) -> str | None:
+def in_place_donor(
+    name: str,
+    step: Launch | Extern,
+    reads: Sequence[str],
+    now: int,
+    last: Mapping[str, int],
+    placed: Mapping[str, int],
+    buffers: Mapping[str, Buffer],
+    kernels: Mapping[str, Kernel],
+) -> str | None:
     """A temp that dies here and whose memory the output can take: each point reads only the element that it writes, and before it writes."""
     if not isinstance(step, Launch):
         return None
@@ -126,7 +137,13 @@ def in_place_donor(name: str, step: Launch | Extern, reads: Sequence[str], now: 
         return None
     for donor in reads:
         have = buffers[donor]
-        if last[donor] != now or donor not in placed or have.dtype.itemsize != wanted.dtype.itemsize or memory_bytes(have) != memory_bytes(wanted) or donor == name:
+        if (
+            last[donor] != now
+            or donor not in placed
+            or have.dtype.itemsize != wanted.dtype.itemsize
+            or memory_bytes(have) != memory_bytes(wanted)
+            or donor == name
+        ):
             continue
         param = kernel.params[step.buffers.index(donor)].name
         loads = [a for a in kernel.nest.loads() if a.buffer == param]

@@ -37,7 +37,7 @@ def without_one_hot_sums(nest: Nest) -> Nest:
             assert inside is not None
             ids.append(body.emit("where", (inside, ids[value], body.emit("constant", (), op.dtype, 0)), op.dtype))
         else:
-            ids += body.splice([op], {}, before=ids)[len(ids):]
+            ids += body.splice([op], {}, before=ids)[len(ids) :]
     return replace(nest, axes=nest.x_axes, body=without_dead(body.ops))
 
 

@@ -108,7 +108,7 @@ def finish(body: Body, nest: Nest, at: int, partial: str, index: Index) -> list[
     loaded = body.emit("load", (), reduce.dtype, Access(partial, index))
     swapped = body.emit("reduce", (loaded,), reduce.dtype, reduce.attr)
     ids = body.splice(nest.body[:at], {})
-    body.splice(nest.body[at + 1:], {}, before=[*ids, swapped])
+    body.splice(nest.body[at + 1 :], {}, before=[*ids, swapped])
     return body.ops
 
 

@@ -22,7 +22,17 @@ ENV = Env(CompileConfig(verify=True), lambda event: None, "test", -1, Path("."))
 UNFUSED = ENV.with_config(fuse=False)
 aten = torch.ops.aten
 KEEP = (aten.addmm.default, aten.var_mean.correction, aten.gelu.default)
-FURTHER = (aten.native_layer_norm, aten.native_layer_norm_backward, aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data, aten.gelu_backward, aten.nll_loss_forward, aten.nll_loss_backward)
+FURTHER = (
+    aten.native_layer_norm,
+    aten.native_layer_norm_backward,
+    aten._softmax,
+    aten._softmax_backward_data,
+    aten._log_softmax,
+    aten._log_softmax_backward_data,
+    aten.gelu_backward,
+    aten.nll_loss_forward,
+    aten.nll_loss_backward,
+)
 
 
 def decompositions() -> dict:

@@ -70,6 +70,7 @@ def test_layer_norm_is_one_kernel() -> None:
 
 def test_layer_norm_backward_is_rows_and_columns() -> None:
     """With the statistics saved, one kernel over rows, and one for the weight's and the bias's gradient."""
+
     def backward(g, x, mean, rstd, w, b):
         return torch.ops.aten.native_layer_norm_backward(g, x, [16], mean, rstd, w, b, [True, True, True])
 
@@ -77,12 +78,21 @@ def test_layer_norm_backward_is_rows_and_columns() -> None:
 
 
 def test_residual_layer_norm_is_one_kernel() -> None:
-    assert launches(lambda x, y, w, b: ((s := x + y), F.layer_norm(s, (16,), w, b)), torch.randn(6, 16), torch.randn(6, 16), torch.randn(16), torch.randn(16)) == 1
+    assert (
+        launches(lambda x, y, w, b: ((s := x + y), F.layer_norm(s, (16,), w, b)), torch.randn(6, 16), torch.randn(6, 16), torch.randn(16), torch.randn(16)) == 1
+    )
 
 
 def test_gelu_mlp() -> None:
     """Two matmuls, and one kernel between them."""
-    facts = counts(lambda x, w, b, v, c: F.linear(F.gelu(F.linear(x, w, b)), v, c), torch.randn(6, 8), torch.randn(32, 8), torch.randn(32), torch.randn(8, 32), torch.randn(8)).facts()
+    facts = counts(
+        lambda x, w, b, v, c: F.linear(F.gelu(F.linear(x, w, b)), v, c),
+        torch.randn(6, 8),
+        torch.randn(32, 8),
+        torch.randn(32),
+        torch.randn(8, 32),
+        torch.randn(8),
+    ).facts()
     assert (facts["launches"], facts["externs"]) == (1, 2)
 
 

@@ -50,6 +50,7 @@ def matmuls(program: LoopProgram) -> list[tuple[tuple[int, ...], ...]]:
 
 def test_language_head() -> None:
     """Forward and backward of a head whose vocabulary is odd; its logits leave the program too."""
+
     def head(x, w):
         logits = x @ w.to(torch.bfloat16).t()
         grads = (logits.float() * 2).softmax(-1).to(torch.bfloat16)

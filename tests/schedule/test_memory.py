@@ -49,7 +49,7 @@ def check_plan(plan: Schedule) -> None:
     names = sorted(alive)
     for i, a in enumerate(names):
         assert offsets[a] % 64 == 0 and offsets[a] + memory_bytes(plan.buffers[a]) <= plan.arena
-        for b in names[i + 1:]:
+        for b in names[i + 1 :]:
             first, last = max(alive[a][0], alive[b][0]), min(alive[a][1], alive[b][1])
             apart = offsets[a] + memory_bytes(plan.buffers[a]) <= offsets[b] or offsets[b] + memory_bytes(plan.buffers[b]) <= offsets[a]
             handed_over = first == last and offsets[a] == offsets[b]  # in place, within one launch

@@ -16,9 +16,19 @@ from tests.lower.tracing import ENV, compare, trace
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 16])
-@pytest.mark.parametrize("function", [
-    lambda x: x.sum(0), lambda x: x.sum(1), lambda x: x.sum(), lambda x: x.amax((0, 2)), lambda x: x.mean((0, 1)), lambda x: (x > 0).all(), lambda x: x.sum((0, 2)) * 2,
-], ids=["outer", "middle", "all", "max", "mean", "and", "two"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum(0),
+        lambda x: x.sum(1),
+        lambda x: x.sum(),
+        lambda x: x.amax((0, 2)),
+        lambda x: x.mean((0, 1)),
+        lambda x: (x > 0).all(),
+        lambda x: x.sum((0, 2)) * 2,
+    ],
+    ids=["outer", "middle", "all", "max", "mean", "and", "two"],
+)
 def test_two_steps(count: int, function) -> None:
     x = torch.randn(6, 7, 10)
     program = lower(trace(function, [x]), ENV)

@@ -43,7 +43,15 @@ class Grid(dict):
         return self.values_of_body[int(variable.name[1:])]
 
 
-def run_op(op: Op, values: list[torch.Tensor], grid: Mapping[Var, object], buffers: Mapping[str, torch.Tensor], space: list[int], reduced: list[int], device: torch.device) -> torch.Tensor:
+def run_op(
+    op: Op,
+    values: list[torch.Tensor],
+    grid: Mapping[Var, object],
+    buffers: Mapping[str, torch.Tensor],
+    space: list[int],
+    reduced: list[int],
+    device: torch.device,
+) -> torch.Tensor:
     args = [values[a] for a in op.args]
     match op.name:
         case "load":
@@ -80,7 +88,16 @@ def load(op: Op, access: Access, values: list[torch.Tensor], grid: Mapping[Var, 
     return torch.where(mask, found, torch.full((), access.other, dtype=op.dtype, device=device))
 
 
-def store(access: Access, value: torch.Tensor, values: list[torch.Tensor], grid: Mapping[Var, object], memory: torch.Tensor, space: list[int], reduced: list[int], device: torch.device) -> None:
+def store(
+    access: Access,
+    value: torch.Tensor,
+    values: list[torch.Tensor],
+    grid: Mapping[Var, object],
+    memory: torch.Tensor,
+    space: list[int],
+    reduced: list[int],
+    device: torch.device,
+) -> None:
     index = as_index(access.index, grid, len(space), device)
     level = any(index.shape[i] > 1 or value.shape[i] > 1 for i in reduced)
     shape = [1 if i in reduced and not level else n for i, n in enumerate(space)]
@@ -118,7 +135,7 @@ def first_position(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Ten
     flat = value.permute([*kept, *dims]).reshape([value.shape[i] for i in kept] + [-1])
     if flat.dtype == torch.bool:
         flat = flat.to(torch.uint8)
-    best = (flat.amax(-1, keepdim=True) if kind == "argmax" else flat.amin(-1, keepdim=True))
+    best = flat.amax(-1, keepdim=True) if kind == "argmax" else flat.amin(-1, keepdim=True)
     wins = flat == best
     if flat.dtype.is_floating_point:
         wins = torch.where(best.isnan(), flat.isnan(), wins)

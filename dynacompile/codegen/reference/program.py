@@ -96,7 +96,7 @@ def run_schedule(schedule: Schedule, inputs: Sequence[object]) -> list[torch.Ten
                     memory.allocate(name)
                 case Place(name, offset):
                     b = schedule.buffers[name]
-                    part = arena[offset:offset + b.storage_elements * b.dtype.itemsize].view(b.dtype)
+                    part = arena[offset : offset + b.storage_elements * b.dtype.itemsize].view(b.dtype)
                     memory.tensors[name] = part.as_strided(b.size, b.stride)
                 case Launch(kernel, names):
                     chosen = schedule.kernels[kernel]

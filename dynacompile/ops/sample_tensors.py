@@ -1,0 +1,375 @@
+"""Argument sets of ops on whole tensors, by name: geometry, creation, reductions, movement, reads at positions, matmuls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+
+from dynacompile.ops.sampling import Maker, Sample, args, floats_of, sample
+
+TENSORS: dict[str, Callable[[Maker], Iterator[Sample]]] = {}
+
+
+# views
+
+
+@sample(TENSORS)
+def view(m: Maker) -> Iterator[Sample]:
+    x = m.floats(4, 6)
+    yield from (args(x, [24]), args(x, [2, 2, 3, 2]), args(x, [8, -1]), args(x[0:1], [6]), args(x[:, :0], [0, 3]))
+
+
+@sample(TENSORS)
+def permute(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(2, 3, 4), [2, 0, 1])
+
+
+@sample(TENSORS)
+def matrix(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(4, 6)), args(m.floats(4)))
+
+
+@sample(TENSORS)
+def transpose(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(2, 3, 4), 0, -1)
+
+
+@sample(TENSORS)
+def expand(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(1, 3), [4, 3]), args(m.floats(3), [2, 4, -1]))
+
+
+@sample(TENSORS)
+def slice_(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(5, 6), 1, 1, 5, 2), args(m.floats(5, 6)[1:], 0, -2))
+
+
+@sample(TENSORS)
+def select(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(5, 6), 1, 2), args(m.floats(5, 6), 0, -1))
+
+
+@sample(TENSORS)
+def unsqueeze(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(5, 6), 1), args(m.floats(5), -1))
+
+
+@sample(TENSORS)
+def squeeze(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(1, 5, 1))
+
+
+@sample(TENSORS)
+def squeeze_dim(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(1, 5, 1), 0)
+
+
+@sample(TENSORS)
+def squeeze_dims(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(1, 5, 1), [0, 2])
+
+
+@sample(TENSORS)
+def as_strided(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(24), [3, 4], [2, 5], 1), args(m.floats(24), [3, 2], [1, 0]))
+
+
+@sample(TENSORS)
+def diagonal(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(4, 5), 1)
+
+
+@sample(TENSORS)
+def unfold(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(4, 7), 1, 3, 2)
+
+
+@sample(TENSORS)
+def split(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(4, 7), 3, 1)
+
+
+@sample(TENSORS)
+def split_sizes(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(4, 7), [2, 4, 1], 1)
+
+
+@sample(TENSORS)
+def unbind(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(4, 3), 1)
+
+
+# creation
+
+
+@sample(TENSORS)
+def full(m: Maker) -> Iterator[Sample]:
+    yield from (args([3, 4], 1.5), args([3], 2, dtype=torch.int32), args([], True, dtype=torch.bool), args([3], 0.1, dtype=torch.bfloat16))
+
+
+@sample(TENSORS)
+def full_like(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(3, 4).t(), 2), args(m.ints(3), 1.5, dtype=torch.float64))
+
+
+@sample(TENSORS)
+def new_full(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(2), [3, 4], 2.5)
+
+
+@sample(TENSORS)
+def zeros_like(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(3, 4)), args(m.ints(3), dtype=torch.float32))
+
+
+@sample(TENSORS)
+def sizes(m: Maker) -> Iterator[Sample]:
+    yield from (args([3, 4]), args([2], dtype=torch.int64))
+
+
+@sample(TENSORS)
+def new_sizes(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(2), [3, 4])
+
+
+@sample(TENSORS)
+def strided(m: Maker) -> Iterator[Sample]:
+    yield args([3, 4], [1, 3])
+
+
+@sample(TENSORS)
+def new_strided(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(2), [3, 4], [1, 3])
+
+
+@sample(TENSORS)
+def permuted(m: Maker) -> Iterator[Sample]:
+    yield args([3, 4], [1, 0])
+
+
+@sample(TENSORS)
+def scalar(m: Maker) -> Iterator[Sample]:
+    yield from (args(2.5), args(3, dtype=torch.int64), args(True, dtype=torch.bool))
+
+
+@sample(TENSORS)
+def arange_default(m: Maker) -> Iterator[Sample]:
+    yield from (args(7), args(5, dtype=torch.float32), args(2.5))
+
+
+@sample(TENSORS)
+def arange_start(m: Maker) -> Iterator[Sample]:
+    yield from (args(2, 7), args(0.5, 4))
+
+
+@sample(TENSORS)
+def arange_step(m: Maker) -> Iterator[Sample]:
+    yield from (args(2, 12, 3), args(9, 2, -2), args(0, 1, 0.1))
+
+
+@sample(TENSORS)
+def eye(m: Maker) -> Iterator[Sample]:
+    yield args(4)
+
+
+@sample(TENSORS)
+def eye_m(m: Maker) -> Iterator[Sample]:
+    yield args(3, 5, dtype=torch.int64)
+
+
+@sample(TENSORS)
+def iota(m: Maker) -> Iterator[Sample]:
+    yield args(5, start=3, step=2, dtype=torch.int64, device=torch.device("cpu"), requires_grad=False)
+
+
+# reductions
+
+
+@sample(TENSORS)
+def sum_all(m: Maker) -> Iterator[Sample]:
+    yield from (args(x) for x in floats_of(m))
+    yield args(m.floats(4, 6), dtype=torch.float64)
+
+
+@sample(TENSORS)
+def sum_(m: Maker) -> Iterator[Sample]:
+    for d in ([0], [1], [-1], [0, 2], [0, 1, 2], []):
+        for keepdim in (False, True):
+            yield args(m.floats(3, 4, 5), d, keepdim)
+    yield args(m.floats(3, 4, 5).permute(2, 0, 1), [1])
+    yield args(m.floats(3, 40, dtype=torch.bfloat16), [1])
+    yield args(m.floats(3, 4), [1], dtype=torch.float64)
+    yield args(m.floats(3, 1, 5), [1])
+    yield args(m.floats(3, 4)[0:2, 1:3], None, True)
+
+
+@sample(TENSORS)
+def dim(m: Maker) -> Iterator[Sample]:
+    for d in (0, 1, -1):
+        yield args(m.floats(3, 4, 5).round(), d)
+    yield args(m.floats(3, 4, 5), 1, True)
+    yield args(m.floats(3, 4, dtype=torch.bfloat16), 1)
+    yield args(m.ints(3, 4), 1)
+    yield args(m.bools(3, 4), 0)
+
+
+@sample(TENSORS)
+def dims(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.bools(3, 4, 5), [0, 2]), args(m.floats(3, 4).round(), None, True))
+
+
+@sample(TENSORS)
+def extremum(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(3, 4, 5), d) for d in ([1], [0, 2], [-1], []))
+    yield args(m.floats(3, 4, 5), [1], True)
+    yield args(torch.tensor([[1.0, math.nan], [2.0, 3.0]]), [1])
+    yield args(m.ints(3, 4), [1])
+    yield args(m.bools(3, 4), [1])
+
+
+@sample(TENSORS)
+def extremum_all(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(3, 4)), args(m.ints(3, 4)))
+
+
+@sample(TENSORS)
+def any_all(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.bools(3, 4)), args(m.floats(3, 4)), args(m.ints(3, dtype=torch.uint8)), args(m.bools(0)))
+
+
+@sample(TENSORS)
+def argmax(m: Maker) -> Iterator[Sample]:
+    yield from (
+        args(m.floats(3, 4, 5)),
+        args(m.floats(3, 4, 5), 1),
+        args(m.floats(3, 4, 5), -1, True),
+        args(m.floats(3, 4).t()),
+        args(m.ints(4, 5, low=0, high=2), 1),
+    )
+    yield args(torch.tensor([[1.0, math.nan, math.nan], [2.0, 3.0, 3.0]]), 1)
+
+
+@sample(TENSORS)
+def var(m: Maker) -> Iterator[Sample]:
+    x = m.floats(3, 4, 5)
+    yield from (args(x, [1], correction=c, keepdim=k) for c in (0, 1) for k in (False, True))
+    yield from (
+        args(x),
+        args(x, [0, 2]),
+        args(m.floats(3, 40, dtype=torch.bfloat16), [1]),
+        args(m.floats(3, 4, dtype=torch.float64), [1]),
+        args(x.permute(2, 0, 1), [2], correction=0),
+    )
+
+
+# movement
+
+
+@sample(TENSORS)
+def cat(m: Maker) -> Iterator[Sample]:
+    x = m.floats(3, 4)
+    yield from (
+        args([x, m.floats(3, 2)], 1),
+        args([x, x, m.floats(1, 4)]),
+        args([x, m.ints(3, 4)], -1),
+        args([x, torch.empty(0)], 0),
+        args([x[:, :0], x], 1),
+        args([x]),
+    )
+    yield args([m.floats(2, 3)] * 12, 0)
+
+
+@sample(TENSORS)
+def pad(m: Maker) -> Iterator[Sample]:
+    x = m.floats(3, 4)
+    yield from (args(x, [1, 2]), args(x, [1, 2, 0, 1], 1.5), args(x, [-1, 2], 3.0), args(x, [-1, -1]), args(m.ints(3), [2, 2], 7))
+
+
+@sample(TENSORS)
+def slice_scatter(m: Maker) -> Iterator[Sample]:
+    x = m.floats(5, 6)
+    yield from (args(x, m.floats(5, 2), 1, 1, 3), args(x, m.floats(3, 6), 0, 2), args(x, m.floats(5, 2), 1, 1, 6, 3), args(x, m.floats(5, 6), 1))
+
+
+@sample(TENSORS)
+def select_scatter(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(5, 6), m.floats(5), 1, 2), args(m.floats(5, 6), m.floats(6), 0, -1))
+
+
+@sample(TENSORS)
+def flip(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(3, 4), [0]), args(m.floats(3, 4), [0, -1]))
+
+
+@sample(TENSORS)
+def roll(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(3, 4), [1], [1]), args(m.floats(3, 4), [-1, 2], [0, 1]), args(m.floats(3, 4), [3]))
+
+
+@sample(TENSORS)
+def repeat(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(3, 4), [2, 3]), args(m.floats(3), [2, 2]))
+
+
+@sample(TENSORS)
+def triangle(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(4, 5)), args(m.floats(2, 4, 5), 1), args(m.bools(4, 4), -1))
+
+
+# reads at positions
+
+
+@sample(TENSORS)
+def index(m: Maker) -> Iterator[Sample]:
+    x = m.floats(5, 6, 7)
+    i, j = m.ints(3, low=-5, high=5), m.ints(2, 1, low=0, high=6)
+    yield from (args(x, [i]), args(x, [None, j]), args(x, [i, j]), args(x, [i, None, m.ints(3, low=0, high=7)]), args(x, [None, i, i]))
+
+
+@sample(TENSORS)
+def gather(m: Maker) -> Iterator[Sample]:
+    yield from (
+        args(m.floats(5, 6), 1, m.ints(5, 3, low=0, high=6)),
+        args(m.floats(5, 6), 0, m.ints(2, 4, low=0, high=5)),
+        args(m.floats(5, 6).t(), -1, m.ints(6, 3, low=0, high=5)),
+    )
+
+
+@sample(TENSORS)
+def index_select(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(5, 6), 0, m.ints(4, low=0, high=5)), args(m.floats(5, 6), 1, m.ints(4, low=0, high=5, dtype=torch.int32)))
+
+
+@sample(TENSORS)
+def embedding(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(9, 4), m.ints(2, 3, low=0, high=9)), args(m.floats(9, 4, dtype=torch.bfloat16), m.ints(5, low=0, high=9), 2))
+
+
+@sample(TENSORS)
+def copy_into(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(4, 6), m.floats(6)), args(m.floats(4, 6).t(), m.ints(6, 4)))
+
+
+# matrices
+
+
+@sample(TENSORS)
+def mm(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(3, 4), m.floats(4, 5)), args(m.floats(4, 3).t(), m.floats(5, 4).t()))
+
+
+@sample(TENSORS)
+def addmm(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(5), m.floats(3, 4), m.floats(4, 5))
+
+
+@sample(TENSORS)
+def bmm(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(2, 3, 4), m.floats(2, 4, 5))
+
+
+@sample(TENSORS)
+def baddbmm(m: Maker) -> Iterator[Sample]:
+    yield args(m.floats(2, 3, 5), m.floats(2, 3, 4), m.floats(2, 4, 5), beta=0.5)
