@@ -12,8 +12,9 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import Decoded, Instr
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
+from dynacompile.capture.values.binding import bind_call
 from dynacompile.capture.values.descriptors import MISSING
-from dynacompile.capture.values.functions import CellValue, FunctionValue, bind_call, is_trusted
+from dynacompile.capture.values.functions import CellValue, FunctionValue, is_trusted
 from dynacompile.ir.source import Builtin, Constant, Global, Item
 
 if TYPE_CHECKING:
