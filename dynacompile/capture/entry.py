@@ -25,7 +25,7 @@ from dynacompile.capture.values.torch_functions import refusal
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported, VerifyError
 from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site
-from dynacompile.ir.guard_facts import GlobalState, global_state
+from dynacompile.ir.guard_facts import Disjoint, GlobalState, global_state, memory_range
 from dynacompile.ir.source import Free, Local, Source
 
 
@@ -165,7 +165,6 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     site = Site(code.co_filename, code.co_firstlineno, code.co_qualname)
     if stop is not None and not stop.execute and not cx.recorder.ops and not cx.effects:
         raise located(stop.why)
-    check_memory(cx)
     if stop is None:
         ending = finish_return(cx, symbolic, attempt.returned)  # type: ignore[arg-type]
     else:
@@ -173,6 +172,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     graph = graph_module(cx, ending.outputs, state)
     inputs = cx.recorder.fresh_inputs() if graph is not None else ()
     inputs, roots = used_inputs(graph, inputs)
+    check_memory(cx, inputs)
     builder = Builder(symbolic.decoded, ending.keeps_cells)
     ending.emit(builder, roots if graph is not None else None)
     instrs, fields = builder.finish()
@@ -223,17 +223,21 @@ def used_inputs(graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ..
     return kept, tuple(roots)
 
 
-def check_memory(cx: Trace) -> None:
+def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
     """Refuses graphs that write an input which shares memory with another: functionalisation would separate the two."""
-    written = cx.recorder.written_inputs()
+    written = {i.name for i in cx.recorder.written_inputs()}
     if not written:
         return
-    owners: dict[int, str] = {}
-    for item in cx.recorder.inputs:
-        storage = cx.recorder.values[id(item.fake)].real.untyped_storage().data_ptr()
-        if storage and storage in owners and any(w.name in (item.name, owners[storage]) for w in written):
-            raise unsupported("aliased-mutation", f"{owners[storage]} and {item.name}")
-        owners.setdefault(storage, item.name)
+    reals = {item.name: cx.recorder.values[id(item.fake)].real for item in cx.recorder.inputs}
+    ranges = sorted((*memory_range(reals[i.name]), i.name) for i in inputs)
+    open_ranges: list[tuple[int, str]] = []
+    for begin, end, name in ranges:
+        open_ranges = [(other_end, other) for other_end, other in open_ranges if other_end > begin]
+        for _, other in open_ranges:
+            if name in written or other in written:
+                raise unsupported("aliased-mutation", f"{other} and {name}")
+        if end > begin:
+            open_ranges.append((end, name))
 
 
 def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Guard]:
@@ -249,6 +253,8 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
             group = [i for i in group if type(i.source).__name__ != "Registered"]
         if len(group) > 1:
             out.append(Guard("NOT_ALIASED", None, tuple(i.source for i in group), site))
+    if written and len(inputs) > 1:
+        out.append(Guard("DISJOINT", None, Disjoint(tuple(i.source for i in inputs if i.name in written), tuple(i.source for i in inputs if i.name not in written)), site))
     kinds: dict[type, list[Value]] = {}
     for value in cx.known.values():
         if value.source is not None and hasattr(value, "replay") and type(value.source).__name__ != "Constant":

@@ -123,17 +123,26 @@ bool add_checks(Program& program, PyObject* list) {
     return true;
 }
 
+bool parse_relation(const char* op, Relation& relation) {
+    for (auto [name, kind] : {std::pair{"same", Relation::same}, {"distinct", Relation::distinct}, {"disjoint", Relation::disjoint}}) {
+        relation.kind = kind;
+        if (std::strcmp(op, name) == 0) return true;
+    }
+    return false;
+}
+
 bool add_relations(Program& program, PyObject* list) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
         const char* op;
         PyObject* nodes;
         Relation relation;
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "sO!i", &op, &PyTuple_Type, &nodes, &relation.guard)) return false;
-        relation.same = std::strcmp(op, "same") == 0;
-        if ((!relation.same && std::strcmp(op, "distinct") != 0) || (relation.same && PyTuple_GET_SIZE(nodes) != 2)) {
-            PyErr_Format(PyExc_ValueError, "a relation is 'same' of two accessors or 'distinct' of any number, not '%s'", op);
+        Py_ssize_t written;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "sO!in", &op, &PyTuple_Type, &nodes, &relation.guard, &written)) return false;
+        if (!parse_relation(op, relation) || (relation.kind == Relation::same && PyTuple_GET_SIZE(nodes) != 2)) {
+            PyErr_Format(PyExc_ValueError, "a relation is 'same' of two accessors, 'distinct' or 'disjoint' of any number, not '%s'", op);
             return false;
         }
+        relation.written = static_cast<size_t>(written);
         program.guards = std::max(program.guards, relation.guard + 1);
         for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(nodes); n++) {
             Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(nodes, n));

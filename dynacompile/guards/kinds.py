@@ -18,7 +18,18 @@ import torch
 from dynacompile.guards.evaluate import has_attribute
 from dynacompile.guards.tree import Tree
 from dynacompile.ir.captured import Guard, TensorFacts
-from dynacompile.ir.guard_facts import AUTOCAST_DEVICES, HOOK_TABLES, FunctionFacts, GlobalState, Identity, function_facts, global_state, identity
+from dynacompile.ir.guard_facts import (
+    AUTOCAST_DEVICES,
+    HOOK_TABLES,
+    Disjoint,
+    FunctionFacts,
+    GlobalState,
+    Identity,
+    function_facts,
+    global_state,
+    identity,
+    memory_range,
+)
 from dynacompile.ir.source import Source
 
 Difference = tuple[str, str, str]  # (subject, was, now)
@@ -280,6 +291,26 @@ def explain_distinct(guard: Guard, value: Any, find: Find) -> Iterator[Differenc
             yield f"{first.text()} is {source.text()}", "False", "True"
 
 
+def compile_disjoint(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    facts: Disjoint = guard.expected  # type: ignore[assignment]
+    tree.relate("disjoint", tuple(tree.node(source, index) for source in (*facts.written, *facts.others)), index, len(facts.written))
+
+
+def explain_disjoint(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    facts: Disjoint = guard.expected  # type: ignore[assignment]
+    sources = (*facts.written, *facts.others)
+    values = [find(source) for source in sources]
+    for source, found in zip(sources, values):
+        if not isinstance(found, torch.Tensor):
+            yield f"type({source.text()})", "Tensor", type(found).__qualname__
+            return
+    ranges = [memory_range(tensor) for tensor in values]
+    for i, written in enumerate(facts.written):
+        for j in range(i + 1, len(sources)):
+            if max(ranges[i][0], ranges[j][0]) < min(ranges[i][1], ranges[j][1]):
+                yield f"memory shared by {written.text()} (written) and {sources[j].text()}", "none", "some"
+
+
 STATE_NAMES = {
     "grad_mode": "grad mode",
     "inference_mode": "inference mode",
@@ -347,5 +378,6 @@ KINDS: Mapping[str, Kind] = {
     "MODULE": Kind(compile_module, explain_module),
     "DUPLICATE_INPUT": Kind(compile_duplicate, explain_duplicate),
     "NOT_ALIASED": Kind(compile_distinct, explain_distinct),
+    "DISJOINT": Kind(compile_disjoint, explain_disjoint),
     "GLOBAL_STATE": Kind(compile_state, explain_state),
 }

@@ -28,9 +28,35 @@ bool function_holds(const Check& check, PyObject* value) {
     return function->func_code == check.expected.get() && function->func_globals == check.second.get();
 }
 
+// Compares the ranges that are not the last call's with all that they must not meet.
+bool find_disjoint(Relation& relation, PyObject* const* registers) {
+    const size_t count = relation.registers.size();
+    const bool fresh = relation.ranges.size() != count;
+    relation.ranges.resize(count);
+    std::vector<size_t> moved;
+    for (size_t i = 0; i < count; i++) {
+        MemoryRange now;
+        if (!memory_range(registers[relation.registers[i]], now)) return false;
+        if (!fresh && !(now != relation.ranges[i])) continue;
+        relation.ranges[i] = now;
+        moved.push_back(i);
+    }
+    for (size_t i : moved) {
+        for (size_t j = 0, end = i < relation.written ? count : relation.written; j < end; j++) {
+            if (i != j && relation.ranges[i].overlaps(relation.ranges[j])) return false;
+        }
+    }
+    return true;
+}
+
 bool relation_holds(Relation& relation, PyObject* const* registers) {
     const std::vector<int>& of = relation.registers;
-    if (relation.same) return registers[of[0]] == registers[of[1]];
+    if (relation.kind == Relation::same) return registers[of[0]] == registers[of[1]];
+    if (relation.kind == Relation::disjoint) {
+        if (find_disjoint(relation, registers)) return true;
+        relation.ranges.clear();
+        return false;
+    }
     bool seen = relation.passed.size() == of.size();
     for (size_t i = 0; seen && i < of.size(); i++) seen = relation.passed[i] == registers[of[i]];
     if (seen) return true;

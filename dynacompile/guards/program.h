@@ -85,11 +85,20 @@ struct Node {
     unsigned changed = 0;    // snapshots that did not hold since the last that did
 };
 
+// Where the elements of a tensor lie: bytes from `begin` up to `end`; empty where it has no memory.
+struct MemoryRange {
+    uintptr_t begin = 0, end = 0;
+    bool operator!=(const MemoryRange& other) const { return begin != other.begin || end != other.end; }
+    bool overlaps(const MemoryRange& other) const { return begin < other.end && other.begin < end; }
+};
+
 struct Relation {
-    bool same;  // else: pairwise distinct
+    enum Kind : uint8_t { same, distinct, disjoint } kind;
     int guard;
+    size_t written = 0;  // disjoint: so many of the registers, the first ones, must share no memory with any other
     std::vector<int> registers;
-    std::vector<PyObject*> passed;  // distinct: the last pointers that were found distinct
+    std::vector<PyObject*> passed;    // distinct: the last pointers that were found distinct
+    std::vector<MemoryRange> ranges;  // disjoint: the last ranges that were found disjoint
 };
 
 struct Program {
@@ -128,6 +137,7 @@ bool record_step(Snapshot& into, const Node& child, PyObject* base);  // false: 
 
 // tensor_match.cpp
 bool tensor_holds(const TensorCheck& check, PyObject* value);
+bool memory_range(PyObject* value, MemoryRange& range);  // false: no tensor
 std::unique_ptr<TensorCheck> parse_tensor(PyObject* tuple);  // null with an error set
 bool probe_tensor_offset(PyObject* tensor, PyObject* parameter);
 

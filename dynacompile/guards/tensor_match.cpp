@@ -10,6 +10,7 @@ namespace dynacompile {
 namespace {
 
 Py_ssize_t impl_offset = -1;
+PyTypeObject* tensor_type = nullptr;
 
 const c10::TensorImpl* tensor_impl(PyObject* tensor) { return *reinterpret_cast<c10::TensorImpl**>(reinterpret_cast<char*>(tensor) + impl_offset); }
 
@@ -69,6 +70,20 @@ bool tensor_holds(const TensorCheck& check, PyObject* value) {
     return check.any_strides || matches(impl->strides(), check.strides);
 }
 
+bool memory_range(PyObject* value, MemoryRange& range) {
+    if (!PyObject_TypeCheck(value, tensor_type)) return false;
+    const c10::TensorImpl* impl = tensor_impl(value);
+    if (!impl->has_storage() || impl->has_symbolic_sizes_strides() || impl->numel() == 0) return true;
+    const auto start = reinterpret_cast<uintptr_t>(impl->unsafe_storage().data());
+    if (!start) return true;
+    int64_t last = 0;
+    for (int64_t i = 0; i < impl->dim(); i++) last += (impl->sizes()[i] - 1) * impl->strides()[i];
+    const uintptr_t itemsize = impl->itemsize();
+    range.begin = start + impl->storage_offset() * itemsize;
+    range.end = range.begin + (last + 1) * itemsize;
+    return true;
+}
+
 std::unique_ptr<TensorCheck> parse_tensor(PyObject* tuple) {
     PyObject *type, *dtype, *device, *sizes, *strides;
     int requires_grad;
@@ -99,6 +114,7 @@ bool probe_tensor_offset(PyObject* tensor, PyObject* parameter) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_ImportError, "this torch keeps the TensorImpl of a tensor at no place that the native core knows");
         return false;
     }
+    tensor_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(Py_TYPE(tensor)));
     const c10::TensorImpl* impl = tensor_impl(tensor);
     if (impl->dim() == 1 && impl->sizes()[0] == 1 && !impl->requires_grad() && tensor_impl(parameter)->requires_grad()) return true;
     PyErr_SetString(PyExc_ImportError, "the native core misreads tensors: it was built with the headers of another torch");

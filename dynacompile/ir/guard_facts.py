@@ -15,6 +15,7 @@
 | MODULE           | ModuleFacts                       | class, training flag, registered names, hook counts, no own `forward`          |
 | DUPLICATE_INPUT  | another Source                    | both are one object                                                            |
 | NOT_ALIASED      | tuple of Sources                  | all are different objects (the guard's own source may be None)                 |
+| DISJOINT         | Disjoint(written, others)         | the written tensors share no memory with each other nor with the others        |
 | GLOBAL_STATE     | GlobalState (source None)         | the thread's modes are as they were                                            |
 """
 
@@ -31,6 +32,7 @@ from torch.nn.modules import module as nn_module
 from torch.overrides import _get_current_function_mode_stack
 
 from dynacompile.ir.captured import TensorFacts
+from dynacompile.ir.source import Source
 
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = (
@@ -56,6 +58,14 @@ class Presence:
 
     name: Hashable
     present: bool = True
+
+
+@dataclass(frozen=True)
+class Disjoint:
+    """Sources of tensors. written: the graph writes them, so that whoever shares their memory would see it."""
+
+    written: tuple[Source, ...]
+    others: tuple[Source, ...]
 
 
 @dataclass(frozen=True)
@@ -131,6 +141,15 @@ def module_facts(module: torch.nn.Module) -> ModuleFacts:
 def tensor_facts(tensor: torch.Tensor) -> TensorFacts:
     """All sizes and strides static."""
     return TensorFacts(type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def memory_range(tensor: torch.Tensor) -> tuple[int, int]:
+    """Addresses of a strided tensor's first byte and past its last; (0, 0) where it has no memory."""
+    if not tensor.numel() or tensor.layout is not torch.strided or not tensor.untyped_storage().data_ptr():
+        return (0, 0)
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    begin = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * tensor.itemsize
+    return begin, begin + (last + 1) * tensor.itemsize
 
 
 def global_state() -> GlobalState:

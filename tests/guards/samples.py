@@ -194,5 +194,6 @@ SAMPLES: Mapping[str, Callable[[], list[Sample]]] = {
     "MODULE": modules,
     "DUPLICATE_INPUT": list,  # relations between sources and
     "NOT_ALIASED": list,  # the process' state have tests
-    "GLOBAL_STATE": list,  # of their own in test_relations and test_state
+    "DISJOINT": list,  # of their own in test_relations
+    "GLOBAL_STATE": list,  # and test_state
 }
