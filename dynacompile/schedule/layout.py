@@ -145,13 +145,20 @@ class Padding:
                 self.move_views(name, plan)
         out: list[Nest | Extern] = []
         made: set[str] = set()
+        copied: set[str] = set()  # results that leave the program: what reads them here reads the padded ones
         for i, step in enumerate(steps):
             job = self.jobs.get(i)
             for name in sorted(reads_and_writes(self.program, self.program.steps[i])[1]):  # before the first write of a root that is made padded
                 if name in self.plans and self.plans[name].own and name not in made:
                     made.add(name)
                     out += self.fill(self.plans[name], step)
-            out += [step] if job is None else self.padded(job, made)
+            if job is not None:
+                out += self.padded(job, made)
+                result = job.operands[2].root
+                if result in self.plans and not self.plans[result].own and len(self.written[result]) == 1:
+                    copied.add(result)
+            else:
+                out.append(self.redirected(step, copied))
         return replace(self.program, steps=tuple(out), buffers=self.buffers)
 
     def moved(self, name: str, plan: Plan, steps: list[Nest | Extern]) -> list[Nest | Extern] | None:
@@ -176,6 +183,14 @@ class Padding:
                 step = rewritten
             new.append(step)
         return new
+
+    def redirected(self, step: Nest | Extern, copied: set[str]) -> Nest | Extern:
+        """A nest that reads padded results instead of their copies, so that making the copy joins it."""
+        if isinstance(step, Nest):
+            for name in sorted(copied & {a.buffer for a in step.loads()}):
+                plan = self.plans[name]
+                step = with_rows(step, name, plan.name, plan.matrix.cols, plan.width) or step
+        return step
 
     def move_views(self, name: str, plan: Plan) -> None:
         """The old root and its views become views of the new one."""
