@@ -15,13 +15,14 @@ import torch.fx
 
 from dynacompile.autograd import differentiate
 from dynacompile.build import build
-from dynacompile.capture import capture_frame
+from dynacompile.capture import CodeCache, capture_frame
 from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
 from dynacompile.events import StageFinished
 from dynacompile.guards.program import compile_gather, compile_guards
 from dynacompile.ir.captured import Captured
+from dynacompile.ir.fakes import dynamo_unloaded
 from dynacompile.ir.graphs import ForwardBackward
 from dynacompile.lower import lower
 from dynacompile.runtime import differentiable, link, record
@@ -31,17 +32,19 @@ T = TypeVar("T")
 GraphCall = Callable[..., tuple]  # flat graph inputs -> flat graph outputs
 
 
-def compile_frame(frame: Any, make_call: Callable[[Captured, Env], GraphCall], env: Env) -> tuple[Captured, Any, Any]:
+def compile_frame(frame: Any, make_call: Callable[[Captured, Env], GraphCall], env: Env, codes: CodeCache) -> tuple[Captured, Any, Any]:
     """The captured frame, its residual code bound to the compiled graph, and its guard program.
 
     frame: the hook's view of the call (code, function, slots, closure, globals, builtins). make_call: what the backend does with the graph.
+    codes: decoded and resume code objects, kept from frame to frame.
     Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks.
     """
-    captured = stage("capture", env, capture_frame, frame, env)
+    with dynamo_unloaded():
+        captured = stage("capture", env, capture_frame, frame, env, codes)
+        call = make_call(captured, env) if captured.graph is not None else None
     code = captured.code
-    if captured.graph is not None:
-        gather = compile_gather(captured.roots, [i.source for i in captured.inputs], make_call(captured, env))
-        code = captured.bind(gather)
+    if call is not None:
+        code = captured.bind(compile_gather(captured.roots, [i.source for i in captured.inputs], call))
     return captured, code, stage("guards", env, compile_guards, captured.guards)
 
 

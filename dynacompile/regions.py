@@ -86,7 +86,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     start = time.perf_counter()
     failed = nearest_failures(frame, own) if own else ()
     try:
-        captured, bound, guards = compile_frame(frame, backends.resolve(info.config.backend), env)
+        captured, bound, guards = compile_frame(frame, backends.resolve(info.config.backend), env, SESSION.code_cache)
     except Unsupported as reason:
         if info.config.fullgraph:
             raise

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from dynacompile import native
+from dynacompile.capture import CodeCache
 from dynacompile.events import Bus
 from dynacompile.markers import DISABLED_CODE
 
@@ -31,6 +32,7 @@ class Session:
         self._graphs = itertools.count()
         self._class_buckets: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
+        self.code_cache = CodeCache()
         self.ready = False
 
     def start(self) -> bool:
@@ -67,6 +69,7 @@ class Session:
         with self.lock:
             codes = list(self.codes)
             self.codes.clear()
+            self.code_cache.reset()
         if self.ready:
             for code in codes:
                 native.core().reset_code(code)

@@ -37,12 +37,13 @@ def run(fn: Any, call: Callable, args: tuple, kwargs: dict, backward: bool) -> O
         losses = [o for o in tensors(result) if o.requires_grad and o.grad_fn is not None]
         if losses:
             torch.autograd.backward([weigh(o) for o in losses])
-    return Outcome(result, raised, args, kwargs, fn, torch.get_rng_state())
+    states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])
+    return Outcome(result, raised, args, kwargs, fn, torch.cat(states))
 
 
 def weigh(tensor: torch.Tensor) -> torch.Tensor:
     """A scalar that depends on every element differently, so that a permuted gradient shows."""
-    weights = torch.linspace(-1.0, 1.5, max(tensor.numel(), 1), dtype=torch.float64).to(tensor.dtype).reshape(tensor.shape)
+    weights = torch.linspace(-1.0, 1.5, max(tensor.numel(), 1), dtype=torch.float64).to(tensor.device, tensor.dtype).reshape(tensor.shape)
     return (tensor * weights).sum()
 
 

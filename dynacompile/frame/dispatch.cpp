@@ -51,9 +51,10 @@ void release(const std::vector<Entry*>& entries) {
     for (Entry* entry : entries) Py_DECREF(entry);
 }
 
+// CPython calls it for every code object that has anybody's data, ours or not: `pointer` may be null.
 void free_extra(void* pointer) {
     Extra* extra = static_cast<Extra*>(pointer);
-    if (is_finalizing()) return;
+    if (!extra || is_finalizing()) return;
     (extra->before ? extra->before->after : all_extras) = extra->after;
     if (extra->after) extra->after->before = extra->before;
     std::vector<Entry*> entries = take_all(extra);

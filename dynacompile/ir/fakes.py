@@ -1,9 +1,25 @@
-"""Fake tensors: metadata without memory, made without the machinery for symbolic shapes."""
+"""Fake tensors: metadata without memory, made without the machinery for symbolic shapes and without loading Dynamo.
+
+torch's fake mode imports all of Dynamo, seconds of a first compile: for two switches in its constructor, for one at each new operation,
+and in a wrapper by which Dynamo would leave its dispatch alone. Where Dynamo isn't loaded, a stand-in answers for the switches' defaults
+while we compile (`dynamo_unloaded`), and there is nothing to leave alone. Whoever asks the stand-in for anything else gets the real module's.
+"""
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FunctionType, ModuleType
+from typing import Any
+
 import torch
+from torch._prims_common import wrappers
 from torch._subclasses import FakeTensor, FakeTensorMode
+
+DYNAMO = f"{torch.__name__}._dynamo"
+CALL_THROUGH = "__dynamo_disable"  # attribute in which torch's wrapper remembers what to call
 
 
 class Computed(torch.autograd.Function):
@@ -20,8 +36,11 @@ class Computed(torch.autograd.Function):
 
 
 def fake_mode() -> FakeTensorMode:
-    """A mode for static shapes. The first one in a process loads a second's worth of torch's own modules."""
-    return FakeTensorMode(allow_non_fake_inputs=False, static_shapes=True)
+    """A mode for static shapes."""
+    if DYNAMO in sys.modules:
+        return FakeTensorMode(allow_non_fake_inputs=False, static_shapes=True)
+    with dynamo_unloaded(), importable():
+        return FakeTensorMode(allow_non_fake_inputs=False, static_shapes=True)
 
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
@@ -37,3 +56,77 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
                 return Computed.apply(torch.empty((), requires_grad=True), fake)
         fake.requires_grad_(real.requires_grad)
     return fake
+
+
+class StandIn(ModuleType):
+    """Answers for a module that isn't loaded: with `known` values, else by loading it."""
+
+    def __init__(self, name: str, known: dict[str, Any]):
+        super().__init__(name)
+        self.__dict__.update(known)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.real(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.real(), name, value)
+
+    def real(self) -> ModuleType:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return importlib.import_module(self.__name__)
+
+
+CONFIG = StandIn(f"{DYNAMO}.config", {"fake_tensor_cache_enabled": True, "fake_tensor_cache_crosscheck_enabled": False, "_custom_ops_profile": None})
+PACKAGE = StandIn(DYNAMO, {"config": CONFIG})
+
+
+@contextmanager
+def dynamo_unloaded() -> Iterator[None]:
+    """While it is open, and where Dynamo isn't loaded, torch's own uses of it are answered by the stand-in. Nests."""
+    if DYNAMO in sys.modules or torch.__dict__.get("_dynamo") is PACKAGE:
+        yield
+        return
+    leave_dynamo_unloaded()
+    torch.__dict__["_dynamo"] = PACKAGE
+    try:
+        yield
+    finally:
+        if torch.__dict__.get("_dynamo") is PACKAGE:
+            del torch.__dict__["_dynamo"]
+
+
+@contextmanager
+def importable() -> Iterator[None]:
+    """Makes `import` find the stand-in: for the length of a constructor."""
+    sys.modules[DYNAMO], sys.modules[CONFIG.__name__] = PACKAGE, CONFIG
+    try:
+        yield
+    finally:
+        for module in (PACKAGE, CONFIG):
+            if sys.modules.get(module.__name__) is module:
+                del sys.modules[module.__name__]
+
+
+def leave_dynamo_unloaded() -> None:
+    """Has torch's wrappers around dispatch modes and Python meta functions call straight through. Safe to repeat."""
+    wrapped: list[Any] = [FakeTensorMode.__torch_dispatch__]
+    for table in (torch._decomp.meta_table, torch._decomp.decomposition_table):
+        wrapped += table.values()
+    for module in (torch._refs, torch._refs.nn.functional, torch._refs.special, torch._decomp.decompositions):
+        wrapped += vars(module).values()
+    seen: set[int] = set()
+    while wrapped:
+        function = wrapped.pop()
+        if not isinstance(function, FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        inner = [cell.cell_contents for cell in function.__closure__ or () if isinstance(cell.cell_contents, FunctionType)]
+        if function.__code__ is WRAPPER:
+            inner[0].__dict__.setdefault(CALL_THROUGH, inner[0])
+        wrapped += inner
+
+
+WRAPPER = torch._disable_dynamo(wrappers.elementwise_type_promotion_wrapper.__call__).__code__  # of every wrapper that torch makes

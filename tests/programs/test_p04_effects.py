@@ -92,7 +92,7 @@ def attribute_of_object(x):
 
 
 def noise(x):
-    return x + torch.rand_like(x) * torch.rand(x.shape[1])
+    return x + torch.rand_like(x) * torch.rand(x.shape[1], device=x.device)
 
 
 def dropout(x):

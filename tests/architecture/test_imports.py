@@ -1,0 +1,45 @@
+"""What importing and compiling load, each looked at in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+LOADED = "import sys; print([m for m in {names} if m in sys.modules])"
+
+
+def loaded_after(program: str, *names: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program + "\n" + LOADED.format(names=names)], capture_output=True, text=True, check=True)
+    return done.stdout.strip().splitlines()[-1]
+
+
+def test_import_loads_no_framework_and_no_rival():
+    assert loaded_after("import dynacompile", "lightning", "hydra", "wandb", "torch._dynamo", "torch._inductor", "triton", "dynacompile_native") == "[]"
+
+
+PROGRAMS = {
+    "function": "import torch, dynacompile\ndynacompile.compile(lambda x: torch.nn.functional.gelu(x * 2 + 1).sum(-1))(torch.randn(4, 5, requires_grad=True)).sum().backward()",
+    "gpt": "import torch, dynacompile\nfrom tests.programs.test_p03_modules import Gpt\nt = torch.randint(0, 32, (2, 12))\ndynacompile.compile(Gpt())(t, t).backward()",
+    "conv": "import torch, dynacompile\nfrom tests.programs.test_p03_modules import ConvNet\ndynacompile.compile(ConvNet())(torch.randn(2, 3, 16, 16)).sum().backward()",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_compile_loads_no_rival(name):
+    """Loading Dynamo would be most of the seconds of a first compile."""
+    assert loaded_after(PROGRAMS[name], "torch._dynamo", "torch._inductor") == "[]"
+
+
+def test_the_rival_still_works_beside_us():
+    program = """
+import torch, dynacompile
+f = lambda x: x.sin() + 1
+x = torch.randn(3)
+assert torch.equal(dynacompile.compile(f)(x), f(x))
+torch._dynamo.config.cache_size_limit = 17
+import torch._dynamo.config as config
+assert config.cache_size_limit == 17
+assert torch.equal(torch.compile(f, backend="eager")(x), f(x))
+assert torch.allclose(torch.compile(f, backend="dynacompile")(x), f(x))
+"""
+    assert loaded_after(program, "torch._dynamo") == "['torch._dynamo']"
