@@ -1,5 +1,7 @@
+#define AT_PER_OPERATOR_HEADERS
 #include "runtime/externs.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
@@ -160,7 +162,10 @@ private:
             if (!argument.default_value()) raise(PyExc_TypeError, op_.schema().name() + " needs argument " + argument.name());
             template_.back() = *argument.default_value();
         } else if (takes_tensor(type)) {
-            if (value != Py_None) patches_.push_back({i, Tensors::one, {to_slot(value)}});
+            if (PyTuple_Check(value))
+                template_.back() = at::native::wrapped_scalar_tensor(convert_number(item(value, 0), type).toScalar());
+            else if (value != Py_None)
+                patches_.push_back({i, Tensors::one, {to_slot(value)}});
         } else if (type.kind() == TypeKind::OptionalType && value == Py_None) {
             return;
         } else {

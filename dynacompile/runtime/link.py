@@ -163,12 +163,12 @@ def extern_row(step: Extern, slots: Mapping[str, int]) -> tuple:
         if step.out is not None and argument.is_out:
             args.append(next(into, None))
         elif argument.name in step.kwargs:
-            args.append(by_slot(step.kwargs[argument.name], slots))
+            args.append(by_slot(step.kwargs[argument.name], slots, takes_tensor(argument)))
         elif argument.kwarg_only:
             args.append(...)
         else:
             value = next(positional, ...)
-            args.append(value if value is ... else by_slot(value, slots))
+            args.append(value if value is ... else by_slot(value, slots, takes_tensor(argument)))
     left = [*positional, *(set(step.kwargs) - {a.name for a in schema.arguments})]
     if left:
         raise VerifyError("lower", f"{step.name}: {op} does not take {left}")
@@ -177,9 +177,16 @@ def extern_row(step: Extern, slots: Mapping[str, int]) -> tuple:
     return ("extern", schema.name, schema.overload_name, tuple(args), outputs, step.out is not None)
 
 
-def by_slot(value: object, slots: Mapping[str, int]) -> object:
-    """An argument with buffer numbers for Refs and tuples for lists."""
+def takes_tensor(argument: torch._C.Argument) -> bool:
+    kind = argument.type
+    return isinstance(kind.getElementType() if isinstance(kind, torch._C.OptionalType) else kind, torch._C.TensorType)
+
+
+def by_slot(value: object, slots: Mapping[str, int], is_tensor: bool = False) -> object:
+    """An argument with buffer numbers for Refs and tuples for lists. is_tensor: a plain number stands for a tensor, and is put into a tuple."""
     match value:
+        case bool() | int() | float() | complex() if is_tensor:
+            return (value,)
         case Ref():
             return slots[value.buffer]
         case tuple() | list():
