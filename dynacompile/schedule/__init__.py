@@ -17,7 +17,7 @@ from dynacompile.schedule.layout import pad_matrices
 from dynacompile.schedule.memory import buffers_of, plan
 from dynacompile.schedule.order import order
 from dynacompile.schedule.simplify import without_one_hot_sums
-from dynacompile.schedule.split import split_reductions
+from dynacompile.schedule.starved import split_reductions
 from dynacompile.schedule.units import Unit, Units, make_units
 
 __all__ = ["schedule"]

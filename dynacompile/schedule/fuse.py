@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dynacompile.env import Env
 from dynacompile.ir.index import Index, Var
@@ -19,7 +20,7 @@ MAX_OPS = 500
 MAX_BUFFERS = 64
 MAX_DISTANCE = 128  # program positions between two units that only share what they read
 MAX_COREADERS = 4  # of a buffer's readers in order, how many further ones each is tried with
-SMALL = 1 << 16  # bytes below which a kernel costs its launch
+SMALL = 1 << 20  # bytes below which a kernel costs its launch
 
 
 @dataclass
@@ -81,13 +82,23 @@ class Fuser:
         if one.column != two.column and one.x * one.r == two.x * two.r:
             score //= 4  # elementwise stores are better made by rows
         score += vanishing * 9 // 4  # as good as two reads, and better: the result may meet more readers of what it reads
+        score += self.launches_saved(a, b)
         if score > 0:
             first, second = (a, b) if (a.first, a.id) < (b.first, b.id) else (b, a)
             heapq.heappush(self.heap, (-score, first.first, first.id, second.id))
 
+    def launches_saved(self, a: Unit, b: Unit) -> int:
+        """1 for two small units over the same space, of the same unit's results: one launch less is all that joining them gives."""
+        return int(a.axes == b.axes and self.moved(a) <= SMALL and self.moved(b) <= SMALL and not a.before.isdisjoint(b.before))
+
+    def moved(self, unit: Unit) -> int:
+        return sum(self.bytes[n] for n in unit.reads | unit.writes)
+
     def neighbours(self, unit: Unit) -> set[int]:
         units = self.units
         found: set[int] = set()
+        if len(unit.before) == 1 and self.moved(unit) <= SMALL:
+            found |= units.by_id[next(iter(unit.before))].after & self.loops.keys()
         for name in unit.writes:
             found |= units.readers.get(name, set())
         for name in unit.reads:
@@ -117,6 +128,9 @@ class Fuser:
             if merged is not None:
                 for k in sorted(self.neighbours(merged)):
                     self.push(merged, units.by_id[k])
+                small = [u for k in sorted(merged.after & self.loops.keys()) if self.moved(u := units.by_id[k]) <= SMALL]
+                for one, two in pairwise(small):
+                    self.push(one, two)
 
     def try_fuse(self, a: Unit, b: Unit) -> Unit | None:
         """One unit for both, or None where that is not possible or does not pay."""
@@ -140,7 +154,7 @@ class Fuser:
         if abs(a.first - b.first) > MAX_DISTANCE:
             return False
         shared = sum(self.bytes[n] for n in a.reads & b.reads)
-        smaller = min(sum(self.bytes[n] for n in u.reads | u.writes) for u in (a, b))
+        smaller = min(self.moved(a), self.moved(b))
         return 4 * shared >= smaller or smaller <= SMALL
 
     def alignments(self, a: Unit, b: Unit) -> Iterator[tuple[bool, Alignment]]:
@@ -209,6 +223,7 @@ class Fuser:
         for name in (a.reads & b.reads) - a.writes:
             if {i.subs(to_a) for i in one.loads[name]} & {i.subs(to_b) for i in two.loads[name]}:
                 saved += self.bytes[name]
+        saved += self.launches_saved(a, b)
         return saved > 0 and not self.starves(a, b, to_a, to_b, axes, reduced)
 
     def survives(self, name: str, a: Unit, b: Unit) -> bool:

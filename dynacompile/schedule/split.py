@@ -1,69 +1,15 @@
-"""Reductions with too few results to fill the device run as two nests: results of chunks, then the results of those."""
+"""One reduction as two: partial results of chunks of its r axes, then the reduction of those."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import torch
 
 from dynacompile.ir.body import Body, without_dead
 from dynacompile.ir.index import Index, Var, atom, constant
-from dynacompile.ir.loops import Access, Axis, Buffer, Extern, LoopProgram, Nest, Op
+from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op
 from dynacompile.schedule.domain import merge_axes, row_major
-
-SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
-
-
-@dataclass(frozen=True)
-class Device:
-    """What a kind of device wants: a reduction with fewer than `programs` programs is cut into chunks of about `row` adjacent or `column`
-    distant elements, in at most `chunks` of them; `lanes` adjacent results share a program of a column reduction. Reductions of fewer than
-    `least` elements in all stay whole."""
-
-    programs: int
-    chunks: int
-    row: int
-    column: int
-    lanes: int
-    least: int
-
-
-DEVICES = {"cuda": Device(512, 512, 2048, 128, 64, 1 << 14), "cpu": Device(16, 32, 1 << 12, 1 << 10, 64, 1 << 17)}
-
-
-def split_reductions(program: LoopProgram) -> LoopProgram:
-    """The program with each starved reduction in two; their partial results are new temps."""
-    buffers = dict(program.buffers)
-    steps: list[Nest | Extern] = []
-    for step in program.steps:
-        count = chunks(step, buffers) if isinstance(step, Nest) and step.r_axes else 1
-        if count > 1:
-            assert isinstance(step, Nest)
-            steps += split(step, count, buffers)
-        else:
-            steps.append(step)
-    return replace(program, steps=tuple(steps), buffers=buffers) if len(steps) > len(program.steps) else program
-
-
-def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
-    """How many chunks the r axes should be cut into; 1: none."""
-    reduces = [op for op in nest.body if op.name == "reduce"]
-    if len(reduces) != 1 or reduces[0].attr not in SPLITTABLE or len(nest.stores()) != 1:
-        return 1
-    device = DEVICES.get(buffers[nest.stores()[0].buffer].device.type)
-    x, r = math.prod(a.size for a in nest.x_axes), math.prod(a.size for a in nest.r_axes)
-    if device is None or x * r < device.least:
-        return 1
-    reduced = {a.var for a in nest.r_axes}
-    deep = [a.index for a in nest.loads() if not reduced.isdisjoint(a.index.variables())]
-    row = not deep or any(i.stride(nest.r_axes[-1].var) == 1 for i in deep)
-    programs = x if row else -(-x // device.lanes)
-    if programs >= device.programs:
-        return 1
-    if not row:
-        return min(max(1, r // device.column), device.chunks)
-    return min(-(-device.programs // programs), device.chunks, max(1, r // device.row)) if device.programs >= 4 * programs else 1
 
 
 def split(nest: Nest, count: int, buffers: dict[str, Buffer]) -> tuple[Nest, Nest]:
@@ -71,12 +17,9 @@ def split(nest: Nest, count: int, buffers: dict[str, Buffer]) -> tuple[Nest, Nes
     outer, inner, values, mask = cut(nest.r_axes, count)
     total = math.prod(a.size for a in outer)
     x = math.prod(a.size for a in nest.x_axes)
-    at = next(i for i, op in enumerate(nest.body) if op.name == "reduce")
-    reduce, target = nest.body[at], buffers[nest.stores()[0].buffer]
-    name = f"{nest.name}_partial"
-    while name in buffers:
-        name += "_"
-    buffers[name] = Buffer(name, reduce.dtype, target.device, (total, x), (x, 1), "temp")
+    at = position_of_reduce(nest)
+    reduce = nest.body[at]
+    name = partial_buffer(nest, reduce.dtype, total, x, buffers)
     result = linear(nest.x_axes)
 
     body = Body()
@@ -100,6 +43,19 @@ def split(nest: Nest, count: int, buffers: dict[str, Buffer]) -> tuple[Nest, Nes
     rest = Body()
     second = Nest(nest.name, (*nest.x_axes, chunk), without_dead(finish(rest, nest, at, name, atom(chunk.var) * x + result)), nest.origins)
     return merge_axes(first), merge_axes(second)
+
+
+def position_of_reduce(nest: Nest) -> int:
+    return next(i for i, op in enumerate(nest.body) if op.name == "reduce")
+
+
+def partial_buffer(nest: Nest, dtype: torch.dtype, chunks: int, x: int, buffers: dict[str, Buffer]) -> str:
+    """A new temp for the results of chunks; its name."""
+    name = f"{nest.name}_partial"
+    while name in buffers:
+        name += "_"
+    buffers[name] = Buffer(name, dtype, buffers[nest.stores()[0].buffer].device, (chunks, x), (x, 1), "temp")
+    return name
 
 
 def finish(body: Body, nest: Nest, at: int, partial: str, index: Index) -> list[Op]:

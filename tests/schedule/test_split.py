@@ -10,8 +10,11 @@ import torch
 from dynacompile.codegen.reference import run_program
 from dynacompile.ir.loops import Nest
 from dynacompile.lower import lower
+from dynacompile.schedule import schedule
 from dynacompile.schedule.domain import normalize
-from dynacompile.schedule.split import chunks, split
+from dynacompile.schedule.inline import inline
+from dynacompile.schedule.split import split
+from dynacompile.schedule.starved import chunks, split_reductions
 from tests.lower.tracing import ENV, compare, trace
 
 
@@ -54,3 +57,23 @@ def test_chunks_join_their_producer() -> None:
     """A pointwise producer goes into the first step: three nests, two kernels."""
     x = torch.randn(2, 1 << 17)
     assert compare(trace(lambda x: (x * 2 + 1).tanh().sum(), [x]), [x], rtol=1e-4, atol=1e-2).facts()["launches"] == 2
+
+
+def test_variance_passes_memory_once() -> None:
+    """Mean and squares about it: partial results in one kernel, their combination in another."""
+
+    def moments(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mean = x.mean((0, 2, 3), keepdim=True)
+        return mean, (x - mean).square().sum((0, 2, 3)) / 7
+
+    x = torch.randn(8, 4, 96, 96).to(memory_format=torch.channels_last) + 3
+    program = lower(trace(moments, [x]), ENV)
+    on = {n: replace(b, device=torch.device("cuda")) for n, b in program.buffers.items()}
+    cut = split_reductions(replace(program, steps=tuple(normalize(s) for s in inline(replace(program, buffers=on)).steps), buffers=on))
+    assert [s.name for s in cut.steps] == ["mean_partial", "mean", "sum_1_partial", "sum_1", "div"]
+    cut = replace(cut, buffers={n: replace(b, device=torch.device("cpu")) for n, b in cut.buffers.items()})
+    cut.verify()
+    for got, wanted in zip(run_program(cut, [x]), moments(x.double()), strict=True):
+        torch.testing.assert_close(got, wanted.float(), rtol=1e-5, atol=1e-5)
+    plan = schedule(replace(program, buffers=on), ENV)
+    assert plan.facts()["launches"] == 2

@@ -1,0 +1,72 @@
+"""Reductions with too few results to fill the device run as two nests: results of chunks, then the results of those."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest
+from dynacompile.schedule.split import split
+from dynacompile.schedule.variance import Mean, mean_of, split_variance, squares_about
+
+SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a kind of device wants: a reduction with fewer than `programs` programs is cut into chunks of about `row` adjacent or `column`
+    distant elements, in at most `chunks` of them; `lanes` adjacent results share a program of a column reduction. Reductions of fewer than
+    `least` elements in all stay whole."""
+
+    programs: int
+    chunks: int
+    row: int
+    column: int
+    lanes: int
+    least: int
+
+
+DEVICES = {"cuda": Device(512, 512, 2048, 128, 64, 1 << 14), "cpu": Device(16, 32, 1 << 12, 1 << 10, 64, 1 << 17)}
+
+
+def split_reductions(program: LoopProgram) -> LoopProgram:
+    """The program with each starved reduction in two; their partial results are new temps."""
+    buffers = dict(program.buffers)
+    steps: list[Nest | Extern] = []
+    means: dict[str, Mean] = {}
+    for step in program.steps:
+        count = chunks(step, buffers) if isinstance(step, Nest) and step.r_axes else 1
+        if count == 1:
+            steps.append(step)
+            continue
+        assert isinstance(step, Nest)
+        variance = next((v for m in means.values() if (v := squares_about(step, m)) is not None), None)
+        if variance is not None:
+            steps += split_variance(step, variance, buffers)
+            continue
+        first, second = split(step, count, buffers)
+        steps += (first, second)
+        mean = mean_of(step, count, first.stores()[0].buffer)
+        if mean is not None:
+            means[mean.buffer] = mean
+    return replace(program, steps=tuple(steps), buffers=buffers) if len(steps) > len(program.steps) else program
+
+
+def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
+    """How many chunks the r axes should be cut into; 1: none."""
+    reduces = [op for op in nest.body if op.name == "reduce"]
+    if len(reduces) != 1 or reduces[0].attr not in SPLITTABLE or len(nest.stores()) != 1:
+        return 1
+    device = DEVICES.get(buffers[nest.stores()[0].buffer].device.type)
+    x, r = math.prod(a.size for a in nest.x_axes), math.prod(a.size for a in nest.r_axes)
+    if device is None or x * r < device.least:
+        return 1
+    reduced = {a.var for a in nest.r_axes}
+    deep = [a.index for a in nest.loads() if not reduced.isdisjoint(a.index.variables())]
+    row = not deep or any(i.stride(nest.r_axes[-1].var) == 1 for i in deep)
+    programs = x if row else -(-x // device.lanes)
+    if programs >= device.programs:
+        return 1
+    if not row:
+        return min(max(1, r // device.column), device.chunks)
+    return min(-(-device.programs // programs), device.chunks, max(1, r // device.row)) if device.programs >= 4 * programs else 1
