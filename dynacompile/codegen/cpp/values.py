@@ -20,6 +20,8 @@ RESERVED = frozenset(
     unsigned using virtual void volatile while xor W l t0 t1 task params load store gather value memory each get put where max min abs exp log""".split()
 )
 
+BOUNDS = {"max": "at_least", "min": "at_most"}
+
 
 class Text:
     """Lines with indentation."""
@@ -118,9 +120,20 @@ class Values:
                 text = self.lane_load(op, a)
             case Index() as index:
                 text = self.lane_index(op, index)
+            case None if op.name in BOUNDS and op.dtype.is_floating_point and (bound := self.bound(op)) is not None:
+                x, number = bound
+                text = f"{BOUNDS[op.name]}({self.full(x)}, {number})"
             case _:
                 text = vector_op(op, [self.use(a) for a in op.args], [self.body[a].dtype for a in op.args], [self.plan.deep[a] for a in op.args])
         return f"const auto {self.names[i]} = {text};"
+
+    def bound(self, op: Op) -> tuple[int, str] | None:
+        """The other operand and the number, where one operand of a min or max is a number."""
+        for x, c in (op.args, op.args[::-1]):
+            constant = self.body[c]
+            if constant.name == "constant" and constant.attr == constant.attr:  # no NaN
+                return x, self.use(c)
+        return None
 
     def lane_load(self, op: Op, access: Access) -> str:
         dtype = self.params[access.buffer][1]

@@ -47,13 +47,13 @@ template <class V> INLINE V fma(V a, V b, V c) {
   return a * b + c;
 }
 template <class V> INLINE V fma(V a, elem<V> b, V c) { return fma(a, V{} + b, c); }
-// One instruction each; of a NaN and a bound, the NaN.
+// min and max with a bound that is no NaN: one instruction; of a NaN and the bound, the NaN.
 template <class V> INLINE V at_most(V x, elem<V> bound) {
-  const V b = V{} + bound;
+  const V b = bound - V{};
   return b < x ? b : x;
 }
 template <class V> INLINE V at_least(V x, elem<V> bound) {
-  const V b = V{} + bound;
+  const V b = bound - V{};
   return b > x ? b : x;
 }
 
@@ -177,22 +177,30 @@ template <class V> INLINE V scale(V x, V n) {
   auto k = __builtin_convertvector(n, bits_of<V>), half = k >> 1;
   return x * bit_cast<V>((half + F::bias) << F::fraction) * bit_cast<V>((k - half + F::bias) << F::fraction);
 }
-// The integer nearest to x, |x| < 2^(fraction - 1).
+// The integer nearest to x (or to x times factor), |x| < 2^(fraction - 1).
 template <class V> INLINE V nearest(V x) { return (x + Float<elem<V>>::shift) - Float<elem<V>>::shift; }
+template <class V> INLINE V nearest(V x, elem<V> factor) { return fma(x, factor, V{} + Float<elem<V>>::shift) - Float<elem<V>>::shift; }
 
 // exp(x) = 2^n exp(r), |r| <= ln(2) / 2; exp(r) = 1 + q.
 template <class V> struct Reduced { V n, q; };
 template <class V> INLINE Reduced<V> reduce_exp(V x) {
   using F = Float<elem<V>>;
-  V n = nearest(x * F::log2_e);
+  V n = nearest(x, F::log2_e);
   V r = fma(n, -F::ln2_low, fma(n, -F::ln2_high, x));
   return {n, fma(r * r, polynomial(r, F::exp), r)};
 }
 template <class V> INLINE V exp_v(V x) {
   using F = Float<elem<V>>;
-  const auto vanishes = x < F::underflow;  // by selection: underflow in the scaling would be slow, and masked softmax is full of it
-  V c = at_most(x, F::overflow);
-  auto e = reduce_exp(vanishes ? V{} : c);  // a NaN stays
+  // What vanishes does so by selection: underflow in the scaling would be slow, and a masked softmax is full of it. A NaN stays.
+#ifdef DC_AVX512
+  if constexpr (is_f32<V> && sizeof(V) == 64) {
+    const auto stays = _mm512_cmp_ps_mask(bit_cast<__m512>(x), _mm512_set1_ps(F::underflow), _CMP_NLT_UQ);
+    auto e = reduce_exp(bit_cast<V>(_mm512_maskz_min_ps(stays, _mm512_set1_ps(F::overflow), bit_cast<__m512>(x))));
+    return bit_cast<V>(_mm512_maskz_scalef_ps(stays, bit_cast<__m512>(1 + e.q), bit_cast<__m512>(e.n)));
+  }
+#endif
+  const auto vanishes = x < F::underflow;
+  auto e = reduce_exp(vanishes ? V{} : at_most(x, F::overflow));
   return vanishes ? V{} : scale(1 + e.q, e.n);
 }
 template <class V> INLINE V exp2_v(V x) {
@@ -214,10 +222,9 @@ template <class V> INLINE V sigmoid_v(V x) {
   return (x < 0 ? e : V{} + 1) / (1 + e);
 }
 template <class V> INLINE V tanh_v(V x) {
-  V a = abs(x);
-  const elem<V> flat = is_f32<V> ? 10 : 20;
-  V e = expm1_v(2 * (at_most(a, flat)));
-  return with_sign(e / (e + 2), x);
+  auto e = reduce_exp(2 * at_most(abs(x), (elem<V>)(is_f32<V> ? 10 : 20)));  // 1 from there
+  V s = scale(V{} + (elem<V>)0.5, e.n), h = fma(s, e.q, s - (elem<V>)0.5);  // expm1(2 |x|) / 2
+  return with_sign(h / (h + 1), x);
 }
 
 // log: x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2).
@@ -308,25 +315,30 @@ template <class V> INLINE V erf_v(V x) {
   }
 }
 
-// sin and cos: x = n pi/2 + r by three fused steps, exact enough up to 2^16; beyond, the C library.
+// Whether |x| is above the bound, or x a NaN, in any lane.
+template <class V> INLINE bool any_beyond(V x, f32 bound) {
+#ifdef DC_AVX512
+  if constexpr (sizeof(V) == 64) return _mm512_cmp_ps_mask(bit_cast<__m512>(abs(x)), _mm512_set1_ps(bound), _CMP_NLE_UQ) != 0;
+#endif
+  return bits_of_mask(~(abs(x) <= bound)) != 0;
+}
+// sin and cos: x = n pi + r, for cos with n of halves, by three fused steps, exact enough up to 2^16; beyond, the C library.
 template <bool Cosine, class V> INLINE V sine(V x) {
   if constexpr (!is_f32<V>) {
     if constexpr (Cosine) return cos_lanes(x);
     else return sin_lanes(x);
   } else {
-    static constexpr f32 s[] = {-0.166666666f, 0.00833332939f, -0.000198393349f, 2.7183117e-6f};
-    static constexpr f32 c[] = {0.0416666666f, -0.00138888839f, 2.47995423e-5f, -2.72118326e-7f};
-    V n = nearest(x * 0.636619772f);
-    V r = fma(n, 0x1.ee59dap-50f, fma(n, 0x1.777a5cp-25f, fma(n, -0x1.921fb6p+0f, x)));
-    auto quadrant = __builtin_convertvector(n, mask_of<V>) + (Cosine ? 1 : 0);
-    V z = r * r;
-    V sine = fma(r * z, polynomial(z, s), r), cosine = fma(z * z, polynomial(z, c), 1 - 0.5f * z);
-    V r2 = (quadrant & 1) != 0 ? cosine : sine;
-    r2 = bit_cast<V>(bit_cast<mask_of<V>>(r2) ^ (quadrant & 2) << 30);
-    r2 = !Cosine && x == 0 ? x : r2;
-    auto far = !(abs(x) <= 65536.0f);
-    if (__builtin_expect(bits_of_mask(far) != 0, 0)) r2 = far ? (Cosine ? cosf_lanes(x) : sinf_lanes(x)) : r2;
-    return r2;
+    static constexpr f32 c[] = {-0.166666596f, 0.00833306625f, -0.000198096034f, 2.60578161e-6f};
+    const f32 shift = Float<f32>::shift;
+    V t = Cosine ? fma(x, 0.318309886f, V{} - 0.5f) + shift : fma(x, 0.318309886f, V{} + shift), n = t - shift;  // the last bit of t is that of n
+    if constexpr (Cosine) n += 0.5f;
+    V r = fma(n, -0x1.846988p-47f, fma(n, -0x1.4442d0p-23f, fma(n, -0x1.921fb4p+1f, x))), z = r * r;
+    const V sum = fma(r * z, polynomial(z, c), r);
+    r = Cosine ? sum : with_sign(sum, r);  // -0 stays
+    r = bit_cast<V>(bit_cast<mask_of<V>>(r) ^ (bit_cast<mask_of<V>>(t) << 31));
+    if constexpr (Cosine) r = -r;
+    if (__builtin_expect(any_beyond(x, 65536.0f), 0)) r = abs(x) <= 65536.0f ? r : Cosine ? cosf_lanes(x) : sinf_lanes(x);
+    return r;
   }
 }
 template <class V> INLINE V sin_v(V x) { return sine<false>(x); }
