@@ -27,7 +27,6 @@ class Event:
 class StageFinished(Event):
     stage: str
     seconds: float
-    digest: str = ""
     facts: tuple[tuple[str, int], ...] = ()  # counts of this stage's output: ops, kernels, bytes, ...
 
 

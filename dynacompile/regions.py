@@ -16,7 +16,7 @@ from dynacompile import backends, native
 from dynacompile.config import CompileConfig
 from dynacompile.env import Env, cache_dir
 from dynacompile.errors import RecompileLimitError, Unsupported
-from dynacompile.events import Compiled, FrameSkipped, GraphBroke, LimitHit, Recompiled
+from dynacompile.events import Compiled, Event, FrameSkipped, GraphBroke, LimitHit, Recompiled, StageFinished
 from dynacompile.guards.program import failures
 from dynacompile.ir.captured import Captured
 from dynacompile.markers import DISABLED
@@ -82,7 +82,13 @@ def on_miss(frame: Any, state: Any) -> Any:
 def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     """Compiles the frame."""
     core, code = native.core(), frame.code
-    env = Env(config=info.config, emit=SESSION.bus.emit, region=info.name, bucket=info.bucket, cache=cache_dir(), hand_off=SESSION.bus.hand_off)
+    stages: list[Event] = []
+
+    def emit(event: Event) -> None:
+        stages.append(event)
+        SESSION.bus.emit(event)
+
+    env = Env(config=info.config, emit=emit, region=info.name, bucket=info.bucket, cache=cache_dir(), hand_off=SESSION.bus.hand_off)
     start = time.perf_counter()
     failed = nearest_failures(frame, own) if own else ()
     try:
@@ -95,14 +101,23 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     seconds = time.perf_counter() - start
     if captured.break_ is not None:
         report_break(captured, info)
-    graph = SESSION.next_graph()
-    entry = core.Entry(bound, guards, EntryInfo(captured, info.name, info.bucket, seconds, graph), captured.whole)
-    ops = sum(n.op.startswith("call") for n in captured.graph.graph.nodes) if captured.graph is not None else 0
-    SESSION.bus.emit(Compiled(region=info.name, bucket=info.bucket, frame=frame_name(code), graph=graph, ops=ops, guards=len(captured.guards), kernels=0, seconds=seconds))
+    made = Compiled(
+        region=info.name, bucket=info.bucket, frame=frame_name(code), graph=SESSION.next_graph(), ops=captured.ops,
+        guards=len(captured.guards), kernels=launches(stages), seconds=seconds,
+    )
+    SESSION.bus.emit(made)
     if own:
-        SESSION.bus.emit(Recompiled(region=info.name, bucket=info.bucket, frame=frame_name(code), entries=len(own) + 1, limit=info.config.recompile_limit, failed=failed,
-                                    site=str(captured.site), seconds=seconds, override=info.override(f"recompile_limit: {info.config.recompile_limit * 2}")))
-    return entry
+        again = Recompiled(
+            region=info.name, bucket=info.bucket, frame=made.frame, entries=len(own) + 1, limit=info.config.recompile_limit, failed=failed,
+            site=str(captured.site), seconds=seconds, override=info.override(f"recompile_limit: {info.config.recompile_limit * 2}"),
+        )
+        SESSION.bus.emit(again)
+    return core.Entry(bound, guards, EntryInfo(captured, info.name, info.bucket, seconds, made.graph), captured.whole)
+
+
+def launches(events: list[Event]) -> int:
+    """Kernel launches of the programs that were scheduled; a backward that is compiled at its first use isn't among them."""
+    return sum(value for e in events if isinstance(e, StageFinished) and e.stage == "schedule" for name, value in e.facts if name == "launches")
 
 
 def report_break(captured: Captured, info: RegionInfo) -> None:

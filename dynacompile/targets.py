@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 
+from dynacompile import native
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
 from dynacompile.regions import make_region
 
 
 def compile_function(fn: Callable[..., Any], config: CompileConfig) -> Any:
-    """A region around a Python function or bound method."""
+    """A region around a Python function or bound method; a compiled one is taken apart and compiled anew."""
+    fn = original(fn)
     if isinstance(fn, MethodType):
         return MethodType(make_region(fn.__func__, config, fn.__func__, qualified(fn.__func__)), fn.__self__)
     if isinstance(fn, (staticmethod, classmethod)):
@@ -26,6 +28,12 @@ def compile_function(fn: Callable[..., Any], config: CompileConfig) -> Any:
             raise ConfigError(f"compile() takes a Python function, a method, an nn.Module or an object with a Python __call__, not {fn!r}")
         return MethodType(make_region(call, config, type(fn), type(fn).__qualname__), fn)
     return make_region(fn, config, fn, qualified(fn))
+
+
+def original(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function below a region, `fn` itself where it is none."""
+    usable, _ = native.usable()
+    return fn.__wrapped__ if usable and isinstance(fn, native.core().Region) else fn
 
 
 def qualified(fn: FunctionType) -> str:

@@ -111,6 +111,10 @@ class Captured:
     whole: bool = True
     facts: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def ops(self) -> int:
+        return 0 if self.graph is None else sum(n.op.startswith("call") for n in self.graph.graph.nodes)
+
     def bind(self, call: Callable) -> CodeType:
         """The residual code with `call` in the place of the graph."""
         return self.code.replace(co_consts=tuple(call if c is GRAPH else c for c in self.code.co_consts))
