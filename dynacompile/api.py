@@ -49,7 +49,10 @@ def compile(
     A function comes back as a native callable with its name, signature and attributes; a module as a twin that shares its state (or,
     in place, as itself). Raises ConfigError for a wrong option.
     """
-    values = {"backend": backend, "mode": mode, "fullgraph": fullgraph, "dynamic": dynamic, "isolate_recompiles": isolate_recompiles, "recompile_limit": recompile_limit}
+    values = {
+        "backend": backend, "mode": mode, "fullgraph": fullgraph, "dynamic": dynamic,
+        "isolate_recompiles": isolate_recompiles, "recompile_limit": recompile_limit,
+    }
     for key in options or {}:
         if key in values:
             raise ConfigError(f"option {key!r} is a parameter of compile(): pass it there, not in options")

@@ -87,5 +87,6 @@ class CompileConfig:
 
     def code_key(self) -> str:
         """Digest of the fields that affect the emitted code."""
-        parts = [f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.metadata["affects"] == "code" and not callable(getattr(self, f.name))]
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["affects"] == "code"}
+        parts = [f"{name}={value!r}" for name, value in values.items() if not callable(value)]
         return hashlib.sha256(";".join(parts).encode()).hexdigest()[:16]

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
@@ -32,7 +33,7 @@ class Env:
     cache: Path
     hand_off: Observer = unobserved
 
-    def with_config(self, **changes: object) -> Env:
+    def with_config(self, **changes: Any) -> Env:
         return replace(self, config=replace(self.config, **changes))
 
 

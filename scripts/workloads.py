@@ -54,7 +54,10 @@ def softmax(device: str, compile: Compile) -> Step:
     return lambda: fn(x)
 
 
-def training(model: nn.Module, inputs: tuple, compile: Compile, loss: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.sum, dtype: torch.dtype | None = None) -> Step:
+Loss = Callable[[torch.Tensor], torch.Tensor]
+
+
+def training(model: nn.Module, inputs: tuple, compile: Compile, loss: Loss = torch.Tensor.sum, dtype: torch.dtype | None = None) -> Step:
     """Forward and backward; the gradients are dropped after each step. dtype: autocast."""
     compiled = compile(model)
     device = inputs[0].device.type

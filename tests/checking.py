@@ -31,7 +31,7 @@ def run(fn: Any, call: Callable, args: tuple, kwargs: dict, backward: bool) -> O
     result, raised = None, None
     try:
         result = call(*args, **kwargs)
-    except Exception as error:  # the point is to compare it
+    except Exception as error:  # noqa: BLE001  (the point is to compare it)
         raised = error
     if backward and raised is None:
         losses = [o for o in tensors(result) if o.requires_grad and o.grad_fn is not None]

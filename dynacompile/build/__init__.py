@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from dynacompile.build.cpp import build_cpp
 from dynacompile.build.store import Store
 from dynacompile.build.triton import build_triton
 from dynacompile.env import Env
 from dynacompile.ir.schedule import BuiltKernel, KernelSource, Module, ReferenceKernel, Sources
 
-BUILDERS = {"cpp": build_cpp, "triton": build_triton}
+Builder = Callable[[Mapping[str, KernelSource], Env, Store], Mapping[str, BuiltKernel]]
+BUILDERS: dict[str, Builder] = {"cpp": build_cpp, "triton": build_triton}
 
 
 def build(sources: Sources, env: Env) -> Module:

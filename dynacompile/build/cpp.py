@@ -28,7 +28,10 @@ FORMAT = "1"
 HEADERS = Path(__file__).parent.parent / "codegen" / "cpp"
 HEADER_NAMES = ("vec.h", "vecmath.h")
 # No contraction: user code rounds as eager does. No trapping and no errno: comparisons and library calls stay in the lanes.
-FLAGS = ("-std=c++17", "-O3", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-fno-exceptions", "-fno-rtti", "-fPIC", "-fvisibility-inlines-hidden", "-w")
+FLAGS = (
+    "-std=c++17", "-O3", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fwrapv",
+    "-fno-exceptions", "-fno-rtti", "-fPIC", "-fvisibility-inlines-hidden", "-w",
+)
 LINK = ("-shared", "-nodefaultlibs", "-lm", "-lc", "-lgcc", "-Wl,--build-id=none")
 UNIT_CHARACTERS = 12000  # of kernel text, above which a graph is cut into units that compile in parallel
 OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.so")
@@ -130,7 +133,8 @@ def compile_unit(text: str, flags: list[str]) -> bytes:
         try:
             run = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
-            raise BuildError(f"the C++ compiler {tools.command[0]} does not run: {error}. Install g++ (for example `apt install g++`), or set CXX to a working compiler") from error
+            fix = "Install g++ (for example `apt install g++`), or set CXX to a working compiler"
+            raise BuildError(f"the C++ compiler {tools.command[0]} does not run: {error}. {fix}") from error
         if run.returncode != 0:
             raise BuildError(refusal(tools.command[0], command, run))
         return library.read_bytes()

@@ -44,7 +44,8 @@ class Explanation:
         return sum(value for s in self.stages if s.stage == stage for key, value in s.facts if key == name)
 
     def __str__(self) -> str:
-        lines = [f"{self.graph_count} graphs, {self.ops} ops, {len(self.breaks)} breaks, {self.guards} guards, {self.kernels} kernel launches, {self.seconds:.2f} s to compile"]
+        counts = f"{self.graph_count} graphs, {self.ops} ops, {len(self.breaks)} breaks, {self.guards} guards, {self.kernels} kernel launches"
+        lines = [f"{counts}, {self.seconds:.2f} s to compile"]
         for g in self.graphs:
             lines.append(f"  graph {g.graph}: {g.frame}, {g.ops} ops, {g.guards} guards, {g.seconds:.2f} s")
         for b in self.breaks:

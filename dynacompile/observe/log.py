@@ -66,9 +66,11 @@ def line(event: Event) -> str:
     match event:
         case Recompiled():
             failed = "".join(f"\n    {f}" for f in event.failed)
-            return f"recompile {who} {event.frame}, entry {event.entries} of {event.limit}, {event.seconds:.2f} s, because{failed}\n    to prevent it: {event.override}"
+            entry = f"recompile {who} {event.frame}, entry {event.entries} of {event.limit}, {event.seconds:.2f} s"
+            return f"{entry}, because{failed}\n    to prevent it: {event.override}"
         case LimitHit():
-            return f"limit {who} {event.frame} has its {event.limit} entries and runs eagerly; the guard that keeps failing: {event.guard}; to allow more: {event.override}"
+            reached = f"limit {who} {event.frame} has its {event.limit} entries and runs eagerly"
+            return f"{reached}; the guard that keeps failing: {event.guard}; to allow more: {event.override}"
         case GraphBroke():
             return f"graph break {who} [{event.code}] {event.reason}\n    at {event.site}" + (f"\n    hint: {event.hint}" if event.hint else "")
         case FrameSkipped():

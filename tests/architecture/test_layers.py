@@ -9,6 +9,16 @@ import pytest
 from importlinter.cli import lint_imports
 
 import dynacompile
+from dynacompile.autograd import differentiate
+from dynacompile.build import build
+from dynacompile.codegen import generate
+from dynacompile.ir.captured import Captured
+from dynacompile.ir.graphs import ForwardBackward
+from dynacompile.ir.loops import LoopProgram
+from dynacompile.ir.schedule import Schedule, Sources
+from dynacompile.lower import lower
+from dynacompile.runtime import link
+from dynacompile.schedule import schedule
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = sorted((ROOT / "dynacompile").rglob("*.py"))
@@ -26,11 +36,12 @@ def test_import_contracts(monkeypatch, capsys):
 def test_no_forbidden_torch_internals(path):
     if path.name == "interop.py":
         return
-    tree = ast.parse(path.read_text())
-    docs = {id(n.body[0].value) for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef)) and n.body and isinstance(n.body[0], ast.Expr)}
-    found = [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, (ast.Attribute, ast.Import, ast.ImportFrom)) and FORBIDDEN.search(ast.unparse(n).replace("from ", "").replace(" import ", "."))]
-    found += [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docs and FORBIDDEN.match(n.value)]
-    assert not found
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    named = [ast.unparse(n).replace("from ", "").replace(" import ", ".") for n in nodes if isinstance(n, (ast.Attribute, ast.Import, ast.ImportFrom))]
+    documented = [n for n in nodes if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef)) and n.body and isinstance(n.body[0], ast.Expr)]
+    docs = {id(n.body[0].value) for n in documented}
+    strings = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docs]
+    assert not [name for name in named if FORBIDDEN.search(name)] + [text for text in strings if FORBIDDEN.match(text)]
 
 
 @pytest.mark.parametrize("path", COMPILER, ids=lambda p: str(p.relative_to(ROOT)))
@@ -41,13 +52,6 @@ def test_no_imports_inside_functions(path):
 
 def stage_types() -> dict[str, tuple]:
     """(what it takes, what it gives) for each stage of a graph's way, from the annotations."""
-    from dynacompile.autograd import differentiate
-    from dynacompile.build import build
-    from dynacompile.codegen import generate
-    from dynacompile.lower import lower
-    from dynacompile.runtime import link
-    from dynacompile.schedule import schedule
-
     told = {}
     for stage in (differentiate, lower, schedule, generate, build, link):
         hints = typing.get_type_hints(stage)
@@ -64,11 +68,6 @@ def test_stages_chain():
 
 
 def test_hand_offs_print_verify_and_digest():
-    from dynacompile.ir.captured import Captured
-    from dynacompile.ir.graphs import ForwardBackward
-    from dynacompile.ir.loops import LoopProgram
-    from dynacompile.ir.schedule import Schedule, Sources
-
     for hand_off in (Captured, ForwardBackward, LoopProgram, Schedule, Sources):
         for method in ("text", "digest") + (() if hand_off is Sources else ("verify",)):
             assert callable(getattr(hand_off, method)), f"{hand_off.__name__} has no {method}"

@@ -75,7 +75,7 @@ class Residuals(nn.Module):
 
     def forward(self, x):
         self.steps += 1
-        for name, layer in self.layers.items():
+        for _name, layer in self.layers.items():
             x = x + layer(x) * self.scale
         return x
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import dynacompile
 from tests.checking import check
 
 
@@ -134,7 +135,13 @@ def test_without_gradients(fn):
     check(fn, arg())
 
 
-@pytest.mark.parametrize("fn", [inplace_intermediate, returns_input, returns_view, returns_same_twice, no_grad, no_grad_decorated, enable_grad_inside, detach, attribute_of_object, dropout])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        inplace_intermediate, returns_input, returns_view, returns_same_twice, no_grad, no_grad_decorated, enable_grad_inside,
+        detach, attribute_of_object, dropout,
+    ],
+)
 def test_with_gradients(fn):
     check(fn, arg().requires_grad_())
 
@@ -170,8 +177,6 @@ def test_int_changes_recompile():
 
     def scaled(x, n):
         return x * n
-
-    import dynacompile
 
     compiled = dynacompile.compile(scaled, isolate_recompiles=True)
     end = dynacompile.subscribe(fn_calls.append)

@@ -98,7 +98,8 @@ def arg():
 
 
 @pytest.mark.parametrize(
-    ("fn", "breaks"), [(prints, 1), (item_branch, 1), (tensor_branch, 1), (explicit, 2), (calls_disabled, 1), (in_loop, 3), (with_stack, 1), (closure_over_break, 1)]
+    ("fn", "breaks"),
+    [(prints, 1), (item_branch, 1), (tensor_branch, 1), (explicit, 2), (calls_disabled, 1), (in_loop, 3), (with_stack, 1), (closure_over_break, 1)],
 )
 def test_break(fn, breaks, capsys):
     check(fn, arg(), graphs=breaks + 1, breaks=breaks)
