@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from dynacompile.config import CompileConfig
 from dynacompile.env import Env
 from dynacompile.ir.schedule import Kernel
 
-ENV = Env(CompileConfig(), lambda event: None, "test", -1, Path("unused"))
+ENV = Env(CompileConfig(cpp_flags=os.environ.get("DYNACOMPILE_TEST_CPP_FLAGS", "")), lambda event: None, "test", -1, Path("unused"))
 
 
 class Library:

@@ -322,7 +322,13 @@ template <class V> INLINE bool any_beyond(V x, f32 bound) {
 #endif
   return bits_of_mask(~(abs(x) <= bound)) != 0;
 }
-// sin and cos: x = n pi + r, for cos with n of halves, by three fused steps, exact enough up to 2^16; beyond, the C library.
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__aarch64__)
+constexpr f32 REDUCED = 65536.0f;
+#else
+constexpr f32 REDUCED = 1.5f;
+#endif
+// sin and cos: x = n pi + r, for cos with n of halves, by three fused steps, exact enough up to 2^16; beyond (without
+// fused steps: beyond the first half turn) the C library.
 template <bool Cosine, class V> INLINE V sine(V x) {
   if constexpr (!is_f32<V>) {
     if constexpr (Cosine) return cos_lanes(x);
@@ -337,7 +343,7 @@ template <bool Cosine, class V> INLINE V sine(V x) {
     r = Cosine ? sum : with_sign(sum, r);  // -0 stays
     r = bit_cast<V>(bit_cast<mask_of<V>>(r) ^ (bit_cast<mask_of<V>>(t) << 31));
     if constexpr (Cosine) r = -r;
-    if (__builtin_expect(any_beyond(x, 65536.0f), 0)) r = abs(x) <= 65536.0f ? r : Cosine ? cosf_lanes(x) : sinf_lanes(x);
+    if (__builtin_expect(any_beyond(x, REDUCED), 0)) r = abs(x) <= REDUCED ? r : Cosine ? cosf_lanes(x) : sinf_lanes(x);
     return r;
   }
 }
