@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -19,10 +20,10 @@ class Body:
         self.ops: list[Op] = []
         self._known: dict[tuple, int] = {}
 
-    def emit(self, name: str, args: tuple[int, ...], dtype: torch.dtype, attr: object = None) -> int:
+    def emit(self, name: str, args: tuple[int, ...], dtype: torch.dtype, attr: Any = None) -> int:
         """The id of the value."""
         if name == "constant":
-            attr = bool(attr) if dtype == torch.bool else float(attr) if dtype.is_floating_point else int(attr)  # type: ignore[call-overload]
+            attr = bool(attr) if dtype == torch.bool else float(attr) if dtype.is_floating_point else int(attr)
             key: tuple = (name, dtype, repr(attr))
         elif type(attr) is Access:
             key = (name, args, dtype, attr.buffer, attr.index, attr.mask, repr(attr.other))
@@ -74,7 +75,7 @@ class Body:
                         on_store(ids[op.args[0]], access)
                     ids.append(-1)
             elif op.name == "index":
-                ids.append(self.emit("index", (), op.dtype, rewrite(attr, variables, ids)))  # type: ignore[arg-type]
+                ids.append(self.emit("index", (), op.dtype, rewrite(attr, variables, ids)))
             else:
                 ids.append(self.emit(op.name, tuple([ids[a] for a in op.args]), op.dtype, attr))
         return ids
@@ -101,7 +102,8 @@ def without_dead(ops: Sequence[Op]) -> tuple[Op, ...]:
                 live[a] = True
     if all(live):
         return tuple(ops)
-    body, ids = [], []
+    body: list[Op] = []
+    ids: list[int] = []
     for op, alive in zip(ops, live, strict=True):
         ids.append(len(body) if alive else -1)
         if not alive:
@@ -110,7 +112,7 @@ def without_dead(ops: Sequence[Op]) -> tuple[Op, ...]:
         if type(attr) is Access:
             attr = Access(attr.buffer, rewrite(attr.index, {}, ids), None if attr.mask is None else ids[attr.mask], attr.other)
         elif op.name == "index":
-            attr = rewrite(attr, {}, ids)  # type: ignore[arg-type]
+            attr = rewrite(attr, {}, ids)
         body.append(Op(op.name, tuple([ids[a] for a in op.args]), op.dtype, attr))
     return tuple(body)
 

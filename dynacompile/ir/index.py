@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
+from typing import Any
 
 
 class Var:
@@ -269,11 +270,11 @@ class Index:
             result = result + part
         return result
 
-    def evaluate(self, values: Mapping[Var, object]) -> object:
+    def evaluate(self, values: Mapping[Var, Any]) -> Any:
         """The value with ints or integer arrays for the variables."""
-        total: object = self.constant
+        total: Any = self.constant
         for monomial, coefficient in self.terms:
-            product: object = coefficient
+            product: Any = coefficient
             for a in monomial:
                 match a:
                     case Var():

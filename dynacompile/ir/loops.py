@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import torch
 
@@ -74,7 +75,7 @@ class Op:
     name: str
     args: tuple[int, ...]
     dtype: torch.dtype
-    attr: object = None
+    attr: Any = None
 
 
 @dataclass(frozen=True, slots=True)

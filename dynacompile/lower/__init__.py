@@ -91,7 +91,7 @@ def lower_placeholder(low: Lowering, node: torch.fx.Node) -> str | None:
 
 
 def lower_attribute(low: Lowering, node: torch.fx.Node, graph: torch.fx.GraphModule) -> None:
-    value = operator.attrgetter(node.target)(graph)
+    value = operator.attrgetter(str(node.target))(graph)
     if not isinstance(value, torch.Tensor):
         low.values[node] = value
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.fx
@@ -126,6 +127,15 @@ class Lowering:
 
 def access_of(buffer: Buffer, index: Index, mask: Value | None, other: float) -> Access:
     return Access(buffer.base or buffer.name, index, None if mask is None else mask.id, other)
+
+
+def arguments(node: torch.fx.Node) -> dict[str, Any]:
+    """The arguments of a call by name, defaults filled in."""
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    given = {a.name: a.default_value for a in schema}
+    given.update(zip((a.name for a in schema), node.args))
+    given.update(node.kwargs)
+    return given
 
 
 def origin(node: torch.fx.Node) -> Origin:

@@ -6,7 +6,7 @@ import torch
 import torch.fx
 
 from dynacompile.ir.index import Index, Var, atom
-from dynacompile.lower.context import Lowering
+from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.movement import Move
 from dynacompile.lower.values import Value
 from dynacompile.ops.pointwise import NotCovered
@@ -37,24 +37,24 @@ def place(stride: tuple[int, ...], offset: int, indices: list[Index]) -> Index:
 
 
 def lower_index_select(low: Lowering, node: torch.fx.Node, row: Row) -> None:
-    source, dim, positions = node.args
+    given = arguments(node)
     move = Move(low, node)
-    read = move.source(source)
+    read = move.source(given["self"])
     if not read.size:
         raise NotCovered
-    dim %= len(read.size)  # type: ignore[operator]
-    at = load_position(move, positions, [move.indices[dim]] if low.buffer_of(positions).size else [])  # type: ignore[index]
-    move.done(move.load(read, [*move.indices[:dim], indirect(at, read.size[dim]), *move.indices[dim + 1 :]]))  # type: ignore[misc]
+    dim = given["dim"] % len(read.size)
+    at = load_position(move, given["index"], [move.indices[dim]] if low.buffer_of(given["index"]).size else [])
+    move.done(move.load(read, [*move.indices[:dim], indirect(at, read.size[dim]), *move.indices[dim + 1 :]]))
 
 
 def lower_gather(low: Lowering, node: torch.fx.Node, row: Row) -> None:
-    source, dim, positions = node.args[:3]
+    given = arguments(node)
     move = Move(low, node)
-    read = move.source(source)
+    read = move.source(given["self"])
     if not read.size:
         raise NotCovered
-    dim %= len(read.size)  # type: ignore[operator]
-    at = load_position(move, positions, move.indices)
+    dim = given["dim"] % len(read.size)
+    at = load_position(move, given["index"], move.indices)
     move.done(move.load(read, [indirect(at, read.size[dim]) if d == dim else i for d, i in enumerate(move.indices)]))
 
 
@@ -68,22 +68,22 @@ def lower_embedding(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
 def lower_index(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     """x[i, :, j]: the index tensors broadcast together; their dimensions stand where the first is, if they are adjacent, else in front."""
-    source, given = node.args
-    if any(g is not None and low.buffer_of(g).dtype not in INTEGERS for g in given):  # type: ignore[union-attr]
+    given = arguments(node)["indices"]
+    if any(g is not None and low.buffer_of(g).dtype not in INTEGERS for g in given):
         raise NotCovered
     move = Move(low, node)
-    read = move.source(source)
-    where = [d for d, g in enumerate(given) if g is not None]  # type: ignore[arg-type]
+    read = move.source(node.args[0])
+    where = [d for d, g in enumerate(given) if g is not None]
     if not where or not read.size:
         raise NotCovered
-    rank = max(len(low.buffer_of(given[d]).size) for d in where)  # type: ignore[index]
+    rank = max(len(low.buffer_of(given[d]).size) for d in where)
     adjacent = where == list(range(where[0], where[-1] + 1))
     front = where[0] if adjacent else 0
     shared = move.indices[front : front + rank]
     rest = iter(move.indices[:front] + move.indices[front + rank :])
     indices: list[Index] = []
     for d, n in enumerate(read.size):
-        g = given[d] if d < len(given) else None  # type: ignore[arg-type,index]
+        g = given[d] if d < len(given) else None
         if g is None:
             indices.append(next(rest))
             continue

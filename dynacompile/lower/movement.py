@@ -6,7 +6,7 @@ import torch.fx
 
 from dynacompile.ir.index import Index, strided
 from dynacompile.ir.loops import Buffer
-from dynacompile.lower.context import Lowering
+from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.pointwise import require_element
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
@@ -50,8 +50,9 @@ class Move:
 
 def lower_cat(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     """Masked loads from each input, chosen by position."""
-    parts = [a for a in node.args[0] if low.buffer_of(a).size != (0,)]  # type: ignore[union-attr]
-    dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % max(1, node.meta["val"].dim())  # type: ignore[operator]
+    given = arguments(node)
+    parts = [a for a in given["tensors"] if low.buffer_of(a).size != (0,)]
+    dim = given["dim"] % max(1, node.meta["val"].dim())
     if not 0 < len(parts) <= CAT_LIMIT:
         raise NotCovered
     move = Move(low, node)
@@ -73,15 +74,15 @@ def lower_cat(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
 def lower_pad(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     """constant_pad_nd: pairs of widths, last dimension first; negative ones cut off."""
-    widths = node.args[1]
-    fill = node.args[2] if len(node.args) > 2 else node.kwargs.get("value", 0)
-    if not isinstance(fill, (bool, int, float)) or not all(isinstance(w, int) for w in widths):  # type: ignore[union-attr]
+    given = arguments(node)
+    widths, fill = given["pad"], given["value"]
+    if not isinstance(fill, (bool, int, float)) or not all(isinstance(w, int) for w in widths):
         raise NotCovered
     move = Move(low, node)
     read = move.source(node.args[0])
     indices, mask = list(move.indices), None
-    for i in range(len(widths) // 2):  # type: ignore[arg-type]
-        d, before = len(indices) - 1 - i, widths[2 * i]  # type: ignore[index]
+    for i in range(len(widths) // 2):
+        d, before = len(indices) - 1 - i, widths[2 * i]
         inside = move.between(indices[d], before, before + read.size[d], move.out.size[d])
         mask = inside if mask is None else mask if inside is None else mask & inside
         indices[d] = indices[d] - before
@@ -93,8 +94,8 @@ def lower_pad(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
 
 def lower_slice_scatter(low: Lowering, node: torch.fx.Node, row: Row) -> None:
-    values = dict(zip(("self", "src", "dim", "start", "end", "step"), node.args)) | dict(node.kwargs)
-    dim, start, end, step = values.get("dim", 0), values.get("start"), values.get("end"), values.get("step", 1)
+    values = arguments(node)
+    dim, start, end, step = values["dim"], values["start"], values["end"], values["step"]
     move = Move(low, node)
     base, part = move.source(values["self"]), move.source(values["src"])
     size = move.out.size[dim]
@@ -115,12 +116,11 @@ def lower_slice_scatter(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
 
 def lower_select_scatter(low: Lowering, node: torch.fx.Node, row: Row) -> None:
-    source, part_node, dim, position = node.args
+    given = arguments(node)
     move = Move(low, node)
-    base, part = move.source(source), move.source(part_node)
-    dim %= len(move.out.size)  # type: ignore[operator]
-    position %= move.out.size[dim]  # type: ignore[operator,index]
-    here = move.o.eq(move.o.index(move.indices[dim]), position)  # type: ignore[index]
+    base, part = move.source(given["self"]), move.source(given["src"])
+    dim = given["dim"] % len(move.out.size)
+    here = move.o.eq(move.o.index(move.indices[dim]), given["index"] % move.out.size[dim])
     value = move.load(part, [i for d, i in enumerate(move.indices) if d != dim])
     move.done(move.o.select(here, value, move.load(base, move.indices)))
 
@@ -128,13 +128,13 @@ def lower_select_scatter(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 def lower_flip(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     move = Move(low, node)
     read = move.source(node.args[0])
-    flipped = {d % max(1, len(read.size)) for d in node.args[1]}  # type: ignore[union-attr]
+    flipped = {d % max(1, len(read.size)) for d in arguments(node)["dims"]}
     move.done(move.load(read, [read.size[d] - 1 - i if d in flipped else i for d, i in enumerate(move.indices)]))
 
 
 def lower_roll(low: Lowering, node: torch.fx.Node, row: Row) -> None:
-    shifts = node.args[1]
-    dims = node.args[2] if len(node.args) > 2 else node.kwargs.get("dims", [])
+    given = arguments(node)
+    shifts, dims = given["shifts"], given["dims"]
     move = Move(low, node)
     read = move.source(node.args[0])
     indices = list(move.indices)
@@ -144,7 +144,7 @@ def lower_roll(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         raise NotCovered
     if move.out.numel == 0:
         return
-    for shift, d in zip(shifts, dims, strict=True):  # type: ignore[arg-type]
+    for shift, d in zip(shifts, dims, strict=True):
         d %= len(indices)
         indices[d] = (indices[d] + (-shift) % read.size[d]) % read.size[d]
     move.done(move.load(read, indices))
@@ -160,7 +160,7 @@ def lower_repeat(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
 
 def lower_triangle(low: Lowering, node: torch.fx.Node, row: Row) -> None:
-    diagonal = node.args[1] if len(node.args) > 1 else node.kwargs.get("diagonal", 0)
+    diagonal = arguments(node)["diagonal"]
     move = Move(low, node)
     o, (at_row, at_column) = move.o, move.indices[-2:]
     right = o.index(at_column) - o.index(at_row)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.fx
 
@@ -54,7 +56,7 @@ def require_element(low: Lowering, name: str, device: torch.device) -> None:
 
 def promote(node: torch.fx.Node) -> torch.dtype:
     """The dtype in which a comparison's arguments meet."""
-    values = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in node.args]
+    values: list[Any] = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in node.args]
     dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor)}
     if len(dtypes) == 1:
         (dtype,) = dtypes
@@ -62,7 +64,7 @@ def promote(node: torch.fx.Node) -> torch.dtype:
         if all(isinstance(v, bool) or (isinstance(v, int) and dtype != torch.bool) or (isinstance(v, float) and dtype.is_floating_point) for v in numbers):
             return dtype
     stand_ins = [torch.empty((1,) * min(v.dim(), 1), dtype=v.dtype) if isinstance(v, torch.Tensor) else v for v in values]
-    return torch.result_type(*stand_ins)
+    return torch.result_type(*stand_ins)  # type: ignore[arg-type]
 
 
 def lower_create(low: Lowering, node: torch.fx.Node, row: Row) -> None:
@@ -77,10 +79,12 @@ def lower_create(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
 
 def create_value(low: Lowering, o: Expander, node: torch.fx.Node, what: str, indices: tuple) -> Value:
-    args = [low.values[a] if isinstance(a, torch.fx.Node) else a for a in node.args]
+    args: list[Any] = [low.values[a] if isinstance(a, torch.fx.Node) else a for a in node.args]
+    start: Any
+    step: Any
     match what:
         case "fill" | "scalar":
-            value = args[0] if what == "scalar" else args[2] if node.target._overloadpacket is torch.ops.aten.new_full else args[1]
+            value = args[0] if what == "scalar" else args[2] if node.target is torch.ops.aten.new_full.default else args[1]
             if not isinstance(value, (bool, int, float)):
                 raise NotCovered
             return o.constant(value)

@@ -29,7 +29,7 @@ def prune(program: LoopProgram) -> LoopProgram:
     named = {o for o in program.outputs if o is not None} | {i for i in program.inputs if i is not None}
     for step in kept:
         if isinstance(step, Nest):
-            named.update(op.attr.buffer for op in step.body if op.name in ("load", "store"))  # type: ignore[union-attr]
+            named.update(op.attr.buffer for op in step.body if op.name in ("load", "store"))
         else:
             named.update(step.reads(), (o for o in step.outputs if o is not None), step.mutates)
     named |= {memory[n] for n in named}

@@ -9,7 +9,7 @@ import torch.fx
 
 from dynacompile.ir.index import Index, strided
 from dynacompile.ir.loops import Axis, Buffer
-from dynacompile.lower.context import Lowering
+from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.pointwise import require_element
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
@@ -21,8 +21,7 @@ IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 
 def dims_of(node: torch.fx.Node, rank: int) -> tuple[list[int], bool]:
     """The dimensions that a node reduces (ascending), and whether they stay with size 1."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    given = {a.name: v for a, v in zip(schema, node.args)} | dict(node.kwargs)
+    given = arguments(node)
     dims = given.get("dim", given.get("dims"))
     if isinstance(dims, int):
         dims = [dims]
@@ -125,9 +124,9 @@ def extremum(kind: str, dtype: torch.dtype) -> str:
 
 
 def argument_dims(node: torch.fx.Node, rank: int) -> tuple[list[int], bool]:
-    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    keepdim = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
-    return (list(range(rank)) if dim is None else [dim % rank] if rank else []), bool(keepdim)  # type: ignore[operator]
+    given = arguments(node)
+    dim = given["dim"]
+    return (list(range(rank)) if dim is None else [dim % rank] if rank else []), given["keepdim"]
 
 
 def lower_extremum(low: Lowering, node: torch.fx.Node, row: Row) -> None:
@@ -153,8 +152,8 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     loops = Loops(low, read.size, dims, keepdim)
     if loops.count == 0:
         raise NotCovered
-    correction = node.kwargs.get("correction", 1)
-    divisor = max(0.0, loops.count - float(1 if correction is None else correction))  # type: ignore[arg-type]
+    correction = arguments(node)["correction"]
+    divisor = max(0.0, loops.count - float(1 if correction is None else correction))
     exact = compute_dtype(read.dtype)
     mean = low.add_temp(low.fresh(f"{node.name}_center"), exact, read.device, loops.kept)
     whole = Loops(low, read.size, dims, True)

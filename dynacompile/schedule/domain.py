@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dynacompile.ir.index import Index, Var, atom, constant
 from dynacompile.ir.loops import Access, Axis, Nest, Op
@@ -18,7 +19,7 @@ def indices_of(nest: Nest) -> list[Index]:
         if type(op.attr) is Access:
             found[op.attr.index] = None
         elif op.name == "index":
-            found[op.attr] = None  # type: ignore[index]
+            found[op.attr] = None
     return list(found)
 
 
@@ -43,7 +44,7 @@ def sorted_by_stride(axes: Sequence[Axis], index: Index) -> tuple[Axis, ...]:
     strides = {a: index.stride(a.var) for a in axes}
     if any(s is None for s in strides.values()):
         return tuple(axes)
-    return tuple(sorted(axes, key=lambda a: -abs(strides[a])))  # type: ignore[arg-type]
+    return tuple(sorted(axes, key=lambda a: -abs(strides[a] or 0)))
 
 
 def merge_axes(nest: Nest) -> Nest:
@@ -94,7 +95,7 @@ def remap(nest: Nest, values: Mapping[Var, Index | int], axes: Iterable[Axis]) -
         if type(attr) is Access:
             op = Op(op.name, op.args, op.dtype, Access(attr.buffer, swap(attr.index), attr.mask, attr.other))
         elif op.name == "index":
-            op = Op(op.name, op.args, op.dtype, swap(attr))  # type: ignore[arg-type]
+            op = Op(op.name, op.args, op.dtype, swap(attr))
         body.append(op)
     return replace(nest, axes=tuple(axes), body=tuple(body))
 
@@ -139,7 +140,8 @@ def align(host_axes: Sequence[Axis], host: Digits, guest: Digits) -> Alignment |
     left, right = list(host), list(guest)
     pieces: dict[Var, list[tuple[int, int]]] = {}  # host variable -> [(multiplier, size)], inner to outer
     placed: list[tuple[Var, int, Axis, int, int]] = []  # host variable, position in its pieces, guest axis, multiplier, size
-    a = b = None
+    a: Any = None  # [stride, size, multiplier, axis] of what is left of a digit
+    b: Any = None
     while True:
         if a is None and left:
             stride, axis = left.pop()

@@ -220,14 +220,14 @@ def ranges_where(ops: Sequence[Op], mask: int | None) -> dict[Var, tuple[int, in
         elif op.name in ("lt", "le"):
             left, right = ops[op.args[0]], ops[op.args[1]]
             index, number = (left, right) if left.name == "index" else (right, left)
-            if index.name != "index" or number.name != "constant" or len(index.attr.terms) != 1:  # type: ignore[union-attr]
+            if index.name != "index" or number.name != "constant" or len(index.attr.terms) != 1:
                 continue
-            ((monomial, coefficient),) = index.attr.terms  # type: ignore[union-attr]
+            ((monomial, coefficient),) = index.attr.terms
             if len(monomial) != 1 or type(monomial[0]) is not Var or coefficient != 1 or monomial[0].size is None:
                 continue
             variable = monomial[0]
-            low, high = found.get(variable, (0, variable.size - 1))
-            bound = number.attr - index.attr.constant  # type: ignore[union-attr,operator]
+            low, high = found.get(variable) or (0, monomial[0].size - 1)
+            bound = number.attr - index.attr.constant
             strict = op.name == "lt"
             if index is left:
                 high = min(high, bound - strict)

@@ -55,14 +55,14 @@ def run_op(
     args = [values[a] for a in op.args]
     match op.name:
         case "load":
-            return load(op, op.attr, values, grid, buffers[op.attr.buffer], len(space), device)  # type: ignore[union-attr,arg-type]
+            return load(op, op.attr, values, grid, buffers[op.attr.buffer], len(space), device)
         case "store":
-            store(op.attr, args[0], values, grid, buffers[op.attr.buffer], space, reduced, device)  # type: ignore[union-attr,arg-type]
+            store(op.attr, args[0], values, grid, buffers[op.attr.buffer], space, reduced, device)
             return args[0]
         case "constant":
-            return torch.full([1] * len(space), op.attr, dtype=op.dtype, device=device)  # type: ignore[arg-type]
+            return torch.full([1] * len(space), op.attr, dtype=op.dtype, device=device)
         case "index":
-            return as_index(op.attr, grid, len(space), device).to(op.dtype)  # type: ignore[arg-type]
+            return as_index(op.attr, grid, len(space), device).to(op.dtype)
         case "reduce":
             shape = [n if i in reduced else args[0].shape[i] for i, n in enumerate(space)]
             return reduce(str(op.attr), args[0].expand(shape), reduced)
@@ -74,7 +74,7 @@ def run_op(
 
 def as_index(index: Index, grid: Mapping[Var, object], rank: int, device: torch.device) -> torch.Tensor:
     value = index.evaluate(grid)
-    return value if isinstance(value, torch.Tensor) else torch.full([1] * rank, value, device=device)  # type: ignore[call-overload]
+    return value if isinstance(value, torch.Tensor) else torch.full([1] * rank, value, device=device)
 
 
 def load(op: Op, access: Access, values: list[torch.Tensor], grid: Mapping[Var, object], memory: torch.Tensor, rank: int, device: torch.device) -> torch.Tensor:
