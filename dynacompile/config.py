@@ -90,3 +90,8 @@ class CompileConfig:
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["affects"] == "code"}
         parts = [f"{name}={value!r}" for name, value in values.items() if not callable(value)]
         return hashlib.sha256(";".join(parts).encode()).hexdigest()[:16]
+
+    def kind(self) -> int:
+        """Tells compiles apart that can't share entries: other code, another backend object, or another promise about graph breaks."""
+        backend = self.backend if isinstance(self.backend, str) else id(self.backend)
+        return hash((self.code_key(), backend, self.fullgraph)) >> 1

@@ -40,9 +40,10 @@ class RegionInfo:
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """What the compiler knows of an entry: for explanations, never for running it."""
+    """What the compiler knows of an entry: for explanations, never for running it. config keeps a callable backend alive, whose id tells kinds apart."""
 
     captured: Captured
+    config: CompileConfig
     region: str
     bucket: int
     seconds: float
@@ -55,7 +56,7 @@ def make_region(fn: Callable[..., Any], config: CompileConfig, owner: object, na
         return fn
     info = RegionInfo(name=name, config=config, bucket=SESSION.bucket(config.isolate_recompiles, owner))
     core = native.core()
-    state = core.RegionState(info.bucket, config.fallback == "default", config.recompile_limit, config.accumulated_recompile_limit, name, info)
+    state = core.RegionState(info.bucket, config.fallback == "default", config.recompile_limit, config.accumulated_recompile_limit, name, info, config.kind())
     return core.Region(fn, on_miss, state)
 
 
@@ -71,7 +72,7 @@ def on_miss(frame: Any, state: Any) -> Any:
     with SESSION.lock:
         SESSION.codes.add(code)
         existing = core.entries(code)
-        own = [entry for bucket, entry in existing if bucket == info.bucket]
+        own = [entry for bucket, entry in existing if bucket == info.bucket and entry.kind == state.kind]
         if len(own) >= info.config.recompile_limit or len(existing) >= info.config.accumulated_recompile_limit:
             return over_limit(frame, info, own or [entry for _, entry in existing])
         if own and info.config.error_on_recompile:
@@ -112,7 +113,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
             site=str(captured.site), seconds=seconds, override=info.override(f"recompile_limit: {info.config.recompile_limit * 2}"),
         )
         SESSION.bus.emit(again)
-    return core.Entry(bound, guards, EntryInfo(captured, info.name, info.bucket, seconds, made.graph), captured.whole)
+    return core.Entry(bound, guards, EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph), captured.whole)
 
 
 def launches(events: list[Event]) -> int:

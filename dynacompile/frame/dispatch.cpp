@@ -162,6 +162,7 @@ PyMemberDef entry_members[] = {
     {"code", T_OBJECT, offsetof(Entry, code), READONLY, "the code that runs in the original's place"},
     {"guards", T_OBJECT, offsetof(Entry, guards), READONLY, "its GuardProgram"},
     {"info", T_OBJECT, offsetof(Entry, info), READONLY, "what the compiler keeps about it"},
+    {"kind", T_LONG, offsetof(Entry, kind), READONLY, "of the region that made it: it serves regions of this kind only"},
     {"hits", T_PYSSIZET, offsetof(Entry, hits), READONLY, "calls that it served"},
     {"whole", T_BOOL, offsetof(Entry, whole), READONLY, "the hook is off while it runs"},
     {nullptr},
@@ -284,7 +285,7 @@ Extra* need_extra(PyCodeObject* code) {
     return extra;
 }
 
-Entry* lookup(Extra* extra, long id, Frame* frame) {
+Entry* lookup(Extra* extra, long id, long kind, Frame* frame) {
     Bucket* bucket = find_bucket(extra, id);
     if (!bucket) return nullptr;
     PyFunctionObject* function = frame_function(frame);
@@ -292,6 +293,7 @@ Entry* lookup(Extra* extra, long id, Frame* frame) {
     uint64_t changes = extra->changes;
     for (size_t i = 0; i < bucket->entries.size(); i++) {
         Entry* entry = bucket->entries[i];
+        if (entry->kind != kind) continue;
         Py_INCREF(entry);
         bool holds = guards_hold(entry->guards, roots);
         Py_DECREF(entry);
@@ -303,7 +305,7 @@ Entry* lookup(Extra* extra, long id, Frame* frame) {
     return nullptr;
 }
 
-bool add_entry(PyCodeObject* original, long id, Entry* entry) {
+bool add_entry(PyCodeObject* original, const RegionState& state, Entry* entry) {
     if (const char* wrong = mismatch(original, entry->code)) {
         PyErr_Format(PyExc_ValueError, "the entry's code %R %s than %R: it can't run in that frame", entry->code, wrong, original);
         return false;
@@ -311,15 +313,17 @@ bool add_entry(PyCodeObject* original, long id, Entry* entry) {
     Extra *replacement = need_extra(entry->code), *extra = need_extra(original);
     if (!replacement || !extra) return false;
     replacement->mark = Mark::skip;
-    std::vector<Entry*>& entries = need_bucket(extra, id)->entries;
+    entry->kind = state.kind;
+    std::vector<Entry*>& entries = need_bucket(extra, state.bucket)->entries;
     entries.insert(entries.begin(), reinterpret_cast<Entry*>(Py_NewRef(reinterpret_cast<PyObject*>(entry))));
     extra->changes++;
     return true;
 }
 
-Py_ssize_t count_entries(const Extra& extra, long id) {
-    Bucket* bucket = find_bucket(const_cast<Extra*>(&extra), id);
-    return bucket ? static_cast<Py_ssize_t>(bucket->entries.size()) : 0;
+Py_ssize_t count_entries(const Extra& extra, const RegionState& state) {
+    Bucket* bucket = find_bucket(const_cast<Extra*>(&extra), state.bucket);
+    if (!bucket) return 0;
+    return std::count_if(bucket->entries.begin(), bucket->entries.end(), [&](const Entry* entry) { return entry->kind == state.kind; });
 }
 
 Py_ssize_t count_entries(const Extra& extra) {

@@ -119,7 +119,7 @@ PyObject* run_answer(PyThreadState* ts, Frame* frame, Thread& thread, PyObject* 
     if (!extra) return unwind(ts, frame);
     if (Py_IS_TYPE(answer, entry_type)) {
         Entry* entry = reinterpret_cast<Entry*>(answer);
-        return add_entry(code, thread.state->bucket, entry) ? run_entry(ts, frame, entry) : unwind(ts, frame);
+        return add_entry(code, *thread.state, entry) ? run_entry(ts, frame, entry) : unwind(ts, frame);
     }
     if (answer == answer_run_once) {
         if (!at_limit) return _PyEval_EvalFrameDefault(ts, frame, 0);
@@ -153,8 +153,8 @@ PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     if (extra->mark == Mark::skip) return _PyEval_EvalFrameDefault(ts, frame, 0);
     if (extra->mark == Mark::skip_recursive) return run_plainly(ts, frame);
     RegionState* state = thread.state;
-    Entry* entry = lookup(extra, state->bucket, frame);
-    if (!entry && state->fallback && state->bucket != default_bucket) entry = lookup(extra, default_bucket, frame);
+    Entry* entry = lookup(extra, state->bucket, state->kind, frame);
+    if (!entry && state->fallback && state->bucket != default_bucket) entry = lookup(extra, default_bucket, state->kind, frame);
     return entry ? run_entry(ts, frame, entry) : meet_unknown(ts, frame, thread, extra);
 }
 

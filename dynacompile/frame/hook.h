@@ -16,6 +16,7 @@ struct Entry {
     PyObject* guards;
     PyObject* info;
     Py_ssize_t hits;
+    long kind;   // of the region that made it
     char whole;  // no user Python runs after its graph: the hook is off while it runs
 };
 
@@ -23,6 +24,7 @@ struct Entry {
 struct RegionState {
     PyObject_HEAD
     long bucket;
+    long kind;      // what sort of code this compile makes (backend, options): entries of another kind don't serve it
     char fallback;  // look into the default bucket too
     long limit;
     long accumulated_limit;
@@ -75,9 +77,9 @@ class RegionScope {
 // dispatch.cpp
 Extra* find_extra(PyCodeObject* code);
 Extra* need_extra(PyCodeObject* code);  // makes and classifies it; null with an error set
-Entry* lookup(Extra* extra, long bucket, Frame* frame);  // borrowed
-bool add_entry(PyCodeObject* original, long bucket, Entry* entry);
-Py_ssize_t count_entries(const Extra& extra, long bucket);
+Entry* lookup(Extra* extra, long bucket, long kind, Frame* frame);  // borrowed
+bool add_entry(PyCodeObject* original, const RegionState& state, Entry* entry);
+Py_ssize_t count_entries(const Extra& extra, const RegionState& state);  // in its bucket, of its kind
 Py_ssize_t count_entries(const Extra& extra);
 PyObject* bucket_entries(const Extra& extra, long bucket);  // new tuple
 void drop_bucket(long bucket);

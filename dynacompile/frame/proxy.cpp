@@ -128,7 +128,7 @@ bool proxy_frame(PyObject* object, Frame** frame) {
 }
 
 const char* limit_reached(const Extra& extra, const RegionState& state) {
-    if (count_entries(extra, state.bucket) >= state.limit) return "recompile_limit";
+    if (count_entries(extra, state) >= state.limit) return "recompile_limit";
     return count_entries(extra) >= state.accumulated_limit ? "accumulated_recompile_limit" : nullptr;
 }
 

@@ -25,11 +25,11 @@ std::unordered_map<long, int>* states_of_bucket;
 // --- RegionState ---
 
 PyObject* state_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-    static const char* names[] = {"bucket", "fallback", "limit", "accumulated_limit", "name", "owner", nullptr};
-    long bucket = default_bucket, limit = 8, accumulated = 256;
+    static const char* names[] = {"bucket", "fallback", "limit", "accumulated_limit", "name", "owner", "kind", nullptr};
+    long bucket = default_bucket, limit = 8, accumulated = 256, kind = 0;
     int fallback = 1;
     PyObject *name = nullptr, *owner = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|lpllUO:RegionState", const_cast<char**>(names), &bucket, &fallback, &limit, &accumulated, &name, &owner)) return nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|lpllUOl:RegionState", const_cast<char**>(names), &bucket, &fallback, &limit, &accumulated, &name, &owner, &kind)) return nullptr;
     if (bucket < default_bucket || limit < 1 || accumulated < 1) {
         PyErr_SetString(PyExc_ValueError, "RegionState: bucket must be -1 or more, limit and accumulated_limit 1 or more");
         return nullptr;
@@ -37,6 +37,7 @@ PyObject* state_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     RegionState* state = reinterpret_cast<RegionState*>(type->tp_alloc(type, 0));
     if (!state) return nullptr;
     state->bucket = bucket;
+    state->kind = kind;
     state->fallback = static_cast<char>(fallback);
     state->limit = limit;
     state->accumulated_limit = accumulated;
@@ -78,6 +79,7 @@ void state_dealloc(PyObject* self) {
 
 PyMemberDef state_members[] = {
     {"bucket", T_LONG, offsetof(RegionState, bucket), READONLY, "id of the bucket that new entries go to; -1 is shared by all"},
+    {"kind", T_LONG, offsetof(RegionState, kind), READONLY, "what sort of code it makes: entries of another kind don't serve it"},
     {"fallback", T_BOOL, offsetof(RegionState, fallback), READONLY, "entries of bucket -1 are used too"},
     {"limit", T_LONG, offsetof(RegionState, limit), READONLY, "entries per code object in this bucket"},
     {"accumulated_limit", T_LONG, offsetof(RegionState, accumulated_limit), READONLY, "entries per code object over all buckets"},
@@ -87,7 +89,7 @@ PyMemberDef state_members[] = {
 };
 
 PyType_Slot state_slots[] = {
-    {Py_tp_doc, const_cast<char*>("RegionState(bucket=-1, fallback=True, limit=8, accumulated_limit=256, name='', owner=None): options of one compile. The entries of an isolated bucket die with its last state.")},
+    {Py_tp_doc, const_cast<char*>("RegionState(bucket=-1, fallback=True, limit=8, accumulated_limit=256, name='', owner=None, kind=0): options of one compile. The entries of an isolated bucket die with its last state.")},
     {Py_tp_new, reinterpret_cast<void*>(state_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(state_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(state_traverse)},

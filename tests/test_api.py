@@ -1,0 +1,288 @@
+"""The public functions, as a user calls them."""
+
+import copy
+import inspect
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import dynacompile
+from dynacompile.events import Compiled, LimitHit, Recompiled, StageFinished
+
+
+@pytest.fixture(autouse=True)
+def no_entries():
+    dynacompile.reset()
+
+
+def scaled(x, factor=2.0):
+    """Scales."""
+    return (x * factor).sin()
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def x():
+    return torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+@pytest.mark.parametrize("backend", ["default", "eager", "aot_eager"])
+def test_backends_agree_with_eager(backend):
+    ours, theirs = net(), net()
+    compiled = dynacompile.compile(ours, backend=backend)
+    compiled(x()).square().sum().backward()
+    theirs(x()).square().sum().backward()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+@pytest.mark.slow
+def test_inductor_backend():
+    ours, theirs = net(), net()
+    out = dynacompile.compile(ours, backend="inductor")(x())
+    torch.testing.assert_close(out, theirs(x()))
+    out.sum().backward()
+    theirs(x()).sum().backward()
+    torch.testing.assert_close(ours[0].weight.grad, theirs[0].weight.grad)
+
+
+def test_a_callable_as_backend():
+    seen = []
+
+    def backend(graph, example_inputs):
+        seen.append((graph, example_inputs))
+        return graph.forward
+
+    assert torch.equal(dynacompile.compile(scaled, backend=backend)(x()), scaled(x()))
+    (graph, inputs), = seen
+    assert isinstance(graph, torch.fx.GraphModule) and [tuple(i.shape) for i in inputs] == [(3, 4)]
+
+
+def test_a_backend_that_returns_no_callable():
+    def useless(graph, example_inputs):
+        return 3
+
+    with pytest.raises(dynacompile.exc.BackendError, match="useless returned int"):
+        dynacompile.compile(scaled, backend=useless)(x())
+
+
+def test_entries_of_another_backend_do_not_serve():
+    made = []
+
+    def first(graph, example_inputs):
+        made.append("first")
+        return graph.forward
+
+    def second(graph, example_inputs):
+        made.append("second")
+        return graph.forward
+
+    for backend in (first, second, first):
+        dynacompile.compile(scaled, backend=backend)(x())
+    assert made == ["first", "second"]
+
+
+def test_list_backends():
+    assert dynacompile.list_backends() == ("default", "eager", "aot_eager", "inductor")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"backend": "inducter"}, "did you mean 'inductor'"),
+        ({"mode": "max-autotun"}, "did you mean 'max-autotune'"),
+        ({"options": {"memory_budge": 0.5}}, "did you mean 'memory_budget'"),
+        ({"options": {"mode": "default"}}, "parameter of compile"),
+        ({"recompile_limit": 0}, "recompile_limit"),
+        ({"isolate_recompiles": "module"}, "isolate_recompiles"),
+        ({"options": {"memory_budget": 3.0}}, "memory_budget"),
+        ({"inplace": True}, "takes an nn.Module"),
+    ],
+)
+def test_wrong_options_are_named(options, said):
+    with pytest.raises(dynacompile.exc.ConfigError, match=said):
+        dynacompile.compile(scaled, **options)
+
+
+def test_dynamic_shapes_are_refused_by_name():
+    with pytest.raises(dynacompile.exc.Unsupported, match="dynamic-shapes"):
+        dynacompile.compile(scaled, dynamic=True)
+    with pytest.raises(dynacompile.exc.Unsupported, match="dynamic-shapes"):
+        dynacompile.mark_dynamic(x(), 0)
+
+
+def test_what_is_not_callable_in_python_is_refused():
+    for thing in (3, len, torch.add, int):
+        with pytest.raises(dynacompile.exc.ConfigError, match="takes a Python function"):
+            dynacompile.compile(thing)
+
+
+def test_a_function_keeps_its_face():
+    compiled = dynacompile.compile(scaled)
+    assert compiled.__name__ == "scaled" and compiled.__doc__ == "Scales." and compiled.__module__ == scaled.__module__
+    assert inspect.signature(compiled) == inspect.signature(scaled)
+    torch.testing.assert_close(compiled(x(), factor=3.0), scaled(x(), 3.0))
+    with pytest.raises(TypeError, match="scaled"):
+        compiled()
+
+
+def test_as_a_decorator_with_and_without_options():
+    @dynacompile.compile
+    def plain(t):
+        return t + 1
+
+    @dynacompile.compile(fullgraph=True, recompile_limit=2)
+    def with_options(t):
+        return t + 2
+
+    assert torch.equal(plain(x()), x() + 1) and torch.equal(with_options(x()), x() + 2)
+
+
+class Scaler:
+    def __init__(self, factor):
+        self.factor = factor
+
+    @dynacompile.compile
+    def run(self, t):
+        return t * self.factor
+
+    @staticmethod
+    @dynacompile.compile
+    def shift(t):
+        return t + 1
+
+    @classmethod
+    def make(cls):
+        return cls(5.0)
+
+
+def test_on_methods():
+    a, b = Scaler(2.0), Scaler(3.0)
+    for _ in range(2):
+        assert torch.equal(a.run(x()), x() * 2) and torch.equal(b.run(x()), x() * 3)
+    assert torch.equal(Scaler.shift(x()), x() + 1)
+    assert torch.equal(dynacompile.compile(a.run)(x()), x() * 2)
+
+
+def test_a_twin_shares_state_and_leaves_the_original_eager():
+    module = net()
+    twin = dynacompile.compile(module)
+    assert isinstance(twin, nn.Sequential) and type(twin).__name__ == "Sequential"
+    assert list(twin.state_dict()) == list(module.state_dict())
+    assert all(a is b for a, b in zip(twin.parameters(), module.parameters(), strict=True))
+    events = []
+    end = dynacompile.subscribe(events.append)
+    module(x())
+    assert not events
+    twin(x())
+    end()
+    assert any(isinstance(e, Compiled) for e in events)
+    module.eval()
+    assert not twin.training
+    with torch.no_grad():
+        module[0].weight.zero_()
+    torch.testing.assert_close(twin(x()), module(x()))
+
+
+def test_copies_and_pickles_of_twins():
+    twin = dynacompile.compile(net())
+    for copied in (copy.deepcopy(twin), pickle.loads(pickle.dumps(twin))):
+        torch.testing.assert_close(copied(x()), twin(x()))
+        assert copied[0].weight is not twin[0].weight
+
+
+def test_in_place_and_restored():
+    module = net()
+    want = module(x())
+    assert dynacompile.compile(module, inplace=True) is module
+    events = []
+    end = dynacompile.subscribe(events.append)
+    torch.testing.assert_close(module(x()), want)
+    end()
+    assert any(isinstance(e, Compiled) for e in events)
+    copied = pickle.loads(pickle.dumps(module))
+    torch.testing.assert_close(copied(x()), want)
+    dynacompile.restore(module)
+    assert module._compiled_call_impl is None
+    with pytest.raises(dynacompile.exc.ConfigError, match="not compiled in place"):
+        dynacompile.restore(module)
+
+
+def test_reset_compiles_again():
+    compiled = dynacompile.compile(scaled)
+    compiled(x())
+    events = []
+    end = dynacompile.subscribe(events.append)
+    compiled(x())
+    assert not events
+    dynacompile.reset()
+    compiled(x())
+    end()
+    assert sum(isinstance(e, Compiled) for e in events) == 1
+
+
+def test_a_recompile_says_what_changed_and_where():
+    compiled = dynacompile.compile(scaled, isolate_recompiles=True)
+    compiled(x())
+    events = []
+    end = dynacompile.subscribe(events.append)
+    compiled(torch.ones(5, 4))
+    end()
+    again, = (e for e in events if isinstance(e, Recompiled))
+    assert any("x.size(0): 3 -> 5" in f for f in again.failed) and again.entries == 2 and __file__ in again.site
+
+
+def test_the_limit_is_per_region_and_says_so_once():
+    compiled = dynacompile.compile(scaled, isolate_recompiles=True, recompile_limit=2)
+    other = dynacompile.compile(scaled, isolate_recompiles=True)
+    events = []
+    end = dynacompile.subscribe(events.append)
+    with pytest.warns(RuntimeWarning, match="recompile_limit=2") as warned:
+        for n in (1, 2, 3, 4, 3, 1):
+            torch.testing.assert_close(compiled(torch.ones(n)), scaled(torch.ones(n)))
+    assert len(warned) == 1 and sum(isinstance(e, LimitHit) for e in events) == 1
+    assert sum(isinstance(e, Compiled) for e in events) == 2
+    other(torch.ones(7))
+    end()
+    assert sum(isinstance(e, Compiled) for e in events) == 3
+
+
+def test_fullgraph_raises_at_the_limit():
+    compiled = dynacompile.compile(scaled, isolate_recompiles=True, recompile_limit=1, fullgraph=True)
+    compiled(torch.ones(2))
+    with pytest.raises(dynacompile.exc.RecompileLimitError, match="recompile_limit=1"):
+        compiled(torch.ones(3))
+
+
+def test_explain_tells_and_prints():
+    told = dynacompile.explain(scaled)(x())
+    assert told.graph_count == 1 and told.ops == 2 and told.kernels == 1 and not told.breaks
+    torch.testing.assert_close(told.result, scaled(x()))
+    text = str(told)
+    assert "1 graphs, 2 ops, 0 breaks" in text and "seconds by stage" in text
+    assert dynacompile.explain(dynacompile.compile(scaled))(x()).graph_count == 1
+
+
+def test_stages_come_in_order():
+    events = []
+    end = dynacompile.subscribe(events.append)
+    dynacompile.compile(scaled, isolate_recompiles=True)(x())
+    end()
+    assert [e.stage for e in events if isinstance(e, StageFinished)] == ["capture", "differentiate", "lower", "schedule", "generate", "build", "link", "guards"]
+
+
+def test_reference_kernels_agree():
+    torch.testing.assert_close(dynacompile.compile(scaled, options={"reference": True})(x()), scaled(x()))
+
+
+def test_is_compiling_is_true_under_capture():
+    def branch(t):
+        return t + 1 if dynacompile.is_compiling() and torch.compiler.is_compiling() else t - 1
+
+    assert torch.equal(branch(x()), x() - 1)
+    assert torch.equal(dynacompile.compile(branch)(x()), x() + 1)
