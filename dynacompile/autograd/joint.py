@@ -15,7 +15,7 @@ from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
-from dynacompile.ir.graphs import Mutation, Output
+from dynacompile.ir.graphs import Fresh, Mutation, Output, ViewOfOutput, output_args
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         mutations = tuple(Mutation(m.index, positions.of(m.value)) for m in mutated if not m.in_graph)
         written = [m for m in mutated if m.in_graph]
         forward = owned(recorder, [recorder.node_of(inner(t)) for t in positions.tensors])
+        restride(recorder, forward, rows, graph)
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
-        tangents, grads = trace_backward(recorder, positions, inputs)
+        tangents, grads = trace_backward(recorder, positions, forward, inputs)
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads)))
     return JointGraph(
         recorder.graph, recorder.constants, len(fakes), rows, mutations, tuple(m.index for m in written), tuple(tangents), tuple(i for i, _ in grads)
@@ -80,6 +81,19 @@ def owned(recorder: Recorder, nodes: Sequence[torch.fx.Node]) -> list[torch.fx.N
     return result
 
 
+def restride(recorder: Recorder, forward: list[torch.fx.Node], rows: Sequence[Output], graph: torch.fx.GraphModule) -> None:
+    """Copies the outputs whose strides are not the eager result's: a decomposition may choose others than the op that it is of."""
+    based = {row.position for row in rows if isinstance(row, ViewOfOutput)}
+    for row, node in zip(rows, output_args(graph), strict=True):
+        wanted = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        if isinstance(row, Fresh) and row.position not in based and isinstance(wanted, FakeTensor) and different_strides(wanted, forward[row.position].meta["val"]):
+            forward[row.position] = recorder.copy_of(forward[row.position], wanted.stride())
+
+
+def different_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.numel() > 0 and any(s != t for s, t, size in zip(a.stride(), b.stride(), a.shape, strict=True) if size > 1)
+
+
 def inputs_values(inputs: Sequence[FunctionalInput]) -> list[object]:
     return [entry.value for entry in inputs]
 
@@ -91,8 +105,10 @@ def fake_mode_of(fakes: Sequence[object]) -> FakeTensorMode:
     return fake_mode()
 
 
-def trace_backward(recorder: Recorder, positions: Positions, inputs: Sequence[FunctionalInput]) -> tuple[list[int], list[tuple[int, torch.fx.Node]]]:
-    """Positions with a tangent, and (input, node of its gradient) for each input that gets one."""
+def trace_backward(
+    recorder: Recorder, positions: Positions, forward: Sequence[torch.fx.Node], inputs: Sequence[FunctionalInput]
+) -> tuple[list[int], list[tuple[int, torch.fx.Node]]]:
+    """Positions with a tangent, which has the strides of its node in `forward`, and (input, node of its gradient) for each input that gets one."""
     differentiable = positions.differentiable
     if not differentiable:
         return [], []
@@ -102,7 +118,7 @@ def trace_backward(recorder: Recorder, positions: Positions, inputs: Sequence[Fu
     tangents = []
     with torch.no_grad():
         for position in differentiable:
-            value = inner(positions.tensors[position])
+            value = forward[position].meta["val"]
             fake = recorder.fake(torch.ops.aten.empty_strided.default, list(value.shape), list(value.stride()), dtype=value.dtype, device=value.device)
             recorder.placeholder(f"tangent_{position}", fake)
             tangents.append(torch._to_functional_tensor(fake))
@@ -110,6 +126,9 @@ def trace_backward(recorder: Recorder, positions: Positions, inputs: Sequence[Fu
     if indices:
         with torch._C._DisableAutocast():
             results = gradients([positions.tensors[p] for p in differentiable], [inputs[i].leaf for i in indices], tangents)
+    for i, grad in zip(indices, results, strict=True):
+        if grad is not None and grad.layout is not torch.strided:
+            raise Unsupported("sparse-gradient", "the gradient of an input is sparse", "set sparse=False, or leave the layer outside of the compiled function")
     return differentiable, [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]
 
 

@@ -65,6 +65,8 @@ def plain(value: object) -> object:
 def view_of_input(output: torch.Tensor, index: int, inputs: Sequence[FunctionalInput]) -> ViewOfInput:
     base = inputs[index].value
     assert isinstance(base, torch.Tensor)
+    if output.requires_grad and overlaps(base):
+        raise Unsupported("aliased-outputs", "an output is a view of an input whose own elements share memory, as in an expanded tensor", "clone the input")
     return ViewOfInput(index, geometry(output, base), output.requires_grad or not base.requires_grad)
 
 

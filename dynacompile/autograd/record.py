@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.fx
@@ -17,9 +17,16 @@ from dynacompile.ir.fakes import fake_of
 
 ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift.default})
 VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default})
+LAZY = {torch.ops.aten._conj.default: torch.ops.aten._conj_physical.default, torch.ops.aten._neg_view.default: torch.ops.aten.neg.default}
+"""Views that differ from what they view by a mark alone, and the ops that compute them."""
 LIFT_FRESH = torch.ops.aten.lift_fresh.default
 DEVICE = torch.ops.prim.device.default
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+
+
+def suits(value: torch.Tensor, format: torch.memory_format) -> bool:
+    rank = {torch.channels_last: 4, torch.channels_last_3d: 5}.get(format, value.dim())
+    return value.dim() == rank and value.is_contiguous(memory_format=format)
 
 
 class Recorder(TorchDispatchMode):
@@ -36,6 +43,7 @@ class Recorder(TorchDispatchMode):
         self.graph = torch.fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self.site: Site | None = None
+        self.is_backward = False
         self._nodes: dict[int, torch.fx.Node] = {}  # by id of the fake value, which the node's meta keeps alive
         self._sequence: list[int] = []  # autograd sequence number at which each site began
         self._sites: list[Site | None] = []
@@ -45,6 +53,10 @@ class Recorder(TorchDispatchMode):
             return args[0].fake_device
         if func in ALIASES:
             return args[0]
+        if func in LAZY:
+            func = self.computed(func)
+            if not isinstance(args[0], torch.Tensor):
+                return torch.scalar_tensor(complex(args[0]).conjugate(), dtype=torch.complex128)
         rule = self.table.get(func)
         if rule is not None:
             with self:
@@ -56,6 +68,13 @@ class Recorder(TorchDispatchMode):
         if func in VIEWS_TO_SAME_SIZE and isinstance(args[0], FakeTensor) and tuple(args[1]) == tuple(args[0].shape):
             return args[0]
         return self.record(func, types, args, kwargs or {})
+
+    def computed(self, func: torch._ops.OpOverload) -> torch._ops.OpOverload:
+        """What computes a lazy conjugate. The user's own may be written through, or returned as the view that it is; autograd's may not."""
+        if not self.is_backward:
+            hint = "use torch.conj_physical, or torch.view_as_real, in its place"
+            raise Unsupported("lazy-conjugate", f"{func} makes a tensor that is conjugated or negated where it is read", hint, str(self.site or ""))
+        return LAZY[func]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -71,6 +90,7 @@ class Recorder(TorchDispatchMode):
     def begin_backward(self) -> None:
         """Sites now follow the autograd node that runs."""
         self.site = None
+        self.is_backward = True
 
     def placeholder(self, name: str, value: object) -> torch.fx.Node:
         node = self.graph.placeholder(name)
@@ -90,10 +110,16 @@ class Recorder(TorchDispatchMode):
         """The node whose value is the fake tensor `value`."""
         return self._nodes[id(value)]
 
-    def copy_of(self, node: torch.fx.Node) -> torch.fx.Node:
-        """A new node with the value of `node` in memory of its own."""
-        value = self.fake(torch.ops.aten.clone.default, node.meta["val"])
-        copy = self.graph.create_node("call_function", torch.ops.aten.clone.default, (node,))
+    def copy_of(self, node: torch.fx.Node, strides: Sequence[int] | None = None) -> torch.fx.Node:
+        """A new node with the value of `node` in memory of its own, of the same strides or of those given."""
+        value, kwargs = node.meta["val"], {}
+        if strides is None:
+            value = self.fake(torch.ops.aten.clone.default, value)
+        else:
+            value = self.fake(torch.ops.aten.empty_strided.default, list(value.shape), list(strides), dtype=value.dtype, device=value.device)
+            formats = [f for f in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d) if suits(value, f)]
+            kwargs = {"memory_format": formats[0]} if formats else {}
+        copy = self.graph.create_node("call_function", torch.ops.aten.clone.default, (node,), kwargs)
         copy.meta = {**node.meta, "val": value}
         self._nodes[id(value)] = copy
         return copy
