@@ -29,11 +29,15 @@ def told(scenario: Scenario, wrap: Wrap) -> list[Any]:
 
 def seen(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        strided = value.layout is torch.strided
-        return (value.detach().clone(), value.requires_grad, value.dtype, value.stride() if strided else value.layout)
+        return (value.detach().clone(), value.requires_grad, value.dtype, strides(value) if value.layout is torch.strided else value.layout)
     if isinstance(value, BaseException):
         return f"{type(value).__name__}: {value}"
     return value
+
+
+def strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Those that matter: dimensions of one element, and tensors of none, may have any."""
+    return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1) if tensor.numel() else ()
 
 
 def same(scenario: Scenario, *, least: int | None = 1, rtol: float | None = None, atol: float | None = None, **options: Any) -> list[Event]:
