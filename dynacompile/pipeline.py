@@ -51,8 +51,8 @@ def compile_frame(frame: Any, make_call: Callable[[Captured, Env], GraphCall], e
 def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     """A torch-level graph as a native callable that autograd can differentiate."""
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
-    forward = compile_program(pair.forward, env)
-    return differentiable(forward, lambda: compile_program(pair.backward, env), pair.contract)
+    forward, backward = compile_program(pair.forward, env), pair.backward
+    return differentiable(forward, None if backward is None else lambda: compile_program(backward, env), pair.contract)
 
 
 def compile_program(graph: torch.fx.GraphModule, env: Env) -> GraphCall:
@@ -68,7 +68,8 @@ def compile_program(graph: torch.fx.GraphModule, env: Env) -> GraphCall:
 def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     """The `aot_eager` backend: differentiated ahead of time, run op by op."""
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
-    return differentiable(pair.forward.forward, lambda: pair.backward.forward, pair.contract)  # type: ignore[union-attr]
+    backward = pair.backward
+    return differentiable(pair.forward.forward, None if backward is None else lambda: backward.forward, pair.contract)
 
 
 def stage(name: str, env: Env, run: Callable[..., T], *args: Any) -> T:
@@ -79,6 +80,7 @@ def stage(name: str, env: Env, run: Callable[..., T], *args: Any) -> T:
         result.verify()
     seconds = time.perf_counter() - start
     env.hand_off(name, result)
-    facts = result.facts() if callable(getattr(result, "facts", None)) else getattr(result, "facts", {})
-    env.emit(StageFinished(region=env.region, bucket=env.bucket, stage=name, seconds=seconds, facts=tuple(dict(facts).items())))
+    facts: Any = getattr(result, "facts", {})
+    counts = facts() if callable(facts) else facts
+    env.emit(StageFinished(region=env.region, bucket=env.bucket, stage=name, seconds=seconds, facts=tuple(dict(counts).items())))
     return result

@@ -124,7 +124,8 @@ def launches(events: list[Event]) -> int:
 def report_break(captured: Captured, info: RegionInfo) -> None:
     b = captured.break_
     assert b is not None
-    SESSION.bus.emit(GraphBroke(region=info.name, bucket=info.bucket, code=b.code, reason=b.reason, hint=b.hint, site=str(b.stack[-1]) if b.stack else str(captured.site)))
+    site = str(b.stack[-1]) if b.stack else str(captured.site)
+    SESSION.bus.emit(GraphBroke(region=info.name, bucket=info.bucket, code=b.code, reason=b.reason, hint=b.hint, site=site))
 
 
 def over_limit(frame: Any, info: RegionInfo, entries: list[Any]) -> Any:
@@ -138,7 +139,8 @@ def over_limit(frame: Any, info: RegionInfo, entries: list[Any]) -> Any:
         raise RecompileLimitError(text)
     if frame.code not in info.warned:
         info.warned.add(frame.code)
-        SESSION.bus.emit(LimitHit(region=info.name, bucket=info.bucket, frame=frame_name(frame.code), limit=info.config.recompile_limit, guard=guard, override=override))
+        limit = info.config.recompile_limit
+        SESSION.bus.emit(LimitHit(region=info.name, bucket=info.bucket, frame=frame_name(frame.code), limit=limit, guard=guard, override=override))
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     return native.core().RUN_ONCE
 

@@ -23,7 +23,7 @@ def compile_function(fn: Callable[..., Any], config: CompileConfig) -> Any:
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(compile_function(fn.__func__, config))
     if not isinstance(fn, FunctionType):
-        call = getattr(type(fn), "__call__", None)
+        call = getattr(type(fn), "__call__", None)  # noqa: B004  (the function itself is what is compiled)
         if isinstance(fn, type) or not isinstance(call, FunctionType):
             raise ConfigError(f"compile() takes a Python function, a method, an nn.Module or an object with a Python __call__, not {fn!r}")
         return MethodType(make_region(call, config, type(fn), type(fn).__qualname__), fn)
@@ -36,7 +36,7 @@ def original(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn.__wrapped__ if usable and isinstance(fn, native.core().Region) else fn
 
 
-def qualified(fn: FunctionType) -> str:
+def qualified(fn: Callable[..., Any]) -> str:
     return fn.__qualname__.replace("<locals>.", "")
 
 
@@ -56,7 +56,8 @@ def twin(module: torch.nn.Module, config: CompileConfig) -> torch.nn.Module:
         "__reduce_ex__": lambda self, protocol: (twin, (module, config)),
         "__deepcopy__": lambda self, memo: twin(copy.deepcopy(module, memo), config),
     }
-    made = object.__new__(type(cls)(cls.__name__, (cls,), namespace))
+    metaclass: Any = type(cls)
+    made = object.__new__(metaclass(cls.__name__, (cls,), namespace))
     object.__setattr__(made, "__dict__", module.__dict__)
     return made
 

@@ -16,13 +16,17 @@ from dynacompile.ops.scalars import SCALARS
 from .cpp_running import Library
 from .triton_cases import BF16, BOOL, F16, F32, F64, I64, Build
 
-UNARY = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "floor", "ceil", "trunc", "round", "abs", "neg")
+UNARY = (
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf",
+    "floor", "ceil", "trunc", "round", "abs", "neg",
+)  # fmt: skip
 BINARY = ("pow", "atan2", "min", "max", "fmod", "mod", "floordiv", "truediv")
 N = 40003
 LIMIT = 2.5  # units in the last place
 EDGES = [
-    0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.5, 2.5, -2.5, float("inf"), -float("inf"), float("nan"), 1e-45, -1e-45, 1e-38, 1e-39, 3e38, -3e38, 88.7, 88.8, 89.0, -87.4, -88.0, -103.0,
-    -104.0, -105.0, 1e-7, -1e-7, 1e-10, 127.9, 128.0, -126.5, -149.0, -150.0, -151.0, 1e5, 65536.0, 65537.0, 1e10, 0.9, 3.92, 3.95, 4.0, 9.0, 9.1, 16777216.0, 8388609.0, 8388607.5,
+    0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.5, 2.5, -2.5, float("inf"), -float("inf"), float("nan"), 1e-45, -1e-45, 1e-38, 1e-39,
+    3e38, -3e38, 88.7, 88.8, 89.0, -87.4, -88.0, -103.0, -104.0, -105.0, 1e-7, -1e-7, 1e-10, 127.9, 128.0, -126.5, -149.0, -150.0, -151.0,
+    1e5, 65536.0, 65537.0, 1e10, 0.9, 3.92, 3.95, 4.0, 9.0, 9.1, 16777216.0, 8388609.0, 8388607.5,
 ]  # fmt: skip
 
 
@@ -80,7 +84,8 @@ def ulps(got: torch.Tensor, exact: torch.Tensor) -> float:
     """The largest error in units of the last place of the rounded exact value; infinite where a special value differs."""
     wanted = exact.to(got.dtype)
     special = ~wanted.isfinite() | ~got.isfinite()
-    if not torch.equal(got[special].nan_to_num(nan=7.0), wanted[special].nan_to_num(nan=7.0)) or bool(((got == 0) & (wanted == 0) & (got.signbit() != wanted.signbit())).any()):
+    other_zero = (got == 0) & (wanted == 0) & (got.signbit() != wanted.signbit())
+    if not torch.equal(got[special].nan_to_num(nan=7.0), wanted[special].nan_to_num(nan=7.0)) or bool(other_zero.any()):
         return float("inf")
     digits, least = (23, -149) if got.dtype == F32 else (52, -1074)
     size = exact.double().abs().clamp(min=1e-300)
