@@ -5,23 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
+from dynacompile.build.processor import processor
 from dynacompile.build.store import Store
 from dynacompile.env import Env
 from dynacompile.events import KernelTuned
 from dynacompile.ir.index import Index, Var
-from dynacompile.ir.schedule import CudaKernel, KernelSource
+from dynacompile.ir.schedule import BuiltKernel, KernelSource
 
-Build = Callable[[Sequence[tuple[str, int]]], Mapping[tuple[str, int], CudaKernel]]
+Build = Callable[[Sequence[tuple[str, int]]], Mapping[tuple[str, int], BuiltKernel]]
 RTOL = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.float64: 1e-9}
 MARGIN = 0.98  # a candidate must beat the best guess by this much, or noise would choose
 
 
 class Measure(Protocol):
-    def __call__(self, kernel: CudaKernel, tensors: Sequence[torch.Tensor]) -> float:
+    def __call__(self, kernel: Any, tensors: Sequence[torch.Tensor]) -> float:
         """Median microseconds of one launch over `tensors` (one per param); its stores are in them afterwards."""
         ...
 
@@ -51,7 +52,8 @@ def tune(sources: Mapping[str, KernelSource], build: Build, env: Env, store: Sto
 
 
 def tuning_key(source: KernelSource) -> str:
-    device = torch.cuda.get_device_name(source.kernel.device) if torch.cuda.is_available() else ""
+    on_gpu = source.language == "triton" and torch.cuda.is_available()
+    device = torch.cuda.get_device_name(source.kernel.device) if on_gpu else f"{processor()}|{torch.get_num_threads()}" if source.language == "cpp" else ""
     parts = [source.kernel.digest(), [[dict(c.blocks), c.warps, c.stages] for c in source.candidates], device]
     return "tuned-" + hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -89,7 +91,7 @@ def inputs(source: KernelSource, device: torch.device) -> list[torch.Tensor] | N
     return tensors
 
 
-def fastest(source: KernelSource, kernels: Sequence[CudaKernel], env: Env, measure: Measure) -> int:
+def fastest(source: KernelSource, kernels: Sequence[BuiltKernel], env: Env, measure: Measure) -> int:
     """The index of the fastest candidate that gives what the first one gives."""
     device = source.kernel.device
     data = inputs(source, device)
@@ -118,4 +120,4 @@ def agree(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def describe(source: KernelSource, index: int) -> str:
     candidate = source.candidates[index]
-    return " ".join([*(f"{k}={v}" for k, v in candidate.blocks.items()), f"warps={candidate.warps}"])
+    return " ".join([*(f"{k}={v}" for k, v in candidate.blocks.items()), *([f"warps={candidate.warps}"] if candidate.warps else [])])

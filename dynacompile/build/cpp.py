@@ -8,16 +8,18 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import platform
 import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from dynacompile import native
+from dynacompile.build.autotune import tune
+from dynacompile.build.processor import measure_here, processor
 from dynacompile.build.store import Store
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
@@ -38,11 +40,36 @@ OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.so")
 
 
 def build_cpp(sources: Mapping[str, KernelSource], env: Env, store: Store) -> dict[str, CpuKernel]:
-    """The kernels by name. Raises BuildError where there is no compiler, or it refuses our source."""
+    """The kernels by name; of those that have variants, the fastest. Raises BuildError where there is no compiler, or it refuses our source."""
+    if env.config.autotune and any(s.variants for s in sources.values()):
+        sources = chosen(sources, env, store)
+    return build_units(sources, env, store)
+
+
+def chosen(sources: Mapping[str, KernelSource], env: Env, store: Store) -> dict[str, KernelSource]:
+    """The sources, each with its fastest variant as text: measured here, or remembered."""
+
+    def candidates(wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], CpuKernel]:
+        texts = {f"{name}_{i}": variant(sources[name], i) for name, i in wanted}
+        built = build_units(texts, env, store)
+        return {(name, i): built[f"{name}_{i}"] for name, i in wanted}
+
+    winners = tune({n: s for n, s in sources.items() if s.variants}, candidates, env, store, measure_here)
+    return {n: replace(s, text=s.variants[winners[n]]) if n in winners else s for n, s in sources.items()}
+
+
+def variant(source: KernelSource, index: int) -> KernelSource:
+    """A candidate under a name of its own, so that all can stand in one library."""
+    entry = f"{source.entry}_{index}"
+    return replace(source, text=source.variants[index].replace(f"void {source.entry}(", f"void {entry}("), entry=entry)
+
+
+def build_units(sources: Mapping[str, KernelSource], env: Env, store: Store) -> dict[str, CpuKernel]:
+    """The kernels by name, from as many libraries as their text is worth."""
     groups = units(sources)
     flags = shlex.split(env.config.cpp_flags)
-    if len(groups) == 1:
-        return unit(groups[0], flags, env, store)
+    if len(groups) < 2:
+        return unit(groups[0], flags, env, store) if groups else {}
     with ThreadPoolExecutor(min(len(groups), jobs(env))) as pool:
         built = list(pool.map(lambda names: unit(names, flags, env, store), groups))
     return {name: kernel for group in built for name, kernel in group.items()}
@@ -91,15 +118,6 @@ def unit_key(text: str, flags: tuple[str, ...]) -> str:
 @functools.cache
 def header_text() -> str:
     return "".join((HEADERS / n).read_text() for n in HEADER_NAMES)
-
-
-@functools.cache
-def processor() -> str:
-    """What -march=native depends on: the machine and the first core's flags."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().split("\n\n")[0].splitlines() if cpuinfo.exists() else []
-    wanted = ("flags", "Features", "vendor_id", "cpu family", "model\t", "CPU part")
-    return platform.machine() + "|" + "|".join(line for line in lines if line.startswith(wanted))
 
 
 def toolchain() -> native.Toolchain:

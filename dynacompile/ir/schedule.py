@@ -127,10 +127,10 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to build a Triton kernel: block sizes by constexpr name, warps per program, pipeline stages."""
+    """One way to build a kernel. Triton: block sizes by constexpr name, warps per program, pipeline stages. C++: the sizes chosen, by name."""
 
     blocks: Mapping[str, int]
-    warps: int
+    warps: int = 0
     stages: int = 1
 
 
@@ -139,7 +139,8 @@ class KernelSource:
     """Text of one kernel. language: "cpp" (entry `void entry(void* const* params)`), "triton" (a module with one @triton.jit function
     `entry` over the params' pointers, then constexprs), or "reference" (run by interpreting `kernel`).
 
-    candidates (Triton): best guess first; grid: x programs = ceil(points / product of x blocks), given per candidate by `grids`.
+    candidates: best guess first. Triton: grid: x programs = ceil(points / product of x blocks), given per candidate by `grids`.
+    C++, under max-autotune: `variants` has a text per candidate, with the same entry; the first is `text`.
     """
 
     kernel: Kernel
@@ -148,6 +149,7 @@ class KernelSource:
     entry: str
     candidates: tuple[Candidate, ...] = ()
     grids: tuple[tuple[int, int, int], ...] = ()
+    variants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

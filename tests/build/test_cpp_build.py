@@ -14,11 +14,12 @@ import torch
 
 from dynacompile.build import build
 from dynacompile.build.cpp import openmp_library, unit_key, units
+from dynacompile.build.processor import measure_here
 from dynacompile.codegen import generate
 from dynacompile.config import CompileConfig
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
-from dynacompile.events import CacheLooked
+from dynacompile.events import CacheLooked, KernelTuned
 from dynacompile.ir.captured import Site
 from dynacompile.ir.index import var
 from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op, Origin
@@ -119,6 +120,21 @@ def test_large_graphs_are_cut_into_units_alike_every_time(tmp_path):
     assert len(groups) > 1 and sum(map(len, groups)) == 60
     assert [list(g) for g in groups] == [list(g) for g in units(dict(reversed(sources.items())))]
     assert len(set(build(generate(program(kernels=60), one), one).kernels.values())) == 60
+
+
+def test_the_fastest_variant_is_chosen_and_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr("dynacompile.build.cpp.measure_here", lambda kernel, tensors: measure_here(kernel, tensors) * (0.001 if kernel.symbol.endswith("_2") else 1.0))
+    one, events = env(tmp_path, mode="max-autotune")
+    sources = generate(program(), one)
+    assert len(sources.kernels["double_0"].variants) == 3
+    module = build(sources, one)
+    (tuned,) = [e for e in events if isinstance(e, KernelTuned)]
+    assert tuned.winner == "unroll=4" and len(tuned.candidates) == 3
+    x, out = torch.randn(N), torch.empty(N)
+    call(module.kernels["double_0"], x, out)
+    assert torch.equal(out, x + x)
+    again, later = env(tmp_path, mode="max-autotune")
+    assert build(sources, again).kernels == module.kernels and hits(later) == [True]
 
 
 def test_reference_kernels_are_not_built(tmp_path):

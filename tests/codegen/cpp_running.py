@@ -27,10 +27,9 @@ class Library:
         sources = {name: emit_kernel(replace(kernel, name=name), ENV) for name, kernel in kernels.items()}
         self.texts = {name: s.text for name, s in sources.items()}
         self.kernels = build_cpp(sources, ENV, Store(folder))
-        self.loaded = {k.library: ctypes.CDLL(str(k.library)) for k in self.kernels.values()}
 
     def __call__(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
         """Runs a kernel on one tensor per param, in place."""
         built = self.kernels[name]
         pointers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
-        getattr(self.loaded[built.library], built.symbol)(pointers)
+        getattr(ctypes.CDLL(str(built.library)), built.symbol)(pointers)

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from dynacompile.codegen.cpp.column import Column
 from dynacompile.codegen.cpp.frame import Frame, decode
-from dynacompile.codegen.cpp.plan import plan
+from dynacompile.codegen.cpp.plan import Choice, Plan, choices, plan
 from dynacompile.codegen.cpp.prepare import prepare
 from dynacompile.codegen.cpp.render import memory_type
 from dynacompile.codegen.cpp.row import Row
 from dynacompile.codegen.cpp.values import Text, Values
 from dynacompile.env import Env
-from dynacompile.ir.schedule import Kernel, KernelSource
+from dynacompile.ir.schedule import Candidate, Kernel, KernelSource
 
 
 def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
     """The kernel's C++ text. Raises Unsupported where it has tensors that C++ has no type for (complex, 8-bit floats)."""
-    loops = plan(prepare(kernel.nest))
+    nest, entry = prepare(kernel.nest), f"kernel_{kernel.name}"
+    first = plan(nest)
+    text = emit(kernel, entry, first)
+    if not env.config.autotune or not first.wide:
+        return KernelSource(kernel, "cpp", text, entry)
+    texts = {text: Choice()}
+    for choice in choices(first):
+        texts.setdefault(emit(kernel, entry, plan(nest, choice)), choice)
+    candidates = tuple(Candidate({k: v for k, v in asdict(c).items() if v != getattr(Choice(), k)} or {"planned": 1}) for c in texts.values())
+    return KernelSource(kernel, "cpp", text, entry, candidates, variants=tuple(texts))
+
+
+def emit(kernel: Kernel, entry: str, loops: Plan) -> str:
+    """The function for a plan of its loops."""
     values = Values(kernel, loops)
-    entry = f"kernel_{kernel.name}"
     out = Text()
     for line in comments(kernel):
         out.line(f"// {line}")
@@ -38,7 +52,7 @@ def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
             case _:
                 Column(frame).emit()
     out.close()
-    return KernelSource(kernel, "cpp", "\n".join(out.lines) + "\n", entry)
+    return "\n".join(out.lines) + "\n"
 
 
 def comments(kernel: Kernel) -> list[str]:

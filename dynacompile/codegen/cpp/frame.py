@@ -65,11 +65,15 @@ class Frame:
         else:
             out.line(f"const i64 t0 = task % {plan.tiles} * {plan.tile}, t1 = t0 + {plan.tile} < {plan.lane.size} ? t0 + {plan.tile} : {plan.lane.size};")
 
+    def each(self) -> str:
+        """The loop over lanes of the header, for this choice of unrolling."""
+        return "each<W>" if self.plan.choice.unroll == 1 else f"each_of<{self.plan.choice.unroll}, W>"
+
     @contextmanager
     def lane_loop(self) -> Iterator[None]:
         """The loop over the lanes of a tile."""
         assert self.plan.lane is not None
-        self.out.open(f"each<W>(t0, t1, [&](i64 {self.plan.lane.var.name}, auto on) BODY")
+        self.out.open(f"{self.each()}(t0, t1, [&](i64 {self.plan.lane.var.name}, auto on) BODY")
         yield
         self.out.close(");")
 

@@ -12,7 +12,7 @@ number of threads. Sums run over at most a few hundred steps before they meet an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -31,6 +31,17 @@ SCRATCH_BYTES = 128 * 1024  # of values kept for a later pass, on the thread's s
 MOST_CHUNKS = 256
 COSTLY = {"exp": 4, "exp2": 4, "expm1": 5, "log": 5, "log2": 5, "log1p": 8, "sin": 8, "cos": 8, "tanh": 8, "sigmoid": 7, "erf": 9, "pow": 16, "atan2": 20,
           "floordiv": 12, "mod": 12, "fmod": 12}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What max-autotune tries otherwise; 0: as planned. tile: of columns and transposes. sets: of accumulators of a row. keep: costly values for
+    later passes, 0 keeps, 1 computes them again. unroll: vectors per step of a loop without accumulators."""
+
+    tile: int = 0
+    sets: int = 0
+    again: int = 0
+    unroll: int = 1
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,7 @@ class Plan:
     split: bool
     wide: bool
     lane_bytes: int
+    choice: Choice = Choice()
 
     @property
     def steps(self) -> int:
@@ -81,7 +93,23 @@ class Plan:
         return prod(a.size for a in self.outer)
 
 
-def plan(nest: Nest) -> Plan:
+def choices(first: Plan) -> list[Choice]:
+    """The choices worth a try besides `first`, for its shape of loops."""
+    found = []
+    if first.shape == "pointwise" and first.middle:
+        found += [Choice(tile=t) for t in (16, 32, 128)]
+    elif first.shape != "column":
+        found += [Choice(unroll=2), Choice(unroll=4)]
+    if first.shape == "row" and first.lane_size >= 64:
+        found += [Choice(sets=1), Choice(sets=4)]
+    if first.shape == "column":
+        found += [Choice(tile=t) for t in (64, 256, 1024) if t != first.tile and t < 2 * first.lane_size]
+    if first.kept:
+        found.append(Choice(again=1))
+    return found
+
+
+def plan(nest: Nest, choice: Choice = Choice()) -> Plan:  # noqa: B008, frozen
     level = levels(nest)
     lane = choose_lane(nest, level)
     shape = "pointwise" if not nest.r_axes else "row" if lane is not None and lane.role == "r" else "column"
@@ -99,10 +127,12 @@ def plan(nest: Nest) -> Plan:
     weight = sum(COSTLY.get(op.name, 0.25) if op.name not in ("load", "store") else 1 for op in nest.body) / 3
     work = prod(a.size for a in nest.axes) * weight
     kept = values_to_keep(nest, level, deep, when, passes) if passes > 1 else frozenset()
-    size = sizes(nest, shape, lane, outer, middle, kept, work)
-    if not size.keep:
+    size = sizes(nest, shape, lane, outer, middle, kept if not choice.again else frozenset(), work)
+    if choice.tile and shape != "row" and not (kept and size.keep):
+        size = replace(size, tile=min(choice.tile, round_up(size.tile if shape == "pointwise" else lane.size, WIDEST)) if shape == "column" else choice.tile)  # type: ignore[union-attr]
+    if choice.again or not size.keep:
         kept = frozenset()
-    return Plan(nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, work >= GRAIN, 8 if wide_values else 4)
+    return Plan(nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, work >= GRAIN, 8 if wide_values else 4, choice)
 
 
 def choose_lane(nest: Nest, level: tuple[str, ...]) -> Axis | None:

@@ -97,7 +97,7 @@ class Row:
         plan, out, frame = self.plan, self.out, self.frame
         assert plan.lane is not None
         weight = sum(COSTLY.get(self.body[i].name, 0) for i in lane if i not in self.ready)
-        sets = 1 if weight > HEAVY or plan.lane.size < 64 else 4
+        sets = plan.choice.sets or (1 if weight > HEAVY or plan.lane.size < 64 else 4)
         if acc.reduces:
             out.line(f"Lanes{k} a{k}[{sets}];")
         if plan.middle:
@@ -109,7 +109,7 @@ class Row:
         if acc.reduces:
             out.open(f"each_into<W>({begin}, {end}, a{k}, [&](i64 {name}, auto on, auto& a) BODY")
         else:
-            out.open(f"each<W>({begin}, {end}, [&](i64 {name}, auto on) BODY")
+            out.open(f"{frame.each()}({begin}, {end}, [&](i64 {name}, auto on) BODY")
         self.lane_body(lane)
         self.take(acc)
         out.close(");")

@@ -283,6 +283,19 @@ template <int W, class F> INLINE void each(i64 begin, i64 end, F f) {
   for (; i + W <= end; i += W) f(i, All{});
   if (i < end) f(i, First{(int)(end - i)});
 }
+// The same, `Unroll` vectors per step.
+template <int Unroll, int W, class F> INLINE void each_of(i64 begin, i64 end, F f) {
+  i64 i = begin;
+  for (; i + Unroll * W <= end; i += Unroll * W) {
+    f(i, All{});
+    f(i + W, All{});
+    if constexpr (Unroll == 4) {
+      f(i + 2 * W, All{});
+      f(i + 3 * W, All{});
+    }
+  }
+  each<W>(i, end, f);
+}
 // The same with accumulators in turn: f(i, on, accumulator).
 template <int W, class A, class F> INLINE void each_into(i64 begin, i64 end, A (&a)[4], F f) {
   i64 i = begin;
