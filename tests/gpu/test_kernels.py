@@ -87,3 +87,27 @@ def test_measuring_leaves_one_launch_in_the_tensors(store):
     step = torch.zeros(1, device="cuda")
     assert measure_on_device(image, [step]) > 0
     assert step.item() == 1.0
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_trigonometry_on_the_device(name, store):
+    """Every binade, both signs, blocks with and without large arguments."""
+    generator = torch.Generator().manual_seed(0)
+    anywhere = torch.randint(0, 0x7F800000, (1 << 20,), generator=generator, dtype=torch.int32).view(torch.float32)
+    usual = torch.randn(1 << 20, generator=generator) * 5
+    special = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 65536.0, 65536.01, 3.4e38] * 128)
+    x = torch.cat([anywhere, -anywhere, usual, special])
+    b = cases.Build("trigonometry", (x.numel(),))
+    value = b.load("x", torch.float32, b.at(1))
+    b.store("out", torch.float32, b.at(1), getattr(b, name)(value))
+    loaded = LoadedKernel(build_triton({"k": emit_kernel(b.kernel(), None)}, environment([]), store)["k"])
+    got = torch.empty_like(x, device="cuda")
+    loaded.launch([x.cuda(), got])
+    got = got.cpu()
+    wanted = getattr(x.double(), name)()
+    finite = x.isfinite()
+    assert got[~finite].isnan().all()
+    reference = wanted[finite].abs().float()
+    ulp = (torch.nextafter(reference, torch.tensor(float("inf"))) - reference).double()
+    assert ((got[finite].double() - wanted[finite]).abs() / ulp).max() <= 2.1
+    assert torch.equal(got[x == 0].signbit(), wanted[x == 0].signbit())

@@ -20,6 +20,12 @@ LIBDEVICE: dict[str, Callable] = {
     "sin": torch.sin, "cos": torch.cos, "tanh": torch.tanh, "erf": torch.erf, "pow": torch.pow, "atan2": torch.atan2, "fmod": torch.fmod,
     "trunc": torch.trunc, "rint": torch.round,
 }  # fmt: skip
+ASSEMBLY: dict[str, Callable] = {  # device functions that are inline assembly
+    "reciprocal": torch.reciprocal,
+    "power_of_two": torch.exp2,
+    "reduce_sine": lambda a: torch.asin(torch.sin(a.double())).to(a.dtype),
+    "reduce_cosine": lambda a: torch.asin(torch.cos(a.double())).to(a.dtype),
+}
 
 
 def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int], tensors: Sequence[torch.Tensor]) -> None:
@@ -33,8 +39,8 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     if "libdevice" in module:
         tl = module["tl"]
         module["libdevice"] = SimpleNamespace(**{n: lift(f, tl) for n, f in LIBDEVICE.items()})
-    if "reciprocal" in module:  # inline assembly on the device
-        module["reciprocal"] = lambda a: 1.0 / a
+    for name in ASSEMBLY.keys() & module.keys():
+        module[name] = lift(ASSEMBLY[name], module["tl"])
     with np.errstate(all="ignore"):
         module[entry][grid](*tensors, **blocks)
 

@@ -2,7 +2,7 @@
 
 Choices: what eager's CUDA kernels round exactly (division, square root, remainder) is rounded exactly here too, through the correctly
 rounded instructions or libdevice, which eager uses as well. Exceptions, because kernels would else be bound by arithmetic instead of
-memory: erf, tanh and sigmoid in float32 (a few ulp, no branches), a row divided by one number (1.5 ulp), and, where the results are
+memory: erf, tanh, sigmoid, sin and cos in float32 (a few ulp), a row divided by one number (1.5 ulp), and, where the results are
 rounded to 16 bits anyway, exponentials and divisions that are good to about 1e-6.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from dynacompile.codegen.triton import trigonometry
 from dynacompile.errors import Unsupported
 
 POINTERS: dict[torch.dtype, str] = {
@@ -70,8 +71,8 @@ ROWS: dict[str, Row] = {
     "log1p": function("libdevice.log1p"),
     "sqrt": Row("tl.sqrt_rn({0})", wide="tl.sqrt({0})"),
     "rsqrt": Row("libdevice.rsqrt({0})"),
-    "sin": function("libdevice.sin"),
-    "cos": function("libdevice.cos"),
+    "sin": Row("sin_f32({0})", wide="libdevice.sin({0})"),
+    "cos": Row("cos_f32({0})", wide="libdevice.cos({0})"),
     "tanh": Row("tanh_f32({0})", wide="libdevice.tanh({0})"),
     "sigmoid": Row("sigmoid_f32({0})", wide="1.0 / (1.0 + libdevice.exp({0} * -1.0))"),
     "erf": Row("erf_f32({0})", wide="libdevice.erf({0})"),
@@ -96,22 +97,29 @@ ROWS: dict[str, Row] = {
 }
 
 DEVICE_FUNCTIONS: dict[str, str] = {
+    **trigonometry.FUNCTIONS,
     "reciprocal": """
 @triton.jit
 def reciprocal(a):
     # 1 / a in one instruction, for a of ordinary size
     return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [a], dtype=tl.float32, is_pure=True, pack=1)
 """,
+    "power_of_two": """
+@triton.jit
+def power_of_two(a):
+    # 2^a in one instruction; what is too small for a normal number is 0
+    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [a], dtype=tl.float32, is_pure=True, pack=1)
+""",
     "sigmoid_f32": """
 @triton.jit
 def sigmoid_f32(a):
-    return reciprocal(1.0 + tl.exp2(a * -1.4426950408889634))
+    return reciprocal(1.0 + power_of_two(a * -1.4426950408889634))
 """,
     "tanh_f32": """
 @triton.jit
 def tanh_f32(a):
     # to 2.5e-7: a polynomial near zero, where 1 - 2 / (1 + exp(2a)) would cancel
-    far = 1.0 - 2.0 * reciprocal(1.0 + tl.exp2(a * 2.8853900817779268))
+    far = 1.0 - 2.0 * reciprocal(1.0 + power_of_two(a * 2.8853900817779268))
     s = a * a
     p = ((-0.005895142909139395 * s + 0.02079595811665058) * s - 0.053783826529979706) * s + 0.13331924378871918
     return tl.where(s < 0.36, a + a * s * (p * s - 0.33333298563957214), far)
