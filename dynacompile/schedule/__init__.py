@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from dynacompile.env import Env
-from dynacompile.ir.loops import Extern, LoopProgram, Nest
+from dynacompile.events import FusionDecided
+from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest
 from dynacompile.ir.schedule import Launch, Schedule
 from dynacompile.schedule.domain import normalize
 from dynacompile.schedule.emit import Kernels, join, lay_out
@@ -32,14 +34,14 @@ def schedule(program: LoopProgram, env: Env) -> Schedule:
         program = split_reductions(program)
     units = make_units(program)
     if env.config.fuse:
-        fuse(units, env)
-    result = emit(units, order(units))
+        fuse(units)
+    result = emit(units, order(units), env)
     if env.config.verify:
         result.verify()
     return result
 
 
-def emit(units: Units, ordered: list[Unit]) -> Schedule:
+def emit(units: Units, ordered: list[Unit], env: Env) -> Schedule:
     """Kernels, launches and memory for units in order."""
     program = units.program
     buffers, roots = program.buffers, units.roots
@@ -58,11 +60,21 @@ def emit(units: Units, ordered: list[Unit]) -> Schedule:
             continue
         nest = lay_out(nest, buffers)
         name, given = kernels.launch(nest)
+        if len(unit.members) > 1:
+            env.emit(decision(env, name, unit, given, buffers))
         runs.append((Launch(name, given), *buffers_of(nest)))
     device = main_device(program)
     outputs = frozenset(roots[o] for o in program.outputs if o is not None)
     steps, arena = plan(runs, buffers, kernels.by_name, outputs, device)
     return Schedule(program.inputs, program.outputs, buffers, kernels.by_name, tuple(steps), arena, device, program.constants)
+
+
+def decision(env: Env, kernel: str, unit: Unit, given: Sequence[str], buffers: Mapping[str, Buffer]) -> FusionDecided:
+    """What joining the unit's nests saved: bytes that they would move each by itself, less the kernel's."""
+    apart = sum(buffers[b].bytes for _, nest in unit.members for b in {a.buffer for a in (*nest.loads(), *nest.stores())})
+    members = tuple(nest.name for _, nest in unit.members)
+    saved = apart - sum(buffers[b].bytes for b in given)
+    return FusionDecided(region=env.region, bucket=env.bucket, kernel=kernel, members=members, bytes_saved=saved, fused=True)
 
 
 def main_device(program: LoopProgram) -> torch.device:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dynacompile.env import Env
 from dynacompile.ir.index import Index, Var
 from dynacompile.ir.loops import Access, Axis, Nest
 from dynacompile.schedule.domain import Alignment, align, digits_of, keeps_order, remap, row_major
@@ -268,6 +267,6 @@ def spaces_meet(one: Loops, two: Loops) -> bool:
     return flat.x in (red.x, red.x * red.r)
 
 
-def fuse(units: Units, env: Env) -> None:
-    """Merges units in place. env: config decides nothing here; events are left to the caller."""
+def fuse(units: Units) -> None:
+    """Merges units in place, until no pair saves anything."""
     Fuser(units).run()

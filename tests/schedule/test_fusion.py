@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dynacompile.events import FusionDecided
 from dynacompile.ir.schedule import Schedule
-from tests.lower.tracing import UNFUSED, compare, stages, trace
+from tests.lower.tracing import ENV, UNFUSED, compare, stages, trace
 
 M = torch.manual_seed(0)
 
@@ -202,3 +204,11 @@ def test_same_input_same_schedule() -> None:
     run, args = blocks(2)
     first, second = (stages(trace(run, args))[1] for _ in range(2))
     assert first.text() == second.text()
+
+
+def test_fusions_are_reported() -> None:
+    events: list = []
+    env = replace(ENV, emit=events.append)
+    stages(trace(lambda x: F.softmax(x, -1), [torch.randn(6, 8)]), env)
+    (event,) = [e for e in events if isinstance(e, FusionDecided)]
+    assert event.fused and len(event.members) > 1 and event.bytes_saved > 6 * 8 * 4
