@@ -35,6 +35,11 @@ def is_random(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
+def has_effect(node: torch.fx.Node) -> bool:
+    """It draws random numbers, or gives nothing and so was called for what it does: raises, if a check fails."""
+    return is_random(node) or (node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns)
+
+
 def geometry(node: torch.fx.Node) -> Geometry | None:
     """(sizes, strides, offset, dtype) of a node that is one tensor."""
     value = node.meta.get("val")

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynacompile.autograd.facts import FUSIBLE, byte_size, is_random, is_view, kind, view_base
+from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, view_base
 from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.mincut import FlowNetwork
 
@@ -20,7 +20,7 @@ NEVER = 1 << 40
 
 @dataclass(frozen=True)
 class Sides:
-    """The joint graph's nodes by what they serve. primal: independent of the tangents. forward: needed by forward's results (or random).
+    """The joint graph's nodes by what they serve. primal: independent of the tangents. forward: needed by forward's results, or called for their effect.
     backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use."""
 
     primal: list[Node]
@@ -55,7 +55,7 @@ def sides(joint: JointGraph) -> Sides:
             backward.append(node)
         else:
             primal.append(node)
-    roots = [*forward_group, *written_group, *(n for n in primal if is_random(n))]
+    roots = [*forward_group, *written_group, *(n for n in primal if has_effect(n))]
     frontier = {arg for node in backward for arg in node.all_input_nodes if arg not in dependent}
     frontier.update(g for g in grads if g not in dependent)
     mutated = {placeholders[i] for i in (*joint.written, *(m.input for m in joint.mutations))}

@@ -165,6 +165,8 @@ class Recorder(TorchDispatchMode):
                     item = self.graph.create_node("call_function", operator.getitem, (node, i))
                     self._finish(item, value)
                     self._nodes[id(value)] = item
+        elif not func._schema.returns:
+            self._finish(self.graph.create_node("call_function", func, node_args, node_kwargs), None)
         return out
 
     def _finish(self, node: torch.fx.Node, value: object) -> None:

@@ -14,6 +14,8 @@ NORMS: Table = {}
 
 @row(NORMS, aten._softmax.default)
 def softmax(x, dim, half_to_float):
+    if not x.numel():
+        return NotImplemented
     v = wide(x)
     e = exp(sub(v, aten.amax.default(v, [dim], True)))
     return cast(div(e, total(e, [dim], True)), v.dtype if half_to_float else x.dtype)
@@ -21,6 +23,8 @@ def softmax(x, dim, half_to_float):
 
 @row(NORMS, aten._log_softmax.default)
 def log_softmax(x, dim, half_to_float):
+    if not x.numel():
+        return NotImplemented
     v = wide(x)
     shifted = sub(v, aten.amax.default(v, [dim], True))
     return cast(sub(shifted, aten.log.default(total(exp(shifted), [dim], True))), v.dtype if half_to_float else x.dtype)
@@ -30,6 +34,8 @@ def log_softmax(x, dim, half_to_float):
 def safe_softmax(x, dim, dtype=None):
     """A row of minus infinities gives zeros."""
     v = x if dtype is None else cast(x, dtype)
+    if not v.numel():
+        return NotImplemented
     masked = aten.all.dim(aten.eq.Scalar(v, -math.inf), dim, True)
     return where(masked, 0.0, softmax(v, dim, False))
 
@@ -75,7 +81,8 @@ def moments(x: torch.Tensor, dims: Sequence[int]) -> tuple[torch.Tensor, torch.T
 
 
 def count(x: torch.Tensor, dims: Sequence[int]) -> int:
-    return math.prod(x.shape[d] for d in dims) if x.dim() else 1
+    """Elements that are reduced to one, 1 where there are none: to divide by."""
+    return max(math.prod(x.shape[d] for d in dims), 1) if x.dim() else 1
 
 
 @row(NORMS, aten.linalg_vector_norm.default)
@@ -233,7 +240,7 @@ def group_norm(x, weight, bias, n, channels, inner, groups, eps):
     v = wide(x)
     grouped = aten.reshape.default(v, [n, groups, (channels // groups) * inner])
     mean, centred, squares = moments(grouped, [2])
-    rstd = aten.rsqrt.default(add(mul(squares, 1 / max(count(grouped, [2]), 1)), eps))
+    rstd = aten.rsqrt.default(add(mul(squares, 1 / count(grouped, [2])), eps))
     out = scale_and_shift(aten.reshape.default(mul(centred, rstd), list(x.shape)), weight, bias)
     return cast(out, x.dtype), aten.squeeze.dims(mean, [2]), aten.squeeze.dims(rstd, [2])
 

@@ -111,7 +111,7 @@ def _hardtanh_backward(o, g, x, low, high):
 
 
 def _hardswish_backward(o, g, x):
-    return o.select(x < -3.0, 0.0, o.select(x <= 3.0, g * (x / 3.0 + 0.5), g))
+    return o.select(x <= -3.0, 0.0, o.select(x < 3.0, g * (x / 3.0 + 0.5), g))
 
 
 def _silu_backward(o, g, x):
