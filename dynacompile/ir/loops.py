@@ -221,6 +221,11 @@ class LoopProgram:
                     raise VerifyError("lower", f"{step.name} reads {name} before anything wrote it")
             written |= {root(self.buffers, name) for name in writes}
 
+    def facts(self) -> dict[str, int]:
+        """Counts for tests and reports."""
+        nests = sum(isinstance(s, Nest) for s in self.steps)
+        return {"nests": nests, "externs": len(self.steps) - nests, "buffers": len(self.buffers)}
+
     def text(self) -> str:
         lines = [f"program {self.inputs} -> {self.outputs}"]
         lines += [
