@@ -15,6 +15,7 @@ from dynacompile.lower.context import DTYPES, Lowering
 from dynacompile.lower.extern import lower_extern
 from dynacompile.lower.indexing import lower_embedding, lower_gather, lower_index, lower_index_select
 from dynacompile.lower.movement import lower_cat, lower_flip, lower_pad, lower_repeat, lower_roll, lower_select_scatter, lower_slice_scatter, lower_triangle
+from dynacompile.lower.placement import fold, is_elsewhere, is_mutable, main_device
 from dynacompile.lower.pointwise import lower_copy_into, lower_create, lower_pointwise
 from dynacompile.lower.prune import prune
 from dynacompile.lower.reduction import lower_extremum, lower_reduction, lower_variance
@@ -54,7 +55,7 @@ def lower(graph: torch.fx.GraphModule, env: Env) -> LoopProgram:
     Placeholders may be tensors or numbers (baked in); the output is a flat tuple of tensors and Nones. A trailing `aten.copy_` into a
     placeholder mutates that input. Raises Unsupported for sizes or numbers that are not known at compile time.
     """
-    low = Lowering(node.name for node in graph.graph.nodes)
+    low = Lowering((node.name for node in graph.graph.nodes), main_device(graph.graph))
     inputs: list[str | None] = []
     outputs: tuple[str | None, ...] = ()
     for node in graph.graph.nodes:
@@ -105,14 +106,20 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
         low.values[node] = low.values[node.args[0]][node.args[1]]  # type: ignore[index]
         return
     row = TABLE.get(str(node.target))
-    if row is not None and row.kind != "extern" and is_plain(low, node):
+    elsewhere = is_elsewhere(low, node)
+    if elsewhere and fold(low, node):
+        return
+    if row is not None and row.kind != "extern" and is_plain(low, node) and not (elsewhere and row.kind != "view"):
         before = len(low.steps)
         try:
             KINDS[row.kind](low, node, row)
             return
         except NotCovered:
             del low.steps[before:]
+            low.copies.clear()
     lower_extern(low, node, row)
+    if is_mutable(node):
+        low.copies.clear()
 
 
 def is_plain(low: Lowering, node: torch.fx.Node) -> bool:

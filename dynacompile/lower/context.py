@@ -17,13 +17,17 @@ from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import compute_dtype
 
 DTYPES = frozenset((torch.bool, torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16, torch.float32, torch.float64, torch.bfloat16, torch.float16))
+CPU = torch.device("cpu")
 
 
 class Lowering:
-    """State of one call of `lower`. values: what each node became: a buffer's name, a number, None, or a list of those."""
+    """State of one call of `lower`. values: what each node became: a buffer's name, a number, None, or a list of those. device: where the
+    program's kernels run. copies: buffers with numbers of the CPU, by device and name."""
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
+    def __init__(self, taken: Iterable[str] = (), device: torch.device = CPU) -> None:
         self._taken = set(taken)
+        self.device = device
+        self.copies: dict[torch.device, dict[str, str]] = {}
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Nest | Extern] = []
         self.values: dict[torch.fx.Node, object] = {}

@@ -10,6 +10,7 @@ import torch.fx
 from dynacompile.ir.body import Body
 from dynacompile.ir.index import strided
 from dynacompile.lower.context import DTYPES, Lowering
+from dynacompile.lower.placement import is_elsewhere, on_device
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import compute_dtype
@@ -28,6 +29,7 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         if isinstance(arg, torch.fx.Node):
             given = low.values[arg]
             if isinstance(given, str):
+                given = on_device(low, given, val.device, node)
                 buffer = low.buffers[given]
                 require_element(low, given, val.device)
                 value = low.load(o, buffer, low.broadcast(buffer, size))
@@ -114,7 +116,7 @@ def lower_copy_into(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         return
     o = low.expander(target.dtype)
     if isinstance(source, torch.fx.Node):
-        read = low.buffer_of(source)
+        read = low.buffers[on_device(low, low.buffer_of(source).name, target.device, node)]
         require_element(low, read.name, target.device)
         require_element(low, target.name, target.device)
         value = low.load(o, read, low.broadcast(read, target.size))
@@ -126,6 +128,8 @@ def lower_copy_into(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 def copy_reshaped(low: Lowering, node: torch.fx.Node, source: str) -> None:
     """A reshape whose elements have to move: a nest that reads the source at the same row-major position."""
     val = node.meta["val"]
+    if is_elsewhere(low, node):
+        raise NotCovered
     read = low.buffers[source]
     require_element(low, source, val.device)
     buffer = low.add(node.name, val)

@@ -35,8 +35,8 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     slots = {name: i for i, name in enumerate(schedule.buffers)}
     kernels, numbers = kernel_rows(module)
     steps = tuple(step_row(module, slots, numbers, step) for step in schedule.steps)
-    written = written_inputs(schedule)
-    buffers = tuple(buffer_row(schedule, slots, b, device, b.name in written) for b in schedule.buffers.values())
+    written, launched = written_inputs(schedule), launched_roots(schedule)
+    buffers = tuple((*buffer_row(schedule, slots, b, device, b.name in written), int(b.name in launched)) for b in schedule.buffers.values())
     missing = [name for name, b in schedule.buffers.items() if b.kind == "constant" and b.base is None and name not in schedule.constants]
     if missing:
         raise VerifyError("runtime", f"constants {missing} have no tensor")
@@ -66,6 +66,11 @@ def written_inputs(schedule: Schedule) -> set[str]:
             roots |= {root(schedule.buffers, name) for name in step.mutates}
             roots |= {root(schedule.buffers, name) for name in step.outputs if name and step.out is not None}
     return {name for name in roots if schedule.buffers[name].kind == "input"}
+
+
+def launched_roots(schedule: Schedule) -> set[str]:
+    """Owners of the memory that kernels touch."""
+    return {root(schedule.buffers, name) for step in schedule.steps if isinstance(step, Launch) for name in step.buffers}
 
 
 def buffer_row(schedule: Schedule, slots: Mapping[str, int], buffer: Buffer, device: torch.device, is_written: bool) -> tuple:

@@ -80,7 +80,7 @@ void Frame::prepare_inputs() {
         void* data = b.written ? inputs_[i]->mutable_data() : const_cast<void*>(inputs_[i]->data());
         if (!data && b.numel) fail("input ", i, " (", b.name, ") of a compiled program has no memory");
         pointers_[slot] = data;
-        if (cuda && b.device.is_cuda() && !aligned(data)) align_input(slot);
+        if (cuda && inputs_[i]->is_cuda() && !aligned(data)) align_input(slot);
     }
 }
 
@@ -146,12 +146,13 @@ void Frame::adopt(int32_t slot, at::Tensor result) {
     const Buffer& b = program.buffers[slot];
     c10::TensorImpl* impl = result.unsafeGetTensorImpl();
     if (!result.defined()) fail("an op returned no tensor for ", b.name);
-    if (impl->dtype() != b.meta || impl->sizes() != c10::IntArrayRef(b.size) || impl->device().type() != b.device.type())
+    const bool here = impl->device().type() == b.device.type();
+    if (impl->dtype() != b.meta || impl->sizes() != c10::IntArrayRef(b.size) || !(here || !b.launched))
         fail("an op returned ", impl->dtype().name(), impl->sizes(), " on ", impl->device(), " for ", b.name, ", compiled for ", b.meta.name(),
              c10::IntArrayRef(b.size), " on ", b.device);
     bool plain = same_geometry(*impl, b.size, b.stride) && !result.is_conj() && !result.is_neg() && !result._is_zerotensor();
     if (plain && b.device.is_cuda()) plain = aligned(impl->data());
-    if (!plain) {
+    if (!plain && here) {
         result = copy_to_geometry(b, result);
         impl = result.unsafeGetTensorImpl();
     }

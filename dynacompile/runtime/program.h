@@ -26,7 +26,8 @@ struct Buffer {
     int64_t offset = 0;
     Memory memory = Memory::owned;
     int32_t root = 0;
-    bool written = false;  // an input that some step writes to
+    bool written = false;   // an input that some step writes to
+    bool launched = false;  // a kernel touches its memory
     int64_t numel = 0;
     size_t extent = 0;  // bytes from element 0 of the root's memory to behind the last element of this geometry
 };

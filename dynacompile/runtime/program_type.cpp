@@ -62,6 +62,7 @@ Buffer read_buffer(PyObject* row) {
     b.memory = Memory(to_int(item(row, 6)));
     b.root = int32_t(to_int(item(row, 7)));
     b.written = to_int(item(row, 8)) != 0;
+    b.launched = to_int(item(row, 9)) != 0;
     if (b.size.size() != b.stride.size()) raise(PyExc_ValueError, b.name + " has as many sizes as strides");
     if (!b.device.is_cpu() && !b.device.is_cuda()) raise(PyExc_ValueError, b.name + " is on " + b.device.str() + "; programs run on cpu and cuda");
     b.numel = 1;
@@ -281,7 +282,7 @@ void Program::check_input(size_t index, PyObject* object) const {
     const Buffer& b = buffers[inputs[index]];
     if (is_tensor(object)) {
         const c10::TensorImpl& t = *impl_of(object);
-        if (t.dtype() == b.meta && t.device().type() == b.device.type() && !t.is_python_dispatch() && t.has_storage() && same_geometry(t, b.size, b.stride))
+        if (t.dtype() == b.meta && (t.device().type() == b.device.type() || !b.launched) && !t.is_python_dispatch() && t.has_storage() && same_geometry(t, b.size, b.stride))
             return;
     }
     refuse_input(index, object);
@@ -294,7 +295,7 @@ void Program::refuse_input(size_t index, PyObject* object) const {
     const c10::TensorImpl& tensor = *impl_of(object);
     if (tensor.is_python_dispatch() || !tensor.has_storage()) raise(PyExc_TypeError, where + "a plain tensor with memory, not a " + Py_TYPE(object)->tp_name);
     if (tensor.dtype() != b.meta) raise(PyExc_TypeError, where + concat(b.dtype, ", not ", tensor.dtype().name()));
-    if (tensor.device().type() != b.device.type()) raise(PyExc_ValueError, where + "on " + b.device.str() + ", not " + tensor.device().str());
+    if (b.launched && tensor.device().type() != b.device.type()) raise(PyExc_ValueError, where + "on " + b.device.str() + ", not " + tensor.device().str());
     raise(PyExc_ValueError, where + concat("of sizes ", c10::IntArrayRef(b.size), " and strides ", c10::IntArrayRef(b.stride), ", not ", tensor.sizes(),
                                            " and ", tensor.strides()));
 }

@@ -126,3 +126,28 @@ def test_the_second_device():
     a, b = torch.randn(2, 3, device=device), torch.randn(2, 3, device=device)
     (o,) = link(adder(device=device))(a, b)
     assert o.device == device and torch.equal(o, a + b) and torch.cuda.current_device() == 0
+
+
+@torch.library.custom_op("dynacompile_tests::draws_seed", mutates_args=())
+def draws_seed(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(2, 3)
+
+
+@torch.library.custom_op("dynacompile_tests::uses_seed", mutates_args=())
+def uses_seed(x: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
+    return x + seed.shape[0] + (1 if seed.device.type == "cpu" else 0)
+
+
+def test_a_result_on_another_device_than_its_fake():
+    """Fused attention gives its seed on the CPU though its fake is on the GPU: fine for ops and outputs, never for kernels."""
+    ops = torch.ops.dynacompile_tests
+    steps = [extern(ops.draws_seed.default, (Ref("a"),), ("s",)), extern(ops.uses_seed.default, (Ref("a"), Ref("s")), ("o",))]
+    buffers = [given("a"), buffer("s", kind="extern"), buffer("o", kind="extern")]
+    a = randn(2, 3)
+    o, seed = link(cuda_module(("a",), ("o", "s"), buffers, steps))(a)
+    assert torch.equal(o, a + 3) and seed.device.type == "cpu"
+    taken = link(cuda_module(("a", "s"), ("o",), [given("a"), given("s"), buffer("o", kind="extern")], [steps[1]]))
+    assert torch.equal(taken(a, seed)[0], a + 3)
+    wrong = [steps[0], Allocate("o"), Launch("add", ("a", "s", "o"))]
+    with pytest.raises(RuntimeError, match="an op returned float"):
+        link(cuda_module(("a",), ("o",), [given("a"), buffer("s", kind="extern"), buffer("o")], wrong))(a)
