@@ -135,9 +135,9 @@ def library() -> Path:
 
 
 def shared_key() -> str:
-    """Digest of everything but the compiler that the core depends on."""
-    texts = [p.read_text() for p in (*sources(), *headers())]
-    return digest(*texts, *map(str, sources()), str(sysconfig.get_config_var("SOABI")), torch.__version__, *FLAGS, *LIBRARIES, os.environ.get("CXXFLAGS", ""))
+    """Digest of everything but the compiler that the core depends on; where the sources lie is not part of it."""
+    texts = [f"{p.relative_to(ROOT)}\n{p.read_text()}" for p in (*sources(), *headers())]
+    return digest(*texts, str(sysconfig.get_config_var("SOABI")), torch.__version__, *FLAGS, *LIBRARIES, os.environ.get("CXXFLAGS", ""))
 
 
 def digest(*parts: str) -> str:

@@ -35,7 +35,7 @@ def test_custom_function_keeps_its_backward():
     torch.testing.assert_close(x.grad, 3.0 + x.detach() * 0.5)
 
 
-def refused(code, fn, *args):
+def assert_refused(code, fn, *args):
     with pytest.raises(Unsupported) as caught:
         differentiate(*record(fn, args)[:2], env_of())
     assert caught.value.code == code, caught.value
@@ -71,19 +71,19 @@ def test_data_dependent_value():
 
 def test_overlapping_inputs_mutated():
     x = rand(6)
-    refused("overlapping-inputs", lambda a, b: a.add_(b[0]), x[:4], x[2:])
+    assert_refused("overlapping-inputs", lambda a, b: a.add_(b[0]), x[:4], x[2:])
 
 
 def test_metadata_mutation():
-    refused("input-geometry-mutated", lambda a: a.t_().mul_(2), rand(3, 4))
+    assert_refused("input-geometry-mutated", lambda a: a.t_().mul_(2), rand(3, 4))
 
 
 def test_leaf_made_inside():
-    refused("leaf-inside", lambda a: (a * 2).requires_grad_(), rand(3))
+    assert_refused("leaf-inside", lambda a: (a * 2).requires_grad_(), rand(3))
 
 
 def test_instance_norm_statistics():
-    refused("hidden-mutation", lambda x, m, v: torch.nn.functional.instance_norm(x, m, v, use_input_stats=True), rand(2, 3, 4), rand(3), rand(3).abs())
+    assert_refused("hidden-mutation", lambda x, m, v: torch.nn.functional.instance_norm(x, m, v, use_input_stats=True), rand(2, 3, 4), rand(3), rand(3).abs())
 
 
 def test_recurrent_layer_in_training():
@@ -92,11 +92,11 @@ def test_recurrent_layer_in_training():
     def run(x, h, c, *weights):
         return torch.lstm(x, (h, c), weights, True, 1, 0.0, True, False, False)[0]
 
-    refused("recurrent-layer", run, rand(5, 2, 3), rand(1, 2, 4), rand(1, 2, 4), *w)
+    assert_refused("recurrent-layer", run, rand(5, 2, 3), rand(1, 2, 4), rand(1, 2, 4), *w)
 
 
 def test_output_of_another_dtype_over_the_same_memory():
-    refused("aliased-outputs", lambda x: x.view(torch.int32), rand(4))
+    assert_refused("aliased-outputs", lambda x: x.view(torch.int32), rand(4))
 
 
 def test_state_is_restored_after_an_error():

@@ -48,7 +48,7 @@ def test_every_mode_has_a_config():
 
 @pytest.mark.parametrize("override", [f"{group}={name}" for group, names in GROUPS.items() for name in names])
 def test_each_config_composes_and_resolves(override):
-    OmegaConf.to_container(composed(override), resolve=True)
+    assert "callbacks" in OmegaConf.to_container(composed(override), resolve=True, throw_on_missing=True)
 
 
 @pytest.mark.parametrize("name", GROUPS["model"])

@@ -28,6 +28,18 @@ def test_the_key_follows_the_flags_and_the_compiler(monkeypatch):
     assert native.shared_key() == before
 
 
+def test_the_key_follows_the_sources_but_not_their_place(monkeypatch, tmp_path):
+    before = native.shared_key()
+    for path in (*native.sources(), *native.headers()):
+        (tmp_path / path.relative_to(native.ROOT)).parent.mkdir(exist_ok=True)
+        (tmp_path / path.relative_to(native.ROOT)).write_text(path.read_text())
+    monkeypatch.setattr(native, "ROOT", tmp_path)
+    assert native.shared_key() == before
+    with (tmp_path / "native_module.cpp").open("a") as source:
+        source.write("// changed\n")
+    assert native.shared_key() != before
+
+
 def test_a_missing_compiler_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("DYNACOMPILE_NATIVE_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
