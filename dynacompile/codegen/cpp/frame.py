@@ -90,7 +90,8 @@ class Frame:
     def scalars(self, starts: list[int], given: set[int]) -> list[int]:
         """The x-level scalars that `starts` need, not yet defined; they are, from now on."""
         needed = closure(self.plan.nest, starts, given)
-        found = [i for i in needed if not self.plan.deep[i] and self.plan.level[i] == "x" and self.body[i].name not in ("constant", "reduce") and i not in self.defined]
+        fresh = [i for i in needed if i not in self.defined and self.body[i].name not in ("constant", "reduce")]
+        found = [i for i in fresh if not self.plan.deep[i] and self.plan.level[i] == "x"]
         self.defined |= {i for i in found if self.body[i].name != "store"}
         return found
 

@@ -19,15 +19,17 @@ import torch
 
 from dynacompile.codegen.cpp.prepare import index_of
 from dynacompile.ir.body import needs
-from dynacompile.ir.loops import Access, Axis, Nest, Op, levels
+from dynacompile.ir.loops import Access, Axis, Nest, levels
 
 WIDEST = 16  # lanes that tiles and blocks are multiples of, whatever the target has
 GRAIN = 32768  # elements of cheap work below which threads cost more than they give
 FEW_TASKS = 16
 BLOCK = 4096  # elements of a row that one set of accumulators takes in
+CROSSING = 32  # lanes of a block of a transpose: more, and lines a power of two apart push each other out of the first-level cache
 STEPS = 256  # steps over r that a column accumulator takes in
 ARRAY_BYTES = 24 * 1024  # of accumulators, to stay in the first-level cache
-SCRATCH_BYTES = 128 * 1024  # of values kept for a later pass, on the thread's stack
+SCRATCH_BYTES = 128 * 1024  # of values kept for a later pass over a row, on the thread's stack
+TILE_BYTES = 64 * 1024  # of values kept for a later pass over a column tile
 MOST_CHUNKS = 256
 COSTLY = {"exp": 4, "exp2": 4, "expm1": 5, "log": 5, "log2": 5, "log1p": 8, "sin": 8, "cos": 8, "tanh": 8, "sigmoid": 7, "erf": 9, "pow": 16, "atan2": 20,
           "floordiv": 12, "mod": 12, "fmod": 12}  # fmt: skip
@@ -97,7 +99,7 @@ def choices(first: Plan) -> list[Choice]:
     """The choices worth a try besides `first`, for its shape of loops."""
     found = []
     if first.shape == "pointwise" and first.middle:
-        found += [Choice(tile=t) for t in (16, 32, 128)]
+        found += [Choice(tile=t) for t in (16, 64, 128)]
     elif first.shape != "column":
         found += [Choice(unroll=2), Choice(unroll=4)]
     if first.shape == "row" and first.lane_size >= 64:
@@ -109,7 +111,7 @@ def choices(first: Plan) -> list[Choice]:
     return found
 
 
-def plan(nest: Nest, choice: Choice = Choice()) -> Plan:  # noqa: B008, frozen
+def plan(nest: Nest, choice: Choice = Choice()) -> Plan:
     level = levels(nest)
     lane = choose_lane(nest, level)
     shape = "pointwise" if not nest.r_axes else "row" if lane is not None and lane.role == "r" else "column"
@@ -123,13 +125,16 @@ def plan(nest: Nest, choice: Choice = Choice()) -> Plan:  # noqa: B008, frozen
         crossing = crossing_axis(nest, lane)
         outer, middle = tuple(a for a in outer if a != crossing), () if crossing is None else (crossing,)
     wide_values = any(deep[i] and op.dtype.itemsize == 8 and op.name not in ("store", "constant") for i, op in enumerate(nest.body))
-    wide_values = wide_values or any(op.name == "reduce" and op.attr in ("argmax", "argmin") and prod(a.size for a in nest.r_axes) >= 2**31 for op in nest.body)
+    if prod(a.size for a in nest.r_axes) >= 2**31:
+        wide_values = wide_values or any(op.name == "reduce" and op.attr in ("argmax", "argmin") for op in nest.body)
     weight = sum(COSTLY.get(op.name, 0.25) if op.name not in ("load", "store") else 1 for op in nest.body) / 3
     work = prod(a.size for a in nest.axes) * weight
     kept = values_to_keep(nest, level, deep, when, passes) if passes > 1 else frozenset()
     size = sizes(nest, shape, lane, outer, middle, kept if not choice.again else frozenset(), work)
-    if choice.tile and shape != "row" and not (kept and size.keep):
-        size = replace(size, tile=min(choice.tile, round_up(size.tile if shape == "pointwise" else lane.size, WIDEST)) if shape == "column" else choice.tile)  # type: ignore[union-attr]
+    if choice.tile and shape == "pointwise":
+        size = replace(size, tile=choice.tile)
+    elif choice.tile and lane is not None and shape == "column" and not (kept and size.keep):
+        size = replace(size, tile=min(choice.tile, round_up(lane.size, WIDEST)))
     if choice.again or not size.keep:
         kept = frozenset()
     return Plan(nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, work >= GRAIN, 8 if wide_values else 4, choice)
@@ -192,7 +197,7 @@ def passes_of_ops(nest: Nest, level: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def roots(nest: Nest, level: tuple[str, ...], when: tuple[int, ...], passes: int, number: int) -> list[int]:
-    """Ops that pass `number` is for: its reduces and, in the last pass, the r-level stores (so that an output may share an input's memory)."""
+    """Ops that pass `number` is for: its reduces and, in the last pass, the r-level stores, so that an output may share an input's memory."""
     found = [i for i, op in enumerate(nest.body) if op.name == "reduce" and when[i] == number + 1]
     if number == passes - 1:
         found += [i for i, op in enumerate(nest.body) if op.name == "store" and level[i] == "r"]
@@ -219,7 +224,8 @@ def values_to_keep(nest: Nest, level: tuple[str, ...], deep: tuple[bool, ...], w
 
     def costly(i: int) -> bool:
         op = nest.body[i]
-        return level[i] == "r" and deep[i] and (op.name in COSTLY or (op.name == "load" and index_of(op) is not None and any(v.name[0] == "%" for v in op.attr.index.variables())))  # type: ignore[union-attr]
+        indirect = op.name == "load" and any(v.name[0] == "%" for v in op.attr.index.variables())  # type: ignore[union-attr]
+        return level[i] == "r" and deep[i] and (op.name in COSTLY or indirect)
 
     used = [closure(nest, roots(nest, level, when, passes, k), frozenset()) for k in range(passes)]
     wanted = {i for i in range(len(nest.body)) if costly(i) and sum(i in u for u in used) > 1}
@@ -263,7 +269,7 @@ def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], mi
     kept_bytes = sum(nest.body[i].dtype.itemsize if nest.body[i].dtype != torch.bool else 4 for i in kept)
     if shape == "pointwise":
         if middle:
-            return Sizes(64, 1, False, False)
+            return Sizes(CROSSING, 1, False, False)
         blocks = max(1, min(-(-4 * FEW_TASKS // points), length // 2048))
         return Sizes(round_up(-(-length // blocks), 64), 1, False, False)
     big = work >= GRAIN
@@ -280,16 +286,13 @@ def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], mi
     widest = max((op.dtype.itemsize for op in nest.body), default=4)
     cap = max(64, ARRAY_BYTES // (arrays * max(4, widest)) // 64 * 64)
     tile = min(round_up(length, WIDEST), cap)
-    tasks = points * -(-length // tile)
-    if big and tasks < FEW_TASKS and steps >= 64 and steps * length >= 2 * GRAIN and not kept:
+    fitting = TILE_BYTES // (kept_bytes * steps) // WIDEST * WIDEST if kept else 0
+    keep = bool(kept) and fitting >= min(64, tile)
+    if big and points * -(-length // tile) < FEW_TASKS and steps >= 64 and steps * length >= 2 * GRAIN and not keep:
         return Sizes(tile, max(16, -(-steps // 64)), True, False)
-    if kept:
-        fitting = SCRATCH_BYTES // (kept_bytes * steps) // WIDEST * WIDEST
-        if fitting < WIDEST:
-            kept_bytes = 0
-        else:
-            tile = min(tile, fitting)
+    if keep:
+        tile = min(tile, fitting)
     if big:
         wanted = round_up(-(-length * points // FEW_TASKS), 64)
         tile = max(min(tile, 64), min(tile, wanted))
-    return Sizes(tile, STEPS if steps > 2 * STEPS else steps, False, bool(kept_bytes))
+    return Sizes(tile, STEPS if steps > 2 * STEPS else steps, False, keep)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import gcd
 
@@ -152,7 +152,7 @@ def product(a: Range, b: Range) -> Range:
     return min(corners), max(corners)
 
 
-COMBINE = {
+COMBINE: dict[str, Callable[..., Range]] = {
     "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
     "mul": product,

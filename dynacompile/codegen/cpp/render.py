@@ -19,11 +19,11 @@ INFIX = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "and": "&", "or": "
 ROUNDING = ("floor", "ceil", "trunc", "round")
 # on masks (vectors) and on bools: a comparison orders false before true
 MASKS = {
-    "and": "{0} & {1}", "mul": "{0} & {1}", "min": "{0} & {1}", "or": "{0} | {1}", "add": "{0} | {1}", "max": "{0} | {1}", "xor": "{0} ^ {1}", "ne": "{0} ^ {1}",
+    **dict.fromkeys(("and", "mul", "min"), "{0} & {1}"), **dict.fromkeys(("or", "add", "max"), "{0} | {1}"), **dict.fromkeys(("xor", "ne"), "{0} ^ {1}"),
     "eq": "~({0} ^ {1})", "lt": "~{0} & {1}", "le": "~{0} | {1}", "not": "~{0}", "where": "({0} & {1}) | (~{0} & {2})",
 }  # fmt: skip
 BOOLS = {
-    "and": "{0} && {1}", "mul": "{0} && {1}", "min": "{0} && {1}", "or": "{0} || {1}", "add": "{0} || {1}", "max": "{0} || {1}", "xor": "{0} != {1}", "ne": "{0} != {1}",
+    **dict.fromkeys(("and", "mul", "min"), "{0} && {1}"), **dict.fromkeys(("or", "add", "max"), "{0} || {1}"), **dict.fromkeys(("xor", "ne"), "{0} != {1}"),
     "eq": "{0} == {1}", "lt": "!{0} && {1}", "le": "!{0} || {1}", "not": "!{0}", "where": "{0} ? {1} : {2}",
 }  # fmt: skip
 

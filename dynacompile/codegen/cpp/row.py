@@ -17,7 +17,7 @@ class Row:
         self.ready: set[int] = set()  # kept values computed so far
 
     def emit(self) -> None:
-        plan, out = self.plan, self.out
+        plan = self.plan
         passes = [self.roots(k) for k in range(plan.passes)]
         for k, starts in enumerate(passes):
             self.structs(k, Accumulators(self.frame, [i for i in starts if self.body[i].name == "reduce"]))

@@ -15,9 +15,10 @@ from dynacompile.ops.scalars import compute_dtype
 
 # what a kernel's text may not name its pointers and values: C++ and what vec.h and vecmath.h define for emitted text
 RESERVED = frozenset(
-    """all and asm auto bool break case char class const continue default delete do double else enum export extern f16 f32 f64 bf16 false float for friend goto i16 i32 i64 i8 if inline
-    int long mutable namespace new not on operator or private protected public register return short signed sizeof static struct switch template this true try typedef typename u8 union
-    unsigned using virtual void volatile while xor W l t0 t1 task params load store gather value memory each get put where max min abs exp log""".split()
+    """all and asm auto bool break case char class const continue default delete do double else enum export extern f16 f32 f64 bf16 false float for friend
+    goto i16 i32 i64 i8 if inline int long mutable namespace new not on operator or private protected public register return short signed sizeof static
+    struct switch template this true try typedef typename u8 union unsigned using virtual void volatile while xor W l t0 t1 task task0 task1 s c b e a
+    place best chunk params load store gather value memory each get put where max min abs exp log""".split()
 )
 
 BOUNDS = {"max": "at_least", "min": "at_most"}
@@ -81,11 +82,17 @@ class Values:
     def element(self, access: Access, lane: str | None = None) -> str:
         return f"{self.params[access.buffer][0]}[{self.index(access.index, lane)}]"
 
+    def stride(self, access: Access) -> int | None:
+        """The distance of what neighbouring lanes access, in elements; None where it is not the same for all, or too far for 32 bits."""
+        lane = self.plan.lane
+        if lane is None or any(v.name[0] == "%" and self.plan.deep[int(v.name[1:])] for v in access.index.variables()):
+            return None
+        stride = access.index.stride(lane.var)
+        return stride if stride is not None and abs(stride) < 2**26 else None
+
     def consecutive(self, access: Access) -> bool:
         """Whether neighbouring lanes access neighbouring elements."""
-        lane = self.plan.lane
-        through = any(v.name[0] == "%" and self.plan.deep[int(v.name[1:])] for v in access.index.variables())
-        return lane is not None and not through and access.index.stride(lane.var) == 1
+        return self.stride(access) == 1
 
     def scalar(self, i: int) -> str:
         """The statement for op i without lanes."""
@@ -142,6 +149,8 @@ class Values:
                 text = f"load<W>({self.address(access)}, on)"
             else:
                 text = f"load_if<W>({self.full(access.mask)}, {self.address(access)}, {literal(access.other, compute_dtype(dtype))}, on)"
+        elif access.mask is None and dtype != torch.bool and (stride := self.stride(access)):
+            text = f"gather_strided<W>({self.address(access)}, {stride}, on)"
         else:
             one = f"value({self.element(access, 'l')})"
             if access.mask is not None:

@@ -262,6 +262,16 @@ template <int W, class F, class On> INLINE auto gather(F f, On on) {
   for (int i = 0; i < n; ++i) r[i] = f(i);
   return r;
 }
+// Elements p[0], p[stride], ...
+template <int W, class T, class On> INLINE auto gather_strided(const T* p, i64 stride, On on) {
+#ifdef DC_AVX512
+  if constexpr (W == 16 && sizeof(T) == 4) {
+    const auto places = _mm512_mullo_epi32(bit_cast<__m512i>(iota<16>(0, 1)), _mm512_set1_epi32((i32)stride));
+    return bit_cast<vec<T, 16>>(_mm512_mask_i32gather_epi32(_mm512_setzero_si512(), (__mmask16)on.template bits<16>(), places, p, 4));
+  }
+#endif
+  return gather<W>([&](int l) { return value(p[l * stride]); }, on);
+}
 template <int W, class F, class On> INLINE auto gather_bool(F f, On on) {
   vec<i32, W> r = {};
   const int n = on.template count<W>();
