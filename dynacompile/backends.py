@@ -11,6 +11,7 @@ from dynacompile.env import Env
 from dynacompile.errors import BackendError
 from dynacompile.interop import inductor_call
 from dynacompile.ir.captured import Captured
+from dynacompile.markers import disable
 from dynacompile.pipeline import GraphCall, compile_graph, trace_graph
 
 
@@ -19,7 +20,7 @@ def default(captured: Captured, env: Env) -> GraphCall:
 
 
 def eager(captured: Captured, env: Env) -> GraphCall:
-    return captured.graph.forward  # type: ignore[union-attr]
+    return disable(captured.graph.forward)  # type: ignore[union-attr]
 
 
 def aot_eager(captured: Captured, env: Env) -> GraphCall:
@@ -46,7 +47,7 @@ def of_callable(backend: Callable[..., Any]) -> Callable[[Captured, Env], GraphC
             out = made(*inputs)
             return (out,) if isinstance(out, torch.Tensor) else tuple(out)
 
-        return run
+        return disable(run)
 
     return call
 

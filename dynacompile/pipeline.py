@@ -25,6 +25,7 @@ from dynacompile.ir.captured import Captured
 from dynacompile.ir.fakes import dynamo_unloaded
 from dynacompile.ir.graphs import ForwardBackward
 from dynacompile.lower import lower
+from dynacompile.markers import disable
 from dynacompile.runtime import differentiable, link, record
 from dynacompile.schedule import schedule
 
@@ -51,8 +52,8 @@ def compile_frame(frame: Any, make_call: Callable[[Captured, Env], GraphCall], e
 def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     """A torch-level graph as a native callable that autograd can differentiate."""
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
-    forward, backward = compile_program(pair.forward, env), pair.backward
-    return differentiable(forward, None if backward is None else lambda: compile_program(backward, env), pair.contract)
+    forward, backward = compile_program(pair.forward, env), pair.backward  # built at the first backward, which may be inside of a region
+    return differentiable(forward, None if backward is None else disable(lambda: compile_program(backward, env)), pair.contract)
 
 
 def compile_program(graph: torch.fx.GraphModule, env: Env) -> GraphCall:
