@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch.fx
@@ -40,13 +41,23 @@ def compile_frame(frame: Any, make_call: Callable[[Captured, Env], GraphCall], e
     codes: decoded and resume code objects, kept from frame to frame.
     Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks.
     """
-    with dynamo_unloaded():
+    with dynamo_unloaded(), unseen_by_hooks():
         captured = stage("capture", env, capture_frame, frame, env, codes)
         call = make_call(captured, env) if captured.graph is not None else None
     code = captured.code
     if call is not None:
         code = captured.bind(compile_gather(captured.roots, [i.source for i in captured.inputs], call))
     return captured, code, stage("guards", env, compile_guards, captured.guards)
+
+
+@contextmanager
+def unseen_by_hooks() -> Iterator[None]:
+    """The caller's hooks on saved tensors, such as checkpointing has, get none of what autograd saves while graphs are traced."""
+    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    try:
+        yield
+    finally:
+        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
 
 
 def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
