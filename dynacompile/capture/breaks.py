@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dynacompile.errors import Unsupported
 
@@ -30,6 +31,8 @@ BREAKS: dict[str, Row] = {
     "unknown-operation": Row("operation not modelled by capture: {}", "rewrite the expression with tensor operations or plain Python values"),
     "tensor-attribute": Row("tensor attribute or method not captured: {}", "use it outside of the compiled region"),
     "random-state": Row("{} reads or changes the state of a random generator", "seed before the compiled region"),
+    "grad-mode": Row("gradients are turned on{} in a graph that starts without them", "turn them on outside of the compiled region"),
+    "nested-region": Row("{} is compiled as a region of its own", "leave it out of the settings for parts of the model to compile it with its caller"),
     "autograd-function": Row("{} is a custom autograd.Function", "express it with tensor operations or torch.library.custom_op"),
     "autograd-call": Row("{} runs or changes autograd inside the region", "compile the forward pass only"),
     "checkpoint": Row("{} is activation checkpointing", "let the compiler choose what to keep (memory_budget)"),
@@ -62,3 +65,20 @@ def unsupported(code: str, detail: object = "") -> Unsupported:
     """The error for row `code`; where it happened is added by the interpreter."""
     row = BREAKS[code]
     return Unsupported(code, row.reason.format(detail), row.hint)
+
+
+class Raised(Unsupported):
+    """The program raises an exception here: for a handler of it, where one is followed; a break otherwise, so that Python raises it.
+
+    value: the exception as a tracked value, made when a handler wants it. args_: its arguments, None where they are not known in full.
+    """
+
+    def __init__(self, detail: str, value: Any, cls: type, args: tuple | None = None, code: str = "raise"):
+        row = BREAKS[code]
+        super().__init__(code, row.reason.format(detail), row.hint)
+        self.value, self.cls, self.args_ = value, cls, args
+
+
+def raises(cls: type, *args: object, known: bool = True) -> Raised:
+    """Python raises `cls(*args)` here. known: the arguments are exactly Python's."""
+    return Raised(f"{cls.__name__}: {', '.join(map(str, args))}", None, cls, args if known else None, "would-raise")

@@ -9,7 +9,7 @@ from types import CodeType
 import torch
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.bytecode import PY312, Instr
+from dynacompile.capture.bytecode import PY312, Handler, Instr
 from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in
@@ -123,6 +123,10 @@ def finish_break(cx: Trace, frame: SymbolicFrame, execute: bool) -> Ending:
     lower, operands = split(frame.stack, taken)
     base, below = stack_entries(frame, instr, lower)
     points = resume_points(frame, instr, execute, base)
+    handler = frame.decoded.handler_of(instr) if execute else None
+    unwound, kept = stack_entries(frame, instr, lower[: handler.depth]) if handler is not None else ([], [])
+    if handler is not None:
+        points.append(handler_point(frame, handler, unwound))
     slots = sorted({slot for point in points for slot in point.slots})
     local_values = {slot: frame.slots[slot] for slot in slots}
     needed = [v for v in (*local_values.values(), *below, *operands) if v is not None]
@@ -140,7 +144,16 @@ def finish_break(cx: Trace, frame: SymbolicFrame, execute: bool) -> Ending:
         if not execute:
             go_on(out, points[0], resumes[0], local_values, below, [])
             return
-        run_instruction(out, frame, instr, points, resumes, local_values, below, not lower)
+        first = len(out.instrs)
+        if handler is None:
+            run_instruction(out, frame, instr, points, resumes, local_values, below, not lower)
+            return
+        last = run_instruction(out, frame, instr, points[:-1], resumes, local_values, below, False)
+        label = out.emit("PUSH_EXC_INFO")
+        caught = store_temp(out)
+        out.emit("POP_EXCEPT")
+        go_on(out, points[-1], resumes[-1], local_values, kept, [caught])
+        out.handlers.append(Handler(out.instrs[first], last, label, 0, False))
 
     outputs = outputs_in(needed_now)
     return Ending(outputs, keeps, emit, resumes)
@@ -206,6 +219,12 @@ def point_at(frame: SymbolicFrame, index: int, entries: Sequence[bool | Recipe])
     return ResumePoint(index, tuple(sorted(live)), tuple(entries))
 
 
+def handler_point(frame: SymbolicFrame, handler: Handler, entries: Sequence[bool | Recipe]) -> ResumePoint:
+    """Where the frame goes on when the instruction that the residual code runs for it raises."""
+    point = point_at(frame, handler.target.index, entries)
+    return ResumePoint(point.index, point.slots, point.stack, handler.lasti)
+
+
 def enter_blocks(out: Builder, mode: bool, below: list[Value], final_mode: bool) -> None:
     """Enters the managers of the with blocks around the break, outermost first."""
     blocks = [v for v in below if isinstance(v, ExitValue)]
@@ -220,8 +239,8 @@ def enter_blocks(out: Builder, mode: bool, below: list[Value], final_mode: bool)
 
 
 def run_instruction(out: Builder, frame: SymbolicFrame, instr: Instr, points: list[ResumePoint], resumes: list[CodeType],
-                    local_values: dict[int, Value | None], below: list[Value], is_bare: bool) -> None:
-    """The breaking instruction itself, and what follows each of its outcomes. Its operands are on the stack; is_bare: nothing else was."""
+                    local_values: dict[int, Value | None], below: list[Value], is_bare: bool) -> Instr:
+    """The breaking instruction itself, and what follows each of its outcomes. Its operands are on the stack; is_bare: nothing else was. Returns it as emitted."""
     if instr.target is not None:
         branch = out.emit(instr.op, 0)
         go_on(out, points[0], resumes[0], local_values, below, [])
@@ -229,18 +248,19 @@ def run_instruction(out: Builder, frame: SymbolicFrame, instr: Instr, points: li
         branch.target = label
         kept = [store_temp(out)] if instr.op in KEEP_ON_JUMP else []
         go_on(out, points[1], resumes[1], local_values, below, kept)
-        return
+        return branch
     if instr.op == "CALL":
         out.call(instr.arg, frame.kw_names)
     elif is_method_load(instr):
         out.emit("LOAD_ATTR" if instr.op == "LOAD_METHOD" else instr.op, instr.arg if instr.op == "LOAD_METHOD" else instr.arg & ~1)
     else:
         out.emit(instr.op, instr.arg)
+    done = out.instrs[-1]
     if not points:
-        return
+        return done
     if is_bare and returns_next(frame, instr):
         out.emit("RETURN_VALUE")
-        return
+        return done
     if drops_result(frame, instr):
         out.emit("POP_TOP")
     pushed = 0 if drops_result(frame, instr) else pushed_by(instr)
@@ -249,6 +269,7 @@ def run_instruction(out: Builder, frame: SymbolicFrame, instr: Instr, points: li
         out.instrs[-1].arg &= ~1
     temps = [store_temp(out) for null in reversed(flags) if not null][::-1]
     go_on(out, points[0], resumes[0], local_values, below, temps)
+    return done
 
 
 def returns_next(frame: SymbolicFrame, instr: Instr) -> bool:

@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from dynacompile.capture.assemble import assemble
-from dynacompile.capture.breaks import BREAKS, NotConstant, unsupported
+from dynacompile.capture.breaks import BREAKS, NotConstant, Raised, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.ending import can_execute, finish_break, finish_return, is_short_loop
 from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
@@ -51,6 +51,7 @@ class Attempt:
     first_steps: dict[int, int]
     returned: Value | None = None
     broke: Break | None = None
+    escaped: int | None = None  # the step that raised the exception which leaves the frame
 
 
 def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None) -> Captured:
@@ -97,6 +98,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
             symbolic.step()
         except (Unsupported, NotConstant, RecursionError) as reason:
             attempt.broke = break_of(reason, cx)
+            attempt.escaped = reason.value.step if isinstance(reason, Raised) and reason.value is not None else None
             return attempt
         except VerifyError:
             raise
@@ -137,16 +139,17 @@ def root_frame(cx: Trace, frame: Any) -> SymbolicFrame:
 def plan(attempt: Attempt, why: Break) -> Stop:
     """Where to end the graph for a break: at its instruction, or before the loop or block around it."""
     decoded = attempt.frame.decoded
-    step = len(attempt.steps) - 1
+    last = len(attempt.steps) - 1
+    step = min((s for s in (last, attempt.frame.handled_since(), attempt.escaped) if s is not None))
     instr = decoded.instrs[attempt.steps[step]]
     heads = decoded.loop_heads(instr)
-    handler = decoded.handler_of(instr)
-    unrolls = len(heads) == 1 and heads[0].op == "FOR_ITER" and handler is None and can_execute(instr) and is_short_loop(attempt.frame)
+    unrolls = len(heads) == 1 and heads[0].op == "FOR_ITER" and step == last and can_execute(instr) and is_short_loop(attempt.frame)
     if heads and not unrolls:
         return Stop(attempt.first_steps[heads[0].index], False, wrapped(why, "in-loop"))
-    if handler is not None:  # what the instruction raises is for the handler, which the resume function has
-        return Stop(step, False, wrapped(why, "in-block"))
-    return Stop(step, can_execute(instr), why)
+    is_handled_raise = instr.op == "RAISE_VARARGS" and decoded.handler_of(instr) is not None  # a handler that breaks is Python's, with the raise
+    if not can_execute(instr) or is_handled_raise:
+        return Stop(step, False, wrapped(why, "in-block") if decoded.handler_of(instr) is not None else why)
+    return Stop(step, True, why)
 
 
 def wrapped(why: Break, code: str) -> Break:
@@ -177,7 +180,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     ending.emit(builder, roots if graph is not None else None)
     instrs, fields = builder.finish()
     guards = [Guard("GLOBAL_STATE", None, state, site), *cx.guards.values(), *alias_guards(cx, inputs, site)]
-    residual = assemble(code, instrs, (), **fields)
+    residual = assemble(code, instrs, builder.handlers, **fields)
     return Captured(
         name=code.co_qualname,
         graph=graph,

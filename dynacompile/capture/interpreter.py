@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import Raised, raises, unsupported
 from dynacompile.capture.bytecode import Decoded, Instr
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.binding import bind_call
+from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import MISSING
+from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, value_of_raised
 from dynacompile.capture.values.functions import CellValue, FunctionValue, is_trusted
 from dynacompile.ir.source import Builtin, Constant, Global, Item
 
@@ -59,6 +61,8 @@ class SymbolicFrame:
         self.returned: Value | None = None
         self.yielded: Value | None = None
         self.entry_grad_mode = torch.is_grad_enabled()
+        self.steps = 0  # instructions run so far
+        self.raised_at = 0  # the step that raised what is being handled
 
     def line(self) -> int:
         return self.current.line or self.code.co_firstlineno
@@ -81,10 +85,37 @@ class SymbolicFrame:
         self.current = instr
         self.index += 1
         self.cx.count_step()
+        self.steps += 1
         row = TABLE.get(instr.op)
         if row is None:
             raise unsupported("unknown-opcode", instr.op)
-        row.run(self, instr)
+        try:
+            row.run(self, instr)
+        except Raised as reason:
+            self.handle(instr, reason)
+
+    def handle(self, instr: Instr, reason: Raised) -> None:
+        """Goes to the handler of what `instr` raised; raises it on where this frame has none."""
+        handler = self.decoded.handler_of(instr)
+        if handler is None:
+            raise reason
+        value = value_of_raised(reason)
+        frames = self.cx.frames
+        del frames[frames.index(self) + 1 :]
+        del self.stack[handler.depth :]
+        if handler.lasti:
+            self.push(ConstantValue(instr.index))
+        self.push(value)
+        value.raised = True
+        self.raised_at = self.steps - 1
+        if frames[0] is self and value.step is None:
+            value.step = self.raised_at
+        self.kw_names = ()
+        self.index = handler.target.index
+
+    def handled_since(self) -> int | None:
+        """The step that raised the first of the exceptions that this frame is handling; None where it handles none."""
+        return next((v.step for v in self.stack if isinstance(v, HandledValue)), None)
 
     def run(self) -> Value:
         """Until the frame returns."""
@@ -102,10 +133,27 @@ class SymbolicFrame:
         frames = self.cx.frames
         frames.append(self)
         self.yielded = None
-        while self.returned is None and self.yielded is None:
-            self.step()
+        try:
+            while self.returned is None and self.yielded is None:
+                self.step()
+        except Raised as reason:
+            self.returned = ConstantValue(None)
+            if issubclass(reason.cls, StopIteration):
+                raise raises(RuntimeError, "generator raised StopIteration") from reason
+            raise
         frames.pop()
         return self.yielded
+
+    def throw(self, reason: Raised) -> Value | None:
+        """Raises at the yield that the generator is suspended at; then as `resume`."""
+        self.cx.frames.append(self)
+        try:
+            self.handle(self.current, reason)
+        except Raised:
+            self.returned = ConstantValue(None)
+            raise
+        self.cx.frames.pop()
+        return self.resume()
 
 
 class GeneratorValue(IteratorValue):
@@ -127,6 +175,26 @@ class GeneratorValue(IteratorValue):
             self.frame.push(cx.of(None))  # what send() passes
         self.started = True
         return self.frame.resume()
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "throw" and len(args) in (1, 3) and not kwargs:
+            exception = exception_of(cx, args[0] if len(args) == 1 or not isinstance(args[1], ExceptionValue) else args[1])
+            if not self.started or self.frame.returned is not None:
+                self.frame.returned = ConstantValue(None)
+                raise raised(exception)
+            item = self.frame.throw(raised(exception))
+            if item is None:
+                raise self.stopped()
+            return item
+        if name == "close" and self.frame.returned is not None:
+            return ConstantValue(None)
+        return super().method(cx, name, args, kwargs)
+
+    def stopped(self) -> Raised:
+        returned = self.frame.returned
+        if returned is None or isinstance(returned, ConstantValue) and returned.value is None:
+            return raises(StopIteration)
+        return raised(ExceptionValue(StopIteration, [returned]))
 
 
 def inline(cx: Trace, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:

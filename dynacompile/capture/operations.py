@@ -100,6 +100,8 @@ def tensor_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     if any(isinstance(a, (SequenceValue, DictValue, SetValue)) for a in args):
         raise unsupported("unknown-operation", f"operator.{name} of a tensor and a container")
     for index, arg in enumerate(args):
+        if index == 0 and name in INPLACE and not isinstance(arg, (TensorValue, ObjectValue)):
+            return tensor_operator(cx, INPLACE[name], args)
         if isinstance(arg, ObjectValue):
             method, reflected = BINARY.get(name, ("", ""))
             result = arg.special(cx, method if index == 0 else reflected, [args[1 - index]]) if method else None

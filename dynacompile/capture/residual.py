@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.bytecode import NOWHERE, PY312, Decoded, Instr, Position
+from dynacompile.capture.bytecode import NOWHERE, PY312, Decoded, Handler, Instr, Position
 from dynacompile.capture.values.base import NULL, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CellValue
@@ -48,6 +48,7 @@ class Builder:
         code = decoded.code
         self.code = code
         self.instrs: list[Instr] = []
+        self.handlers: list[Handler] = []
         self.position: Position = (code.co_firstlineno, None, None, None)
         self.consts = Pool([], by_identity=True)
         self.names = Pool(code.co_names, by_identity=False)

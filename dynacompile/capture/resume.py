@@ -31,12 +31,14 @@ class Recipe:
 class ResumePoint:
     """index: the instruction to go on with. slots: live locals, by localsplus index.
 
+    lasti: where it is no None, `index` is that of a handler for an exception, the last parameter; this is the handler's flag.
     stack: for each value on the stack, False for a parameter, True for a NULL, or how it is made.
     """
 
     index: int
     slots: tuple[int, ...]
     stack: tuple[bool | Recipe, ...]
+    lasti: bool | None = None
 
 
 class RecipeWriter:
@@ -94,7 +96,7 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
     used = {i.arg for i in decoded.instrs if i.index in alive and i.op in SLOT_OPS}
     others = [n for i, n in enumerate(code.co_varnames) if i in used and i not in point.slots and n not in code.co_cellvars]
     fresh = (name for n in itertools.count() if (name := f".s{n}") not in passed and name not in others)
-    stack_names = [next(fresh) for entry in point.stack for _ in range(parameters_of(entry))]
+    stack_names = [next(fresh) for entry in (*point.stack, *(() if point.lasti is None else (False,))) for _ in range(parameters_of(entry))]
     varnames = tuple(passed + stack_names + others)
     freevars = code.co_cellvars + code.co_freevars
     where = {name: i for i, name in enumerate(varnames)}
@@ -126,13 +128,20 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
         else:
             prologue.append(Instr("PUSH_NULL", 0, None, start.position) if entry else Instr("LOAD_FAST", where[next(names)], None, start.position))
     body = [copies[i] for i in sorted(copies)]
-    if body[0] is not copies[point.index]:
+    handlers = kept_handlers(decoded.handlers, copies)
+    if point.lasti is not None:
+        prologue.append(Instr("LOAD_FAST", where[next(names)], None, start.position))
+        positions = (decoded.instrs[i].position for i in range(point.index, len(decoded.instrs)))
+        raising = Instr("RAISE_VARARGS", 1, None, next((p for p in positions if p[0] is not None), (code.co_firstlineno, None, None, None)))
+        prologue.append(raising)
+        handlers.append(Handler(raising, raising, copies[point.index], len(point.stack), point.lasti))
+    elif body[0] is not copies[point.index]:
         prologue.append(Instr("JUMP_FORWARD", 0, copies[point.index], start.position))
     base = re.sub(rf"^{RESUME_PREFIX}\d+ of (.*)>$", r"\1", code.co_name)
     return assemble(
         code,
         prologue + body,
-        kept_handlers(decoded.handlers, copies),
+        handlers,
         co_consts=tuple(consts), co_names=tuple(attributes),
         co_varnames=varnames,
         co_cellvars=(),

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from dynacompile.capture import operations
-from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.effects import Effects
 from dynacompile.capture.interpreter import Globals, SymbolicFrame, inline
@@ -19,15 +19,18 @@ from dynacompile.capture.values import value_of, wrap
 from dynacompile.capture.values.base import Lazy, Method, Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
-from dynacompile.capture.values.functions import BoundMethod, CellValue, FunctionValue
+from dynacompile.capture.values.descriptors import class_lookup
+from dynacompile.capture.values.exceptions import ExceptionValue
+from dynacompile.capture.values.functions import BoundMethod, CellValue, FunctionValue, RefusedValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.rows import HANDLERS, Row
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.torch_functions import special_function
 from dynacompile.ir.captured import Guard, Site
-from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.guard_facts import Flag, identity
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
 
+NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of which one source may have several
 MAX_STEPS = 2_000_000
 MAX_DEPTH = 120
 TORCH_FOLDER = torch.__file__.rpartition("/")[0] + "/"
@@ -48,6 +51,7 @@ class Trace:
         self.root_scope = self.scopes[id(root_globals)]
         self.autocasts: list[tuple[torch.fx.Node, Any, Callable]] = []
         self.steps = 0
+        self.handling: ExceptionValue | None = None
         self._sites: dict[tuple[int, int], Site] = {}
         self._kept: list[Any] = []
 
@@ -132,6 +136,11 @@ class Trace:
         return BoundMethod(self.wrap(function, Attr(Constant(cls, cls.__qualname__), name)), owner, None, name)
 
     def bound_builtin(self, real: Any, source: Source) -> Value:
+        """A method written in C, bound to an object. Where the object's class hides it by one of its own, only Python can call it."""
+        name = real.__name__
+        if isinstance(class_lookup(type(real.__self__), name), FunctionType) or name in getattr(real.__self__, "__dict__", ()):
+            self.guard("TYPE", source, type(real))
+            return RefusedValue(real, "unknown-function", source)
         self.guard("TYPE", source, type(real))
         self.guard("EQUALS", Attr(source, "__name__"), real.__name__)
         return Method(self.wrap(real.__self__, Attr(source, "__self__")), real.__name__)
@@ -150,9 +159,15 @@ class Trace:
     def guard(self, kind: str, source: Source | None, expected: object = None) -> None:
         if isinstance(source, Constant):
             return
-        key = (kind, source, expected.name) if kind in ("HASATTR", "DICT_CONTAINS") else (kind, source)  # type: ignore[attr-defined]
+        key = (kind, source, expected.name) if kind in NAMED else (kind, source)  # type: ignore[attr-defined]
         if key not in self.guards:
             self.guards[key] = Guard(kind, source, expected, self.site())
+
+    def flag(self, name: str, read: Callable[[], Any]) -> Value:
+        """A setting of torch as of now, guarded."""
+        value = read()
+        self.guard("FLAG", None, Flag(name, read, value))
+        return self.of(value)
 
     # operations
 
@@ -175,7 +190,8 @@ class Trace:
         try:
             result = function(*real_args, **real_kwargs)
         except Exception as reason:
-            raise unsupported("would-raise", f"{type(reason).__name__}: {reason}") from reason
+            exact = type(reason).__module__ == "builtins" and all(is_constant_object(a) for a in reason.args) and not isinstance(reason, (OSError, UnicodeError))
+            raise raises(type(reason), *(reason.args if exact else (str(reason),)), known=exact) from reason
         return ListValue([self.of(item) for item in result]) if type(result) is list else self.of(result)
 
     def inline(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -202,6 +218,8 @@ class Trace:
     # modes: really entered, since they decide what operations on fakes give, and written to the graph
 
     def set_grad_mode(self, mode: bool) -> None:
+        if mode and not self.frames[0].entry_grad_mode and not torch.is_grad_enabled():
+            raise unsupported("grad-mode", "")
         if torch.is_grad_enabled() != mode:
             self.recorder.state_change(torch._C._set_grad_enabled, mode)
             torch._C._set_grad_enabled(mode)

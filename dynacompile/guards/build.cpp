@@ -36,7 +36,7 @@ struct OpName {
 };
 constexpr OpName ops[] = {
     {"is", Op::is},           {"type", Op::type},         {"equals", Op::equals}, {"tensor", Op::tensor}, {"function", Op::function}, {"has_attribute", Op::has_attribute},
-    {"dict_keys", Op::dict_keys}, {"dict_has", Op::dict_has}, {"length", Op::length}, {"state", Op::state},
+    {"dict_keys", Op::dict_keys}, {"dict_has", Op::dict_has}, {"length", Op::length}, {"state", Op::state}, {"flag", Op::flag},
 };
 
 bool parse_key(PyObject* key, Node& node) {
@@ -110,7 +110,7 @@ bool add_checks(Program& program, PyObject* list) {
         Check check;
         if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "snOi", &op, &node, &argument, &check.guard) || !parse_check(op, argument, check)) return false;
         program.guards = std::max(program.guards, check.guard + 1);
-        if (check.op == Op::state) {
+        if (check.op == Op::state || check.op == Op::flag) {
             program.state.push_back(std::move(check));
             continue;
         }
@@ -303,6 +303,10 @@ bool parse_check(const char* op, PyObject* argument, Check& check) {
         case Op::dict_keys: return PyTuple_Check(argument) ? parse_constant(argument, check) : (PyErr_SetString(PyExc_TypeError, "dict_keys takes a tuple"), false);
         case Op::tensor: return (check.tensor = parse_tensor(argument)) != nullptr;
         case Op::state: return (check.state = parse_state(argument)) != nullptr;
+        case Op::flag:
+            if (!PyTuple_Check(argument) || PyTuple_GET_SIZE(argument) != 2) return PyErr_SetString(PyExc_TypeError, "flag takes (function, value)"), false;
+            check.expected.hold_strong(argument);
+            return true;
         case Op::function: return parse_function(argument, check);
         case Op::length: check.number = PyLong_AsSsize_t(argument); return !PyErr_Occurred();
         case Op::has_attribute:

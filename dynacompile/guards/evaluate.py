@@ -191,7 +191,7 @@ def load_attribute(value: Any, name: str) -> Any:
 
 
 def bind(found: Any, value: Any, owner: type) -> Any:
-    if not hasattr(type(found), "__get__"):
+    if not hasattr(type(found), "__get__") or value is None and type(found) is property:
         return found
     return found.__get__(value, owner) if type(found) in BINDING else MISSING
 

@@ -364,6 +364,16 @@ def explain_state(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
             yield STATE_NAMES[field.name], shown_state(before), shown_state(after)
 
 
+def compile_flag(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    flag: Any = guard.expected
+    tree.check("flag", -1, (flag.read, flag.value), index)
+
+
+def explain_flag(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    flag: Any = guard.expected
+    yield from differing(flag.name, flag.value, flag.read())
+
+
 KINDS: Mapping[str, Kind] = {
     "TENSOR_MATCH": Kind(compile_tensor, explain_tensor),
     "EQUALS": Kind(compile_equals, explain_equals),
@@ -380,4 +390,5 @@ KINDS: Mapping[str, Kind] = {
     "NOT_ALIASED": Kind(compile_distinct, explain_distinct),
     "DISJOINT": Kind(compile_disjoint, explain_disjoint),
     "GLOBAL_STATE": Kind(compile_state, explain_state),
+    "FLAG": Kind(compile_flag, explain_flag),
 }

@@ -77,7 +77,7 @@ void promote(std::vector<Node*>& nodes, size_t at) {
 bool run_program(Run& run) {
     Program& program = run.program;
     for (const Check& check : program.state) {
-        if (!state_holds(*check.state)) {
+        if (!check_holds(check, nullptr)) {
             program.failed = check.guard;
             return false;
         }
@@ -93,6 +93,15 @@ bool run_program(Run& run) {
         return false;
     }
     return true;
+}
+
+// pair: a function of torch without arguments, and the value that it is to give.
+bool flag_holds(PyObject* pair) {
+    PyObject* now = PyObject_CallNoArgs(PyTuple_GET_ITEM(pair, 0));
+    if (!now) PyErr_Clear();
+    bool holds = now && constant_equal(now, PyTuple_GET_ITEM(pair, 1));
+    Py_XDECREF(now);
+    return holds;
 }
 
 }  // namespace
@@ -134,6 +143,7 @@ bool check_holds(const Check& check, PyObject* value) {
         case Op::dict_has: return PyDict_Check(value) && (dict_item(value, check.expected.get(), check.hash) != nullptr) == check.flag;
         case Op::length: return builtin_length(value) == check.number;
         case Op::state: return state_holds(*check.state);
+        case Op::flag: return flag_holds(check.expected.get());
     }
     return false;
 }

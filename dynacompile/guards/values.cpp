@@ -45,7 +45,8 @@ Loaded owned_or_nothing(PyObject* made) {
 
 Loaded bind(PyObject* found, PyObject* object, PyObject* type) {
     descrgetfunc get = Py_TYPE(found)->tp_descr_get;
-    if (!get || (!object && Py_IS_TYPE(found, &PyFunction_Type))) return {found, false};
+    // Read off their class, functions and properties give themselves.
+    if (!get || (!object && (Py_IS_TYPE(found, &PyFunction_Type) || Py_IS_TYPE(found, &PyProperty_Type)))) return {found, false};
     return binds_natively(found) ? owned_or_nothing(get(found, object, type)) : Loaded{};
 }
 

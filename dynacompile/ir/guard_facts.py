@@ -17,6 +17,7 @@
 | NOT_ALIASED      | tuple of Sources                  | all are different objects (the guard's own source may be None)                 |
 | DISJOINT         | Disjoint(written, others)         | the written tensors share no memory with each other nor with the others        |
 | GLOBAL_STATE     | GlobalState (source None)         | the thread's modes are as they were                                            |
+| FLAG             | Flag (source None)                | a setting of torch that the frame read is as it was                            |
 """
 
 from __future__ import annotations
@@ -66,6 +67,15 @@ class Disjoint:
 
     written: tuple[Source, ...]
     others: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A setting of torch: `read()` gives a constant, without running code of the user. name: how a user would write it."""
+
+    name: str
+    read: Any = field(repr=False, compare=False)  # () -> the setting as of now
+    value: Hashable = None
 
 
 @dataclass(frozen=True)

@@ -196,4 +196,5 @@ SAMPLES: Mapping[str, Callable[[], list[Sample]]] = {
     "NOT_ALIASED": list,  # the process' state have tests
     "DISJOINT": list,  # of their own in test_relations
     "GLOBAL_STATE": list,  # and test_state
+    "FLAG": list,
 }

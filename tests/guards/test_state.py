@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.guards.program import compile_guards, failures
 from dynacompile.ir.captured import Guard
-from dynacompile.ir.guard_facts import global_state
+from dynacompile.ir.guard_facts import Flag, global_state
 
 
 @contextmanager
@@ -98,3 +98,15 @@ def test_autocast_dtype_and_mode_identity():
 def test_functorch_levels_are_seen():
     with functorch():
         pass
+
+
+def test_settings_are_called():
+    settings = {"level": "high"}
+    guards = [Guard("FLAG", None, Flag("the level", lambda: settings["level"], "high"))]
+    program = compile_guards(guards)
+    assert program.check((), None, {}, {}) and not failures(guards, {})
+    settings["level"] = "low"
+    assert not program.check((), None, {}, {})
+    assert [f.text for f in failures(guards, {})] == ["the level: 'high' -> 'low'"]
+    del settings["level"]
+    assert not program.check((), None, {}, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.mapping import DictValue, key_of, pairs_of
@@ -106,7 +106,8 @@ def dict_merge(f: SymbolicFrame, i: Instr) -> None:
 def unpack_sequence(f: SymbolicFrame, i: Instr) -> None:
     values = f.pop().elements(f.cx)
     if len(values) != i.arg:
-        raise unsupported("would-raise", f"expected {i.arg} values to unpack, got {len(values)}")
+        few = len(values) < i.arg
+        raise raises(ValueError, f"not enough values to unpack (expected {i.arg}, got {len(values)})" if few else f"too many values to unpack (expected {i.arg})")
     f.stack.extend(reversed(values))
 
 

@@ -12,6 +12,7 @@ from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue
 from dynacompile.capture.values.descriptors import class_lookup, class_source
+from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, TracebackValue, exception_of, raised
 from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.objects import ObjectValue
 
@@ -129,6 +130,8 @@ def return_generator(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("YIELD_VALUE", effect=0)
 def yield_value(f: SymbolicFrame, i: Instr) -> None:
+    if f.handled_since() is not None:
+        raise unsupported("generator", "a yield inside an except block")
     f.yielded = f.pop()
 
 
@@ -155,9 +158,50 @@ def send(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("RAISE_VARARGS", effect=lambda arg, taken: -arg)
 def raise_varargs(f: SymbolicFrame, i: Instr) -> None:
-    raise unsupported("raise", f": {f.stack[-1].describe()}" if i.arg else "")
+    if not i.arg:
+        if f.cx.handling is None:
+            raise unsupported("raise", " again")
+        raise raised(f.cx.handling)
+    value, *cause = f.pop_many(i.arg)
+    exception = exception_of(f.cx, value)
+    if cause and not is_none(cause[0]):
+        exception_of(f.cx, cause[0])
+    raise raised(exception)
 
 
 @opcode("RERAISE", effect=-1)
 def reraise(f: SymbolicFrame, i: Instr) -> None:
-    raise unsupported("raise", " again")
+    exception = f.pop()
+    if not isinstance(exception, ExceptionValue):
+        raise unsupported("raise", " again")
+    raise raised(exception)
+
+
+@opcode("PUSH_EXC_INFO", effect=1)
+def push_exc_info(f: SymbolicFrame, i: Instr) -> None:
+    exception = f.pop()
+    f.push(HandledValue(f.cx.handling, f.raised_at))
+    f.push(exception)
+    f.cx.handling = exception  # type: ignore[assignment]
+
+
+@opcode("POP_EXCEPT", effect=-1)
+def pop_except(f: SymbolicFrame, i: Instr) -> None:
+    state = f.pop()
+    if not isinstance(state, HandledValue):
+        raise unsupported("raise", " in a handler that capture did not enter")
+    f.cx.handling = state.previous
+
+
+@opcode("CHECK_EXC_MATCH", effect=0)
+def check_exc_match(f: SymbolicFrame, i: Instr) -> None:
+    wanted, exception = f.pop().constant(), f.stack[-1]
+    if not all(isinstance(c, type) and issubclass(c, BaseException) for c in (wanted if isinstance(wanted, tuple) else (wanted,))):
+        raise unsupported("would-raise", "catching classes that do not inherit from BaseException is not allowed")
+    f.push(ConstantValue(issubclass(exception.pytype(), wanted)))
+
+
+@opcode("WITH_EXCEPT_START", effect=1)
+def with_except_start(f: SymbolicFrame, i: Instr) -> None:
+    leave, exception = f.stack[-4], f.stack[-1]
+    f.push(leave.call(f.cx, [f.cx.class_value(exception.pytype(), None), exception, TracebackValue()], {}))

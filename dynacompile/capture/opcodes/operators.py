@@ -12,6 +12,7 @@ from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.operations import COMPARE_SYMBOLS, SYMBOLS
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 
@@ -72,6 +73,8 @@ def format_value(f: SymbolicFrame, i: Instr) -> None:
     value = f.pop()
     if isinstance(value, TensorValue):
         raise unsupported("to-python", f"formatting {value.describe()}")
+    if isinstance(value, ExceptionValue) and i.arg & 3 in (0, 1):
+        value = ConstantValue(value.text())
     f.push(f.cx.pure(format_constant, [value, ConstantValue(i.arg & 3), ConstantValue(spec)], {}))
 
 
@@ -101,11 +104,15 @@ def call_intrinsic_1(f: SymbolicFrame, i: Instr) -> None:
         f.push(as_tuple(f.pop()))
     elif name == "UNARY_POSITIVE":
         f.push(f.cx.operator("pos", [f.pop()]))
+    elif name == "STOPITERATION_ERROR":
+        if issubclass(f.stack[-1].pytype(), StopIteration):
+            f.push(ExceptionValue(RuntimeError, [ConstantValue("generator raised StopIteration")]))
+            del f.stack[-2]
     else:
         raise unsupported("unknown-opcode", f"CALL_INTRINSIC_1 {i.arg}")
 
 
-INTRINSICS = {5: "UNARY_POSITIVE", 6: "LIST_TO_TUPLE"}
+INTRINSICS = {3: "STOPITERATION_ERROR", 5: "UNARY_POSITIVE", 6: "LIST_TO_TUPLE"}
 
 
 def as_tuple(value: Value) -> TupleValue:

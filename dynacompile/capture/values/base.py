@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
@@ -117,9 +117,13 @@ class IteratorValue(Value):
         if name == "__next__" and not args:
             item = self.next(cx)
             if item is None:
-                raise unsupported("would-raise", "StopIteration")
+                raise self.stopped()
             return item
         return self if name == "__iter__" else super().method(cx, name, args, kwargs)
+
+    def stopped(self) -> Raised:
+        """What next() raises at the end."""
+        return raises(StopIteration)
 
     def drain(self, cx: Trace) -> list[Value]:
         out = []

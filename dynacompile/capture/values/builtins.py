@@ -20,6 +20,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, class_lookup
+from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import BoundMethod, CallableValue, FunctionValue, PartialValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
@@ -78,6 +79,8 @@ number(float, "__float__")
 def row_str(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], TensorValue):
         raise unsupported("to-python", f"str({args[0].describe()})")
+    if len(args) == 1 and isinstance(args[0], ExceptionValue):
+        return ConstantValue(args[0].text())
     return cx.pure(str, args, kwargs)
 
 

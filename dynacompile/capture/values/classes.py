@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values.base import IteratorValue, Value
+from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source
+from dynacompile.capture.values.exceptions import ExceptionValue, make_exception
 from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import TupleValue, is_namedtuple
@@ -67,8 +68,8 @@ class ClassValue(Value):
             return self.make_namedtuple(cx, args, kwargs)
         if isinstance(self.real, enum.EnumMeta) or self.real in (int, float, str, bool, complex):
             return cx.pure(self.real, args, kwargs)
-        if issubclass(self.real, BaseException) and not kwargs and not isinstance(class_lookup(self.real, "__init__"), types.FunctionType):
-            return ExceptionValue(self.real, args)
+        if issubclass(self.real, BaseException):
+            return make_exception(cx, self.real, args, kwargs)
         if not is_plain_class(self.real):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
         made = ObjectValue(self.real)
@@ -104,32 +105,6 @@ class ClassValue(Value):
 
     def rebuild(self, out: Builder) -> None:
         out.const(self.real)
-
-
-class ExceptionValue(Value):
-    """An exception that the frame makes, to raise it or to hand it on."""
-
-    def __init__(self, cls: type, args: list[Value]):
-        self.cls, self.args = cls, args
-
-    def pytype(self) -> type:
-        return self.cls
-
-    def truth(self, cx: Trace) -> bool:
-        return True
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        return TupleValue(self.args) if name == "args" else super().get_attr(cx, name)
-
-    def children(self) -> Sequence[Value]:
-        return self.args
-
-    def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(self.cls)
-        for arg in self.args:
-            out.value(arg)
-        out.call(len(self.args))
 
 
 class UnboundMethod(Value):
@@ -193,6 +168,8 @@ class SuperValue(Value):
         if raw is MISSING:
             raise unsupported("would-raise", f"'super' object has no attribute {name!r}")
         if not isinstance(raw, (types.FunctionType, staticmethod, classmethod, property)):
+            if isinstance(self.owner, ExceptionValue) and name in ("__init__", "__str__"):
+                return Method(self.owner, name)
             if callable(raw) and name == "__init__":
                 return BoundMethod(UnboundMethod(object, "__init__"), self.owner)
             if name == "__setattr__" and raw is object.__setattr__:

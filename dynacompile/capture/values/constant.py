@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Source
@@ -45,7 +45,7 @@ class ConstantValue(Value):
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if not hasattr(self.value, name):
-            raise unsupported("would-raise", f"{type(self.value).__name__!r} object has no attribute {name!r}")
+            raise raises(AttributeError, f"{type(self.value).__name__!r} object has no attribute {name!r}")
         found = getattr(self.value, name)
         if callable(found) and not isinstance(found, type):
             return Method(self, name)
@@ -60,7 +60,7 @@ class ConstantValue(Value):
             if all(isinstance(p, str) for p in parts):
                 return ConstantValue(self.value.join(map(str, parts)))
         if not hasattr(self.value, name):
-            raise unsupported("would-raise", f"{type(self.value).__name__!r} object has no attribute {name!r}")
+            raise raises(AttributeError, f"{type(self.value).__name__!r} object has no attribute {name!r}")
         return cx.pure(getattr(self.value, name), args, kwargs)
 
     def get_item(self, cx: Trace, key: Value) -> Value:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import Raised, unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue
@@ -89,7 +89,11 @@ class DecoratedValue(CallableValue):
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         context = GradModeContext(self.context.cls, self.context.mode)
         context.enter(cx)
-        result = self.function.call(cx, args, kwargs)
+        try:
+            result = self.function.call(cx, args, kwargs)
+        except Raised:
+            context.exit(cx)
+            raise
         context.exit(cx)
         return result
 
@@ -198,6 +202,13 @@ def make_set_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     made = GradModeContext(torch.set_grad_enabled, bool(mode.truth(cx)), torch.is_grad_enabled())
     cx.set_grad_mode(made.mode)
     return made
+
+
+@handles(torch.no_grad.__exit__, torch.enable_grad.__exit__, torch.set_grad_enabled.__exit__)
+def leave_grad_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of a manager that was entered before the frame."""
+    cx.set_grad_mode(args[0].get_attr(cx, "prev").truth(cx))
+    return ConstantValue(None)
 
 
 @handles(torch._C._set_grad_enabled)

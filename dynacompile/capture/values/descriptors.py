@@ -56,7 +56,8 @@ def bind_descriptor(cx: Trace, raw: Any, instance: Value | None, owner: Value, n
             return PropertyValue(raw, source)
         if raw.fget is None:
             raise unsupported("would-raise", f"unreadable attribute {name!r}")
-        return cx.call_real(raw.fget, Constant(raw.fget, f"{name}.fget"), [instance])  # the guard machine reads no properties off classes
+        cx.wrap(raw, source)
+        return cx.call_real(raw.fget, Constant(raw.fget, f"{name}.fget"), [instance])
     if hasattr(type(raw), "__get__") and not isinstance(raw, (type, types.BuiltinFunctionType)):
         raise unsupported("unknown-attribute", f"descriptor {type(raw).__name__} {name!r} of {owner.describe()}")
     return cx.wrap(raw, source)

@@ -33,7 +33,7 @@ def row_next(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if item is None:
         if len(args) == 2:
             return args[1]
-        raise unsupported("would-raise", "StopIteration")
+        raise args[0].stopped()
     return item
 
 

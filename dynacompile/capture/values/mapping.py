@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
@@ -31,6 +31,11 @@ def key_of(value: Value) -> Hashable:
         if value.pytype().__hash__ is None:
             raise unsupported("would-raise", f"unhashable type: {value.pytype().__name__!r}") from None
         return value
+
+
+def missing_key(key: Value) -> Raised:
+    hashed = key_of(key)
+    return raises(KeyError, hashed, known=not isinstance(hashed, Value))
 
 
 class DictValue(Value):
@@ -93,7 +98,7 @@ class DictValue(Value):
             made = self.factory.call(cx, [], {})
             self.set_item(cx, key, made)
             return made
-        raise unsupported("would-raise", f"KeyError: {key.describe()}")
+        raise missing_key(key)
 
     def set_item(self, cx: Trace, key: Value, value: Value) -> None:
         cx.effects.touch(self)
@@ -101,7 +106,7 @@ class DictValue(Value):
 
     def del_item(self, cx: Trace, key: Value) -> None:
         if self.find(cx, key) is None:
-            raise unsupported("would-raise", f"KeyError: {key.describe()}")
+            raise missing_key(key)
         cx.effects.touch(self)
         self.keys(cx)
         self.reordered = True
@@ -212,7 +217,7 @@ def dict_pop(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Va
     found = self.find(cx, key)
     if found is None:
         if default is None:
-            raise unsupported("would-raise", f"KeyError: {key.describe()}")
+            raise missing_key(key)
         return default
     self.del_item(cx, key)
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
@@ -18,7 +18,7 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.objects import DELETED, ObjectValue
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.guard_facts import GLOBAL_HOOKS, module_facts
-from dynacompile.ir.source import DictAttr, Item, Registered, Source
+from dynacompile.ir.source import Attr, DictAttr, Item, Registered, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -69,7 +69,7 @@ class ModuleValue(ObjectValue):
         fallback = class_lookup(self.cls, "__getattr__")
         if fallback is not torch.nn.Module.__getattr__ and isinstance(fallback, types.FunctionType):
             return cx.call_real(fallback, class_source(self.cls, "__getattr__"), [self, ConstantValue(name)])
-        raise unsupported("would-raise", f"{self.cls.__name__!r} object has no attribute {name!r}")
+        raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
     def wrap_own(self, cx: Trace, name: str) -> Value:
         if name == "training":
@@ -130,6 +130,9 @@ class ModuleValue(ObjectValue):
         if isinstance(self.real, torch.jit.ScriptModule):
             raise unsupported("unknown-function", f"{self.describe()}, a TorchScript module")
         own = self.real.__dict__
+        if self.real._compiled_call_impl is not None:
+            raise unsupported("nested-region", self.describe())
+        cx.guard("NONE", Attr(self.source, "_compiled_call_impl"))
         if own["_backward_hooks"] or own["_backward_pre_hooks"] or any(GLOBAL_HOOKS):
             raise unsupported("hooks", self.describe())
         if own["_forward_hooks"] or own["_forward_pre_hooks"]:

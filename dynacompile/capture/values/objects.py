@@ -7,10 +7,11 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source, TypeOf
@@ -48,7 +49,7 @@ class ObjectValue(Value):
         fallback = class_lookup(self.cls, "__getattr__")
         if isinstance(fallback, types.FunctionType):
             return cx.call_real(fallback, class_source(self.cls, "__getattr__"), [self, ConstantValue(name)])
-        raise unsupported("would-raise", f"{self.cls.__name__!r} object has no attribute {name!r}")
+        raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
     def lookup(self, cx: Trace, name: str) -> Value | None:
         """object.__getattribute__, None for a missing attribute."""
@@ -77,7 +78,9 @@ class ObjectValue(Value):
         return cx.wrap(self.own_dict()[name], DictAttr(self.source, name))
 
     def guard_absent(self, cx: Trace, name: str) -> None:
-        if hasattr(self.real, "__dict__"):
+        if class_lookup(self.cls, name) is MISSING:
+            cx.guard("HASATTR", self.source, Presence(name, False))
+        elif hasattr(self.real, "__dict__"):
             cx.guard("DICT_CONTAINS", Attr(self.source, "__dict__"), Presence(name, False))
 
     def class_value(self, cx: Trace) -> Value:
@@ -89,7 +92,7 @@ class ObjectValue(Value):
         if isinstance(raw, types.MemberDescriptorType) and self.real is not None:  # __slots__
             if name not in self.stored:
                 if not hasattr(self.real, name):
-                    raise unsupported("would-raise", f"{self.cls.__name__!r} object has no attribute {name!r}")
+                    raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
                 self.read.setdefault(name, cx.wrap(getattr(self.real, name), Attr(self.source, name)))
                 return self.read[name]
             return self.stored[name]  # type: ignore[return-value]
@@ -101,6 +104,8 @@ class ObjectValue(Value):
                 cx.guard("HASATTR", self.source, Presence(name, True))
             return True
         if class_lookup(self.cls, name) is not MISSING:
+            if self.source is not None:
+                cx.guard("HASATTR", self.source, Presence(name, True))
             return True
         if class_lookup(self.cls, "__getattr__") is not MISSING:
             raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
@@ -116,6 +121,7 @@ class ObjectValue(Value):
         if isinstance(raw, property):
             if raw.fset is None:
                 raise unsupported("would-raise", f"can't set attribute {name!r}")
+            cx.wrap(raw, class_source(self.cls, name))
             cx.call_real(raw.fset, Constant(raw.fset, f"{name}.fset"), [self, value])
             return
         if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
@@ -234,9 +240,16 @@ def wrap_weakref(cx: Trace, real: weakref.ref, source: Source) -> Value:
     return WeakReference(real, source)
 
 
+def wrap_exception(cx: Trace, real: BaseException, source: Source) -> Value:
+    cx.guard("TYPE", source, type(real))
+    return ExceptionValue(type(real), None, source, real)
+
+
 def wrap_object(cx: Trace, real: Any, source: Source) -> Value:
     """Any object with attributes; the kinds with a wrapper of their own never get here."""
     cls = type(real)
+    if issubclass(cls, BaseException):
+        return wrap_exception(cx, real, source)
     if (
         cls.__getattribute__ is not object.__getattribute__
         or cls.__module__ == "builtins"

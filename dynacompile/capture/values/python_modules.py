@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.source import Constant, DictAttr, Source
@@ -35,7 +37,12 @@ class PythonModuleValue(Value):
         if is_trusted(self.real.__name__):
             if not hasattr(self.real, name):
                 raise unsupported("would-raise", f"module {self.real.__name__!r} has no attribute {name!r}")
-            return cx.wrap(getattr(self.real, name), Constant(getattr(self.real, name), f"{self.real.__name__}.{name}"))
+            found = getattr(self.real, name)
+            if name not in self.real.__dict__ and is_constant_object(found):
+                return cx.flag(f"{self.real.__name__}.{name}", functools.partial(getattr, self.real, name))
+            if name in self.real.__dict__ and not isinstance(self.source, Constant):
+                return cx.wrap(found, DictAttr(self.source, name))
+            return cx.wrap(found, Constant(found, f"{self.real.__name__}.{name}"))
         if name not in self.real.__dict__:
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
         return cx.global_of(self.real.__dict__, name, lambda: cx.wrap(self.real.__dict__[name], DictAttr(self.source, name)))

@@ -6,7 +6,7 @@ import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.ir.source import Attr, Item, Source
@@ -42,7 +42,7 @@ class SequenceValue(Value):
         if isinstance(index, slice):
             return self.like(self.items[index])
         if not -len(self.items) <= index < len(self.items):
-            raise unsupported("would-raise", f"index {index} out of range of {self.describe()}")
+            raise raises(IndexError, f"{self.cls.__name__} index out of range")
         return self.at(cx, index)
 
     def like(self, items: Sequence[Value]) -> Value:
@@ -220,7 +220,12 @@ def list_append(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str,
 
 def list_extend(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (items,) = bind_arguments("extend", ["items"], args, kwargs, {})
-    self.items.extend(items.elements(cx))
+    if isinstance(items, SequenceValue):
+        self.items.extend(items.elements(cx))
+        return ConstantValue(None)
+    iterator = items.iterate(cx)
+    while (item := iterator.next(cx)) is not None:
+        self.items.append(item)
     return ConstantValue(None)
 
 
@@ -234,7 +239,7 @@ def list_pop(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Va
     (index,) = bind_arguments("pop", ["index"], args, kwargs, {"index": ConstantValue(-1)})
     at = index.constant()
     if not -len(self.items) <= at < len(self.items):
-        raise unsupported("would-raise", "pop index out of range")
+        raise raises(IndexError, "pop index out of range" if self.items else "pop from empty list")
     item = self.at(cx, at)
     del self.items[at]
     return item

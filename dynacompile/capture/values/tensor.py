@@ -120,6 +120,8 @@ class TensorValue(Value):
         return int(self.fake.shape[0])
 
     def get_attr(self, cx: Trace, name: str) -> Value:
+        if name == "is_leaf" and self.real is not None:
+            return ConstantValue(self.is_leaf(cx))
         if name in FACTS:
             return ConstantValue(getattr(self.fake, name))
         if name in VIEWS:
@@ -136,12 +138,18 @@ class TensorValue(Value):
             return cx.wrap(self.real.__dict__[name], Attr(self.source, name))
         raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
 
+    def is_leaf(self, cx: Trace) -> bool:
+        """Of an input, as it was before the frame."""
+        if self.real.requires_grad:
+            cx.guard("EQUALS", Attr(self.source, "is_leaf"), self.real.is_leaf)
+        return bool(self.real.is_leaf)
+
     def grad(self, cx: Trace) -> Value:
         if self.real is None:
             if not self.fake.requires_grad or not self.fake.is_leaf:
                 return ConstantValue(None)
             raise unsupported("tensor-attribute", f"{self.describe()}.grad")
-        if not self.real.is_leaf:
+        if not self.is_leaf(cx):
             return ConstantValue(None)
         return cx.wrap(self.real.grad, Attr(self.source, "grad"))
 

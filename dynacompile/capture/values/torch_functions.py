@@ -75,7 +75,6 @@ STATE_FACTS = (
     torch.is_autocast_cpu_enabled,
     torch.amp.is_autocast_available,
     torch.is_grad_enabled,
-    torch.get_float32_matmul_precision,
     torch.promote_types,
     torch.result_type,
     torch.can_cast,
@@ -85,6 +84,15 @@ STATE_FACTS = (
     torch.jit.is_tracing,
     torch._jit_internal.is_scripting,
     torch._C._is_tracing if hasattr(torch._C, "_is_tracing") else torch.jit.is_tracing,
+)
+# Settings of torch.backends, read without arguments.
+SETTINGS = (
+    torch.get_float32_matmul_precision,
+    *(
+        getattr(torch._C, name)
+        for name in dir(torch._C)
+        if name.startswith("_get_") and any(part in name for part in ("_cudnn_", "_cublas_", "_mkldnn_", "_sdp_", "_nnpack_", "float32_matmul", "overrideable"))
+    ),
 )
 TENSOR_TESTS = (torch.is_tensor, torch.overrides.is_tensor_like)
 
@@ -184,6 +192,16 @@ def fact(real: Any) -> None:
 
 for _real in STATE_FACTS:
     fact(_real)
+
+
+def setting(real: Any) -> None:
+    @handles(real)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return cx.flag(f"{real.__name__}()", real)
+
+
+for _real in SETTINGS:
+    setting(_real)
 
 
 @handles(torch.is_inference_mode_enabled)

@@ -1,0 +1,180 @@
+"""Exceptions that the program raises and handles, and what the interpreter keeps on the stack meanwhile."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.breaks import NotConstant, Raised, unsupported
+from dynacompile.capture.values.base import Method, Value, bind_arguments
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.ir.source import DictAttr, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+
+class ExceptionValue(Value):
+    """An exception. args: None where it exists before the frame, or where capture does not know its message.
+
+    raised: it was raised while capture followed, so that its traceback and context are not those of a new one.
+    step: the first step of the captured frame at which it was handed to a handler of that frame.
+    """
+
+    def __init__(self, cls: type, args: list[Value] | None, source: Source | None = None, real: BaseException | None = None):
+        self.cls, self.args, self.source, self.real = cls, args, source, real
+        self.stored: dict[str, Value] = {}
+        self.raised = False
+        self.step: int | None = None
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def known_args(self) -> list[Value]:
+        if self.args is None:
+            raise unsupported("unknown-attribute", f"the arguments of a {self.cls.__name__}")
+        return self.args
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name in self.stored:
+            return self.stored[name]
+        if self.real is not None and name in self.real.__dict__ and not is_data_descriptor(class_lookup(self.cls, name)):
+            return cx.wrap(self.real.__dict__[name], DictAttr(self.source, name))
+        if name == "args":
+            return TupleValue(self.known_args())
+        if name == "__class__":
+            return cx.class_value(self.cls, None)
+        if name == "value" and issubclass(self.cls, StopIteration):
+            return (self.known_args() or [ConstantValue(None)])[0]
+        raw = class_lookup(self.cls, name)
+        if name in ("__init__", "with_traceback", "__str__") and not isinstance(raw, types.FunctionType):
+            return Method(self, name)
+        if isinstance(raw, (types.FunctionType, property, staticmethod, classmethod)):
+            return bind_descriptor(cx, raw, self, cx.class_value(self.cls, None), name, class_source(self.cls, name))
+        if raw is MISSING or hasattr(type(raw), "__get__") or self.source is not None:
+            raise unsupported("unknown-attribute", f"{self.cls.__name__}.{name}")
+        return cx.wrap(raw, class_source(self.cls, name))
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        if self.source is not None:
+            raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
+        return name in self.stored or hasattr(self.cls, name)
+
+    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+        if name == "__traceback__" and self.raised:
+            return
+        if self.source is not None or name.startswith("__") or class_lookup(self.cls, name) is not MISSING:
+            raise unsupported("setattr", f"{self.describe()}.{name}")
+        self.stored[name] = value
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__init__" and not kwargs:
+            self.args = args
+            return ConstantValue(None)
+        if name == "with_traceback" and self.raised:
+            return self
+        if name == "__str__":
+            return ConstantValue(self.text())
+        return super().method(cx, name, args, kwargs)
+
+    def text(self) -> str:
+        """str(self)."""
+        if isinstance(class_lookup(self.cls, "__str__"), types.FunctionType) or issubclass(self.cls, (OSError, SyntaxError, UnicodeError, ImportError)):
+            raise unsupported("unknown-operation", f"str() of a {self.cls.__name__}")
+        try:
+            return str((KeyError if issubclass(self.cls, KeyError) else Exception)(*(a.constant() for a in self.known_args())))
+        except NotConstant as reason:
+            raise unsupported("unknown-operation", f"str() of a {self.cls.__name__}") from reason
+
+    def children(self) -> Sequence[Value]:
+        return [*(self.args or ()), *self.stored.values()]
+
+    def rebuild(self, out: Builder) -> None:
+        if self.raised or self.args is None:
+            raise unsupported("rebuild", f"a {self.cls.__name__} that was raised")
+        out.push_null()
+        if isinstance(class_lookup(self.cls, "__init__"), types.FunctionType):
+            out.const(self.cls.__new__)
+            out.const(self.cls)
+            for arg in self.args:
+                out.value(arg)
+            out.call(1 + len(self.args))
+        else:
+            out.const(self.cls)
+            for arg in self.args:
+                out.value(arg)
+            out.call(len(self.args))
+        for name, value in self.stored.items():
+            out.emit("COPY", 1)
+            out.value(value)
+            out.emit("SWAP", 2)
+            out.store_attr(name)
+
+
+class HandledValue(Value):
+    """What PUSH_EXC_INFO keeps: the exception that was being handled before. step: that of the captured frame at which this one was raised."""
+
+    def __init__(self, previous: ExceptionValue | None, step: int | None):
+        self.previous, self.step = previous, step
+
+    def describe(self) -> str:
+        return "the state of an exception handler"
+
+    def pytype(self) -> type:
+        return types.TracebackType
+
+
+class TracebackValue(Value):
+    """The traceback that a context manager's __exit__ is given."""
+
+    def pytype(self) -> type:
+        return types.TracebackType
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+
+def make_exception(cx: Trace, cls: type, args: list[Value], kwargs: dict[str, Value]) -> ExceptionValue:
+    """cls(*args, **kwargs)."""
+    init = class_lookup(cls, "__init__")
+    if cls.__new__ is not BaseException.__new__ and issubclass(cls, (BaseExceptionGroup, OSError)):
+        raise unsupported("unknown-function", f"making a {cls.__name__}")
+    if isinstance(class_lookup(cls, "__new__"), (staticmethod, types.FunctionType)):
+        raise unsupported("unknown-function", f"making a {cls.__name__}")
+    made = ExceptionValue(cls, list(args))
+    if isinstance(init, types.FunctionType):
+        cx.call_real(init, class_source(cls, "__init__"), [made, *args], kwargs)
+    elif kwargs:
+        bind_arguments(cls.__name__, [], [], kwargs, {})
+    return made
+
+
+def exception_of(cx: Trace, value: Value) -> ExceptionValue:
+    """What `raise value` raises."""
+    if isinstance(value, ExceptionValue):
+        return value
+    try:
+        cls: Any = value.constant()
+    except NotConstant as reason:
+        raise unsupported("raise", f": {value.describe()}") from reason
+    if not isinstance(cls, type) or not issubclass(cls, BaseException):
+        return ExceptionValue(TypeError, [ConstantValue("exceptions must derive from BaseException")])
+    return make_exception(cx, cls, [], {})
+
+
+def raised(value: ExceptionValue) -> Raised:
+    """The signal that the program raises `value` here."""
+    return Raised(f": {value.cls.__name__}", value, value.cls)
+
+
+def value_of_raised(reason: Raised) -> ExceptionValue:
+    if reason.value is None:
+        reason.value = ExceptionValue(reason.cls, None if reason.args_ is None else [ConstantValue(a) for a in reason.args_])
+    return reason.value
