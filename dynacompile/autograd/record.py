@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.fx
@@ -112,7 +113,8 @@ class Recorder(TorchDispatchMode):
 
     def copy_of(self, node: torch.fx.Node, strides: Sequence[int] | None = None) -> torch.fx.Node:
         """A new node with the value of `node` in memory of its own, of the same strides or of those given."""
-        value, kwargs = node.meta["val"], {}
+        value = node.meta["val"]
+        kwargs: dict[str, Any] = {}
         if strides is None:
             value = self.fake(torch.ops.aten.clone.default, value)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.fx
 
@@ -39,7 +41,7 @@ def fold(low: Lowering, node: torch.fx.Node) -> bool:
         if isinstance(name, str) and (name not in low.constants or low.constants[name].dim() or low.constants[name].device.type != "cpu"):
             return False
 
-    def given(arg: torch.fx.Node) -> object:
+    def given(arg: torch.fx.Node) -> Any:
         name = low.values[arg]
         return low.constants[name] if isinstance(name, str) else name
 
