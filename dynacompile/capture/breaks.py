@@ -53,7 +53,6 @@ BREAKS: dict[str, Row] = {
     "frame-kind": Row("frames of this kind are not captured: {}", "compile a plain function or method"),
     "too-deep": Row("calls nest too deeply to be inlined ({})", "unroll the recursion"),
     "too-long": Row("more than {} instructions were traced", "compile a smaller function, or the body of the loop"),
-    "no-ops": Row("nothing can be gained by compiling this frame{}", ""),
 }
 
 

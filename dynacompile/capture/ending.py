@@ -240,7 +240,10 @@ def enter_blocks(out: Builder, mode: bool, below: list[Value], final_mode: bool)
 
 def run_instruction(out: Builder, frame: SymbolicFrame, instr: Instr, points: list[ResumePoint], resumes: list[CodeType],
                     local_values: dict[int, Value | None], below: list[Value], is_bare: bool) -> Instr:
-    """The breaking instruction itself, and what follows each of its outcomes. Its operands are on the stack; is_bare: nothing else was. Returns it as emitted."""
+    """The breaking instruction itself, and what follows each of its outcomes; returns it as emitted.
+
+    Its operands are on the stack; is_bare: nothing else was.
+    """
     if instr.target is not None:
         branch = out.emit(instr.op, 0)
         go_on(out, points[0], resumes[0], local_values, below, [])

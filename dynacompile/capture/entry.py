@@ -140,7 +140,7 @@ def plan(attempt: Attempt, why: Break) -> Stop:
     """Where to end the graph for a break: at its instruction, or before the loop or block around it."""
     decoded = attempt.frame.decoded
     last = len(attempt.steps) - 1
-    step = min((s for s in (last, attempt.frame.handled_since(), attempt.escaped) if s is not None))
+    step = min(s for s in (last, attempt.frame.handled_since(), attempt.escaped) if s is not None)
     instr = decoded.instrs[attempt.steps[step]]
     heads = decoded.loop_heads(instr)
     unrolls = len(heads) == 1 and heads[0].op == "FOR_ITER" and step == last and can_execute(instr) and is_short_loop(attempt.frame)
@@ -257,7 +257,9 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
         if len(group) > 1:
             out.append(Guard("NOT_ALIASED", None, tuple(i.source for i in group), site))
     if written and len(inputs) > 1:
-        out.append(Guard("DISJOINT", None, Disjoint(tuple(i.source for i in inputs if i.name in written), tuple(i.source for i in inputs if i.name not in written)), site))
+        changed = tuple(i.source for i in inputs if i.name in written)
+        others = tuple(i.source for i in inputs if i.name not in written)
+        out.append(Guard("DISJOINT", None, Disjoint(changed, others), site))
     kinds: dict[type, list[Value]] = {}
     for value in cx.known.values():
         if value.source is not None and hasattr(value, "replay") and type(value.source).__name__ != "Constant":

@@ -190,7 +190,8 @@ class Trace:
         try:
             result = function(*real_args, **real_kwargs)
         except Exception as reason:
-            exact = type(reason).__module__ == "builtins" and all(is_constant_object(a) for a in reason.args) and not isinstance(reason, (OSError, UnicodeError))
+            builtin = type(reason).__module__ == "builtins" and not isinstance(reason, (OSError, UnicodeError))
+            exact = builtin and all(is_constant_object(a) for a in reason.args)
             raise raises(type(reason), *(reason.args if exact else (str(reason),)), known=exact) from reason
         return ListValue([self.of(item) for item in result]) if type(result) is list else self.of(result)
 

@@ -159,7 +159,7 @@ def memory_range(tensor: torch.Tensor) -> tuple[int, int]:
         return (0, 0)
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
     begin = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * tensor.itemsize
-    return begin, begin + (last + 1) * tensor.itemsize
+    return begin, begin + (last + 1) * tensor.itemsize  # type: ignore[return-value]  # sizes of a real tensor are ints
 
 
 def global_state() -> GlobalState:

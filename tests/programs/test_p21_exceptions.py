@@ -125,15 +125,15 @@ def index_and_value(x):
     except ValueError as error:
         x = x * len(error.args)
     try:
-        a, b = (1, 2, 3)
+        a, b = (1, 2, 3)  # noqa: F841
     except ValueError as error:
         x = x - len(str(error))
     try:
-        1 / 0
+        1 / 0  # noqa: B018
     except ZeroDivisionError:
         x = x.cos()
     try:
-        x.shape.nothing
+        x.shape.nothing  # noqa: B018
     except AttributeError:
         x = x.sin()
     return x

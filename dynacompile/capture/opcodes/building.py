@@ -107,7 +107,8 @@ def unpack_sequence(f: SymbolicFrame, i: Instr) -> None:
     values = f.pop().elements(f.cx)
     if len(values) != i.arg:
         few = len(values) < i.arg
-        raise raises(ValueError, f"not enough values to unpack (expected {i.arg}, got {len(values)})" if few else f"too many values to unpack (expected {i.arg})")
+        text = f"not enough values to unpack (expected {i.arg}, got {len(values)})" if few else f"too many values to unpack (expected {i.arg})"
+        raise raises(ValueError, text)
     f.stack.extend(reversed(values))
 
 

@@ -137,7 +137,8 @@ def plan(nest: Nest, choice: Choice = Choice()) -> Plan:
         size = replace(size, tile=min(choice.tile, round_up(lane.size, WIDEST)))
     if choice.again or not size.keep:
         kept = frozenset()
-    return Plan(nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, work >= GRAIN, 8 if wide_values else 4, choice)
+    lane_bytes = 8 if wide_values else 4
+    return Plan(nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, work >= GRAIN, lane_bytes, choice)
 
 
 def choose_lane(nest: Nest, level: tuple[str, ...]) -> Axis | None:
