@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +26,7 @@ class JointGraph:
 
     graph: placeholders are the inputs, then the tangents; the output node holds ((forward values by position), (values that inputs take in
     the graph), (gradients)). outputs, mutations: as in the RuntimeContract. written: the inputs of the second group. tangents: positions
-    that have one. grads: the inputs that the third group belongs to. constants: the graph's attributes.
+    that have one. grads: the inputs that the third group belongs to. sources: as in the RuntimeContract. constants: the graph's attributes.
     """
 
     graph: torch.fx.Graph
@@ -35,6 +37,7 @@ class JointGraph:
     written: tuple[int, ...]
     tangents: tuple[int, ...]
     grads: tuple[int, ...]
+    sources: tuple[tuple[int, ...], ...]
 
     @property
     def groups(self) -> tuple[tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...]]:
@@ -64,8 +67,22 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         tangents, grads = trace_backward(recorder, positions, forward, inputs)
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads)))
     return JointGraph(
-        recorder.graph, recorder.constants, len(fakes), rows, mutations, tuple(m.index for m in written), tuple(tangents), tuple(i for i, _ in grads)
+        recorder.graph, recorder.constants, len(fakes), rows, mutations, tuple(m.index for m in written), tuple(tangents), tuple(i for i, _ in grads),
+        sources(recorder.graph, len(fakes), [node for _, node in grads]),
     )
+
+
+def sources(graph: torch.fx.Graph, inputs: int, grads: Sequence[torch.fx.Node]) -> tuple[tuple[int, ...], ...]:
+    """The tangents, by index, that each gradient is computed from."""
+    reached: dict[torch.fx.Node, int] = {}  # a set of tangents as the bits of a number
+    placeholders = 0
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            reached[node] = 1 << (placeholders - inputs) if placeholders >= inputs else 0
+            placeholders += 1
+        else:
+            reached[node] = functools.reduce(operator.or_, (reached[a] for a in node.all_input_nodes), 0)
+    return tuple(tuple(i for i in range(placeholders - inputs) if reached[g] >> i & 1) for g in grads)
 
 
 def owned(recorder: Recorder, nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:

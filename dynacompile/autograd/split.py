@@ -89,6 +89,7 @@ def contract(joint: JointGraph, saved_inputs: tuple[int, ...], saved_positions: 
         saved_positions=saved_positions,
         tangents=joint.tangents,
         grads=joint.grads,
+        sources=joint.sources,
     )
 
 

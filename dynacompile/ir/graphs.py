@@ -83,6 +83,8 @@ class RuntimeContract:
     saved_inputs: indices of inputs that backward needs; saved_positions: forward outputs that it needs. Backward's inputs are
         saved inputs, saved outputs, then one tangent per entry of `tangents` (positions of forward outputs, ascending).
     grads: for each output of the backward graph, the input that it is the gradient of.
+    sources: for each of grads, the entries of `tangents` that it comes from, by index: where autograd brings none of these, there is no
+        gradient, and not zeros. Empty: not known, all of them.
     """
 
     inputs: int
@@ -93,6 +95,7 @@ class RuntimeContract:
     saved_positions: tuple[int, ...] = ()
     tangents: tuple[int, ...] = ()
     grads: tuple[int, ...] = ()
+    sources: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

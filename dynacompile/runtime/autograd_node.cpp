@@ -14,6 +14,8 @@
 #include <torch/csrc/autograd/function.h>
 #endif
 
+#include <algorithm>
+
 namespace torch::autograd {
 DYNACOMPILE_IMPORTED void deleteNode(Node* node);  // up to torch 2.11
 DYNACOMPILE_IMPORTED void registerCppFunction(const std::type_info& type, PyTypeObject* python_type);
@@ -137,6 +139,8 @@ public:
 private:
     variable_list run(Tensors flat, variable_list tangents) {
         BelowAutograd below;
+        std::vector<bool> arrived;
+        for (const at::Tensor& tangent : tangents) arrived.push_back(tangent.defined());
         for (size_t i = 0; i < geometry_->size(); ++i) {
             flat.push_back(fit_tangent(i < tangents.size() ? tangents[i] : at::Tensor(), (*geometry_)[i]));
             if (i < tangents.size()) tangents[i].reset();
@@ -144,10 +148,17 @@ private:
         Tensors made = region_->backward(std::move(flat));
         variable_list grads(next_edges().size());
         for (size_t i = 0; i < grads.size(); ++i)
-            if (task_should_compute_output(i)) grads[i] = std::move(made[i]);
+            if (task_should_compute_output(i) && flows(i, arrived)) grads[i] = std::move(made[i]);
         made.clear();
         own_memory(grads, next_edges());
         return grads;
+    }
+
+    // Whether some tangent has arrived that gradient i comes from. Without any there is none, and not zeros.
+    bool flows(size_t i, const std::vector<bool>& arrived) const {
+        const auto& sources = region_->contract.sources;
+        if (sources.empty() || sources[i].empty()) return true;
+        return std::any_of(sources[i].begin(), sources[i].end(), [&](int64_t tangent) { return arrived[tangent]; });
     }
 
     static void refuse_more(variable_list& grads, torch::autograd::edge_list above) {

@@ -245,12 +245,12 @@ Output read_output(PyObject* row) {
     return output;
 }
 
-// make_differentiable(forward, make_backward | None, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, saved_positions, tangents, grads)
+// make_differentiable(forward, make_backward | None, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, saved_positions, tangents, grads, sources)
 PyObject* make_differentiable(PyObject*, PyObject* args) {
-    PyObject *forward, *make_backward, *outputs, *mutations, *in_graph, *saved_inputs, *saved_positions, *tangents, *grads;
+    PyObject *forward, *make_backward, *outputs, *mutations, *in_graph, *saved_inputs, *saved_positions, *tangents, *grads, *sources;
     Contract contract;
-    if (!PyArg_ParseTuple(args, "OOiiO!O!OOOOO", &forward, &make_backward, &contract.inputs, &contract.positions, &PyTuple_Type, &outputs, &PyTuple_Type,
-                          &mutations, &in_graph, &saved_inputs, &saved_positions, &tangents, &grads))
+    if (!PyArg_ParseTuple(args, "OOiiO!O!OOOOOO!", &forward, &make_backward, &contract.inputs, &contract.positions, &PyTuple_Type, &outputs, &PyTuple_Type,
+                          &mutations, &in_graph, &saved_inputs, &saved_positions, &tangents, &grads, &PyTuple_Type, &sources))
         return nullptr;
     try {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i) contract.outputs.push_back(read_output(PyTuple_GET_ITEM(outputs, i)));
@@ -263,6 +263,7 @@ PyObject* make_differentiable(PyObject*, PyObject* args) {
         contract.saved_positions = to_ints(saved_positions);
         contract.tangents = to_ints(tangents);
         contract.grads = to_ints(grads);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sources); ++i) contract.sources.push_back(to_ints(PyTuple_GET_ITEM(sources, i)));
         std::shared_ptr<Region> region =
             Region::make(std::move(contract), PyRef::share(forward), make_backward == Py_None ? PyRef() : PyRef::share(make_backward));
         PyObject* self = checked(differentiable_type->tp_alloc(differentiable_type, 0));
@@ -302,7 +303,7 @@ PyType_Spec spec = {"dynacompile_native.Differentiable", sizeof(DifferentiableOb
 
 PyMethodDef functions[] = {{"make_differentiable", make_differentiable, METH_VARARGS,
                             "make_differentiable(forward, make_backward, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, "
-                            "saved_positions, tangents, grads) -> Differentiable"},
+                            "saved_positions, tangents, grads, sources) -> Differentiable"},
                            {nullptr}};
 
 }  // namespace

@@ -19,7 +19,8 @@ def differentiable(forward: Callable, make_backward: Callable[[], Callable] | No
     forward: a native Program, or any callable `forward(*inputs) -> tuple or list of tensors`. make_backward: called once, at the first
     backward, on whichever thread that runs; what it returns takes saved inputs, saved outputs and tangents, and gives the grads of the
     contract (None allowed). None for inference. Neither may own the compiled module: they live as long as the compiled entry.
-    Tangents arrive with the sizes and strides of the forward outputs, zeros where no gradient flowed. In-place changes of saved tensors
+    Tangents arrive with the sizes and strides of the forward outputs, zeros where no gradient flowed; where none did that a gradient
+    comes from, that gradient is None. In-place changes of saved tensors
     raise torch's usual error; so does a second backward without retain_graph. Double backward raises a RuntimeError.
     Raises VerifyError for a contract that contradicts itself.
     """
@@ -48,6 +49,7 @@ def differentiable(forward: Callable, make_backward: Callable[[], Callable] | No
         contract.saved_positions,
         contract.tangents if make_backward is not None else (),
         contract.grads,
+        contract.sources,
     )
 
 
@@ -76,6 +78,8 @@ def verify(contract: RuntimeContract) -> None:
         raise VerifyError("autograd", f"inputs {sorted(changed)} are saved for backward and mutated; save a forward output instead")
     if len(set(contract.tangents)) != len(contract.tangents):
         raise VerifyError("autograd", "a forward output has two tangents")
+    if contract.sources and (len(contract.sources) != len(contract.grads) or any(not 0 <= i < len(contract.tangents) for s in contract.sources for i in s)):
+        raise VerifyError("autograd", f"the sources {contract.sources} do not fit {len(contract.grads)} gradients and {len(contract.tangents)} tangents")
     if contract.grads:
         lacking = [o.position for o in contract.outputs if isinstance(o, Fresh) and o.differentiable and o.position not in contract.tangents]
         if lacking:

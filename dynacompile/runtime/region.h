@@ -29,6 +29,7 @@ struct Contract {
     std::vector<Output> outputs;
     std::vector<Mutation> mutations;
     std::vector<int64_t> mutated_in_graph, saved_inputs, saved_positions, tangents, grads;
+    std::vector<std::vector<int64_t>> sources;  // for each of grads, the tangents that it comes from; empty: all
 };
 
 // A graph's callable: a native program, run directly, or any Python callable over the flat inputs.
