@@ -42,18 +42,6 @@ def module_hook():
     handle.remove()
 
 
-@contextmanager
-def functorch():
-    def body(x):
-        body.answer = PROGRAM.check((), None, {}, {})
-        return x
-
-    PROGRAM = compile_guards([Guard("GLOBAL_STATE", None, global_state())])
-    torch.func.vmap(body)(torch.zeros(2))
-    assert body.answer is False
-    yield
-
-
 CHANGES = {
     "grad mode": torch.no_grad,
     "inference mode": torch.inference_mode,
@@ -96,8 +84,15 @@ def test_autocast_dtype_and_mode_identity():
 
 
 def test_functorch_levels_are_seen():
-    with functorch():
-        pass
+    program = compile_guards([Guard("GLOBAL_STATE", None, global_state())])
+    answers = []
+
+    def body(x):
+        answers.append(program.check((), None, {}, {}))
+        return x
+
+    torch.func.vmap(body)(torch.zeros(2))
+    assert answers == [False]
 
 
 def test_settings_are_called():

@@ -17,12 +17,13 @@ from tests.lower.tracing import ENV, UNFUSED, compare, stages, trace
 M = torch.manual_seed(0)
 
 
-def counts(function: Callable, *args: torch.Tensor, **tolerances: float) -> Schedule:
+def checked(function: Callable, *args: torch.Tensor, **tolerances: float) -> Schedule:
+    """The program's schedule, which computes what eager does."""
     return compare(trace(function, args), args, **tolerances)
 
 
 def launches(function: Callable, *args: torch.Tensor, **tolerances: float) -> int:
-    return counts(function, *args, **tolerances).facts()["launches"]
+    return checked(function, *args, **tolerances).facts()["launches"]
 
 
 def chain(x: torch.Tensor) -> torch.Tensor:
@@ -87,7 +88,7 @@ def test_residual_layer_norm_is_one_kernel() -> None:
 
 def test_gelu_mlp() -> None:
     """Two matmuls, and one kernel between them."""
-    facts = counts(
+    facts = checked(
         lambda x, w, b, v, c: F.linear(F.gelu(F.linear(x, w, b)), v, c),
         torch.randn(6, 8),
         torch.randn(32, 8),
@@ -108,14 +109,14 @@ def test_row_and_column_sums_are_two_kernels() -> None:
 
 def test_argmax_order_is_kept() -> None:
     x = torch.randint(0, 3, (5, 4, 6)).float()
-    counts(lambda x: (x.permute(2, 0, 1).reshape(6, 20).argmax(1), x.sum((0, 1)), x.argmax()), x)
+    checked(lambda x: (x.permute(2, 0, 1).reshape(6, 20).argmax(1), x.sum((0, 1)), x.argmax()), x)
 
 
 def test_batch_norm_updates_running_statistics() -> None:
     def step(x, w, b, mean, var):
         return F.batch_norm(x, mean, var, w, b, training=True)
 
-    plan = counts(step, torch.randn(4, 3, 5, 5), torch.randn(3), torch.randn(3), torch.zeros(3), torch.ones(3))
+    plan = checked(step, torch.randn(4, 3, 5, 5), torch.randn(3), torch.randn(3), torch.zeros(3), torch.ones(3))
     assert plan.facts()["externs"] in (0, 1)
 
 
@@ -131,7 +132,7 @@ def test_mutation_keeps_the_order_of_reads() -> None:
         torch.ops.aten.copy_.default(x, new)
         return out
 
-    counts(functional, torch.randn(6, 4), torch.randn(6, 4))
+    checked(functional, torch.randn(6, 4), torch.randn(6, 4))
 
 
 def test_shifted_self_copy_is_not_fused_over() -> None:
@@ -140,7 +141,7 @@ def test_shifted_self_copy_is_not_fused_over() -> None:
         torch.ops.aten.copy_.default(x, new)
         return new + 1
 
-    counts(functional, torch.randn(8, 4))
+    checked(functional, torch.randn(8, 4))
 
 
 def test_cat_of_parts() -> None:
