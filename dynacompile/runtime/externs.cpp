@@ -166,6 +166,8 @@ private:
                 template_.back() = at::native::wrapped_scalar_tensor(convert_number(item(value, 0), type).toScalar());
             else if (value != Py_None)
                 patches_.push_back({i, Tensors::one, {to_slot(value)}});
+            else if (type.kind() == TypeKind::TensorType)
+                template_.back() = at::Tensor();  // what ATen passes for "no tensor" where the schema has no optional
         } else if (type.kind() == TypeKind::OptionalType && value == Py_None) {
             return;
         } else {
