@@ -28,12 +28,13 @@ from dynacompile.ir.schedule import CpuKernel, KernelSource
 
 FORMAT = "1"
 HEADERS = Path(__file__).parent.parent / "codegen" / "cpp"
-HEADER_NAMES = ("vec.h", "vecmath.h")
+HEADER_NAMES = ("intrinsics.h", "vec.h", "vecmath.h")
 # No contraction: user code rounds as eager does. No trapping and no errno: comparisons and library calls stay in the lanes.
 FLAGS = (
     "-std=c++17", "-O3", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fwrapv",
     "-fno-exceptions", "-fno-rtti", "-fPIC", "-fvisibility-inlines-hidden", "-w",
 )
+INTRINSICS = "-DDC_IMMINTRIN"  # tried where the compiler knows other builtins than intrinsics.h
 LINK = ("-shared", "-nodefaultlibs", "-lm", "-lc", "-lgcc", "-Wl,--build-id=none")
 UNIT_CHARACTERS = 12000  # of kernel text, above which a graph is cut into units that compile in parallel
 OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.so")
@@ -111,7 +112,8 @@ def unit_key(text: str, flags: tuple[str, ...]) -> str:
     """Digest of all that the library depends on: text, headers, compiler, flags, the processor's instructions, the OpenMP runtime."""
     bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
     openmp = openmp_library()
-    parts = (FORMAT, bare, header_text(), toolchain().stamp, *flags, *FLAGS, *LINK, processor(), "" if openmp is None else str(openmp))
+    runtime = "" if openmp is None else f"{openmp.name} {openmp.stat().st_size}"
+    parts = (FORMAT, bare, header_text(), toolchain().stamp, *flags, *FLAGS, *LINK, processor(), runtime)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
 
 
@@ -148,14 +150,18 @@ def compile_unit(text: str, flags: list[str]) -> bytes:
         source.write_text(text)
         arch = [] if any(f.startswith(("-march", "-mcpu")) for f in flags) else ["-march=native"]
         command = [*tools.command, *FLAGS, *arch, *flags, f"-I{HEADERS}", str(source), *runtime, *LINK, "-o", str(library)]
-        try:
-            run = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as error:
-            fix = "Install g++ (for example `apt install g++`), or set CXX to a working compiler"
-            raise BuildError(f"the C++ compiler {tools.command[0]} does not run: {error}. {fix}") from error
-        if run.returncode != 0:
+        run = compile_with(command)
+        if run.returncode != 0 and compile_with([*command, INTRINSICS]).returncode != 0:
             raise BuildError(refusal(tools.command[0], command, run))
         return library.read_bytes()
+
+
+def compile_with(command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        fix = "Install g++ (for example `apt install g++`), or set CXX to a working compiler"
+        raise BuildError(f"the C++ compiler {command[0]} does not run: {error}. {fix}") from error
 
 
 def refusal(compiler: str, command: list[str], run: subprocess.CompletedProcess[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from dynacompile.build import build
-from dynacompile.build.cpp import openmp_library, unit_key, units
+from dynacompile.build.cpp import HEADERS, openmp_library, unit_key, units
 from dynacompile.build.processor import measure_here
 from dynacompile.codegen import generate
 from dynacompile.config import CompileConfig
@@ -103,6 +104,20 @@ def test_flags_reach_the_compiler(tmp_path):
     accepted, _ = env(tmp_path, cpp_flags="-march=x86-64-v3 -O1" if os.uname().machine == "x86_64" else "-O1")
     x, out = torch.randn(N), torch.empty(N)
     call(build(generate(program(), accepted), accepted).kernels["double_0"], x, out)
+    assert torch.equal(out, x + x)
+
+
+def test_the_real_intrinsics_are_the_fallback(tmp_path, monkeypatch):
+    """Where a compiler refuses our spelling of the intrinsics, it gets its own header."""
+    headers = tmp_path / "headers"
+    shutil.copytree(HEADERS, headers)
+    ours = (headers / "intrinsics.h").read_text()
+    assert "typedef float __m128 " in ours
+    (headers / "intrinsics.h").write_text(ours.replace("typedef float __m128 ", "typedef no_such_type __m128 "))
+    monkeypatch.setattr("dynacompile.build.cpp.HEADERS", headers)
+    one, _ = env(tmp_path / "cache")
+    x, out = torch.randn(N), torch.empty(N)
+    call(build(generate(program(), one), one).kernels["double_0"], x, out)
     assert torch.equal(out, x + x)
 
 

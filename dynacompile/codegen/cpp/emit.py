@@ -12,11 +12,14 @@ from dynacompile.codegen.cpp.render import memory_type
 from dynacompile.codegen.cpp.row import Row
 from dynacompile.codegen.cpp.values import Text, Values
 from dynacompile.env import Env
+from dynacompile.errors import VerifyError
 from dynacompile.ir.schedule import Candidate, Kernel, KernelSource
 
 
 def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
     """The kernel's C++ text. Raises Unsupported where it has tensors that C++ has no type for (complex, 8-bit floats)."""
+    if kernel.nest.folded:
+        raise VerifyError("schedule", f"{kernel.name} sums over blocks of rows, which is a form for GPUs")
     nest, entry = prepare(kernel.nest), f"kernel_{kernel.name}"
     first = plan(nest)
     text = emit(kernel, entry, first)

@@ -4,9 +4,7 @@
 // A bool in lanes is a mask: a vector of W i32, each 0 or -1. bf16 and f16 exist in memory only: a load widens to f32, a store rounds.
 // Needs GCC or Clang, C++17; AVX-512 or AVX2 where the target has it, plain vectors elsewhere.
 #pragma once
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "intrinsics.h"
 
 extern "C" int omp_get_num_threads();
 extern "C" int omp_get_thread_num();
@@ -47,7 +45,8 @@ constexpr int lanes_of(int bytes) { return 4; }
 template <class V> struct Traits { using elem = V; static constexpr int lanes = 1; static constexpr bool vector = false; };
 #define DC_TRAITS(T, N) template <> struct Traits<vec<T, N>> { using elem = T; static constexpr int lanes = N; static constexpr bool vector = true; };
 #define DC_TRAITS_OF(T) DC_TRAITS(T, 2) DC_TRAITS(T, 4) DC_TRAITS(T, 8) DC_TRAITS(T, 16)
-DC_TRAITS_OF(f32) DC_TRAITS_OF(f64) DC_TRAITS_OF(i64) DC_TRAITS_OF(i32) DC_TRAITS_OF(i16) DC_TRAITS_OF(i8) DC_TRAITS_OF(u8) DC_TRAITS_OF(u16) DC_TRAITS_OF(u32) DC_TRAITS_OF(u64)
+DC_TRAITS_OF(f32) DC_TRAITS_OF(f64) DC_TRAITS_OF(i64) DC_TRAITS_OF(i32) DC_TRAITS_OF(i16)
+DC_TRAITS_OF(i8) DC_TRAITS_OF(u8) DC_TRAITS_OF(u16) DC_TRAITS_OF(u32) DC_TRAITS_OF(u64)
 template <class V> using elem = typename Traits<V>::elem;
 template <class V> constexpr int lanes = Traits<V>::lanes;
 template <class V> constexpr bool is_vector = Traits<V>::vector;

@@ -41,7 +41,8 @@ template <class V> INLINE V fma(V a, V b, V c) {
   else if constexpr (sizeof(V) == 16 && is_f32<V>) return bit_cast<V>(_mm_fmadd_ps(bit_cast<__m128>(a), bit_cast<__m128>(b), bit_cast<__m128>(c)));
   else if constexpr (sizeof(V) == 16) return bit_cast<V>(_mm_fmadd_pd(bit_cast<__m128d>(a), bit_cast<__m128d>(b), bit_cast<__m128d>(c)));
 #elif defined(__aarch64__)
-  for (int i = 0; i < lanes<V>; ++i) a[i] = is_f32<V> ? (elem<V>)__builtin_fmaf((f32)a[i], (f32)b[i], (f32)c[i]) : (elem<V>)__builtin_fma((f64)a[i], (f64)b[i], (f64)c[i]);
+  for (int i = 0; i < lanes<V>; ++i)
+    a[i] = is_f32<V> ? (elem<V>)__builtin_fmaf((f32)a[i], (f32)b[i], (f32)c[i]) : (elem<V>)__builtin_fma((f64)a[i], (f64)b[i], (f64)c[i]);
   return a;
 #endif
   return a * b + c;
@@ -242,11 +243,14 @@ template <class V> INLINE Split<V> split(V x) {
 // log(1 + f) - f
 template <class V> INLINE V log_tail_v(V f) {
   if constexpr (is_f32<V>) {
-    static constexpr f32 c[] = {0.333333119f, -0.249999864f, 0.200021461f, -0.166692164f, 0.142200218f, -0.123855526f, 0.118651311f, -0.117806954f, 0.0692104265f};
+    static constexpr f32 c[] = {
+        0.333333119f, -0.249999864f, 0.200021461f, -0.166692164f, 0.142200218f, -0.123855526f, 0.118651311f, -0.117806954f, 0.0692104265f};
     V z = f * f;
     return fma(z * f, polynomial(f, c), (elem<V>)-0.5 * z);
   } else {  // with s = f / (2 + f): log(1 + f) = f - f^2/2 + s (f^2/2 + s^2 R(s^2))
-    static constexpr f64 c[] = {0.66666666666666666, 0.40000000000000886, 0.28571428570798617, 0.22222222392732238, 0.18181795541271643, 0.15386244629495455, 0.13268651398205201, 0.13087807930933447};
+    static constexpr f64 c[] = {
+        0.66666666666666666, 0.40000000000000886, 0.28571428570798617, 0.22222222392732238, 0.18181795541271643, 0.15386244629495455,
+        0.13268651398205201, 0.13087807930933447};
     V s = f / (2 + f), z = s * s, h = (elem<V>)0.5 * f * f;
     return fma(s, fma(z, polynomial(z, c), h), -h);
   }
@@ -265,7 +269,8 @@ template <class V> INLINE V log_v(V x) {
 }
 template <class V> INLINE V log2_v(V x) {
   auto s = split(x);
-  const elem<V> high = is_f32<V> ? (elem<V>)1.44269502f : (elem<V>)1.4426950408889634, low = is_f32<V> ? (elem<V>)1.92596303e-8f : (elem<V>)2.0355273740931033e-17;
+  const elem<V> high = is_f32<V> ? (elem<V>)1.44269502f : (elem<V>)1.4426950408889634;
+  const elem<V> low = is_f32<V> ? (elem<V>)1.92596303e-8f : (elem<V>)2.0355273740931033e-17;
   V t = log_tail_v(s.f), y = s.f + t, rest = t - (y - s.f);  // y + rest: log(1 + f)
   return log_edges(x, fma(y, high, fma(rest, high, fma(y, low, s.e))));
 }
@@ -280,31 +285,49 @@ template <class V> INLINE V log1p_v(V x) {
 // erf(x) = x g(|x|), g by quarters of |x| < 4: the coefficients are looked up in registers. From 3.92 on the product is clipped to 1.
 INLINE vec<f32, 16> erf_quarters(vec<f32, 16> x) {
   alignas(64) static constexpr f32 c[6][16] = {
-      {1.12837917f, 1.10530556f, 1.04099975f, 0.948207509f, 0.842700791f, 0.738320102f, 0.644070098f, 0.563812384f, 0.497661133f, 0.443794348f, 0.399837219f, 0.363599774f, 0.33332597f, 0.307690984f, 0.285714073f, 0.266666636f},
-      {-2.1526569e-7f, -0.0452915249f, -0.081108525f, -0.101758667f, -0.106898197f, -0.100359743f, -0.0875233114f, -0.0730053768f, -0.0596243004f, -0.0485169104f, -0.0397659005f, -0.0330012281f, -0.0277655588f, -0.0236662907f, -0.0204077615f, -0.0177777163f},
-      {-0.0235053811f, -0.0209583402f, -0.0143703395f, -0.00626529535f, 0.000778874434f, 0.00528875595f, 0.00715418515f, 0.00713131289f, 0.00616172167f, 0.00494458566f, 0.00384052884f, 0.00296348236f, 0.0023050826f, 0.00181864575f, 0.00145734885f, 0.00118511845f},
-      {-1.08024376e-5f, 0.00163136791f, 0.00261075163f, 0.00265321261f, 0.00197333402f, 0.00103910306f, 0.000252563787f, -0.000215487059f, -0.000395036842f, -0.000399440785f, -0.000332216996f, -0.000253782374f, -0.000187936477f, -0.000138895968f, -0.000103861026f, -7.89425228e-5f},
-      {0.000461803333f, 0.000357876319f, 0.00012128963f, -0.000110989316f, -0.000234040939f, -0.000232184012f, -0.000157682517f, -7.34806229e-5f, -1.49495431e-5f, 1.29982975e-5f, 2.04436683e-5f, 1.85689158e-5f, 1.42229149e-5f, 1.02293342e-5f, 7.25404656e-6f, 5.18654288e-6f},
-      {-1.90111263e-5f, -4.51844516e-5f, -4.54211196e-5f, -2.49792412e-5f, -6.60821008e-7f, 1.40627537e-5f, 1.65310054e-5f, 1.17805716e-5f, 5.78076567e-6f, 1.6382093e-6f, -3.0042175e-7f, -8.44865391e-7f, -7.96314744e-7f, -5.98762664e-7f, -4.17440447e-7f, -2.86318667e-7f},
+      {1.12837917f, 1.10530556f, 1.04099975f, 0.948207509f, 0.842700791f, 0.738320102f, 0.644070098f, 0.563812384f, 0.497661133f, 0.443794348f,
+       0.399837219f, 0.363599774f, 0.33332597f, 0.307690984f, 0.285714073f, 0.266666636f},
+      {-2.1526569e-7f, -0.0452915249f, -0.081108525f, -0.101758667f, -0.106898197f, -0.100359743f, -0.0875233114f, -0.0730053768f,
+       -0.0596243004f, -0.0485169104f, -0.0397659005f, -0.0330012281f, -0.0277655588f, -0.0236662907f, -0.0204077615f, -0.0177777163f},
+      {-0.0235053811f, -0.0209583402f, -0.0143703395f, -0.00626529535f, 0.000778874434f, 0.00528875595f, 0.00715418515f, 0.00713131289f,
+       0.00616172167f, 0.00494458566f, 0.00384052884f, 0.00296348236f, 0.0023050826f, 0.00181864575f, 0.00145734885f, 0.00118511845f},
+      {-1.08024376e-5f, 0.00163136791f, 0.00261075163f, 0.00265321261f, 0.00197333402f, 0.00103910306f, 0.000252563787f, -0.000215487059f,
+       -0.000395036842f, -0.000399440785f, -0.000332216996f, -0.000253782374f, -0.000187936477f, -0.000138895968f, -0.000103861026f,
+       -7.89425228e-5f},
+      {0.000461803333f, 0.000357876319f, 0.00012128963f, -0.000110989316f, -0.000234040939f, -0.000232184012f, -0.000157682517f, -7.34806229e-5f,
+       -1.49495431e-5f, 1.29982975e-5f, 2.04436683e-5f, 1.85689158e-5f, 1.42229149e-5f, 1.02293342e-5f, 7.25404656e-6f, 5.18654288e-6f},
+      {-1.90111263e-5f, -4.51844516e-5f, -4.54211196e-5f, -2.49792412e-5f, -6.60821008e-7f, 1.40627537e-5f, 1.65310054e-5f, 1.17805716e-5f,
+       5.78076567e-6f, 1.6382093e-6f, -3.0042175e-7f, -8.44865391e-7f, -7.96314744e-7f, -5.98762664e-7f, -4.17440447e-7f, -2.86318667e-7f},
   };
   using V = vec<f32, 16>;
   V s = at_most(abs(x) * 4, 15.999f);
   auto k = __builtin_convertvector(s, mask_of<V>);
-  V u = bit_cast<V>(_mm512_reduce_ps(bit_cast<__m512>(s), 9)), g = V{};  // s - floor(s)
+  V u = s - bit_cast<V>(_mm512_roundscale_ps(bit_cast<__m512>(s), 9)), g = V{};  // s - floor(s)
   for (int i = 5; i >= 0; --i) g = fma(g, u, bit_cast<V>(_mm512_permutexvar_ps(bit_cast<__m512i>(k), _mm512_load_ps(c[i]))));
   return at_least(at_most(x * g, 1.0f), -1.0f);
+}
+template <class V> INLINE vec<f32, 16> repeated(V x) {
+  vec<f32, 16> r;
+  for (int i = 0; i < 16; ++i) r[i] = x[i % lanes<V>];
+  return r;
+}
+template <class V> INLINE V first_lanes(vec<f32, 16> x) {
+  V r;
+  for (int i = 0; i < lanes<V>; ++i) r[i] = x[i];
+  return r;
 }
 #endif
 template <class V> INLINE V erf_v(V x) {
   if constexpr (!is_f32<V>) return erf_lanes(x);
 #ifdef DC_AVX512
   else if constexpr (sizeof(V) == 64) return erf_quarters(x);
-  else if constexpr (sizeof(V) == 16) return bit_cast<V>(_mm512_castps512_ps128(bit_cast<__m512>(erf_quarters(bit_cast<vec<f32, 16>>(_mm512_broadcast_f32x4(bit_cast<__m128>(x)))))));
-  else if constexpr (sizeof(V) == 32) return bit_cast<V>(_mm512_castps512_ps256(bit_cast<__m512>(erf_quarters(bit_cast<vec<f32, 16>>(_mm512_broadcast_f32x8(bit_cast<__m256>(x)))))));
+  else if constexpr (sizeof(V) == 16 || sizeof(V) == 32) return first_lanes<V>(erf_quarters(repeated(x)));
 #endif
   else {
     static constexpr f32 near[] = {1.12837917f - 1.0f, -0.376126353f, 0.112837197f, -0.0268607528f, 0.00520443605f, -0.000818192755f, 8.53884029e-5f};
-    static constexpr f32 far[] = {-8.59411914e-5f, 1.12897972f, 0.634753574f, 0.10616732f, -0.023122641f, 0.00294060331f, 5.95303278e-5f, -0.000103407512f, 1.78624775e-5f, -1.11077349e-6f};
+    static constexpr f32 far[] = {
+        -8.59411914e-5f, 1.12897972f, 0.634753574f, 0.10616732f, -0.023122641f, 0.00294060331f, 5.95303278e-5f, -0.000103407512f, 1.78624775e-5f,
+        -1.11077349e-6f};
     V a = abs(x), z = x * x;
     V small = fma(x, polynomial(z, near), x);
     V c = at_most(a, 3.95f);  // 1 from there
@@ -395,8 +418,11 @@ template <class V> INLINE V pow_v(V x, V y) {
   }
 }
 template <class D> INLINE D angle_f64(D y, D x) {
-  static constexpr f64 c[] = {0.99999999999866023, -0.33333333277936415, 0.19999996195648455, -0.14285611018959353, 0.11109639364533241, -0.090782228751350894, 0.076204231949961998,
-                              -0.063840321251175486, 0.050812538234792954, -0.035755428909941529, 0.020387362252217185, -0.0085096884214417424, 0.0022556257089721147, -0.00028084004744538253};
+  static constexpr f64 c[] = {
+      0.99999999999866023, -0.33333333277936415, 0.19999996195648455, -0.14285611018959353, 0.11109639364533241, -0.090782228751350894,
+      0.076204231949961998,
+                              -0.063840321251175486, 0.050812538234792954, -0.035755428909941529, 0.020387362252217185, -0.0085096884214417424,
+                              0.0022556257089721147, -0.00028084004744538253};
   D ax = abs(x), ay = abs(y);
   auto steep = ay > ax;
   D big = steep ? ay : ax, small = steep ? ax : ay;
@@ -414,7 +440,8 @@ template <class V> INLINE V atan2_v(V y, V x) {
     return y;
   }
 }
-DC_LIFT1(exp) DC_LIFT1(exp2) DC_LIFT1(expm1) DC_LIFT1(log) DC_LIFT1(log2) DC_LIFT1(log1p) DC_LIFT1(sin) DC_LIFT1(cos) DC_LIFT1(tanh) DC_LIFT1(sigmoid) DC_LIFT1(erf)
+DC_LIFT1(exp) DC_LIFT1(exp2) DC_LIFT1(expm1) DC_LIFT1(log) DC_LIFT1(log2) DC_LIFT1(log1p)
+DC_LIFT1(sin) DC_LIFT1(cos) DC_LIFT1(tanh) DC_LIFT1(sigmoid) DC_LIFT1(erf)
 DC_LIFT2(pow) DC_LIFT2(atan2)
 
 // Divisions, remainders, shifts. An integer divided by 0 gives 0 (eager raises); the least integer by -1 wraps.
