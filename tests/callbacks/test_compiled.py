@@ -18,7 +18,7 @@ def test_a_compiled_fit_equals_an_eager_one(fit):
     compiled = fit(callback)
     for (name, a), (other, b) in zip(plain.state_dict().items(), compiled.state_dict().items(), strict=True):
         assert name == other
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
     counts = callback.outcome.ledger.metrics()
     assert counts["graphs"] >= 1 and counts["graph_breaks"] == 0 and counts["seconds"] > 0
     assert callback.outcome.times.compiled > 0
