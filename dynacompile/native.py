@@ -25,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
+from torch.autograd import forward_ad
 
 from dynacompile import selftest
 from dynacompile.env import native_dir
@@ -73,7 +74,7 @@ def core() -> ModuleType:
             with torch.inference_mode(False):
                 tensor = torch.empty(1, device="cpu")
                 module.configure(
-                    torch.Tensor, torch.nn.Parameter, torch.Size, torch.device, deque, singletons, GLOBAL_HOOKS, tensor, torch.nn.Parameter(tensor)
+                    torch.Tensor, torch.nn.Parameter, torch.Size, torch.device, deque, singletons, GLOBAL_HOOKS, forward_ad.__dict__, tensor, torch.nn.Parameter(tensor)
                 )
             sys.modules[NAME] = module
     reason = selftest_failure()

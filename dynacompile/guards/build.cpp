@@ -233,13 +233,13 @@ PyType_Slot program_slots[] = {
 PyType_Spec program_spec = {"dynacompile_native.GuardProgram", sizeof(GuardProgram), 0, Py_TPFLAGS_DEFAULT, program_slots};
 
 PyObject* configure(PyObject*, PyObject* args) {
-    PyObject *tensor, *parameter, *size, *device, *deque, *singletons, *hooks, *a_tensor, *a_parameter;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!OO:configure", &PyType_Type, &tensor, &PyType_Type, &parameter, &PyType_Type, &size, &PyType_Type, &device, &PyType_Type, &deque,
-                          &PyTuple_Type, &singletons, &PyTuple_Type, &hooks, &a_tensor, &a_parameter))
+    PyObject *tensor, *parameter, *size, *device, *deque, *singletons, *hooks, *forward_ad, *a_tensor, *a_parameter;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!O!OO:configure", &PyType_Type, &tensor, &PyType_Type, &parameter, &PyType_Type, &size, &PyType_Type, &device, &PyType_Type, &deque,
+                          &PyTuple_Type, &singletons, &PyTuple_Type, &hooks, &PyDict_Type, &forward_ad, &a_tensor, &a_parameter))
         return nullptr;
     auto keep = [](PyObject* type) { return reinterpret_cast<PyTypeObject*>(Py_NewRef(type)); };
     torch_types = {keep(tensor), keep(parameter), keep(size), keep(device), keep(deque), Py_NewRef(singletons)};
-    watch_module_hooks(hooks);
+    watch_state(hooks, forward_ad);
     if (!probe_tensor_offset(a_tensor, a_parameter)) return nullptr;
     Py_RETURN_NONE;
 }

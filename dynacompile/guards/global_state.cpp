@@ -21,12 +21,20 @@ namespace dynacompile {
 namespace {
 
 PyObject* module_hooks = nullptr;  // a tuple of dicts
+PyObject* forward_ad_names = nullptr;  // a dict
+PyObject* level_name = nullptr;
 constexpr c10::DeviceType autocast_devices[] = {c10::DeviceType::CPU, c10::DeviceType::CUDA};
 
 Py_ssize_t count_module_hooks() {
     Py_ssize_t count = 0;
     for (Py_ssize_t i = 0; module_hooks && i < PyTuple_GET_SIZE(module_hooks); i++) count += PyDict_GET_SIZE(PyTuple_GET_ITEM(module_hooks, i));
     return count;
+}
+
+// Whether tensors may carry tangents: the level of forward-mode differentiation, a global of torch's Python code, is -1 where there is none.
+bool in_forward_ad() {
+    PyObject* level = forward_ad_names ? PyDict_GetItemWithError(forward_ad_names, level_name) : nullptr;
+    return level && PyLong_CheckExact(level) && PyLong_AsLong(level) >= 0;
 }
 
 bool same_function_modes(PyObject* expected) {
@@ -62,7 +70,7 @@ bool state_holds(const StateCheck& check) {
     for (int i = 0; i < 2; i++) {
         if (autocast_dtype(autocast_devices[i]) != check.autocast[i]) return false;
     }
-    bool functorch = c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+    bool functorch = c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) || in_forward_ad();
     return functorch == check.functorch && static_cast<int8_t>(c10::get_default_dtype_as_scalartype()) == check.default_dtype &&
            at::globalContext().deterministicAlgorithms() == check.deterministic &&
            static_cast<int>(at::impl::PythonTorchFunctionTLS::get_disabled_state()) == check.torch_function && same_function_modes(check.function_modes) &&
@@ -90,9 +98,12 @@ std::unique_ptr<StateCheck> parse_state(PyObject* tuple) {
     return check;
 }
 
-void watch_module_hooks(PyObject* dicts) {
+void watch_state(PyObject* hook_dicts, PyObject* forward_ad) {
     Py_XDECREF(module_hooks);
-    module_hooks = Py_NewRef(dicts);
+    module_hooks = Py_NewRef(hook_dicts);
+    Py_XDECREF(forward_ad_names);
+    forward_ad_names = Py_NewRef(forward_ad);
+    if (!level_name) level_name = PyUnicode_InternFromString("_current_level");
 }
 
 }  // namespace dynacompile

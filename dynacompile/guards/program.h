@@ -144,7 +144,7 @@ bool probe_tensor_offset(PyObject* tensor, PyObject* parameter);
 // global_state.cpp
 bool state_holds(const StateCheck& check);
 std::unique_ptr<StateCheck> parse_state(PyObject* tuple);
-void watch_module_hooks(PyObject* dicts);  // a tuple, kept
+void watch_state(PyObject* hook_dicts, PyObject* forward_ad);  // a tuple of dicts; the namespace of torch.autograd.forward_ad. Both are kept.
 
 // build.cpp
 bool parse_access(const char* op, PyObject* argument, Node& node);

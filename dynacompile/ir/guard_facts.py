@@ -29,6 +29,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn.modules import module as nn_module
 from torch.overrides import _get_current_function_mode_stack
 
@@ -105,6 +106,7 @@ class GlobalState:
 
     autocast: (enabled, dtype) per AUTOCAST_DEVICES, the dtype None where not enabled. function_modes: the torch-function modes themselves, outermost first.
     torch_function: 0 enabled, 1 disabled for subclasses, 2 disabled. dispatch_modes: their number. module_hooks: number of hooks for all modules.
+    functorch: a transform of torch.func, or a level of forward-mode differentiation, is active.
     """
 
     grad_mode: bool
@@ -173,6 +175,6 @@ def global_state() -> GlobalState:
         torch_function=0 if torch._C._is_torch_function_enabled() else 2 if torch._C._is_torch_function_all_disabled() else 1,
         function_modes=tuple(_get_current_function_mode_stack()),
         dispatch_modes=torch._C._len_torch_dispatch_stack(),
-        functorch=torch._C._functorch.peek_interpreter_stack() is not None,
+        functorch=torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0,
         module_hooks=sum(map(len, GLOBAL_HOOKS)),
     )

@@ -95,6 +95,14 @@ def test_functorch_levels_are_seen():
     assert answers == [False]
 
 
+def test_forward_mode_is_seen():
+    program = compile_guards([Guard("GLOBAL_STATE", None, global_state())])
+    with torch.autograd.forward_ad.dual_level():
+        assert not program.check((), None, {}, {})
+        assert compile_guards([Guard("GLOBAL_STATE", None, global_state())]).check((), None, {}, {})
+    assert program.check((), None, {}, {})
+
+
 def test_settings_are_called():
     settings = {"level": "high"}
     guards = [Guard("FLAG", None, Flag("the level", lambda: settings["level"], "high"))]

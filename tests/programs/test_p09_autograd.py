@@ -1,0 +1,663 @@
+"""Autograd as users drive it: partial gradients, retained graphs, hooks, writes between forward and backward, errors."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.scenarios import attempt, same
+
+
+def leaf(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype).requires_grad_()
+
+
+def mixed(x, y):
+    return (x * y).sin() + x.exp(), (x + y).tanh(), y * 2
+
+
+def test_retained_graph():
+    def story(wrap):
+        run = wrap(lambda x: (x.sin() * x).sum())
+        x = leaf(5)
+        out = run(x)
+        out.backward(retain_graph=True)
+        yield x.grad
+        out.backward(retain_graph=True)
+        yield x.grad
+        out.backward()
+        yield x.grad
+
+    same(story)
+
+
+def test_second_backward_raises():
+    def story(wrap):
+        run = wrap(lambda x: (x.sin() * x).sum())
+        x = leaf(5)
+        out = run(x)
+        out.backward()
+        error = attempt(out.backward)
+        yield type(error), "second time" in str(error), x.grad
+
+    same(story)
+
+
+@pytest.mark.parametrize("wanted", [["x"], ["y"], ["x", "y"], ["y", "x"], ["h"], ["x", "h"]], ids=str)
+def test_gradients_of_part(wanted):
+    def story(wrap):
+        run = wrap(mixed)
+        x, y = leaf(4), leaf(4, seed=1)
+        h = x * 3
+        tensors = {"x": x, "y": y, "h": h}
+        out = run(h, y)
+        for o in out:
+            yield attempt(torch.autograd.grad, o.sum(), [tensors[w] for w in wanted], retain_graph=True, allow_unused=True)
+        yield torch.autograd.grad([o.sum() for o in out], [tensors[w] for w in wanted])
+        yield x.grad, y.grad
+
+    same(story)
+
+
+def test_gradient_of_unused_raises():
+    def story(wrap):
+        run = wrap(lambda x, y: x * 2)
+        x, y = leaf(3), leaf(3)
+        out = run(x, y).sum()
+        yield attempt(torch.autograd.grad, out, [y])
+        yield attempt(torch.autograd.grad, run(x, y).sum(), [x, y], allow_unused=True)
+        yield attempt(torch.autograd.grad, run(x, y).sum(), [x, y], materialize_grads=True)
+
+    same(story)
+
+
+def test_gradients_accumulate():
+    def story(wrap):
+        run = wrap(lambda x, w: ((x @ w).relu() * w.sum()).sum())
+        w = leaf(3, 3)
+        for i in range(4):
+            run(torch.ones(2, 3) * i, w).backward()
+            yield w.grad
+        w.grad = None
+        run(torch.ones(2, 3), w).backward()
+        yield w.grad
+        w.grad.zero_()
+        run(torch.ones(2, 3), w).backward()
+        yield w.grad
+
+    same(story)
+
+
+def test_gradients_are_separate_memory():
+    def story(wrap):
+        run = wrap(lambda x, y: (x + y).sum())
+        x, y = leaf(3), leaf(3)
+        run(x, y).backward()
+        x.grad.add_(5)
+        yield x.grad, y.grad
+        run(x, y).backward()
+        yield x.grad, y.grad
+
+    same(story)
+
+
+def test_gradient_is_not_the_tangent():
+    def story(wrap):
+        run = wrap(lambda x: x + 1)
+        x = leaf(3)
+        tangent = torch.ones(3)
+        run(x).backward(tangent)
+        x.grad.mul_(7)
+        yield tangent, x.grad
+
+    same(story)
+
+
+def test_unused_outputs():
+    def story(wrap):
+        run = wrap(mixed)
+        for which in ((0,), (1,), (2,), (0, 2), ()):
+            x, y = leaf(4), leaf(4, seed=1)
+            out = run(x, y)
+            if which:
+                sum(out[i].sum() for i in which).backward()
+            yield x.grad, y.grad
+
+    same(story)
+
+
+def test_outputs_without_gradient():
+    def story(wrap):
+        def fn(x):
+            return x * 2, x.argmax(), x > 0, x.detach() + 1, x.sum().item if False else x.long(), 3, None
+
+        run = wrap(fn)
+        x = leaf(4)
+        out = run(x)
+        yield out, [getattr(o, "requires_grad", None) for o in out]
+        out[0].sum().backward()
+        yield x.grad
+
+    same(story)
+
+
+def test_views_of_outputs_carry_gradients():
+    def story(wrap):
+        def fn(x):
+            y = x * 2
+            return y[:2], y[2:], y.view(2, 2), y.t() if y.dim() == 2 else y
+
+        run = wrap(fn)
+        x = leaf(4)
+        a, b, c, d = run(x)
+        (a.sum() + 2 * b.sum() + (c * c).sum() + d.sum()).backward()
+        yield a, b, c, d, x.grad
+
+    same(story)
+
+
+def test_views_of_inputs_carry_gradients():
+    def story(wrap):
+        run = wrap(lambda x: (x[:2], x.view(2, 2), x.expand(3, 4), x[None].transpose(0, 1), x * 2))
+        x = leaf(4)
+        out = run(x)
+        sum((o * (i + 1)).pow(2).sum() for i, o in enumerate(out)).backward()
+        yield out, x.grad
+
+    same(story)
+
+
+def test_hooks_on_tensors():
+    def story(wrap):
+        run = wrap(lambda x, w: (x * w).sin())
+        x, w = leaf(4), leaf(4, seed=1)
+        seen = []
+        w.register_hook(lambda g: seen.append(g.clone()) or g * 10)
+        h = x * 2
+        h.register_hook(lambda g: g + 1)
+        h.retain_grad()
+        out = run(h, w)
+        out.register_hook(lambda g: g * 3)
+        out.retain_grad()
+        out.sum().backward()
+        yield x.grad, w.grad, h.grad, out.grad, seen
+
+    same(story)
+
+
+def test_post_accumulate_hooks():
+    def story(wrap):
+        run = wrap(lambda x, w: (x * w).sum())
+        w = leaf(4)
+        order = []
+        w.register_post_accumulate_grad_hook(lambda p: order.append(p.grad.clone()) or setattr(p, "grad", None))
+        run(torch.ones(4), w).backward()
+        yield order, w.grad
+
+    same(story)
+
+
+def test_module_backward_hooks():
+    def story(wrap):
+        torch.manual_seed(1)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+        seen = []
+        net[1].register_full_backward_hook(lambda m, gi, go: seen.append((gi[0].clone(), go[0].clone())))
+        net.register_full_backward_pre_hook(lambda m, go: (go[0] * 2,))
+        run = wrap(net)
+        x = leaf(2, 3)
+        run(x).sum().backward()
+        yield x.grad, [p.grad for p in net.parameters()], seen
+
+    same(story, least=None)
+
+
+def test_tied_weights():
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Embedding(5, 3)
+            self.head = torch.nn.Linear(3, 5, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, i):
+            return self.head(self.embed(i))
+
+    def story(wrap):
+        torch.manual_seed(1)
+        net = Tied()
+        run = wrap(net)
+        for _ in range(2):
+            run(torch.tensor([0, 2, 2])).logsumexp(-1).sum().backward()
+            yield net.embed.weight.grad, net.head.weight.grad is net.embed.weight.grad, len(list(net.parameters()))
+        net.head.weight = torch.nn.Parameter(net.embed.weight.detach() * 2)
+        net.zero_grad()
+        run(torch.tensor([0, 2, 2])).sum().backward()
+        yield net.embed.weight.grad, net.head.weight.grad
+
+    same(story)
+
+
+def test_two_forwards_before_backward():
+    def story(wrap):
+        run = wrap(lambda x, w: (x * w).tanh())
+        w = leaf(3)
+        x1, x2 = leaf(3, seed=1), leaf(3, seed=2)
+        a, b = run(x1, w), run(x2, w)
+        (a * b).sum().backward()
+        yield x1.grad, x2.grad, w.grad
+        c = run(run(run(x1, w), w), w)
+        c.sum().backward()
+        yield x1.grad, w.grad
+
+    same(story)
+
+
+def test_output_is_written_before_backward():
+    """Where backward needs nothing of it, the gradient is right; else both raise (test_saved_output_is_written_before_backward)."""
+
+    def story(wrap):
+        x = leaf(3)
+        out = wrap(lambda x: x * 2)(x)
+        out.mul_(3)
+        out.add_(out.detach())
+        out.sum().backward()
+        yield x.grad, out
+        x = leaf(3)
+        a, b = wrap(lambda x: (x * 2, x * 3))(x)
+        a.mul_(b)
+        a.sum().backward()
+        yield x.grad, a
+
+    same(story)
+
+
+def test_saved_output_is_written_before_backward():
+    """Eager raises. We may have saved the argument of tanh in its place: then the gradient is right."""
+    import dynacompile
+
+    for fn in (lambda x: x.tanh(), lambda x: x.exp() * 2, lambda x: (x @ x).tanh()):
+        x = leaf(3, 3)
+        out = dynacompile.compile(fn, isolate_recompiles=True, options={"reference": True})(x)
+        with torch.no_grad():
+            out.mul_(2)
+        error = attempt(out.sum().backward)
+        want = torch.autograd.grad(fn(x).sum(), x)[0]
+        assert isinstance(error, RuntimeError) and "modified by an inplace" in str(error) or torch.allclose(x.grad, want)
+
+
+def test_saved_input_is_written_before_backward():
+    def story(wrap):
+        run = wrap(lambda x, y: (x * y).sum())
+        x, y = leaf(3), torch.ones(3)
+        out = run(x, y)
+        y.add_(1)
+        error = attempt(out.backward)
+        yield type(error).__name__, "modified by an inplace operation" in str(error)
+        p = torch.nn.Parameter(torch.ones(3))
+        q = torch.nn.Parameter(torch.ones(3))
+        out = run(p, q)
+        with torch.no_grad():
+            q.add_(1)
+        yield type(attempt(out.backward)).__name__
+
+    same(story)
+
+
+def test_optimizer_between_forward_and_backward():
+    def story(wrap):
+        torch.manual_seed(1)
+        net = torch.nn.Linear(3, 3)
+        run = wrap(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = run(torch.ones(2, 3)).pow(2).sum()
+            loss.backward()
+            optimizer.step()
+            yield loss, [p for p in net.parameters()]
+        x = leaf(2, 3)
+        out = run(x)
+        optimizer.step()
+        yield type(attempt(out.sum().backward)).__name__
+
+    same(story)
+
+
+def test_double_backward_is_refused_by_name():
+    import dynacompile
+
+    x = leaf(3)
+    out = dynacompile.compile(lambda x: (x.sin() * x).sum(), isolate_recompiles=True)(x)
+    (grad,) = torch.autograd.grad(out, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        grad.sum().backward()
+
+
+def test_create_graph_without_using_it():
+    def story(wrap):
+        run = wrap(lambda x: (x.sin() * x).sum())
+        x = leaf(3)
+        (grad,) = torch.autograd.grad(run(x), x, create_graph=True)
+        yield grad.detach()
+
+    same(story)
+
+
+def test_gradients_in_between_no_grad_calls():
+    def story(wrap):
+        run = wrap(lambda x, w: (x * w).sum())
+        w = leaf(3)
+        x = torch.ones(3)
+        first = run(x, w)
+        with torch.no_grad():
+            yield run(x, w)
+        second = run(x, w)
+        with torch.inference_mode():
+            yield run(x, w) + 0
+        (first + second).backward()
+        yield w.grad
+
+    same(story)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_gradients_of_other_formats(dtype):
+    def story(wrap):
+        run = wrap(lambda x, w: F.gelu(x @ w).sum(-1) * w.float().mean() + x.double().sum())
+        x, w = leaf(2, 3, dtype=dtype), leaf(3, 3, seed=1, dtype=dtype)
+        out = run(x, w)
+        out.sum().backward()
+        yield out, x.grad, w.grad, x.grad.dtype
+
+    same(story, rtol=2e-2, atol=2e-2)
+
+
+def test_gradient_through_casts():
+    def story(wrap):
+        run = wrap(lambda x: (x.to(torch.bfloat16) * 2).float() + x.double().float() + x.half())
+        x = leaf(8)
+        out = run(x)
+        out.backward(torch.linspace(0, 1, 8))
+        yield out, x.grad
+
+    same(story, rtol=1e-2, atol=1e-2)
+
+
+def test_expanded_and_zero_tangents():
+    def story(wrap):
+        run = wrap(lambda x: (x * x, x.t() * 3))
+        x = leaf(3, 4)
+        a, b = run(x)
+        a.sum().backward(retain_graph=True)
+        yield x.grad
+        b.backward(torch.ones(4, 1).expand(4, 3), retain_graph=True)
+        yield x.grad
+        a.backward(torch.ones(4, 3).t())
+        yield x.grad
+
+    same(story)
+
+
+def test_requires_grad_changes_between_calls():
+    def story(wrap):
+        run = wrap(lambda x, y: x * y)
+        x, y = torch.ones(3), torch.ones(3) * 2
+        for a, b in ((False, False), (True, False), (False, True), (True, True), (False, False)):
+            out = run(x.clone().requires_grad_(a), y.clone().requires_grad_(b))
+            yield out
+
+    same(story)
+
+
+def test_detached_inside():
+    def story(wrap):
+        run = wrap(lambda x, y: (x * y.detach() + (x * y).detach() + y.data if False else x * y.detach()) + y.sin())
+        x, y = leaf(3), leaf(3, seed=1)
+        run(x, y).sum().backward()
+        yield x.grad, y.grad
+
+    same(story)
+
+
+def test_checkpoint_like_double_use():
+    def story(wrap):
+        from torch.utils.checkpoint import checkpoint
+
+        run = wrap(lambda x, w: (x * w).tanh() * w)
+        x, w = leaf(3), leaf(3, seed=1)
+        out = checkpoint(run, checkpoint(run, x, w, use_reentrant=False), w, use_reentrant=False)
+        out.sum().backward()
+        yield out, x.grad, w.grad
+
+    same(story)
+
+
+def test_checkpoint_with_dropout():
+    def story(wrap):
+        from torch.utils.checkpoint import checkpoint
+
+        run = wrap(lambda x: F.dropout(x * 2, 0.5))
+        x = leaf(50)
+        out = checkpoint(run, x, use_reentrant=False)
+        out.sum().backward()
+        yield out, x.grad
+
+    same(story)
+
+
+def test_checkpoint_inside():
+    def story(wrap):
+        from torch.utils.checkpoint import checkpoint
+
+        def block(x, w):
+            return (x * w).tanh() * w
+
+        run = wrap(lambda x, w: checkpoint(block, x, w, use_reentrant=False) + 1)
+        x, w = leaf(3), leaf(3, seed=1)
+        out = run(x, w)
+        out.sum().backward()
+        yield out, x.grad, w.grad
+
+    same(story, least=None)
+
+
+def test_custom_autograd_function():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 20
+
+    def story(wrap):
+        run = wrap(lambda x: Twice.apply(x * 3) + 1)
+        x = leaf(3)
+        out = run(x)
+        out.sum().backward()
+        yield out, x.grad
+
+    same(story, least=None)
+
+
+def test_backward_inside():
+    def story(wrap):
+        def step(x, w):
+            loss = (x * w).sum()
+            loss.backward()
+            return loss.detach() * 2
+
+        run = wrap(step)
+        w = leaf(3)
+        for _ in range(2):
+            yield run(torch.ones(3), w), w.grad
+
+    same(story, least=None)
+
+
+def test_grad_inside():
+    def story(wrap):
+        def step(x):
+            y = (x * x).sum()
+            (g,) = torch.autograd.grad(y, x)
+            return g * 2
+
+        run = wrap(step)
+        yield run(leaf(3))
+
+    same(story, least=None)
+
+
+def test_training_step_inside():
+    def story(wrap):
+        torch.manual_seed(1)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.mse_loss(net(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        run = wrap(step)
+        for _ in range(3):
+            yield run(torch.ones(2, 3), torch.zeros(2, 1)), [p for p in net.parameters()]
+
+    same(story, least=None, rtol=1e-4, atol=1e-5)
+
+
+def test_leaf_made_inside():
+    def story(wrap):
+        def fn(x):
+            y = torch.ones(3, requires_grad=True)
+            return x * y, y
+
+        run = wrap(fn)
+        out, y = run(leaf(3))
+        out.sum().backward()
+        yield out, y, y.grad
+
+    same(story, least=None)
+
+
+def test_anomaly_mode():
+    def story(wrap):
+        run = wrap(lambda x: x.sqrt().sum())
+        x = torch.tensor([0.0, 1.0], requires_grad=True)
+        with torch.autograd.set_detect_anomaly(True, check_nan=False):
+            run(x).backward()
+        yield x.grad
+
+    same(story)
+
+
+def test_saved_tensor_hooks():
+    def story(wrap):
+        run = wrap(lambda x: (x.sin() * x).sum())
+        x = leaf(4)
+        with torch.autograd.graph.save_on_cpu():
+            out = run(x)
+        out.backward()
+        yield x.grad
+        packed = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(1) or t.clone(), lambda t: t):
+            out = run(x)
+        out.backward()
+        yield x.grad, len(packed) > 0
+
+    same(story)
+
+
+def test_backward_on_another_thread():
+    import threading
+
+    def story(wrap):
+        run = wrap(lambda x: (x.sin() * x).sum())
+        x = leaf(4)
+        out = run(x)
+        thread = threading.Thread(target=out.backward)
+        thread.start()
+        thread.join()
+        yield x.grad
+
+    same(story)
+
+
+def test_functional_transforms_around():
+    def story(wrap):
+        run = wrap(lambda x: (x.sin() * x).sum())
+        x = leaf(4).detach()
+        yield attempt(torch.func.grad(run), x)
+        yield attempt(torch.func.vmap(wrap(lambda x: x.sin() * 2)), x[None].expand(3, 4))
+        yield attempt(torch.func.jacrev(wrap(lambda x: x.sin() * 2)), x)
+        yield attempt(torch.autograd.functional.jacobian, wrap(lambda x: x.sin() * 2), x)
+        yield attempt(torch.func.jvp, wrap(lambda x: x.sin() * 2), (x,), (x,))
+        yield run(x)
+
+    same(story, least=None)
+
+
+def test_forward_mode():
+    def story(wrap):
+        run = wrap(lambda x: x.sin() * 2)
+        x = leaf(4).detach()
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, torch.ones(4))
+            out = attempt(run, dual)
+            yield torch.autograd.forward_ad.unpack_dual(out).tangent
+        yield run(x)
+
+    same(story, least=None)
+
+
+def test_batched_gradients():
+    """is_grads_batched is refused by name, never wrong."""
+    import dynacompile
+
+    x = leaf(3)
+    out = dynacompile.compile(lambda x: x.sin() * 2, isolate_recompiles=True)(x)
+    with pytest.raises(RuntimeError, match="vmapped"):
+        torch.autograd.grad(out, x, torch.eye(3), is_grads_batched=True)
+
+
+def test_gradient_checks_of_many_ops():
+    functions = [
+        lambda x: x.cumsum(0).prod(),
+        lambda x: x.view(2, 3).softmax(-1)[:, 0],
+        lambda x: F.layer_norm(x.view(2, 3), (3,)).pow(3),
+        lambda x: x.abs().clamp(0.2, 0.9).sqrt(),
+        lambda x: torch.where(x > 0, x.exp(), x.sin()),
+        lambda x: x.view(2, 3).std(-1) + x.view(2, 3).var(0).sum(),
+        lambda x: x.max() - x.min() + x.amax() * 2 + x.view(2, 3).max(0).values.sum(),
+        lambda x: x.norm() + x.norm(1) + x.norm(3),
+        lambda x: x[torch.tensor([0, 0, 5, -1])].prod(),
+        lambda x: x.view(2, 3).gather(1, torch.tensor([[0, 0], [2, 1]])).sin(),
+        lambda x: torch.cat([x, x * 2]).view(3, 4).t().logsumexp(0),
+        lambda x: x.repeat(2).view(3, 4).flip(0).roll(1, 1).cos(),
+        lambda x: torch.stack([x, x.flip(0)]).median(0).values,
+        lambda x: x.sort(descending=True).values * torch.arange(6.0),
+        lambda x: x.topk(3).values.prod(),
+        lambda x: F.pad(x.view(2, 3), (1, 2), value=3.0).pow(2).sum(0),
+        lambda x: x.unfold(0, 3, 2).prod(-1),
+        lambda x: F.conv1d(x.view(1, 2, 3), torch.ones(2, 2, 2)).tanh(),
+        lambda x: x.view(2, 3).tril().matmul(x.view(3, 2)).diagonal().exp(),
+        lambda x: torch.outer(x, x).trace() + torch.dot(x, x.flip(0)),
+        lambda x: F.cross_entropy(x.view(2, 3), torch.tensor([0, 2])) + F.huber_loss(x, x.detach().flip(0)),
+        lambda x: torch.index_add(torch.zeros(3), 0, torch.tensor([0, 1, 1, 2, 0, 0]), x).pow(2),
+        lambda x: x.scatter(0, torch.tensor([0, 3]), torch.ones(2)).sin() + x.masked_fill(x > 0, 1.0),
+        lambda x: torch.lerp(x, x.flip(0), 0.3) + torch.addcmul(x, x, x.flip(0)) + x.logit(0.1) if False else x.lerp(x.flip(0), 0.7),
+        lambda x: x.double().sigmoid().float() ** 3 + torch.atan2(x, x.flip(0) + 5),
+    ]
+
+    def story(wrap):
+        for fn in functions:
+            x = leaf(6, seed=4)
+            out = wrap(lambda x, fn=fn: fn(x))(x)
+            out.backward(torch.linspace(0.5, 1.5, max(out.numel(), 1)).reshape(out.shape))
+            yield out, x.grad
+
+    same(story, rtol=1e-4, atol=1e-5)
