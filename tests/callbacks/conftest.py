@@ -19,9 +19,11 @@ from dynacompile.events import Bus, Compiled, Event, Recompiled, StageFinished
 
 
 class Net(nn.Module):
+    """Without biases before the batch norms: their gradients are rounding errors, which AdamW would scale up to whole steps."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)) for _ in range(3))
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4), nn.Dropout(0.5)) for _ in range(3))
         self.head = nn.Linear(4, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
