@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from dynacompile.capture import operations
-from dynacompile.capture.breaks import NotConstant, raises, unsupported
+from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.effects import Effects
 from dynacompile.capture.interpreter import Globals, SymbolicFrame, inline
@@ -202,6 +202,18 @@ class Trace:
 
     def call_real(self, function: Callable, source: Source, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
         return self.wrap(function, source).call(self, args, kwargs or {})
+
+    def unless_missing(self, get: Callable[[], Value]) -> Value | None:
+        """get(), or None where it raises AttributeError."""
+        depth, handling = len(self.frames), self.handling
+        try:
+            return get()
+        except Raised as reason:
+            if not issubclass(reason.cls, AttributeError):
+                raise
+            del self.frames[depth:]
+            self.handling = handling
+            return None
 
     def super_arguments(self) -> tuple[Value, Value]:
         """The class and the object that super() without arguments finds in the running frame."""

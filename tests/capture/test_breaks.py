@@ -320,7 +320,7 @@ PROGRAMS = [  # function, arguments, graphs, codes of the breaks
     (zip_loop_breaks, vector, 3, ["print"] * 2),
     (long_loop_breaks, vector, 1, ["in-loop"]),
     (while_breaks, vector, 1, ["in-loop"]),
-    (comprehension_breaks, vector, 1 if PY312 else 2, None),
+    (comprehension_breaks, vector, 3 if PY312 else 2, None),
     (nulls_on_the_stack, vector, 2, None),
     (no_grad_block, vector, 2, ["print", "grad-mode"]),
     (keyword_call, vector, 1, ["print"]),

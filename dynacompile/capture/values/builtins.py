@@ -23,6 +23,7 @@ from dynacompile.capture.values.descriptors import MISSING, class_lookup
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import BoundMethod, CallableValue, FunctionValue, PartialValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
+from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
@@ -159,6 +160,9 @@ def row_id(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(getattr)
 def row_getattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = name_of(args[1])
+    if len(args) == 3 and isinstance(args[0], ObjectValue) and not isinstance(args[0], ModuleValue):
+        found = cx.unless_missing(lambda: args[0].get_attr(cx, name))
+        return args[2] if found is None else found
     if len(args) == 3 and not args[0].has_attr(cx, name):
         return args[2]
     return args[0].get_attr(cx, name)

@@ -7,13 +7,16 @@ import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.autograd_functions import ApplyValue
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source
 from dynacompile.capture.values.exceptions import ExceptionValue, make_exception
 from dynacompile.capture.values.functions import BoundMethod
-from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.objects import GetAttribute, ObjectValue
 from dynacompile.capture.values.sequence import TupleValue, is_namedtuple
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
@@ -52,6 +55,8 @@ class ClassValue(Value):
         if name == "__dict__" or class_lookup(type(self.real), name) is not MISSING and class_lookup(self.real, name) is MISSING:
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
         raw = class_lookup(self.real, name)
+        if name == "apply" and issubclass(self.real, torch.autograd.Function) and self.real.__module__.partition(".")[0] != "torch":
+            return ApplyValue(self.real)
         if raw is MISSING:
             raise unsupported("would-raise", f"{self.describe()} has no attribute {name!r}")
         if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)) or name in ("__new__",):
@@ -144,11 +149,17 @@ def is_plain_class(cls: type) -> bool:
         type(cls).__call__ is type.__call__
         and cls.__new__ is object.__new__
         and cls.__basicsize__ == type("Plain", (), {}).__basicsize__
-        and cls.__setattr__ is object.__setattr__
+        and (cls.__setattr__ is object.__setattr__ or is_frozen(cls))
         and cls.__getattribute__ is object.__getattribute__
         and not hasattr(cls, "__del__")
         and not issubclass(cls, BaseException)
     )
+
+
+def is_frozen(cls: type) -> bool:
+    """A frozen dataclass: its __setattr__ refuses, its __init__ goes around it."""
+    parameters = getattr(cls, "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen
 
 
 class SuperValue(Value):
@@ -172,6 +183,8 @@ class SuperValue(Value):
                 return Method(self.owner, name)
             if callable(raw) and name == "__init__":
                 return BoundMethod(UnboundMethod(object, "__init__"), self.owner)
+            if name == "__getattribute__" and raw is object.__getattribute__ and isinstance(self.owner, ObjectValue):
+                return GetAttribute(self.owner)
             if name == "__setattr__" and raw is object.__setattr__:
                 return BoundMethod(UnboundMethod(object, "__setattr__"), self.owner)
             raise unsupported("unknown-attribute", f"super().{name}")

@@ -40,10 +40,15 @@ class ObjectValue(Value):
         return self.real if self.real is not None else super().identity()
 
     def own_dict(self) -> dict[str, Any]:
-        return getattr(self.real, "__dict__", {}) if self.real is not None else {}
+        return instance_dict(self.real) if self.real is not None else {}
 
     def get_attr(self, cx: Trace, name: str) -> Value:
-        found = self.lookup(cx, name)
+        custom = class_lookup(self.cls, "__getattribute__")
+        if isinstance(custom, types.FunctionType):
+            source = class_source(self.cls, "__getattribute__")
+            found = cx.unless_missing(lambda: cx.call_real(custom, source, [self, ConstantValue(name)]))
+        else:
+            found = self.lookup(cx, name)
         if found is not None:
             return found
         fallback = class_lookup(self.cls, "__getattr__")
@@ -99,6 +104,10 @@ class ObjectValue(Value):
         raise unsupported("unknown-attribute", f"descriptor {name!r} of {self.describe()}")
 
     def has_attr(self, cx: Trace, name: str) -> bool:
+        if any(isinstance(class_lookup(self.cls, hook), types.FunctionType) for hook in ("__getattribute__", "__getattr__")):
+            return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
+        if isinstance(class_lookup(self.cls, name), property):
+            return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
         if self.stored.get(name, DELETED) is not DELETED or name in self.own_dict() and name not in self.stored:
             if self.real is not None and name not in self.stored:
                 cx.guard("HASATTR", self.source, Presence(name, True))
@@ -107,16 +116,15 @@ class ObjectValue(Value):
             if self.source is not None:
                 cx.guard("HASATTR", self.source, Presence(name, True))
             return True
-        if class_lookup(self.cls, "__getattr__") is not MISSING:
-            raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
         if self.real is not None:
             self.guard_absent(cx, name)
         return False
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
         custom = class_lookup(self.cls, "__setattr__")
-        if isinstance(custom, types.FunctionType) and custom is not object.__setattr__:
-            raise unsupported("setattr", f"{self.describe()} has its own __setattr__")
+        if isinstance(custom, types.FunctionType):
+            cx.call_real(custom, class_source(self.cls, "__setattr__"), [self, ConstantValue(name), value])
+            return
         raw = class_lookup(self.cls, name)
         if isinstance(raw, property):
             if raw.fset is None:
@@ -213,6 +221,29 @@ class ObjectValue(Value):
             out.emit("POP_TOP")
 
 
+class GetAttribute(Value):
+    """super().__getattribute__, bound to an object."""
+
+    def __init__(self, owner: ObjectValue):
+        self.owner = owner
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        name = args[0].constant()
+        found = self.owner.lookup(cx, name)
+        if found is None:
+            raise raises(AttributeError, f"{self.owner.cls.__name__!r} object has no attribute {name!r}")
+        return found
+
+
+def instance_dict(real: Any) -> dict[str, Any]:
+    """real.__dict__ without running code of its class; empty where it has none."""
+    try:
+        found = object.__getattribute__(real, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 class WeakReference(Value):
     """A weakref to an object that is known by another way, too; pinned by identity."""
 
@@ -251,7 +282,8 @@ def wrap_object(cx: Trace, real: Any, source: Source) -> Value:
     if issubclass(cls, BaseException):
         return wrap_exception(cx, real, source)
     if (
-        cls.__getattribute__ is not object.__getattribute__
+        not isinstance(cls.__getattribute__, types.FunctionType)
+        and cls.__getattribute__ is not object.__getattribute__
         or cls.__module__ == "builtins"
         or issubclass(cls, (dict, list, tuple, set, int, float, str, BaseException))
     ):

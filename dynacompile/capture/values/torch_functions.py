@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
@@ -229,6 +230,18 @@ def asked_break(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value
     reason = args[0] if args else kwargs.get("reason")
     text = reason.constant() if isinstance(reason, ConstantValue) else ""
     raise unsupported("asked", f": {text}" if text else "")
+
+
+@handles(torch.utils.checkpoint.checkpoint)
+def checkpoint(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The function itself: what is kept for backward is the partitioner's choice."""
+    given = dict(kwargs)
+    reentrant = given.pop("use_reentrant", None)
+    given.pop("preserve_rng_state", None)
+    options = {"context_fn", "determinism_check", "debug", "early_stop"}
+    if not isinstance(reentrant, ConstantValue) or reentrant.value is not False or options & set(given):
+        raise unsupported("checkpoint", "checkpoint() other than with use_reentrant=False alone")
+    return args[0].call(cx, args[1:], given)
 
 
 @handles(torch.Size)

@@ -1,0 +1,126 @@
+"""torch.autograd.Function: `MyFunction.apply` becomes one operation of the graph, whose own forward and backward autograd's tracing runs."""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue, is_constant_object
+from dynacompile.capture.values.descriptors import class_lookup
+from dynacompile.capture.values.functions import CallableValue, is_trusted
+from dynacompile.capture.values.sequence import SequenceValue
+from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.ir.source import Attr, Constant, Item, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+PARTS = ("forward", "setup_context", "backward")
+QUIET_BUILTINS = frozenset("abs all any bool dict divmod enumerate float getattr hasattr int isinstance len list max min pow range reversed round slice sorted str sum super tuple type zip "
+                           "None True False NotImplementedError RuntimeError ValueError TypeError AssertionError".split())
+
+
+class ApplyValue(CallableValue):
+    """MyFunction.apply."""
+
+    def __init__(self, cls: type):
+        self.cls = cls
+
+    def describe(self) -> str:
+        return f"{self.cls.__qualname__}.apply"
+
+    def pytype(self) -> type:
+        return types.MethodType
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if kwargs or any(not is_plain_argument(a) for a in args):
+            raise unsupported("autograd-function", f"{self.describe()}, with arguments that are no tensors and no constants,")
+        for name in PARTS:
+            part = class_lookup(self.cls, name)
+            if name == "setup_context" and self.cls.setup_context is torch.autograd.Function.setup_context:  # type: ignore[attr-defined]
+                continue
+            part = getattr(part, "__func__", part)
+            if not isinstance(part, types.FunctionType) or is_trusted(part.__module__):
+                raise unsupported("autograd-function", f"{self.describe()}, whose {name} is not given,")
+            guard_part(cx, part, Attr(Constant(self.cls, self.cls.__qualname__), name), self.describe(), set())
+        self.try_backward(cx, [a.argument()[1] for a in args])
+        return cx.op("call_function", leaf(self.cls), args, {})
+
+    def try_backward(self, cx: Trace, fakes: list[Any]) -> None:
+        """Runs forward and backward on fakes, to see that both can be traced."""
+        if not torch.is_grad_enabled():
+            return
+        try:
+            with cx.recorder.mode:
+                inputs = [f.detach().requires_grad_(f.requires_grad) if isinstance(f, torch.Tensor) else f for f in fakes]
+                found = self.cls.apply(*inputs)  # type: ignore[attr-defined]
+                outputs = [o for o in (found if isinstance(found, tuple) else (found,)) if isinstance(o, torch.Tensor) and o.requires_grad]
+                wanted = [f for f in inputs if isinstance(f, torch.Tensor) and f.requires_grad]
+                if outputs and wanted:
+                    torch.autograd.grad(outputs, wanted, [torch.empty_like(o) for o in outputs], allow_unused=True)
+        except Exception as reason:  # noqa: BLE001 - whatever the user's code raises on fakes, eager is to run it
+            raise unsupported("autograd-function", f"{self.describe()}, which can't be traced ({type(reason).__name__}: {reason}),") from reason
+
+    def rebuild(self, out: Builder) -> None:
+        out.const(self.cls)
+        out.load_attr("apply")
+
+
+def leaf(cls: Any) -> Callable[..., Any]:
+    def apply(*args: Any) -> Any:
+        return cls.apply(*args)
+
+    apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
+    return apply
+
+
+def is_plain_argument(value: Value) -> bool:
+    if isinstance(value, SequenceValue):
+        return all(isinstance(i, ConstantValue) for i in value.items)
+    return isinstance(value, (TensorValue, ConstantValue))
+
+
+def guard_part(cx: Trace, function: types.FunctionType, source: Source, owner: str, seen: set[types.CodeType]) -> None:
+    """Guards what a function reads besides its arguments; refuses one that could have effects which its result does not show."""
+    code = function.__code__
+    if code in seen:
+        return
+    seen.add(code)
+    refused = f"{owner}, which reads or changes other things than its arguments,"
+    if any(name != "__class__" for name in code.co_freevars) or any(isinstance(c, types.CodeType) for c in code.co_consts) or code.co_flags & 0x20:
+        raise unsupported("autograd-function", refused)
+    if not all(is_constant_object(d) for d in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
+        raise unsupported("autograd-function", refused)
+    cx.wrap(function, source)
+    table = function.__globals__
+    previous = ""
+    for instr in dis.get_instructions(code):
+        if instr.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "DELETE_ATTR") or instr.opname == "STORE_ATTR" and previous != code.co_varnames[:1]:
+            raise unsupported("autograd-function", refused)
+        if instr.opname == "LOAD_GLOBAL":
+            guard_global(cx, table, str(instr.argval), refused, owner, seen)
+        previous = (str(instr.argval),) if instr.opname.startswith("LOAD_FAST") else ()  # type: ignore[assignment]
+
+
+def guard_global(cx: Trace, table: dict[str, Any], name: str, refused: str, owner: str, seen: set[types.CodeType]) -> None:
+    if name not in table:
+        if name not in QUIET_BUILTINS:
+            raise unsupported("autograd-function", refused)
+        return
+    value = table[name]
+    source = Item(Constant(table, str(table.get("__name__"))), name)
+    if isinstance(value, types.FunctionType) and not is_trusted(value.__module__):
+        guard_part(cx, value, source, owner, seen)
+        return
+    trusted = is_trusted(value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None))
+    if not is_constant_object(value) and not (trusted and isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type))):
+        if not (isinstance(value, type) and issubclass(value, torch.autograd.Function)):
+            raise unsupported("autograd-function", refused)
+    cx.wrap(value, source)
