@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
@@ -24,14 +25,20 @@ from dynacompile.pipeline import compile_frame
 from dynacompile.session import SESSION
 
 
+OF_THE_CALL = frozenset({"aliased-mutation", "would-raise", "raise", "op-failed", "unknown-object", "lazy-conjugate", "aliased-outputs", "overlapping-inputs"})
+"""Reasons that lie in what a call was given."""
+MOST_REFUSALS = 4
+
+
 @dataclass(eq=False)
 class RegionInfo:
-    """One compile: its options, its bucket, and what it has warned about."""
+    """One compile: its options, its bucket, what it has warned about, and how often capture refused a frame for what was special about the call."""
 
     name: str
     config: CompileConfig
     bucket: int
     warned: set[CodeType] = field(default_factory=set)
+    refused: Counter[CodeType] = field(default_factory=Counter)
 
     def override(self, option: str) -> str:
         """Valid config that sets `option` for this region."""
@@ -73,6 +80,9 @@ def on_miss(frame: Any, state: Any) -> Any:
         SESSION.codes.add(code)
         existing = core.entries(code)
         own = [entry for bucket, entry in existing if bucket == info.bucket and entry.kind == state.kind]
+        for entry in own:  # another thread may have made it while this one waited
+            if entry.guards.check(tuple(frame.slots), frame.closure, frame.globals, frame.builtins):
+                return entry
         if len(own) >= info.config.recompile_limit or len(existing) >= info.config.accumulated_recompile_limit:
             return over_limit(frame, info, own or [entry for _, entry in existing])
         if own and info.config.error_on_recompile:
@@ -98,7 +108,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         if info.config.fullgraph:
             raise
         SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=reason.site or frame_name(code), reason=f"[{reason.code}] {reason.reason}"))
-        return core.SKIP
+        return left_to_python(reason, info, code)
     seconds = time.perf_counter() - start
     if captured.break_ is not None:
         report_break(captured, info)
@@ -114,6 +124,14 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         )
         SESSION.bus.emit(again)
     return core.Entry(bound, guards, EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph), captured.whole)
+
+
+def left_to_python(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:
+    """The answer for a frame that can't be captured: this call alone, where another call may be captured, else every call."""
+    if reason.code == "active-mode":
+        return native.core().RUN_ONCE
+    info.refused[code] += 1
+    return native.core().RUN_ONCE if reason.code in OF_THE_CALL and info.refused[code] < MOST_REFUSALS else native.core().SKIP
 
 
 def launches(events: list[Event]) -> int:

@@ -68,7 +68,7 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None) -> Captu
         raise unsupported("frame-kind", f"{code.co_qualname} belongs to {frame.globals['__name__']}")
     state = global_state()
     if state.function_modes or state.functorch or state.dispatch_modes:
-        raise unsupported("frame-kind", "a torch-function mode, dispatch mode or transform is active")
+        raise unsupported("active-mode")
     with SavedModes() as modes:
         attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode)), frame, None)
         if attempt.broke is None:

@@ -315,6 +315,7 @@ bool add_entry(PyCodeObject* original, const RegionState& state, Entry* entry) {
     replacement->mark = Mark::skip;
     entry->kind = state.kind;
     std::vector<Entry*>& entries = need_bucket(extra, state.bucket)->entries;
+    if (std::find(entries.begin(), entries.end(), entry) != entries.end()) return true;  // another thread's, met while waiting for it
     entries.insert(entries.begin(), reinterpret_cast<Entry*>(Py_NewRef(reinterpret_cast<PyObject*>(entry))));
     extra->changes++;
     return true;

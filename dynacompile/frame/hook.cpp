@@ -150,12 +150,13 @@ PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     if (!thread.on_miss || throwflag || !is_fresh(frame)) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
     Extra* extra = need_extra(frame_code(frame));
     if (!extra) return unwind(ts, frame);
-    if (extra->mark == Mark::skip) return _PyEval_EvalFrameDefault(ts, frame, 0);
+    if (extra->mark == Mark::skip && extra->buckets.empty()) return _PyEval_EvalFrameDefault(ts, frame, 0);
     if (extra->mark == Mark::skip_recursive) return run_plainly(ts, frame);
     RegionState* state = thread.state;
     Entry* entry = lookup(extra, state->bucket, state->kind, frame);
     if (!entry && state->fallback && state->bucket != default_bucket) entry = lookup(extra, default_bucket, state->kind, frame);
-    return entry ? run_entry(ts, frame, entry) : meet_unknown(ts, frame, thread, extra);
+    if (entry) return run_entry(ts, frame, entry);
+    return extra->mark == Mark::skip ? _PyEval_EvalFrameDefault(ts, frame, 0) : meet_unknown(ts, frame, thread, extra);
 }
 
 }  // namespace
