@@ -73,9 +73,8 @@ def core() -> ModuleType:
             singletons = (torch.dtype, torch.layout, torch.memory_format)
             with torch.inference_mode(False):
                 tensor = torch.empty(1, device="cpu")
-                module.configure(
-                    torch.Tensor, torch.nn.Parameter, torch.Size, torch.device, deque, singletons, GLOBAL_HOOKS, forward_ad.__dict__, tensor, torch.nn.Parameter(tensor)
-                )
+                types = (torch.Tensor, torch.nn.Parameter, torch.Size, torch.device, deque)
+                module.configure(*types, singletons, GLOBAL_HOOKS, forward_ad.__dict__, tensor, torch.nn.Parameter(tensor))
             sys.modules[NAME] = module
     reason = selftest_failure()
     if reason:

@@ -103,7 +103,9 @@ def restride(recorder: Recorder, forward: list[torch.fx.Node], rows: Sequence[Ou
     based = {row.position for row in rows if isinstance(row, ViewOfOutput)}
     for row, node in zip(rows, output_args(graph), strict=True):
         wanted = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-        if isinstance(row, Fresh) and row.position not in based and isinstance(wanted, FakeTensor) and different_strides(wanted, forward[row.position].meta["val"]):
+        if not isinstance(row, Fresh) or row.position in based or not isinstance(wanted, FakeTensor):
+            continue
+        if different_strides(wanted, forward[row.position].meta["val"]):
             forward[row.position] = recorder.copy_of(forward[row.position], wanted.stride())
 
 
@@ -143,7 +145,7 @@ def trace_backward(
     if indices:
         with torch._C._DisableAutocast():
             results = gradients([positions.tensors[p] for p in differentiable], [inputs[i].leaf for i in indices], tangents)
-    for i, grad in zip(indices, results, strict=True):
+    for grad in results:
         if grad is not None and grad.layout is not torch.strided:
             raise Unsupported("sparse-gradient", "the gradient of an input is sparse", "set sparse=False, or leave the layer outside of the compiled function")
     return differentiable, [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]

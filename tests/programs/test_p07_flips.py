@@ -262,7 +262,10 @@ FLIPS = {
     "object replaced": (global_object, [put_global("CONFIG", types.SimpleNamespace(apply=lambda x: x, double=1.0))]),
     "class attribute read": (class_attribute, [put(Config, "factor", 1), put(Config, "names", ())]),
     "class replaced": (class_attribute, [put_global("Config", types.SimpleNamespace(factor=9, names=[1]))]),
-    "static method": (static_method, [put(Config, "plain", staticmethod(lambda x: x * 9)), put(Config, "factor", 0), put(Config, "of_class", classmethod(lambda c, x: x))]),
+    "static method": (
+        static_method,
+        [put(Config, "plain", staticmethod(lambda x: x * 9)), put(Config, "factor", 0), put(Config, "of_class", classmethod(lambda c, x: x))],
+    ),
     "defaults": (calls_default, [swap_defaults]),
     "keyword defaults": (calls_default, [swap_keyword_defaults]),
     "own defaults": (default_argument, [swap_defaults]),
@@ -377,7 +380,7 @@ def test_closure_of_helper():
         yield run(x3())
         scale = 7.0
         yield run(x3())
-        inner = torch.sin
+        inner = torch.sin  # noqa: F811
         yield run(x3())
 
     same(story)
@@ -550,9 +553,11 @@ def tie(net):
     net.layers[0].weight = net.first.weight
 
 
-NET_FLIPS = [set_data, set_data_other_dtype, new_parameter, no_bias, freeze, swap_submodule, swap_kind, append_layer, insert_layer, set_layer, pop_layer, evaluate,
-             evaluate_part, dropout_rate, scale, mode, extra, option, replace_buffer, delete_and_add_buffer, buffer_in_place, own_forward, submodule_forward,
-             class_forward, forward_hook, forward_pre_hook, hook_on_top, load_state, load_state_assign, tie]
+NET_FLIPS = [
+    set_data, set_data_other_dtype, new_parameter, no_bias, freeze, swap_submodule, swap_kind, append_layer, insert_layer, set_layer, pop_layer,
+    evaluate, evaluate_part, dropout_rate, scale, mode, extra, option, replace_buffer, delete_and_add_buffer, buffer_in_place, own_forward,
+    submodule_forward, class_forward, forward_hook, forward_pre_hook, hook_on_top, load_state, load_state_assign, tie,
+]
 
 
 @pytest.mark.parametrize("flip", NET_FLIPS, ids=lambda f: f.__name__)
@@ -793,8 +798,18 @@ def test_arguments_of_every_form():
     same(story, recompile_limit=16)
 
 
-@pytest.mark.parametrize("values", [(1, 2, 3), (1.0, 2.0, float("nan"), float("nan")), ("a", "b"), (True, 1, 1.0), (None, 0), ((1, 2), [1, 2], (1, 2)), (torch.float32, torch.float64)],
-                         ids=["ints", "floats", "strings", "ones", "none", "sequences", "dtypes"])
+VALUES = {
+    "ints": (1, 2, 3),
+    "floats": (1.0, 2.0, float("nan"), float("nan")),
+    "strings": ("a", "b"),
+    "ones": (True, 1, 1.0),
+    "none": (None, 0),
+    "sequences": ((1, 2), [1, 2], (1, 2)),
+    "dtypes": (torch.float32, torch.float64),
+}
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_constant_arguments(values):
     def fn(x, v):
         if v is None:

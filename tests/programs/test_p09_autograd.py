@@ -1,9 +1,13 @@
 """Autograd as users drive it: partial gradients, retained graphs, hooks, writes between forward and backward, errors."""
 
+import threading
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
+import dynacompile
 from tests.scenarios import attempt, same
 
 
@@ -273,8 +277,6 @@ def test_output_is_written_before_backward():
 
 def test_saved_output_is_written_before_backward():
     """Eager raises. We may have saved the argument of tanh in its place: then the gradient is right."""
-    import dynacompile
-
     for fn in (lambda x: x.tanh(), lambda x: x.exp() * 2, lambda x: (x @ x).tanh()):
         x = leaf(3, 3)
         out = dynacompile.compile(fn, isolate_recompiles=True, options={"reference": True})(x)
@@ -314,7 +316,7 @@ def test_optimizer_between_forward_and_backward():
             loss = run(torch.ones(2, 3)).pow(2).sum()
             loss.backward()
             optimizer.step()
-            yield loss, [p for p in net.parameters()]
+            yield loss, list(net.parameters())
         x = leaf(2, 3)
         out = run(x)
         optimizer.step()
@@ -324,8 +326,6 @@ def test_optimizer_between_forward_and_backward():
 
 
 def test_double_backward_is_refused_by_name():
-    import dynacompile
-
     x = leaf(3)
     out = dynacompile.compile(lambda x: (x.sin() * x).sum(), isolate_recompiles=True)(x)
     (grad,) = torch.autograd.grad(out, x, create_graph=True)
@@ -421,8 +421,6 @@ def test_detached_inside():
 
 def test_checkpoint_like_double_use():
     def story(wrap):
-        from torch.utils.checkpoint import checkpoint
-
         run = wrap(lambda x, w: (x * w).tanh() * w)
         x, w = leaf(3), leaf(3, seed=1)
         out = checkpoint(run, checkpoint(run, x, w, use_reentrant=False), w, use_reentrant=False)
@@ -434,8 +432,6 @@ def test_checkpoint_like_double_use():
 
 def test_checkpoint_with_dropout():
     def story(wrap):
-        from torch.utils.checkpoint import checkpoint
-
         run = wrap(lambda x: F.dropout(x * 2, 0.5))
         x = leaf(50)
         out = checkpoint(run, x, use_reentrant=False)
@@ -447,8 +443,6 @@ def test_checkpoint_with_dropout():
 
 def test_checkpoint_inside():
     def story(wrap):
-        from torch.utils.checkpoint import checkpoint
-
         def block(x, w):
             return (x * w).tanh() * w
 
@@ -525,7 +519,7 @@ def test_training_step_inside():
 
         run = wrap(step)
         for _ in range(3):
-            yield run(torch.ones(2, 3), torch.zeros(2, 1)), [p for p in net.parameters()]
+            yield run(torch.ones(2, 3), torch.zeros(2, 1)), list(net.parameters())
 
     same(story, least=None, rtol=1e-4, atol=1e-5)
 
@@ -573,8 +567,6 @@ def test_saved_tensor_hooks():
 
 
 def test_backward_on_another_thread():
-    import threading
-
     def story(wrap):
         run = wrap(lambda x: (x.sin() * x).sum())
         x = leaf(4)
@@ -616,8 +608,6 @@ def test_forward_mode():
 
 def test_batched_gradients():
     """is_grads_batched is refused by name, never wrong."""
-    import dynacompile
-
     x = leaf(3)
     out = dynacompile.compile(lambda x: x.sin() * 2, isolate_recompiles=True)(x)
     with pytest.raises(RuntimeError, match="vmapped"):

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 PARTS = ("forward", "setup_context", "backward")
-QUIET_BUILTINS = frozenset("abs all any bool dict divmod enumerate float getattr hasattr int isinstance len list max min pow range reversed round slice sorted str sum super tuple type zip "
-                           "None True False NotImplementedError RuntimeError ValueError TypeError AssertionError".split())
+QUIET_BUILTINS = frozenset(
+    """abs all any bool dict divmod enumerate float getattr hasattr int isinstance len list max min pow range reversed round slice sorted str sum super tuple
+    type zip None True False NotImplementedError RuntimeError ValueError TypeError AssertionError""".split()
+)
 
 
 class ApplyValue(CallableValue):
@@ -65,7 +67,7 @@ class ApplyValue(CallableValue):
                 wanted = [f for f in inputs if isinstance(f, torch.Tensor) and f.requires_grad]
                 if outputs and wanted:
                     torch.autograd.grad(outputs, wanted, [torch.empty_like(o) for o in outputs], allow_unused=True)
-        except Exception as reason:  # noqa: BLE001 - whatever the user's code raises on fakes, eager is to run it
+        except Exception as reason:  # whatever the user's code raises on fakes, eager is to run it
             raise unsupported("autograd-function", f"{self.describe()}, which can't be traced ({type(reason).__name__}: {reason}),") from reason
 
     def rebuild(self, out: Builder) -> None:
