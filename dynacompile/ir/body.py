@@ -36,8 +36,8 @@ class Body:
             self._known[key] = found
         return found
 
-    def store(self, value: int, buffer: str, index: Index, mask: int | None = None) -> None:
-        self.ops.append(Op("store", (value,), self.ops[value].dtype, Access(buffer, index, mask)))
+    def store(self, value: int, buffer: str, index: Index, mask: int | None = None, summed: bool = False) -> None:
+        self.ops.append(Op("store", (value,), self.ops[value].dtype, Access(buffer, index, mask, summed=summed)))
 
     def both(self, a: int | None, b: int | None) -> int | None:
         """The conjunction of two masks, None meaning true."""
@@ -64,13 +64,13 @@ class Body:
             attr = op.attr
             if type(attr) is Access:
                 own = None if attr.mask is None else ids[attr.mask]
-                access = Access(attr.buffer, rewrite(attr.index, variables, ids), own if mask is None else self.both(mask, own), attr.other)
+                access = Access(attr.buffer, rewrite(attr.index, variables, ids), own if mask is None else self.both(mask, own), attr.other, attr.summed)
                 if op.name == "load":
                     given = None if on_load is None else on_load(access, op.dtype)
                     ids.append(self.emit("load", (), op.dtype, access) if given is None else given)
                 else:
                     if on_store is None:
-                        self.store(ids[op.args[0]], access.buffer, access.index, access.mask)
+                        self.store(ids[op.args[0]], access.buffer, access.index, access.mask, access.summed)
                     else:
                         on_store(ids[op.args[0]], access)
                     ids.append(-1)
@@ -110,7 +110,7 @@ def without_dead(ops: Sequence[Op]) -> tuple[Op, ...]:
             continue
         attr = op.attr
         if type(attr) is Access:
-            attr = Access(attr.buffer, rewrite(attr.index, {}, ids), None if attr.mask is None else ids[attr.mask], attr.other)
+            attr = Access(attr.buffer, rewrite(attr.index, {}, ids), None if attr.mask is None else ids[attr.mask], attr.other, attr.summed)
         elif op.name == "index":
             attr = rewrite(attr, {}, ids)
         body.append(Op(op.name, tuple([ids[a] for a in op.args]), op.dtype, attr))

@@ -54,12 +54,14 @@ class Buffer:
 @dataclass(frozen=True, slots=True)
 class Access:
     """Attribute of a load or store: element `index` of `buffer`'s storage (its offset included). mask: SSA id of a bool; where it is
-    false a load gives `other` and touches no memory, and a store does nothing."""
+    false a load gives `other` and touches no memory, and a store does nothing. summed: a store of the sum over all points that name the
+    same element, which are those that differ in the innermost x axes alone (see Nest.folded)."""
 
     buffer: str
     index: Index
     mask: int | None = None
     other: float | int | bool = 0
+    summed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,12 @@ class Nest:
         return tuple(a for a in self.axes if a.role == "r")
 
     @property
+    def folded(self) -> tuple[Axis, ...]:
+        """The x axes that summed stores add up over: sums over r per row and over blocks of rows per column come out of one pass."""
+        indices = [a.index.variables() for a in self.stores() if a.summed]
+        return tuple(a for a in self.x_axes if a.var not in indices[0]) if indices else ()
+
+    @property
     def is_reduction(self) -> bool:
         return any(op.name == "reduce" for op in self.body)
 
@@ -142,7 +150,7 @@ def op_text(op: Op) -> str:
     match op.attr:
         case Access() as a:
             mask = f" if %{a.mask} else {a.other}" if a.mask is not None else ""
-            return f"{op.name} {a.buffer}[{a.index!r}] {args}{mask} : {dtype}"
+            return f"{op.name}{' sum' if a.summed else ''} {a.buffer}[{a.index!r}] {args}{mask} : {dtype}"
         case None:
             return f"{op.name} {args} : {dtype}"
         case _:
@@ -248,11 +256,18 @@ def root(buffers: Mapping[str, Buffer], name: str) -> str:
 def verify_body(stage: str, nest: Nest) -> None:
     """SSA order, arity, known names, one dtype per operand list, indices over known variables."""
     known = {a.var for a in nest.axes}
+    folded = nest.folded
+    if folded and nest.x_axes[-len(folded) :] != folded:
+        raise VerifyError(stage, f"{nest.name} sums over {[a.var.name for a in folded]}, which are not its innermost x axes")
     for i, op in enumerate(nest.body):
         where = f"{nest.name} %{i} ({op.name})"
         if any(not 0 <= a < i for a in op.args):
             raise VerifyError(stage, f"{where} uses a later value")
         index = op.attr.index if isinstance(op.attr, Access) else op.attr if op.name == "index" else None
+        if isinstance(op.attr, Access) and op.attr.summed:
+            missing = [a for a in nest.axes if a.var not in op.attr.index.variables()]
+            if op.name != "store" or not op.dtype.is_floating_point or tuple(missing) != folded:
+                raise VerifyError(stage, f"{where} sums over {[a.var.name for a in missing]}")
         if isinstance(index, Index):
             for v in index.variables():
                 if v.name.startswith("%"):

@@ -11,6 +11,7 @@ from dynacompile.env import Env
 from dynacompile.events import FusionDecided
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest
 from dynacompile.ir.schedule import Launch, Schedule
+from dynacompile.schedule.columns import fold_columns
 from dynacompile.schedule.domain import normalize
 from dynacompile.schedule.emit import Kernels, join, lay_out
 from dynacompile.schedule.fuse import fuse
@@ -35,6 +36,7 @@ def schedule(program: LoopProgram, env: Env) -> Schedule:
     units = make_units(program)
     if env.config.fuse:
         fuse(units)
+        fold_columns(units)
     result = emit(units, order(units), env)
     if env.config.verify:
         result.verify()

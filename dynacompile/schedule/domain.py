@@ -93,7 +93,7 @@ def remap(nest: Nest, values: Mapping[Var, Index | int], axes: Iterable[Axis]) -
     for op in nest.body:
         attr = op.attr
         if type(attr) is Access:
-            op = Op(op.name, op.args, op.dtype, Access(attr.buffer, swap(attr.index), attr.mask, attr.other))
+            op = Op(op.name, op.args, op.dtype, Access(attr.buffer, swap(attr.index), attr.mask, attr.other, attr.summed))
         elif op.name == "index":
             op = Op(op.name, op.args, op.dtype, swap(attr))
         body.append(op)

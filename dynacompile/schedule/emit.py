@@ -48,7 +48,7 @@ def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str])
         return body.emit("where", (access.mask, value, body.emit("constant", (), dtype, access.other)), dtype)
 
     def on_store(value: int, access: Access) -> None:
-        if access.mask is None:
+        if access.mask is None and not access.summed:
             held[access.buffer, access.index] = value
         if access.buffer in wanted:
             stores.append((value, access))
@@ -56,7 +56,7 @@ def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str])
     for nest in members:
         body.splice(nest.body, {}, None, on_load, on_store)
     for value, access in stores:
-        body.store(value, access.buffer, access.index, access.mask)
+        body.store(value, access.buffer, access.index, access.mask, access.summed)
     origins = tuple(dict.fromkeys(o for nest in members for o in nest.origins))
     return Nest(members[-1].name, axes, without_dead(body.ops), origins)
 
@@ -104,7 +104,7 @@ class Kernels:
                 param = names.setdefault(attr.buffer, f"p{len(names)}")
                 mode = "in" if op.name == "load" else "out"
                 modes[param] = mode if modes.get(param, mode) == mode else "inout"
-                op = Op(op.name, op.args, op.dtype, Access(param, attr.index, attr.mask, attr.other))
+                op = Op(op.name, op.args, op.dtype, Access(param, attr.index, attr.mask, attr.other, attr.summed))
             body.append(op)
         params = tuple(Param(p, self.buffers[b].dtype, modes[p]) for b, p in names.items())
         device = self.buffers[next(iter(names))].device

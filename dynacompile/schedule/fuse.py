@@ -19,7 +19,7 @@ MAX_OPS = 500
 MAX_BUFFERS = 64
 MAX_DISTANCE = 128  # program positions between two units that only share what they read
 MAX_COREADERS = 4  # of a buffer's readers in order, how many further ones each is tried with
-SMALL = 1 << 20  # bytes below which a kernel costs its launch
+SMALL = {"cpu": 1 << 20, "cuda": 1 << 23}  # bytes below which a kernel costs its launch
 
 
 @dataclass
@@ -88,7 +88,10 @@ class Fuser:
 
     def launches_saved(self, a: Unit, b: Unit) -> int:
         """1 for two small units over the same space, of the same unit's results: one launch less is all that joining them gives."""
-        return int(a.axes == b.axes and self.moved(a) <= SMALL and self.moved(b) <= SMALL and not a.before.isdisjoint(b.before))
+        return int(a.axes == b.axes and self.is_small(a) and self.is_small(b) and not a.before.isdisjoint(b.before))
+
+    def is_small(self, unit: Unit) -> bool:
+        return self.moved(unit) <= SMALL.get(self.loops[unit.id].device.type, 0)  # type: ignore[attr-defined]
 
     def moved(self, unit: Unit) -> int:
         return sum(self.bytes[n] for n in unit.reads | unit.writes)
@@ -96,7 +99,7 @@ class Fuser:
     def neighbours(self, unit: Unit) -> set[int]:
         units = self.units
         found: set[int] = set()
-        if len(unit.before) == 1 and self.moved(unit) <= SMALL:
+        if len(unit.before) == 1 and self.is_small(unit):
             found |= units.by_id[next(iter(unit.before))].after & self.loops.keys()
         for name in unit.writes:
             found |= units.readers.get(name, set())
@@ -127,7 +130,7 @@ class Fuser:
             if merged is not None:
                 for k in sorted(self.neighbours(merged)):
                     self.push(merged, units.by_id[k])
-                small = [u for k in sorted(merged.after & self.loops.keys()) if self.moved(u := units.by_id[k]) <= SMALL]
+                small = [u for k in sorted(merged.after & self.loops.keys()) if self.is_small(u := units.by_id[k])]
                 for one, two in pairwise(small):
                     self.push(one, two)
 
@@ -154,7 +157,7 @@ class Fuser:
             return False
         shared = sum(self.bytes[n] for n in a.reads & b.reads)
         smaller = min(self.moved(a), self.moved(b))
-        return 4 * shared >= smaller or smaller <= SMALL
+        return 4 * shared >= smaller or self.is_small(a) or self.is_small(b)
 
     def alignments(self, a: Unit, b: Unit) -> Iterator[tuple[bool, Alignment]]:
         """Ways to see both over one space; swapped: b is the host, whose axes stay in their order."""

@@ -131,7 +131,7 @@ def in_place_donor(
         return None
     kernel = kernels[step.kernel]
     wanted = buffers[name]
-    stored = {a.index for a in kernel.nest.stores() if a.buffer == kernel.params[step.buffers.index(name)].name and a.mask is None}
+    stored = {a.index for a in kernel.nest.stores() if a.buffer == kernel.params[step.buffers.index(name)].name and a.mask is None and not a.summed}
     first_store = next(i for i, op in enumerate(kernel.nest.body) if op.name == "store")
     if len(stored) != 1 or any(op.name == "load" for op in kernel.nest.body[first_store:]):
         return None

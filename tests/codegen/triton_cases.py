@@ -44,10 +44,10 @@ class Build:
         self.params.setdefault(name, Param(name, dtype, "in"))
         return self.add(Op("load", (), compute_dtype(dtype), Access(name, index, mask, other)))
 
-    def store(self, name: str, dtype: torch.dtype, index: Index, value: int, mask: int | None = None) -> None:
+    def store(self, name: str, dtype: torch.dtype, index: Index, value: int, mask: int | None = None, summed: bool = False) -> None:
         mode = "inout" if name in self.params else "out"
         self.params[name] = Param(name, dtype, mode)
-        self.add(Op("store", (value,), self.body[value].dtype, Access(name, index, mask)))
+        self.add(Op("store", (value,), self.body[value].dtype, Access(name, index, mask, summed=summed)))
 
     def const(self, number: float | int | bool, dtype: torch.dtype = torch.float32) -> int:
         return self.add(Op("constant", (), dtype, number))
@@ -102,7 +102,9 @@ def oracle(kernel: Kernel, tensors: dict[str, torch.Tensor]) -> None:
         elif op.name == "store":
             index = where(access.index)
             mask = values[access.mask] if access.mask is not None else torch.tensor(True, device=device)
-            pending.append((access.buffer, *torch.broadcast_tensors(index, mask, values[op.args[0]])))
+            space = torch.empty(sizes if access.summed else [], device="meta").expand(sizes if access.summed else [])
+            shape = torch.broadcast_shapes(index.shape, mask.shape, values[op.args[0]].shape, space.shape)
+            pending.append((access, *(t.expand(shape) for t in (index, mask, values[op.args[0]]))))
             values.append(None)
         elif op.name == "constant":
             values.append(torch.tensor(op.attr, dtype=op.dtype, device=device))
@@ -115,9 +117,13 @@ def oracle(kernel: Kernel, tensors: dict[str, torch.Tensor]) -> None:
             values.append(reduce(op, values[op.args[0]].expand(full), reduced))
         else:
             values.append(SCALARS[op.name].run(*(values[a] for a in op.args)))
-    for buffer, index, mask, value in pending:
-        memory = tensors[buffer]
-        memory[index[mask]] = value[mask].to(memory.dtype)
+    for access, index, mask, value in pending:
+        memory = tensors[access.buffer]
+        if access.summed:
+            touched = index.reshape(-1).unique()
+            memory[touched] = torch.zeros_like(memory).index_add_(0, index[mask], value[mask])[touched]
+        else:
+            memory[index[mask]] = value[mask].to(memory.dtype)
 
 
 def reduce(op: Op, value: torch.Tensor, axes: list[int]) -> torch.Tensor:
@@ -263,6 +269,39 @@ def layer_norm(rows: int = 6, columns: int = 64, dtype: torch.dtype = BF16) -> K
     return b.kernel()
 
 
+def norm_backward(blocks: tuple[int, ...] = (6,), rows: int = 4, columns: int = 48, dtype: torch.dtype = F32) -> Kernel:
+    """Sums per row and, over blocks of rows, per column."""
+    b = Build("norm_backward", (*blocks, rows), (columns,))
+    outer = [columns * rows * prod(blocks[i + 1 :]) for i in range(len(blocks))]
+    full, row = b.at(*outer, columns, 1), b.at(*(o // columns for o in outer), 1, 0)
+    block = b.at(*(o // rows for o in outer), 0, 1)
+    g, v = b.load("g", dtype, full), b.load("x", dtype, full)
+    normal = b.mul(v, b.load("rstd", F32, row))
+    scaled = b.mul(g, b.load("weight", F32, b.at(*(0 for _ in blocks), 0, 1)))
+    mean, dot = b.reduce("sum", scaled), b.reduce("sum", b.mul(scaled, normal))
+    b.store("out", dtype, full, b.sub(b.sub(scaled, b.truediv(mean, b.const(float(columns)))), b.mul(normal, b.truediv(dot, b.const(float(columns))))))
+    b.store("mean", F32, row, mean)
+    b.store("weight_part", F32, block, b.mul(g, normal), summed=True)
+    b.store("bias_part", F32, block, g, mask=b.lt(b.const(0.0), v), summed=True)
+    b.store("rows_part", F32, block, b.load("rstd", F32, row), summed=True)
+    return b.kernel()
+
+
+def parts(rows: int = 5, dtype: torch.dtype = F32) -> Kernel:
+    """Rows of three tiles, taken apart in two axes by one access; all reductions that have no order."""
+    b = Build("row_parts", (rows,), (6, 64))
+    v = b.load("x", dtype, b.at(384, 64, 1))
+    w = b.add_(v, b.load("w", F32, b.at(0, 1, 6)))
+    for kind in ("sum", "max", "min"):
+        b.store(f"out_{kind}", F32, b.at(1, 0, 0), b.reduce(kind, w))
+    b.store("any", BOOL, b.at(1, 0, 0), b.reduce("any", b.lt(w, b.const(-3.0))))
+    b.store("count", I64, b.at(1, 0, 0), b.reduce("sum", b.cast(b.lt(w, b.const(0.0)), I64)))
+    b.store("out", dtype, b.at(384, 64, 1), b.truediv(b.sub(w, b.reduce("max", w)), b.load("d", F32, b.at(1, 0, 0))))
+    table = Index((((Var(f"%{b.index(b.ir[0])}", 6),), 1),))
+    b.store("picked", F32, b.at(384, 64, 1), b.load("table", F32, table))
+    return b.kernel()
+
+
 def columns_sum(rows: int = 70, columns: int = 48) -> Kernel:
     """x contiguous, with an in-place running statistic at level x."""
     b = Build("batch_stats", (columns,), (rows,))
@@ -320,6 +359,11 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "softmax_bf16": lambda: softmax(3, 40, BF16),
     "layer_norm": layer_norm,
     "layer_norm_looped": lambda: layer_norm(2, 17000),
+    "layer_norm_parts": lambda: layer_norm(7, 768),
+    "softmax_parts": lambda: softmax(3, 640, BF16),
+    "parts": parts,
+    "norm_backward": norm_backward,
+    "norm_backward_parts": lambda: norm_backward((2, 3), 6, 384, BF16),
     "columns_sum": columns_sum,
     "columns_looped": lambda: columns_sum(1300, 24),
     "many": many,

@@ -105,6 +105,8 @@ def store(
     if access.mask is not None:
         chosen = values[access.mask].expand(shape).reshape(-1)
         index, value = index[chosen], value[chosen]
+    if access.summed:
+        value = torch.zeros_like(memory).index_add_(0, index, value)[index]
     memory[index] = value
 
 

@@ -54,11 +54,11 @@ class Emitter:
     # the module
 
     def module(self) -> str:
-        body = self.looped() if self.tiling.looped else self.straight()
+        body = self.folded() if self.tiling.rows else self.looped() if self.tiling.looped else self.straight()
         lines = [*self.head(), *(f"{name} = tl.full((), {text}, {scalars.value(dtype)})" for (text, dtype), name in self.values.constants.items()), *body]
         code = "\n".join(f"    {line}" for line in lines)
         functions = device_functions(code)
-        blocks = [f"{d.block}: tl.constexpr" for d in self.tiling.dims]
+        blocks = [f"{name}: tl.constexpr" for name in self.tiling.candidates[0].blocks]
         comment = "".join(f"# {line}\n" for line in dict.fromkeys(user_line(self.nest)))
         imports = HEADER + (LIBDEVICE if "libdevice." in code + functions else "")
         return f"{imports}{functions}\n\n{comment}@triton.jit\ndef {self.entry}({', '.join([*self.values.pointers.values(), *blocks])}):\n{code}\n"
@@ -67,7 +67,7 @@ class Emitter:
         """Tile indices, masks, and the axes that they are taken apart into."""
         lines = []
         wide = ".to(tl.int64)" if self.tiling.wide else ""
-        parallel = [d for d in self.tiling.dims if d.name != "r"]
+        parallel = [d for d in self.tiling.dims if d.name != "r" and not self.tiling.rows]
         origin = {d.name: f"tl.program_id(0){wide}" for d in parallel}
         if len(parallel) == 2:
             lines.append(f"pid = tl.program_id(0){wide}")
@@ -77,16 +77,25 @@ class Emitter:
             lines.append(f"{d.name} = {origin[d.name]} * {d.block} + tl.arange(0, {d.block}){self.spread(d.name)}")
             lines += self.mask_line(d.name)
         if "r" in self.dims:
-            lines.append(f"{'r_base' if self.tiling.looped else 'r'} = tl.arange(0, RBLOCK){self.spread('r')}{wide}")
+            span = f"tl.arange(0, RBLOCK){self.spread('r')}{wide}"
+            parts = self.values.parts
+            if parts.count > 1:
+                lines += [f"{parts.text('r', p)} = {p} * RBLOCK + {span}" for p in range(parts.count)]
+            else:
+                lines.append(f"{'r_base' if self.tiling.looped else 'r'} = {span}")
             if not self.tiling.looped:
                 lines += self.mask_line("r")
-        return lines + self.axis_lines([d.name for d in self.tiling.dims if d.name != "r" or not self.tiling.looped])
+        if self.tiling.rows:
+            lines.append(f"pid = tl.program_id(0){wide}")
+        return lines + self.axis_lines([d.name for d in self.tiling.dims if d in parallel or (d.name == "r" and not self.tiling.looped)])
 
     def mask_line(self, dim: str) -> list[str]:
         return [f"{dim}mask = {dim} < {self.dims[dim].size}"] if dim in self.tiling.masked else []
 
     def axis_lines(self, dims: Iterable[str]) -> list[str]:
-        return [f"{name} = {text}" for d in dims for name, text in sorted(self.values.indexer.definitions.pop(d, {}).items())]
+        """Definitions of axis variables; those along r for every part."""
+        found = {d: sorted(self.values.indexer.definitions.pop(d, {}).items()) for d in dims}
+        return [line for d, names in found.items() for name, text in names for line in self.values.parts.lines([f"{name} = {text}"])]
 
     def spread(self, dim: str) -> str:
         """The subscript that gives a linear range its place in the tile."""
@@ -98,7 +107,44 @@ class Emitter:
 
     def straight(self) -> list[str]:
         """Every value once, in registers."""
-        return [line for i, op in enumerate(self.nest.body) for line in self.values.op(i, op)]
+        return [line for group in self.order() for line in self.values_of(group)]
+
+    def order(self) -> list[list[int]]:
+        """Ops by how many reductions must have ended before them, so that reductions that don't need each other go together. Stores come
+        after all loads, since they may overwrite what is loaded."""
+        body, late = self.nest.body, any(op.name == "load" and self.phase[i] for i, op in enumerate(self.nest.body))
+        groups: list[list[int]] = []
+        for k in range(max(self.phase, default=0) + 1):
+            reduces = [i for i, op in enumerate(body) if op.name == "reduce" and self.phase[i] == k]
+            groups += [reduces] if reduces else []
+            groups += [[i] for i, op in enumerate(body) if op.name != "reduce" and self.phase[i] == k and not (late and op.name == "store")]
+        return groups + [[i] for i, op in enumerate(body) if late and op.name == "store"]
+
+    def values_of(self, group: list[int]) -> list[str]:
+        ops = [(i, self.nest.body[i]) for i in group]
+        return self.values.reduce(ops) if ops[0][1].name == "reduce" else self.values.varied(*ops[0])
+
+    def folded(self) -> list[str]:
+        """A loop over tiles of whole rows, which adds up sums per column; what does not vary over rows comes before it."""
+        body, values = self.nest.body, self.values
+        held = {p.name for p in self.kernel.params if p.mode == "in"}
+        before: list[str] = []
+        inside: list[str] = []
+        after: list[str] = []
+        for group in self.order():
+            i, op = group[0], body[group[0]]
+            access = op.attr
+            if isinstance(access, Access) and access.summed:
+                start, step, end = values.total(i, op)
+                before, inside, after = before + start, inside + step, after + end
+                continue
+            lines = self.values_of(group)
+            fixed = op.name not in ("store", "reduce") and "x" not in values.shapes[i] and not (isinstance(access, Access) and access.buffer not in held)
+            (before if fixed else inside).extend(lines)
+        steps = f"tl.range(0, {self.tiling.rows}, XBLOCK, num_stages=STAGES)"
+        tile = [f"x = pid * {self.tiling.rows} + start + tl.arange(0, XBLOCK){self.spread('x')}", *self.axis_lines(["x"]), *inside]
+        ends = [f"{name} = {text}" for name, text in sorted(values.blocks.definitions.pop("pid", {}).items())]
+        return [*before, f"for start in {steps}:", *(f"    {line}" for line in tile), *ends, *after]
 
     def looped(self) -> list[str]:
         """One loop over r per pass; what a pass needs at level r it computes anew."""

@@ -7,6 +7,8 @@ import torch
 from dynacompile.codegen.triton import scalars
 from dynacompile.ir.loops import Nest, levels
 
+TOGETHER = 4  # sums in one reduction
+
 
 def online_pairs(nest: Nest) -> dict[int, int]:
     """Sums of exp(v - max(v)) by the reduce that is the maximum: both come out of one pass over r, the running sum being rescaled
@@ -72,6 +74,13 @@ def step(kind: str, partial: str, text: str, dtype: torch.dtype) -> str:
     if kind in signs:
         return f"{partial} {signs[kind]} {text}"
     return f"nan_{kind}({partial}, {text})" if dtype.is_floating_point else f"tl.{kind}imum({partial}, {text})"
+
+
+def finish_sums(names: list[str], texts: list[str], dtype: torch.dtype) -> list[str]:
+    """Sums of several tiles along r in one reduction."""
+    if len(names) == 1:
+        return [f"{names[0]} = {finish('sum', texts[0], dtype)}"]
+    return [f"{', '.join(names)} = tl.reduce(({', '.join(texts)}), 1, sums_of_{len(names)})", *(f"{name} = {name}[:, None]" for name in names)]
 
 
 def finish(kind: str, text: str, dtype: torch.dtype) -> str:

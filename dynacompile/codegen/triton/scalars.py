@@ -96,6 +96,17 @@ ROWS: dict[str, Row] = {
     "where": Row("tl.where({0}, {1}, {2})", "tl.where({0}, {1}, {2})", "tl.where({0}, {1}, {2})"),
 }
 
+
+def adder(count: int) -> str:
+    """The function by which `count` sums are reduced together."""
+    a, b = ([f"{side}{i}" for i in range(count)] for side in "ab")
+    return f"""
+@triton.jit
+def sums_of_{count}({", ".join(a + b)}):
+    return {", ".join(f"{x} + {y}" for x, y in zip(a, b, strict=True))}
+"""
+
+
 DEVICE_FUNCTIONS: dict[str, str] = {
     **trigonometry.FUNCTIONS,
     "reciprocal": """
@@ -203,6 +214,7 @@ def nan_max(a, b):
 def nan_min(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 """,
+    **{f"sums_of_{n}": adder(n) for n in (2, 3, 4)},
     "product": """
 @triton.jit
 def product(a, b):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from dynacompile.codegen.triton.indexing import LIMIT, Dim, needs_int64
+from dynacompile.codegen.triton.parts import parts_of
 from dynacompile.codegen.triton.reductions import online_pairs
 from dynacompile.ir.index import Index, Var
 from dynacompile.ir.loops import Access, Axis, Nest, levels
@@ -23,6 +24,7 @@ class Tiling:
     """dims: of the tile, outer to inner, all parallel but "r". looped: r is walked in steps of its block, else one block covers it.
 
     masked: dimensions whose size some candidate's block does not divide. wide: indices need int64. One grid per candidate.
+    rows: x points that a program walks in steps of its block, adding up sums per column; 0: a program has one tile. parts: blocks of a row.
     """
 
     dims: tuple[Dim, ...]
@@ -31,20 +33,29 @@ class Tiling:
     grids: tuple[tuple[int, int, int], ...]
     masked: frozenset[str]
     wide: bool
+    rows: int = 0
+    parts: int = 1
 
 
 def choose_tiling(kernel: Kernel) -> Tiling:
     nest = kernel.nest
-    if nest.r_axes:
+    rows = prod(a.size for a in nest.folded) if nest.folded else 0
+    looped = False
+    if rows:
         dims: tuple[Dim, ...] = (Dim("x", nest.x_axes), Dim("r", nest.r_axes))
+        candidates = folded_candidates(kernel, rows, dims[1])
+    elif nest.r_axes:
+        dims = (Dim("x", nest.x_axes), Dim("r", nest.r_axes))
         looped, candidates = reduction_candidates(kernel, *dims)
     else:
-        dims, looped = pointwise_dims(kernel), False
+        dims = pointwise_dims(kernel)
         candidates = transpose_candidates(*dims) if len(dims) == 2 else pointwise_candidates(kernel, dims[0])
     masked = frozenset(d.name for d in dims if any(d.size % c.blocks[d.block] for c in candidates))
-    grids = tuple((prod(-(-d.size // c.blocks[d.block]) for d in dims if d.name != "r"), 1, 1) for c in candidates)
+    grids = tuple((prod(-(-d.size // (rows or c.blocks[d.block])) for d in dims if d.name != "r"), 1, 1) for c in candidates)
     wide = any(d.size > LIMIT for d in dims) or any(needs_int64(i) for i in indices(nest))
-    return Tiling(dims, looped, candidates, grids, masked, wide)
+    width = candidates[0].blocks.get("RBLOCK", 1)
+    parts = dims[-1].size // width if nest.r_axes and not looped and dims[-1].size > width else 1
+    return Tiling(dims, looped, candidates, grids, masked, wide, rows, parts)
 
 
 def indices(nest: Nest) -> Iterable[Index]:
@@ -127,6 +138,8 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
     passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2
     if width <= 1024 or (width <= PERSISTENT and passes > 1 and width * live // (LANES * 16) <= REGISTERS):
+        if row_parts(kernel, r) > 1:
+            return False, unmasked(part_candidates(kernel, x, r), ("XBLOCK", x.size))
         rows = clamp(1024 // width, 1, max(1, power(x.size // PROGRAMS + 1)))
         best = row_warps(rows * width, narrow)
         options = [Candidate({"XBLOCK": rows, "RBLOCK": width}, w) for w in (best, best * 2, best // 2) if 1 <= w <= 32]
@@ -139,6 +152,34 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
     if passes == 2 and online_pairs(kernel.nest):  # one pass of exponentials: bound by arithmetic
         steps = ((2048, 16), (2048, 8), (4096, 16), (1024, 8))
     return True, unmasked([Candidate({"XBLOCK": 1, "RBLOCK": min(b, width)}, clamp(w, 1, min(b, width) // LANES)) for b, w in steps])
+
+
+def row_parts(kernel: Kernel, r: Dim) -> int:
+    """How many tiles make a row; 1 where their order would matter."""
+    return 1 if any(op.name == "reduce" and op.attr in ("argmax", "argmin") for op in kernel.nest.body) else parts_of(r.size)
+
+
+def part_candidates(kernel: Kernel, x: Dim, r: Dim) -> list[Candidate]:
+    """Rows of several tiles: about 128 threads, each with 16 bytes of every tile where that leaves it few enough values."""
+    parts = row_parts(kernel, r)
+    width = r.size // parts
+    vector = next(v for v in ((8, 4, 2) if smallest(kernel) <= 2 else (4, 2)) if v * parts <= 24 or v == 2)
+    rows = clamp(128 * vector // width, 1, max(1, power(x.size // PROGRAMS + 1)))
+    warps = clamp(rows * width // (LANES * vector), 1, 16)
+    shapes = ((rows, warps), (rows, warps * 2), (rows * 2, warps * 2), (rows, warps // 2), (rows // 2, warps // 2), (rows * 2, warps))
+    return [Candidate({"XBLOCK": b, "RBLOCK": width}, w) for b, w in shapes if 1 <= b <= power(x.size) and 1 <= w <= 32]
+
+
+def folded_candidates(kernel: Kernel, rows: int, r: Dim) -> tuple[Candidate, ...]:
+    """Whole rows, few at a time, beside a sum per column; STAGES: tiles that are read ahead."""
+    width = r.size // row_parts(kernel, r) if row_parts(kernel, r) > 1 else power(r.size)
+    narrow = smallest(kernel) <= 2
+    most = rows & -rows  # the block divides the rows
+    block = min(clamp(1024 // r.size, 1, 16), most)
+    warps = row_warps(block * power(r.size), narrow)
+    shapes = ((block, warps, 2), (block, warps, 3), (block, warps, 1), (block, warps * 2, 2), (2 * block, warps * 2, 2), (2 * block, warps, 2), (block, warps // 2, 2))
+    options = [Candidate({"XBLOCK": b, "RBLOCK": width, "STAGES": s}, w) for b, w, s in shapes if b <= most and 1 <= w <= 32]
+    return unmasked(options)
 
 
 def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidate, ...]]:

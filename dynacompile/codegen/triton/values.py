@@ -8,7 +8,8 @@ import re
 import torch
 
 from dynacompile.codegen.triton import reductions, scalars
-from dynacompile.codegen.triton.indexing import Indexer
+from dynacompile.codegen.triton.indexing import Dim, Indexer
+from dynacompile.codegen.triton.parts import Parts
 from dynacompile.codegen.triton.tiles import Tiling, op_phases
 from dynacompile.errors import Unsupported
 from dynacompile.ir.loops import Access, Nest, Op, levels
@@ -40,7 +41,10 @@ class Values:
         self.shapes: dict[int, frozenset[str]] = {}
         self.constants: dict[tuple[str, torch.dtype], str] = {}
         self.indirect: dict[int, tuple[str, frozenset[str]]] = {}
+        self.parts = Parts(tiling.parts)
         self.indexer = Indexer(tiling.dims, self.indirect)
+        kept = tuple(a for a in self.nest.x_axes if a not in self.nest.folded)
+        self.blocks = Indexer((Dim("pid", kept), *(d for d in tiling.dims if d.name == "r")), {}, self.indexer.definitions)  # of summed stores
         self.evict = ""
         self.unfenced = False
         self.fast = rounds_to_16_bits(self.nest, self.dtypes)
@@ -77,7 +81,7 @@ class Values:
             case "index":
                 return self.index(i, op)
             case "reduce":
-                return self.reduce(i, op)
+                return self.reduce([(i, op)])
             case _:
                 return self.scalar(i, op)
 
@@ -207,19 +211,42 @@ class Values:
             text = f"tl.where(rmask, {text}, {reductions.identity(str(op.attr), target)})"
         return text, target
 
-    def reduce(self, i: int, op: Op) -> list[str]:
-        self.shapes[i] = frozenset(("x",))
-        text, dtype = self.operand(i, op)
-        lines = []
-        if not text.isidentifier():
-            part = self.fresh(f"{self.name(i)}_part")
-            lines.append(f"{part} = {text}")
-            text = part
-        if op.attr in ("argmax", "argmin"):
-            lines += self.finish_arg(i, op, text, self.position())
-        else:
-            lines.append(f"{self.name(i)} = {reductions.finish(str(op.attr), text, dtype)}")
-        return lines + self.note_indirect(i)
+    def varied(self, i: int, op: Op) -> list[str]:
+        """Lines of an op, for every part of the row where it varies along it."""
+        lines = self.op(i, op)
+        if "r" in self.shapes[i] and i in self.names:
+            self.parts.add(self.names[i])
+        self.parts.add(*self.indexer.definitions.get("r", {}))
+        return self.parts.lines(lines)
+
+    def reduce(self, group: list[tuple[int, Op]]) -> list[str]:
+        """Reductions of values that are all there; sums go together, which saves synchronisations."""
+        lines: list[str] = []
+        sums: dict[torch.dtype, list[tuple[int, str]]] = {}
+        for i, op in group:
+            self.shapes[i] = frozenset(("x",))
+            kind = str(op.attr)
+            text, dtype = self.operand(i, op)
+            whole = self.parts.text(text, 0)
+            for p in range(1, self.parts.count):
+                whole = reductions.step(kind, whole, self.parts.text(text, p), dtype)
+            if not whole.isidentifier():
+                part = self.fresh(f"{self.name(i)}_part")
+                lines.append(f"{part} = {whole}")
+                whole = part
+            if kind in ("argmax", "argmin"):
+                lines += self.finish_arg(i, op, whole, self.position())
+            elif kind == "sum" and dtype.is_floating_point:
+                sums.setdefault(dtype, []).append((i, whole))
+            else:
+                lines.append(f"{self.name(i)} = {reductions.finish(kind, whole, dtype)}")
+        for dtype, found in sums.items():
+            for k in range(0, len(found), reductions.TOGETHER):
+                names, texts = [self.name(i) for i, _ in found[k : k + reductions.TOGETHER]], [t for _, t in found[k : k + reductions.TOGETHER]]
+                lines += reductions.finish_sums(names, texts, dtype)
+        for i, _ in group:
+            self.note_indirect(i)
+        return lines
 
     def position(self) -> str:
         """The flattened r index of each point of the tile, past every index where masked."""
@@ -233,6 +260,21 @@ class Values:
             f"{best}, {name} = tl.reduce(({value}, {position}), 1, arg_{str(op.attr)[3:]})",
             f"{name} = {name}[:, None].to({scalars.value(op.dtype)})",
         ]
+
+    def total(self, i: int, op: Op) -> tuple[list[str], list[str], list[str]]:
+        """Lines before the loop over a program's rows, in it, and after it, of a store of sums per column."""
+        access: Access = op.attr  # type: ignore[assignment]
+        self.shapes[i] = frozenset()
+        total, kind = self.fresh(f"{identifier(access.buffer)}_total"), scalars.value(op.dtype)
+        text = self.argument(op.args[0])
+        if access.mask is not None:
+            text = f"tl.where({self.argument(access.mask)}, {text}, 0.0)"
+        before = [f"{total} = tl.zeros({self.shape(frozenset(self.dims))}, {kind})"]
+        place, _ = self.blocks.text(access.index)
+        mask = ", mask=rmask" if "r" in self.tiling.masked else ""
+        self.parts.add(total, *self.indexer.definitions.get("r", {}))
+        after = [f"tl.store({self.address(access.buffer, place)}, tl.sum({total}, 0)[None, :]{mask})"]
+        return self.parts.lines(before), self.parts.lines([f"{total} += {text}"]), self.parts.lines(after)
 
     def accumulate(self, i: int, op: Op) -> tuple[list[str], list[str], list[str]]:
         """Lines before the loop, in it, and after it."""

@@ -1,0 +1,218 @@
+"""Column sums join row reductions over the same elements: a program walks a block of rows, makes each row's results, and adds up the columns.
+
+The backward of a norm sums the same products per row (for its input) and per column (for its weight and bias); in one kernel they are
+read once. A kernel of partial column sums, made by `split_reductions`, becomes summed stores over the row kernel's points: one partial
+sum for each block of rows, reduced by the kernel that there was before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from dynacompile.ir.body import Body, without_dead
+from dynacompile.ir.index import Index, Var, atom
+from dynacompile.ir.loops import Access, Axis, Buffer, Nest
+from dynacompile.schedule.domain import align, digits_of, remap
+from dynacompile.schedule.fuse import MAX_BUFFERS, MAX_OPS
+from dynacompile.schedule.split import position_of_reduce
+from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
+
+WIDEST = 4096  # elements of a row, which has to stay in registers beside the sums
+BLOCKS = 512  # of rows, wanted: each is a program
+LEAST_BLOCKS = 256
+LEAST_ROWS = 8  # in a block
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A unit of partial column sums. chunk: the axes that number the blocks; summed: those within a block. partials: the buffers stored."""
+
+    unit: Unit
+    chunk: tuple[Axis, ...]
+    summed: tuple[Axis, ...]
+    partials: tuple[str, ...]
+
+
+def fold_columns(units: Units) -> None:
+    """Joins units in place, where nothing else needs to run between the two."""
+    for unit in list(units.by_id.values()):
+        sums = column_sums(units, unit)
+        if sums is None:
+            continue
+        divided = finer(units, sums)
+        for rows in row_kernels(units, unit) if math.prod(a.size for a in divided.chunk) >= LEAST_BLOCKS else ():
+            joined = join(units, rows, divided)
+            if joined is not None:
+                replace_pair(units, rows, unit, joined)
+                refine(units, sums, divided)
+                break
+
+
+def column_sums(units: Units, unit: Unit) -> Sums | None:
+    """The unit as partial sums, where all that it does are those and elementwise stores."""
+    if unit.extern is not None or units.buffer(next(iter(unit.writes))).device.type != "cuda" or not any(a.role == "r" for a in unit.axes):
+        return None
+    partials: dict[str, Access] = {}
+    reduced = {a.var for a in unit.axes if a.role == "r"}
+    for _, nest in unit.members:
+        reduces = [op for op in nest.body if op.name == "reduce"]
+        (store,) = nest.stores() if len(nest.stores()) == 1 else (None,)
+        if store is None or store.summed:
+            return None
+        if not reduces:
+            if not reduced <= store.index.variables():
+                return None
+            continue
+        end = nest.body[-1]
+        if len(reduces) > 1 or reduces[0].attr != "sum" or end.name != "store" or nest.body[end.args[0]] is not reduces[0] or store.mask is not None:
+            return None
+        if not end.dtype.is_floating_point or store.buffer in units.kept:
+            return None
+        partials[store.buffer] = store
+    if not partials:
+        return None
+    columns = {units.buffer(n).size[-1] for n in partials}
+    chunks = {tuple(a for a in unit.axes if a.role == "x" and (s := p.index.stride(a.var)) is not None and s >= max(columns)) for p in partials.values()}
+    if len(columns) != 1 or len(chunks) != 1 or any(len(units.buffer(n).size) != 2 for n in partials):
+        return None
+    (chunk,) = chunks
+    return Sums(unit, chunk, tuple(a for a in unit.axes if a.role == "r"), tuple(partials)) if chunk else None
+
+
+def row_kernels(units: Units, unit: Unit) -> list[Unit]:
+    """Row reductions that share memory with the unit, those that share most first."""
+    near: set[int] = set()
+    for name in unit.reads:
+        near |= units.readers.get(name, set()) | units.writers.get(name, set())
+    near.discard(unit.id)
+    found = []
+    for other in (units.by_id[i] for i in sorted(near) if i in units.by_id):
+        if other.extern is None and is_row_kernel(units, other):
+            shared = sum(units.buffer(n).bytes for n in unit.reads & (other.reads | other.writes))
+            found.append((-shared, other.first, other))
+    return [other for _, _, other in sorted(found, key=lambda f: f[:2])]
+
+
+def is_row_kernel(units: Units, unit: Unit) -> bool:
+    inner = [a for a in unit.axes if a.role == "r"]
+    width = math.prod(a.size for a in inner)
+    if not inner or not 32 <= width <= WIDEST or any(n.folded for _, n in unit.members):
+        return False
+    loads = [a.index.stride(inner[-1].var) for _, n in unit.members for a in n.loads()]
+    return 1 in loads and any(op.name == "reduce" for _, n in unit.members for op in n.body)
+
+
+def finer(units: Units, sums: Sums) -> Sums:
+    """The same sums over more blocks, where there are too few and their one reader can follow."""
+    outer = sums.summed[0]
+    blocks, rows = math.prod(a.size for a in sums.chunk), math.prod(a.size for a in sums.summed)
+    factors = [k for k in range(1, outer.size + 1) if outer.size % k == 0 and rows // k >= LEAST_ROWS]
+    factor = next((k for k in factors if blocks * k >= BLOCKS), max(factors, default=1))
+    if factor == 1 or not all(can_follow(units, sums, i) for n in sums.partials for i in units.readers[n]):
+        return sums
+    j, rest = Axis(Var("j0", factor), "x"), Axis(Var("y0", outer.size // factor), "r")
+    axes = (*sums.chunk, j, *(a for a in sums.unit.axes if a.role == "x" and a not in sums.chunk), rest, *sums.summed[1:])
+    split: dict[Var, Index | int] = {outer.var: atom(j.var) * rest.size + atom(rest.var)}
+    members = []
+    for position, nest in sums.unit.members:
+        if nest.is_reduction:
+            (store,) = nest.stores()
+            columns = units.buffer(store.buffer).size[1]
+            index = Index([(m, c * factor if c >= columns else c) for m, c in store.index.terms], store.index.constant) + atom(j.var) * columns
+            end = nest.body[-1]
+            nest = replace(nest, body=(*nest.body[:-1], replace(end, attr=replace(store, index=index))))
+        members.append((position, remap(nest, split, axes)))
+    unit = replace(sums.unit, members=members, axes=axes)
+    return Sums(unit, (*sums.chunk, j), (rest, *sums.summed[1:]), sums.partials)
+
+
+def can_follow(units: Units, sums: Sums, reader: int) -> bool:
+    """The reader only sums these partial results over one axis that numbers the blocks."""
+    unit = units.by_id[reader]
+    inner = [a for a in unit.axes if a.role == "r"]
+    if unit.extern is not None or len(inner) != 1 or inner[0].size != math.prod(a.size for a in sums.chunk):
+        return False
+    for _, nest in unit.members:
+        for access in nest.loads():
+            stride = access.index.stride(inner[0].var)
+            if stride != 0 and (access.buffer not in sums.partials or stride != units.buffer(access.buffer).size[1]):
+                return False
+        if any(op.name == "index" or (op.name == "reduce" and op.attr != "sum") for op in nest.body) or any(inner[0].var in a.index.variables() for a in nest.stores()):
+            return False
+    return True
+
+
+def refine(units: Units, sums: Sums, divided: Sums) -> None:
+    """Buffers and readers of the partial results take the new number of blocks."""
+    if divided is sums:
+        return
+    blocks = math.prod(a.size for a in divided.chunk)
+    buffers = dict(units.program.buffers)
+    for name in sums.partials:
+        old = buffers[name]
+        buffers[name] = Buffer(name, old.dtype, old.device, (blocks, old.size[1]), old.stride, old.kind)
+    units.program = replace(units.program, buffers=buffers)
+    for reader in {i for n in sums.partials for i in units.readers[n]}:
+        unit = units.by_id[reader]
+        (inner,) = (a for a in unit.axes if a.role == "r")
+        longer = Axis(Var(inner.var.name, blocks), "r")
+        unit.axes = tuple(longer if a == inner else a for a in unit.axes)
+        unit.members = [(p, remap(n, {inner.var: atom(longer.var)}, unit.axes)) for p, n in unit.members]
+
+
+def join(units: Units, rows: Unit, sums: Sums) -> Unit | None:
+    """One unit for both, or None where their points don't correspond or another unit has to run between."""
+    unit = sums.unit
+    if rows.writes & unit.writes or unit.writes & rows.reads or has_path(units, rows, unit) or has_path(units, unit, rows):
+        return None
+    if sum(len(n.body) for u in (rows, unit) for _, n in u.members) > MAX_OPS or len(rows.reads | rows.writes | unit.reads | unit.writes) > MAX_BUFFERS:
+        return None
+    shared = sorted(unit.reads & (rows.writes | rows.reads), key=lambda n: (n not in rows.writes, -units.buffer(n).bytes, n))
+    for name in shared:
+        outer, inner = only_index(rows, name), only_index(unit, name)
+        if outer is None or inner is None or outer.constant != inner.constant:
+            continue
+        guests = tuple(replace(a, role="x") for a in unit.axes)
+        left, right = digits_of(outer, rows.axes), digits_of(inner, guests)
+        found = align(rows.axes, left, right) if left is not None and right is not None else None
+        if found is None:
+            continue
+        within = {v for a in sums.summed for v in found.guest.get(a.var, atom(a.var)).variables()}  # type: ignore[union-attr]
+        folded = tuple(a for a in found.axes if a.var in within)
+        axes = (*(a for a in found.axes if a.role == "x" and a not in folded), *folded, *(a for a in found.axes if a.role == "r"))
+        if any(a.role == "r" for a in folded) or not hands_over(rows, unit, found.host, found.guest):
+            continue
+        members = [(p, remap(n, found.host, axes)) for p, n in rows.members]
+        members += [(p, remap(as_sums(n), found.guest, axes)) for p, n in unit.members]
+        members.sort(key=lambda m: m[0])
+        new = max(units.by_id) + 1
+        return Unit(new, min(rows.first, unit.first), max(rows.last, unit.last), None, members, axes, rows.reads | (unit.reads - rows.writes), rows.writes | unit.writes)
+    return None
+
+
+def only_index(unit: Unit, name: str) -> Index | None:
+    """Where the unit touches a buffer, when that is one place per point."""
+    found = {a.index for _, n in unit.members for a in (*n.loads(), *n.stores()) if a.buffer == name}
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def hands_over(rows: Unit, unit: Unit, host: dict, guest: dict) -> bool:
+    """What the unit takes from the row kernel is at the same point in both."""
+    for name in rows.writes & unit.reads:
+        written = {a.index.subs(host) for _, n in rows.members for a in n.stores() if a.buffer == name}
+        if len(written) != 1 or {a.index.subs(guest) for _, n in unit.members for a in n.loads() if a.buffer == name} != written:
+            return False
+    return True
+
+
+def as_sums(nest: Nest) -> Nest:
+    """A nest of a partial sum as one that stores every element's value, summed; others as they are."""
+    if not nest.is_reduction:
+        return nest
+    at = position_of_reduce(nest)
+    (store,) = nest.stores()
+    body = Body()
+    ids = body.splice(nest.body[:at], {})
+    body.store(ids[nest.body[at].args[0]], store.buffer, store.index, summed=True)
+    return replace(nest, body=without_dead(body.ops))

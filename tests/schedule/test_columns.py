@@ -1,0 +1,101 @@
+"""Column sums in the kernel of a row reduction: what joins, what it computes, and what stays apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from dynacompile.autograd import differentiate
+from dynacompile.codegen.reference import run_schedule
+from dynacompile.ir.loops import LoopProgram
+from dynacompile.ir.schedule import Launch, Schedule
+from dynacompile.lower import lower
+from dynacompile.schedule import schedule
+from tests.autograd.recording import record
+from tests.lower.tracing import ENV, aten, trace
+from tests.schedule.test_differentiated import values
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def on(device: torch.device, hand_off):
+    """A program or schedule whose buffers are on `device`."""
+    buffers = {n: replace(b, device=device) for n, b in hand_off.buffers.items()}
+    if isinstance(hand_off, LoopProgram):
+        return replace(hand_off, buffers=buffers)
+    return replace(hand_off, buffers=buffers, device=device, kernels={n: replace(k, device=device) for n, k in hand_off.kernels.items()})
+
+
+def scheduled(graph: torch.fx.GraphModule) -> Schedule:
+    """The schedule for a GPU, its numbers checked on the CPU."""
+    plan = schedule(on(CUDA, lower(graph, ENV)), ENV)
+    given = values(graph)
+    got, wanted = run_schedule(on(CPU, plan), given), graph(*given)
+    for a, b in zip(got, wanted, strict=True):
+        if b is not None:
+            torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4 * float(b.abs().max()))
+    return plan
+
+
+def folded(plan: Schedule) -> list[tuple[int, ...]]:
+    return [tuple(a.size for a in k.nest.folded) for k in plan.kernels.values() if k.nest.folded]
+
+
+def backward(fn, *inputs: torch.Tensor) -> torch.fx.GraphModule:
+    graph, fakes, _ = record(fn, list(inputs))
+    return differentiate(graph, fakes, ENV).backward
+
+
+def leaf(*size: int) -> torch.Tensor:
+    return torch.empty(size, requires_grad=True)
+
+
+def test_norm_backward_reads_once():
+    graph = backward(lambda x, w, b: (F.layer_norm(x, (96,), w, b),), leaf(65536, 96), leaf(96), leaf(96))
+    plan = scheduled(graph)
+    assert folded(plan) == [(128,)]
+    launches = [s for s in plan.steps if isinstance(s, Launch)]
+    assert len(launches) == 2, "the rows with the partial sums, and the sums of those"
+    assert sum(plan.buffers[b].bytes > 1 << 24 for b in launches[0].buffers) == 3, "reads the gradient and the input, writes the gradient"
+
+
+@pytest.mark.parametrize("rows, blocks, size", [(16384, 512, 32), (4096, 512, 8), (3 * 4096, 768, 16)])
+def test_blocks_are_made_smaller_where_there_are_few(rows, blocks, size):
+    graph = backward(lambda x, w, b: (F.layer_norm(x, (64,), w, b),), leaf(rows, 64), leaf(64), leaf(64))
+    plan = scheduled(graph)
+    assert folded(plan) == [(size,)]
+    (kernel,) = (k for k in plan.kernels.values() if k.nest.folded)
+    assert kernel.nest.axes[0].size == blocks
+
+
+def test_two_norms_in_a_row():
+    def norms(x, w1, b1, w2, b2):
+        return (F.layer_norm(F.gelu(F.layer_norm(x, (64,), w1, b1)), (64,), w2, b2),)
+
+    plan = scheduled(backward(norms, leaf(8192, 64), *(leaf(64) for _ in range(4))))
+    assert folded(plan) == [(16,)] and plan.facts()["launches"] == 2
+
+
+@pytest.mark.parametrize("rows, columns", [(1024, 64), (8192, 8192)])
+def test_too_few_rows_or_too_wide_ones_stay_apart(rows, columns):
+    plan = schedule(on(CUDA, lower(backward(lambda x, w, b: (F.layer_norm(x, (columns,), w, b),), leaf(rows, columns), leaf(columns), leaf(columns)), ENV)), ENV)
+    assert not folded(plan)
+
+
+def test_on_the_cpu_nothing_is_folded():
+    graph = backward(lambda x, w, b: (F.layer_norm(x, (64,), w, b),), leaf(4096, 64), leaf(64), leaf(64))
+    assert not folded(schedule(lower(graph, ENV), ENV))
+
+
+def test_an_op_between_keeps_them_apart():
+    """The column sums need a matmul of what the rows make."""
+
+    def function(x, w):
+        y = aten._softmax.default(x, 1, False)
+        return (y, aten.sum.dim_IntList(aten.mul.Tensor(aten.mm.default(y, w), y), [0]))
+
+    graph = trace(function, [torch.randn(8192, 64), torch.randn(64, 64)])
+    assert not folded(scheduled(graph))
