@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,7 @@ def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
             return found
     if isinstance(left, SetValue) and name in ("or_", "and_", "sub"):
         return left.method(cx, {"or_": "union", "and_": "intersection", "sub": "difference"}[name], [right], {})
-    if isinstance(left, DictValue) and isinstance(right, DictValue) and name == "or_":
+    if isinstance(left, DictValue) and isinstance(right, DictValue) and name == "or_" and Counter not in (left.cls, right.cls):
         merged = left.method(cx, "copy", [], {})
         merged.method(cx, "update", [right], {})
         return merged
@@ -174,6 +175,8 @@ def object_binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
 
 def sequence_binary(cx: Trace, name: str, left: Value, right: Value) -> Value | None:
     sized = (torch.Size, tuple)
+    if any(isinstance(v, SequenceValue) and v.cls is deque for v in (left, right)) and name not in ("eq", "ne"):
+        raise unsupported("unknown-operation", f"operator.{name} of a deque")
     if name == "add" and is_tuple(left) and is_tuple(right):
         if any(isinstance(v, ConstantValue) and isinstance(v.value, torch.Size) for v in (left, right)):
             folded = fold(cx, operator.add, left, right)
@@ -214,10 +217,12 @@ def is_tuple(value: Value) -> bool:
 def equal(cx: Trace, left: Value, right: Value) -> bool:
     """left == right, for values whose comparison gives a bool."""
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
-        if isinstance(left, ListValue) != isinstance(right, ListValue) or len(left.items) != len(right.items):
+        if isinstance(left, ListValue) != isinstance(right, ListValue) or deque in (left.cls, right.cls) and left.cls is not right.cls or len(left.items) != len(right.items):
             return False
         return all(a is b or cx.equal(a, b) for a, b in zip(left.elements(cx), right.elements(cx)))
     if isinstance(left, DictValue) and isinstance(right, DictValue):
+        if Counter in (left.cls, right.cls):
+            raise unsupported("unknown-operation", "comparing a Counter")
         if set(left.keys(cx)) != set(right.keys(cx)):
             return False
         return all(cx.equal(left.at(cx, k), right.at(cx, k)) for k in left.content)

@@ -145,6 +145,9 @@ class Trace:
         self.guard("EQUALS", Attr(source, "__name__"), real.__name__)
         return Method(self.wrap(real.__self__, Attr(source, "__self__")), real.__name__)
 
+    def call_builtin(self, real: Any, args: list[Value]) -> Value:
+        return HANDLERS[real](self, args, {})
+
     def special_function(self, real: FunctionType, source: Source) -> Value | None:
         return special_function(self, real, source)
 
@@ -203,13 +206,13 @@ class Trace:
     def call_real(self, function: Callable, source: Source, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
         return self.wrap(function, source).call(self, args, kwargs or {})
 
-    def unless_missing(self, get: Callable[[], Value]) -> Value | None:
-        """get(), or None where it raises AttributeError."""
+    def unless_missing(self, get: Callable[[], Value], missing: type = AttributeError) -> Value | None:
+        """get(), or None where it raises `missing`."""
         depth, handling = len(self.frames), self.handling
         try:
             return get()
         except Raised as reason:
-            if not issubclass(reason.cls, AttributeError):
+            if not issubclass(reason.cls, missing):
                 raise
             del self.frames[depth:]
             self.handling = handling

@@ -36,7 +36,7 @@ struct OpName {
 };
 constexpr OpName ops[] = {
     {"is", Op::is},           {"type", Op::type},         {"equals", Op::equals}, {"tensor", Op::tensor}, {"function", Op::function}, {"has_attribute", Op::has_attribute},
-    {"dict_keys", Op::dict_keys}, {"dict_has", Op::dict_has}, {"length", Op::length}, {"state", Op::state}, {"flag", Op::flag},
+    {"dict_keys", Op::dict_keys}, {"dict_has", Op::dict_has}, {"length", Op::length}, {"state", Op::state}, {"flag", Op::flag}, {"set", Op::set},
 };
 
 bool parse_key(PyObject* key, Node& node) {
@@ -303,6 +303,10 @@ bool parse_check(const char* op, PyObject* argument, Check& check) {
         case Op::dict_keys: return PyTuple_Check(argument) ? parse_constant(argument, check) : (PyErr_SetString(PyExc_TypeError, "dict_keys takes a tuple"), false);
         case Op::tensor: return (check.tensor = parse_tensor(argument)) != nullptr;
         case Op::state: return (check.state = parse_state(argument)) != nullptr;
+        case Op::set:
+            if (!PyFrozenSet_CheckExact(argument)) return PyErr_SetString(PyExc_TypeError, "set takes a frozenset"), false;
+            check.expected.hold_strong(argument);
+            return true;
         case Op::flag:
             if (!PyTuple_Check(argument) || PyTuple_GET_SIZE(argument) != 2) return PyErr_SetString(PyExc_TypeError, "flag takes (function, value)"), false;
             check.expected.hold_strong(argument);

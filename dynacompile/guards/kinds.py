@@ -195,10 +195,18 @@ def explain_contains(guard: Guard, value: Any, find: Find) -> Iterator[Differenc
 
 
 def explain_keys(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
-    if type(value) not in (dict, OrderedDict):
+    if not isinstance(value, dict) or type(value) is not OrderedDict and type(value).__iter__ is not dict.__iter__:
         yield f"type({text(guard)})", "dict", type(value).__qualname__
     else:
         yield from differing(f"list({text(guard)})", guard.expected, tuple(value))
+
+
+def explain_set(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    wanted: Any = guard.expected
+    if type(value) not in (set, frozenset):
+        yield f"type({text(guard)})", "set", type(value).__qualname__
+    elif len(value) != len(wanted) or any(type(v) not in (str, int, bytes, type(None)) or v not in wanted for v in value):
+        yield f"elements of {text(guard)}", str(sorted(map(repr, wanted))), f"others ({len(value)})"
 
 
 def explain_length(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
@@ -390,5 +398,6 @@ KINDS: Mapping[str, Kind] = {
     "NOT_ALIASED": Kind(compile_distinct, explain_distinct),
     "DISJOINT": Kind(compile_disjoint, explain_disjoint),
     "GLOBAL_STATE": Kind(compile_state, explain_state),
+    "SET": Kind(simple("set"), explain_set),
     "FLAG": Kind(compile_flag, explain_flag),
 }

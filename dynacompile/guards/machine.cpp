@@ -144,6 +144,7 @@ bool check_holds(const Check& check, PyObject* value) {
         case Op::length: return builtin_length(value) == check.number;
         case Op::state: return state_holds(*check.state);
         case Op::flag: return flag_holds(check.expected.get());
+        case Op::set: return elements_equal(value, check.expected.get());
     }
     return false;
 }

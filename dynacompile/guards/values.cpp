@@ -172,7 +172,7 @@ bool is_constant(PyObject* object) {
 bool keys_equal(PyObject* dict, PyObject* keys) {
     Py_ssize_t n = PyTuple_GET_SIZE(keys);
     if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != n) return false;
-    if (PyDict_CheckExact(dict)) {
+    if (!Py_IS_TYPE(dict, &PyODict_Type) && Py_TYPE(dict)->tp_iter == PyDict_Type.tp_iter) {  // a dict, or a subclass with its order
         PyObject *key, *value;
         Py_ssize_t at = 0;
         for (Py_ssize_t i = 0; i < n; i++) {
@@ -191,6 +191,21 @@ bool keys_equal(PyObject* dict, PyObject* keys) {
     PyErr_Clear();
     Py_XDECREF(iterator);
     return equal;
+}
+
+bool elements_equal(PyObject* set, PyObject* elements) {
+    if (!PyAnySet_CheckExact(set) || PySet_GET_SIZE(set) != PySet_GET_SIZE(elements)) return false;
+    PyObject* key;
+    Py_hash_t hash;
+    Py_ssize_t at = 0;
+    while (_PySet_NextEntry(set, &at, &key, &hash)) {
+        PyTypeObject* type = Py_TYPE(key);
+        if (type != &PyUnicode_Type && type != &PyLong_Type && type != &PyBytes_Type && key != Py_None) return false;
+        int contains = PySet_Contains(elements, key);
+        if (contains < 0) PyErr_Clear();
+        if (contains <= 0) return false;
+    }
+    return true;
 }
 
 }  // namespace dynacompile

@@ -10,6 +10,7 @@
 | HASATTR          | Presence(name, present)           | the type or the instance dict has the name; `__getattr__` is not asked         |
 | DICT_KEYS        | tuple of constants                | a dict with these keys in this order                                           |
 | DICT_CONTAINS    | Presence(key, present)            | the dict has the key, or has not                                               |
+| SET              | frozenset of str, int, bytes, None | a set or frozenset of these elements                                          |
 | LENGTH           | int                               | a builtin container of this length                                             |
 | FUNCTION         | FunctionFacts, or the function    | a Python function with this code and these globals                             |
 | MODULE           | ModuleFacts                       | class, training flag, registered names, hook counts, no own `forward`          |

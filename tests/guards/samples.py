@@ -190,6 +190,10 @@ SAMPLES: Mapping[str, Callable[[], list[Sample]]] = {
             ([1], (), 2, None, Loud()),
         ),
     ],
+    "SET": lambda: [
+        Sample(frozenset({1, "a", None, b"b"}), ({1, "a", None, b"b"}, frozenset({1, "a", None, b"b"})), ({1, "a", None}, {True, "a", None, b"b"}, [1, "a", None, b"b"], {1, "a", None, "b"})),
+        Sample(frozenset(), (set(), frozenset()), ({1}, (), Loud())),
+    ],
     "FUNCTION": functions,
     "MODULE": modules,
     "DUPLICATE_INPUT": list,  # relations between sources and

@@ -1,8 +1,8 @@
 """Rows for the instructions of CPython 3.11 and 3.12, by what they deal with."""
 
-from dynacompile.capture.opcodes import attributes, building, calls, control, names, operators, stack
+from dynacompile.capture.opcodes import attributes, building, calls, control, matching, names, operators, stack
 from dynacompile.capture.opcodes.table import TABLE, Opcode
 
-GROUPS = (attributes, building, calls, control, names, operators, stack)  # importing them fills the table
+GROUPS = (attributes, building, calls, control, matching, names, operators, stack)  # importing them fills the table
 
 __all__ = ["GROUPS", "TABLE", "Opcode"]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynacompile import native
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values import builtins, contexts, iteration, python_modules, torch_functions
+from dynacompile.capture.values import builtins, contexts, deques, iteration, itertools_rows, python_modules, torch_functions
 from dynacompile.capture.values.base import WRAPPERS, Value
 from dynacompile.capture.values.classes import UnboundMethod, wrap_class
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object, wrap_by_identity
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 DESCRIPTIONS = (types.CodeType, types.GenericAlias, types.UnionType, typing.TypeVar)  # of code and of types
-KINDS = (builtins, contexts, iteration, python_modules, torch_functions)  # importing them fills their tables
+KINDS = (builtins, contexts, deques, iteration, itertools_rows, python_modules, torch_functions)  # importing them fills their tables
 
 
 def wrap(cx: Trace, real: Any, source: Source) -> Value:
@@ -36,6 +37,9 @@ def wrap(cx: Trace, real: Any, source: Source) -> Value:
     wrapper = WRAPPERS.get(cls)
     if wrapper is not None:
         return wrapper(cx, real, source)
+    if cls is native.core().Region:  # a compiled function in a compiled function: one graph
+        cx.guard("ID", source, identity(real))
+        return cx.wrap(real.__wrapped__, Constant(real.__wrapped__, source.text()))
     if isinstance(real, torch.Tensor):
         return wrap_tensor(cx, real, source)
     if isinstance(real, types.ModuleType):

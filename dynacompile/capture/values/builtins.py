@@ -223,7 +223,7 @@ def row_list(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(set)
 def row_set(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], SetValue):
-        return SetValue(list(args[0].content.values()))
+        return SetValue(list(args[0].content.values()), None, args[0].real)
     return SetValue(args[0].elements(cx) if args else [])
 
 
@@ -250,6 +250,16 @@ def row_defaultdict(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
     made = DictValue({}, collections.defaultdict, None, args[0] if args else ConstantValue(None))
     for key, value in [*(pairs_of(cx, args[1]) if len(args) > 1 else []), *((ConstantValue(k), v) for k, v in kwargs.items())]:
         made.put(key, value)
+    return made
+
+
+@handles(collections.Counter)
+def row_counter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    made = DictValue({}, collections.Counter)
+    if kwargs or args and isinstance(args[0], DictValue):
+        raise unsupported("unknown-function", "a Counter of counts")
+    for element in args[0].elements(cx) if args else ():
+        made.put(element, cx.operator("add", [made.get_item(cx, element), ConstantValue(1)]))
     return made
 
 

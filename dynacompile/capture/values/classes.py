@@ -144,22 +144,16 @@ class UnboundMethod(Value):
 
 
 def is_plain_class(cls: type) -> bool:
-    """Classes whose instances are just a dict: no metaclass call, no C base, no __new__, no __slots__ without a dict, no attribute hooks."""
+    """Classes whose instances are just a dict: no metaclass call, no C base, no __new__, no __slots__ without a dict, attribute hooks in Python only."""
     return (
         type(cls).__call__ is type.__call__
         and cls.__new__ is object.__new__
         and cls.__basicsize__ == type("Plain", (), {}).__basicsize__
-        and (cls.__setattr__ is object.__setattr__ or is_frozen(cls))
-        and cls.__getattribute__ is object.__getattribute__
+        and (cls.__setattr__ is object.__setattr__ or isinstance(cls.__setattr__, types.FunctionType))
+        and (cls.__getattribute__ is object.__getattribute__ or isinstance(cls.__getattribute__, types.FunctionType))
         and not hasattr(cls, "__del__")
         and not issubclass(cls, BaseException)
     )
-
-
-def is_frozen(cls: type) -> bool:
-    """A frozen dataclass: its __setattr__ refuses, its __init__ goes around it."""
-    parameters = getattr(cls, "__dataclass_params__", None)
-    return parameters is not None and parameters.frozen
 
 
 class SuperValue(Value):

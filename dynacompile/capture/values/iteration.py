@@ -10,7 +10,7 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterator, FilterIterator, IsliceIterator, MapIterator, ZipIterator
-from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.objects import ObjectIterator, ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue, sort_values
 
@@ -27,6 +27,10 @@ def row_iter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(next)
 def row_next(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if isinstance(args[0], ObjectValue) and len(args) == 1:
+        return args[0].method(cx, "__next__", [], {})
+    if isinstance(args[0], ObjectValue):
+        args[0] = ObjectIterator(args[0])
     if not isinstance(args[0], IteratorValue):
         raise unsupported("unknown-object", f"next({args[0].describe()})")
     item = args[0].next(cx)

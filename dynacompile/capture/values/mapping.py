@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, 
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
 from dynacompile.ir.guard_facts import Presence
-from dynacompile.ir.source import Item, Source
+from dynacompile.ir.source import Attr, Item, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -98,6 +98,8 @@ class DictValue(Value):
             made = self.factory.call(cx, [], {})
             self.set_item(cx, key, made)
             return made
+        if self.cls is Counter:
+            return ConstantValue(0)
         raise missing_key(key)
 
     def set_item(self, cx: Trace, key: Value, value: Value) -> None:
@@ -134,7 +136,7 @@ class DictValue(Value):
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         row = DICT_METHODS.get(name)
-        if row is None:
+        if row is None or self.cls is Counter and name in ("update", "copy"):
             raise unsupported("unknown-operation", f"{self.cls.__name__}.{name}()")
         return row(cx, self, args, kwargs)
 
@@ -324,7 +326,7 @@ class DictView(Value):
         out.call(0)
 
 
-@wraps(dict, OrderedDict)
+@wraps(dict, OrderedDict, Counter, defaultdict)
 def wrap_dict(cx: Trace, real: dict, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
     content: dict[Hashable, tuple[Value, Value]] = {}
@@ -332,4 +334,5 @@ def wrap_dict(cx: Trace, real: dict, source: Source) -> Value:
         if type(key) not in CONSTANT_TYPES and not (type(key) is tuple and all(type(k) in CONSTANT_TYPES for k in key)):
             raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")
         content[key] = (cx.of(key), Lazy(cx, value, Item(source, key)))
-    return DictValue(content, type(real), source)
+    factory = cx.wrap(real.default_factory, Attr(source, "default_factory")) if isinstance(real, defaultdict) else None
+    return DictValue(content, type(real), source, factory)

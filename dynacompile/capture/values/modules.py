@@ -232,5 +232,7 @@ def keywords(cx: Trace, value: Value) -> dict[str, Value]:
 def wrap_module(cx: Trace, real: torch.nn.Module, source: Source) -> Value:
     if "_parameters" not in real.__dict__ or isinstance(real, LazyModuleMixin):
         raise unsupported("unknown-object", f"{source.text()}, a module that is not initialised")
+    if isinstance(type(real).__getattribute__, types.FunctionType):
+        raise unsupported("unknown-object", f"{source.text()}, a module with its own __getattribute__")
     cx.guard("MODULE", source, module_facts(real))
     return ModuleValue(real, source)

@@ -186,7 +186,9 @@ class ObjectValue(Value):
         if isinstance(result, IteratorValue):
             return result
         if isinstance(result, ObjectValue) and isinstance(class_lookup(result.cls, "__next__"), types.FunctionType):
-            raise unsupported("unknown-operation", f"iterating {self.describe()}, an iterator class")
+            return ObjectIterator(result)
+        if result is None and class_lookup(self.cls, "__iter__") is MISSING and isinstance(class_lookup(self.cls, "__getitem__"), types.FunctionType):
+            return ItemIterator(self)
         return super().iterate(cx)
 
     def children(self) -> Sequence[Value]:
@@ -219,6 +221,42 @@ class ObjectValue(Value):
             out.value(value)  # type: ignore[arg-type]
             out.call(3)
             out.emit("POP_TOP")
+
+
+class ObjectIterator(IteratorValue):
+    """An iterator of a user's class."""
+
+    def __init__(self, owner: ObjectValue):
+        self.owner = owner
+
+    def pytype(self) -> type:
+        return self.owner.cls
+
+    def next(self, cx: Trace) -> Value | None:
+        return cx.unless_missing(lambda: self.owner.method(cx, "__next__", [], {}), StopIteration)
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return self.owner.get_attr(cx, name)
+
+    def children(self) -> Sequence[Value]:
+        return (self.owner,)
+
+    def rebuild(self, out: Builder) -> None:
+        out.value(self.owner)
+
+
+class ItemIterator(IteratorValue):
+    """Iterates an object that has __getitem__ alone."""
+
+    def __init__(self, owner: ObjectValue):
+        self.owner, self.index = owner, 0
+
+    def pytype(self) -> type:
+        return type(iter(type("Sequence", (), {"__getitem__": None})()))
+
+    def next(self, cx: Trace) -> Value | None:
+        self.index += 1
+        return cx.unless_missing(lambda: self.owner.method(cx, "__getitem__", [ConstantValue(self.index - 1)], {}), IndexError)
 
 
 class GetAttribute(Value):

@@ -1,4 +1,4 @@
-"""Sets that the frame makes. A set that exists before has no guard for its content and is not modelled."""
+"""Sets. The content of one that exists before the frame is guarded as a whole."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values.base import IteratorValue, Method, Value
+from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import key_of
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
+from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
 
-class SetValue(Value):
-    """content: key -> element. Iteration runs in insertion order, so it is refused where Python's order is another: see `elements`."""
+CHANGES = frozenset("add discard remove pop update clear difference_update intersection_update symmetric_difference_update".split())
 
-    def __init__(self, elements: Sequence[Value]):
+
+class SetValue(Value):
+    """real: a set that exists before the frame, which this one is, or was made of: its order is not known.
+
+    content: key -> element. Iteration runs in insertion order, so it is refused where Python's order is another: see `elements`."""
+
+    def __init__(self, elements: Sequence[Value], source: Source | None = None, real: set | None = None):
+        self.source, self.real = source, real
         self.content: dict[Hashable, Value] = {}
         for element in elements:
             self.content.setdefault(key_of(element), element)
@@ -44,6 +51,8 @@ class SetValue(Value):
             raise unsupported("unknown-operation", "iteration over a set of objects")
         if any(isinstance(key, (str, bytes)) for key in self.content):
             raise unsupported("unknown-operation", "iteration over a set of strings (its order is random)")
+        if self.real is not None:  # its order depends on its history
+            raise unsupported("unknown-operation", f"iteration over {self.describe()}")
         ordered = set()
         for key in self.content:
             ordered.add(key)
@@ -58,6 +67,8 @@ class SetValue(Value):
         return Method(self, name)
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.source is not None and name in CHANGES:
+            raise unsupported("mutation", f"{self.describe()}.{name}()")
         if name == "add" and len(args) == 1:
             self.content.setdefault(key_of(args[0]), args[0])
         elif name == "discard" and len(args) == 1:
@@ -71,15 +82,16 @@ class SetValue(Value):
         elif name == "clear":
             self.content.clear()
         elif name in ("union", "__or__"):
-            merged = SetValue(list(self.content.values()))
+            unordered = next((a.real for a in (self, *args) if isinstance(a, SetValue) and a.real is not None), None)
+            merged = SetValue(list(self.content.values()), None, unordered)
             merged.method(cx, "update", args, {})
             return merged
         elif name == "copy":
-            return SetValue(list(self.content.values()))
+            return SetValue(list(self.content.values()), None, self.real)
         elif name in ("difference", "__sub__", "intersection", "__and__") and len(args) == 1:
             other = SetValue(args[0].elements(cx)) if not isinstance(args[0], SetValue) else args[0]
             keep = name in ("intersection", "__and__")
-            return SetValue([v for k, v in self.content.items() if (k in other.content) == keep])
+            return SetValue([v for k, v in self.content.items() if (k in other.content) == keep], None, self.real if self.real is not None else other.real)
         else:
             raise unsupported("unknown-operation", f"set.{name}()")
         return ConstantValue(None)
@@ -91,3 +103,12 @@ class SetValue(Value):
         for element in self.content.values():
             out.value(element)
         out.emit("BUILD_SET", len(self.content))
+
+
+@wraps(set)
+def wrap_set(cx: Trace, real: set, source: Source) -> Value:
+    if any(type(element) not in (str, int, bytes, type(None)) for element in real):
+        raise unsupported("unknown-object", f"{source.text()}, a set of objects")
+    cx.guard("TYPE", source, set)
+    cx.guard("SET", source, frozenset(real))
+    return SetValue([ConstantValue(element) for element in real], source, real)

@@ -1,0 +1,64 @@
+"""Patterns of match statements."""
+
+from __future__ import annotations
+
+import collections.abc
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.bytecode import Instr
+    from dynacompile.capture.interpreter import SymbolicFrame
+
+WHOLE = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)  # classes whose one positional pattern is the object itself
+
+
+@opcode("MATCH_SEQUENCE", effect=1)
+def match_sequence(f: SymbolicFrame, i: Instr) -> None:
+    cls = f.stack[-1].pytype()
+    f.push(ConstantValue(issubclass(cls, collections.abc.Sequence) and not issubclass(cls, (str, bytes, bytearray))))
+
+
+@opcode("MATCH_MAPPING", effect=1)
+def match_mapping(f: SymbolicFrame, i: Instr) -> None:
+    f.push(ConstantValue(issubclass(f.stack[-1].pytype(), collections.abc.Mapping)))
+
+
+@opcode("MATCH_KEYS", effect=1)
+def match_keys(f: SymbolicFrame, i: Instr) -> None:
+    keys, subject = f.stack[-1].elements(f.cx), f.stack[-2]
+    if not isinstance(subject, DictValue):
+        raise unsupported("unknown-operation", f"matching the keys of {subject.describe()}")
+    found = [subject.find(f.cx, key) for key in keys]
+    f.push(ConstantValue(None) if None in found else TupleValue([v for v in found if v is not None]))
+
+
+@opcode("MATCH_CLASS", effect=-2)
+def match_class(f: SymbolicFrame, i: Instr) -> None:
+    subject, cls_value, names = f.pop_many(3)
+    f.push(attributes_of(f, subject, cls_value, names.constant(), i.arg))
+
+
+def attributes_of(f: SymbolicFrame, subject: Value, cls_value: Value, names: tuple[str, ...], positional: int) -> Value:
+    try:
+        cls = cls_value.constant()
+    except NotConstant as reason:
+        raise unsupported("unknown-operation", "matching an unknown class") from reason
+    if not f.cx.call_builtin(isinstance, [subject, cls_value]).truth(f.cx):
+        return ConstantValue(None)
+    if isinstance(subject, TensorValue):
+        raise unsupported("unknown-operation", "matching the attributes of a tensor")
+    if positional == 1 and "__match_args__" not in cls.__dict__ and issubclass(cls, WHOLE):
+        return TupleValue([subject, *(subject.get_attr(f.cx, name) for name in names)])
+    wanted = (*getattr(cls, "__match_args__", ())[:positional], *names)
+    if len(wanted) != positional + len(names):
+        raise unsupported("would-raise", f"{cls.__name__}() accepts fewer positional sub-patterns")
+    found = [f.cx.unless_missing(lambda name=name: subject.get_attr(f.cx, name)) for name in wanted]
+    return ConstantValue(None) if None in found else TupleValue([v for v in found if v is not None])

@@ -1,0 +1,224 @@
+"""Rows for itertools and the callables of operator: lazy, one value at a time, as Python's."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.functions import CallableValue
+from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+NONE = ConstantValue(None)
+
+
+class LazyIterator(IteratorValue):
+    """An iterator whose values `make` yields."""
+
+    def __init__(self, cls: type, values: Iterator[Value]):
+        self.cls, self.values = cls, values
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def next(self, cx: Trace) -> Value | None:
+        return next(self.values, None)
+
+
+def lazy(cls: Any, parameters: Sequence[str], **defaults: Value) -> Callable:
+    """Registers a generator (cx, bound arguments ...) -> values as the row of an iterator class."""
+
+    def register(make: Callable[..., Iterator[Value]]) -> Callable[..., Iterator[Value]]:
+        @handles(cls)
+        def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+            return LazyIterator(cls, make(cx, *bind_arguments(cls.__name__, parameters, args, kwargs, dict(defaults))))
+
+        return make
+
+    return register
+
+
+def each(cx: Trace, iterator: IteratorValue) -> Iterator[Value]:
+    while (item := iterator.next(cx)) is not None:
+        yield item
+
+
+def is_none(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and value.value is None
+
+
+@lazy(itertools.count, ("start", "step"), start=ConstantValue(0), step=ConstantValue(1))
+def count(cx: Trace, start: Value, step: Value) -> Iterator[Value]:
+    while True:
+        yield start
+        start = cx.operator("add", [start, step])
+
+
+@lazy(itertools.cycle, ("iterable",))
+def cycle(cx: Trace, iterable: Value) -> Iterator[Value]:
+    seen = []
+    for item in each(cx, iterable.iterate(cx)):
+        seen.append(item)
+        yield item
+    while seen:
+        yield from seen
+
+
+@lazy(itertools.pairwise, ("iterable",))
+def pairwise(cx: Trace, iterable: Value) -> Iterator[Value]:
+    before = None
+    for item in each(cx, iterable.iterate(cx)):
+        if before is not None:
+            yield TupleValue([before, item])
+        before = item
+
+
+@lazy(itertools.accumulate, ("iterable", "func", "initial"), func=NONE, initial=NONE)
+def accumulate(cx: Trace, iterable: Value, func: Value, initial: Value) -> Iterator[Value]:
+    total = None if is_none(initial) else initial
+    if total is not None:
+        yield total
+    for item in each(cx, iterable.iterate(cx)):
+        if total is None:
+            total = item
+        else:
+            total = cx.operator("add", [total, item]) if is_none(func) else func.call(cx, [total, item], {})
+        yield total
+
+
+@lazy(itertools.takewhile, ("predicate", "iterable"))
+def takewhile(cx: Trace, predicate: Value, iterable: Value) -> Iterator[Value]:
+    for item in each(cx, iterable.iterate(cx)):
+        if not predicate.call(cx, [item], {}).truth(cx):
+            return
+        yield item
+
+
+@lazy(itertools.dropwhile, ("predicate", "iterable"))
+def dropwhile(cx: Trace, predicate: Value, iterable: Value) -> Iterator[Value]:
+    dropping = True
+    for item in each(cx, iterable.iterate(cx)):
+        dropping = dropping and predicate.call(cx, [item], {}).truth(cx)
+        if not dropping:
+            yield item
+
+
+@lazy(itertools.filterfalse, ("predicate", "iterable"))
+def filterfalse(cx: Trace, predicate: Value, iterable: Value) -> Iterator[Value]:
+    for item in each(cx, iterable.iterate(cx)):
+        if not (item if is_none(predicate) else predicate.call(cx, [item], {})).truth(cx):
+            yield item
+
+
+@lazy(itertools.starmap, ("function", "iterable"))
+def starmap(cx: Trace, function: Value, iterable: Value) -> Iterator[Value]:
+    for item in each(cx, iterable.iterate(cx)):
+        yield function.call(cx, item.elements(cx), {})
+
+
+@lazy(itertools.compress, ("data", "selectors"))
+def compress(cx: Trace, data: Value, selectors: Value) -> Iterator[Value]:
+    for item, chosen in zip(each(cx, data.iterate(cx)), each(cx, selectors.iterate(cx))):
+        if chosen.truth(cx):
+            yield item
+
+
+@lazy(itertools.groupby, ("iterable", "key"), key=NONE)
+def groupby(cx: Trace, iterable: Value, key: Value) -> Iterator[Value]:
+    """Groups are read ahead, which no program can tell where the items are given beforehand."""
+    items = iterable.iterate(cx)
+    if items.remaining() is None:
+        raise unsupported("unknown-operation", "itertools.groupby of an iterator")
+    group: list[Value] = []
+    current: Value | None = None
+    for item in each(cx, items):
+        found = item if is_none(key) else key.call(cx, [item], {})
+        if current is not None and not cx.equal(current, found):
+            yield TupleValue([current, SequenceIterator(TupleValue(group))])
+            group = []
+        if not group:
+            current = found
+        group.append(item)
+    if current is not None:
+        yield TupleValue([current, SequenceIterator(TupleValue(group))])
+
+
+@handles(itertools.zip_longest)
+def row_zip_longest(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (fill,) = bind_arguments("zip_longest", ["fillvalue"], [], kwargs, {"fillvalue": NONE})
+    return LazyIterator(itertools.zip_longest, zip_longest(cx, [a.iterate(cx) for a in args], fill))
+
+
+def zip_longest(cx: Trace, parts: list[IteratorValue], fill: Value) -> Iterator[Value]:
+    ended: set[int] = set()
+    while True:
+        items = [fill if i in ended else part.next(cx) for i, part in enumerate(parts)]
+        ended |= {i for i, item in enumerate(items) if item is None}
+        if len(ended) == len(parts):
+            return
+        yield TupleValue([fill if item is None else item for item in items])
+
+
+def of_pool(cls: Any, parameters: Sequence[str], **defaults: Value) -> None:
+    @lazy(cls, parameters, **defaults)
+    def row(cx: Trace, iterable: Value, r: Value) -> Iterator[Value]:
+        for chosen in cls(iterable.elements(cx), r.constant()):
+            yield TupleValue(chosen)
+
+
+of_pool(itertools.combinations, ("iterable", "r"))
+of_pool(itertools.combinations_with_replacement, ("iterable", "r"))
+of_pool(itertools.permutations, ("iterable", "r"), r=NONE)
+
+
+class GetterValue(CallableValue):
+    """operator.itemgetter, attrgetter or methodcaller."""
+
+    def __init__(self, cls: type, args: list[Value], kwargs: dict[str, Value]):
+        self.cls, self.args, self.kwargs = cls, args, kwargs
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        (owner,) = args
+        if self.cls is operator.methodcaller:
+            return owner.get_attr(cx, self.args[0].constant()).call(cx, self.args[1:], self.kwargs)
+        found = [self.get(cx, owner, key) for key in self.args]
+        return found[0] if len(found) == 1 else TupleValue(found)
+
+    def get(self, cx: Trace, owner: Value, key: Value) -> Value:
+        if self.cls is operator.itemgetter:
+            return cx.operator("getitem", [owner, key])
+        for name in key.constant().split("."):
+            owner = owner.get_attr(cx, name)
+        return owner
+
+    def children(self) -> Sequence[Value]:
+        return [*self.args, *self.kwargs.values()]
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(self.cls)
+        for arg in self.children():
+            out.value(arg)
+        out.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
+
+
+def getter(cls: Any) -> None:
+    @handles(cls)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return GetterValue(cls, args, kwargs)
+
+
+for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+    getter(_cls)
