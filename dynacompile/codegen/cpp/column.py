@@ -38,7 +38,7 @@ class Column:
             if plan.split:
                 for k, acc in enumerate(self.accumulators):
                     if acc.reduces and plan.chunks > 1:
-                        out.line(f"__builtin_free(parts{k});")
+                        out.line(f"free(parts{k});")
 
     def kept_type(self, i: int) -> str:
         kind = value_type(self.body[i].dtype)
@@ -103,7 +103,7 @@ class Column:
         frame.statements(frame.scalars(starts, given))
         steps, lane = frame.parts(starts, given)
         if acc.reduces and plan.split and plan.chunks > 1:
-            out.line(f"auto* parts{k} = (Part{k}*)__builtin_aligned_alloc(64, {plan.chunks} * sizeof(Part{k}));")
+            out.line(f"auto* parts{k} = (Part{k}*)aligned_alloc(64, {plan.chunks} * sizeof(Part{k}));")
         elif acc.reduces:
             out.line(f"Part{k} part{k};")
             out.line(f"part{k}.clear();")

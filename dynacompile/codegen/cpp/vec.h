@@ -6,6 +6,9 @@
 #pragma once
 #include "intrinsics.h"
 
+extern "C" void GOMP_parallel(void (*run)(void*), void* data, unsigned threads, unsigned flags);
+extern "C" void* aligned_alloc(unsigned long alignment, unsigned long size) noexcept;
+extern "C" void free(void* memory) noexcept;
 extern "C" int omp_get_num_threads();
 extern "C" int omp_get_thread_num();
 
@@ -333,16 +336,22 @@ template <class A> INLINE void merge_parts(A* parts, i64 n) {
     for (i64 i = 0; i + width < n; i += 2 * width) parts[i].merge(parts[i + width]);
 }
 
-// body(begin, end) over 0..n, on the calling thread's OpenMP team where the work is worth it.
+// body(begin, end) over 0..n, on the calling thread's OpenMP team where the work is worth it. The call is the one that GCC makes of a
+// parallel region; every OpenMP runtime on Linux has it, so that any compiler's kernels run on the runtime that torch has loaded.
+template <class F> struct Region {
+  const F* body;
+  i64 n;
+  static void run(void* region) {
+    const F body = *((Region*)region)->body;  // a copy, whose pointers stay in registers
+    const i64 n = ((Region*)region)->n, threads = omp_get_num_threads(), me = omp_get_thread_num();
+    const i64 begin = n * me / threads, end = n * (me + 1) / threads;
+    if (begin < end) body(begin, end);
+  }
+};
 template <bool Wide, class F> INLINE void parallel(i64 n, F body) {
   if constexpr (Wide) {
-#pragma omp parallel
-    {
-      const i64 threads = omp_get_num_threads(), me = omp_get_thread_num();
-      const i64 begin = n * me / threads, end = n * (me + 1) / threads;
-      F mine = body;  // a copy, whose pointers stay in registers
-      if (begin < end) mine(begin, end);
-    }
+    Region<F> region = {&body, n};
+    GOMP_parallel(Region<F>::run, &region, 0, 0);
   } else body(0, n);
 }
 
