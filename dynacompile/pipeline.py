@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch.fx
 
 from dynacompile.autograd import differentiate
-from dynacompile.build import build
+from dynacompile.build import build, expect_builds
 from dynacompile.capture import CodeCache, capture_frame
 from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
@@ -41,6 +41,7 @@ def compile_frame(frame: Any, make_call: Callable[[Captured, Env], GraphCall], e
     codes: decoded and resume code objects, kept from frame to frame.
     Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks.
     """
+    expect_builds(env)
     with dynamo_unloaded(), unseen_by_hooks():
         captured = stage("capture", env, capture_frame, frame, env, codes)
         call = make_call(captured, env) if captured.graph is not None else None

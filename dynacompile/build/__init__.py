@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
+
 from dynacompile.build.cpp import build_cpp
+from dynacompile.build.pool import warm_workers
 from dynacompile.build.store import Store
 from dynacompile.build.triton import build_triton
 from dynacompile.env import Env
@@ -12,6 +15,13 @@ from dynacompile.ir.schedule import BuiltKernel, KernelSource, Module, Reference
 
 Builder = Callable[[Mapping[str, KernelSource], Env, Store], Mapping[str, BuiltKernel]]
 BUILDERS: dict[str, Builder] = {"cpp": build_cpp, "triton": build_triton}
+
+
+def expect_builds(env: Env) -> None:
+    """Called before a compile: workers that build Triton kernels start in the background where that looks needed, a GPU being in use and the
+    store empty."""
+    if env.config.backend == "default" and not env.config.reference and torch.cuda.is_initialized() and not (env.cache / "binaries").exists():
+        warm_workers(env)
 
 
 def build(sources: Sources, env: Env) -> Module:
