@@ -24,7 +24,6 @@ from dynacompile.markers import DISABLED
 from dynacompile.pipeline import compile_frame
 from dynacompile.session import SESSION
 
-
 OF_THE_CALL = frozenset({"aliased-mutation", "would-raise", "raise", "op-failed", "unknown-object", "lazy-conjugate", "aliased-outputs", "overlapping-inputs"})
 """Reasons that lie in what a call was given."""
 MOST_REFUSALS = 4

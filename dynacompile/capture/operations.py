@@ -217,7 +217,9 @@ def is_tuple(value: Value) -> bool:
 def equal(cx: Trace, left: Value, right: Value) -> bool:
     """left == right, for values whose comparison gives a bool."""
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
-        if isinstance(left, ListValue) != isinstance(right, ListValue) or deque in (left.cls, right.cls) and left.cls is not right.cls or len(left.items) != len(right.items):
+        if isinstance(left, ListValue) != isinstance(right, ListValue) or len(left.items) != len(right.items):
+            return False
+        if deque in (left.cls, right.cls) and left.cls is not right.cls:
             return False
         return all(a is b or cx.equal(a, b) for a, b in zip(left.elements(cx), right.elements(cx)))
     if isinstance(left, DictValue) and isinstance(right, DictValue):

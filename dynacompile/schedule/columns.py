@@ -8,6 +8,7 @@ sum for each block of rows, reduced by the kernel that there was before.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dynacompile.ir.body import Body, without_dead
@@ -138,7 +139,9 @@ def can_follow(units: Units, sums: Sums, reader: int) -> bool:
             stride = access.index.stride(inner[0].var)
             if stride != 0 and (access.buffer not in sums.partials or stride != units.buffer(access.buffer).size[1]):
                 return False
-        if any(op.name == "index" or (op.name == "reduce" and op.attr != "sum") for op in nest.body) or any(inner[0].var in a.index.variables() for a in nest.stores()):
+        if any(op.name == "index" or (op.name == "reduce" and op.attr != "sum") for op in nest.body):
+            return False
+        if any(inner[0].var in a.index.variables() for a in nest.stores()):
             return False
     return True
 
@@ -187,7 +190,8 @@ def join(units: Units, rows: Unit, sums: Sums) -> Unit | None:
         members += [(p, remap(as_sums(n), found.guest, axes)) for p, n in unit.members]
         members.sort(key=lambda m: m[0])
         new = max(units.by_id) + 1
-        return Unit(new, min(rows.first, unit.first), max(rows.last, unit.last), None, members, axes, rows.reads | (unit.reads - rows.writes), rows.writes | unit.writes)
+        first, last, reads = min(rows.first, unit.first), max(rows.last, unit.last), rows.reads | (unit.reads - rows.writes)
+        return Unit(new, first, last, None, members, axes, reads, rows.writes | unit.writes)
     return None
 
 
@@ -197,7 +201,7 @@ def only_index(unit: Unit, name: str) -> Index | None:
     return next(iter(found)) if len(found) == 1 else None
 
 
-def hands_over(rows: Unit, unit: Unit, host: dict, guest: dict) -> bool:
+def hands_over(rows: Unit, unit: Unit, host: Mapping[Var, Index | int], guest: Mapping[Var, Index | int]) -> bool:
     """What the unit takes from the row kernel is at the same point in both."""
     for name in rows.writes & unit.reads:
         written = {a.index.subs(host) for _, n in rows.members for a in n.stores() if a.buffer == name}

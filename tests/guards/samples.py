@@ -191,7 +191,11 @@ SAMPLES: Mapping[str, Callable[[], list[Sample]]] = {
         ),
     ],
     "SET": lambda: [
-        Sample(frozenset({1, "a", None, b"b"}), ({1, "a", None, b"b"}, frozenset({1, "a", None, b"b"})), ({1, "a", None}, {True, "a", None, b"b"}, [1, "a", None, b"b"], {1, "a", None, "b"})),
+        Sample(
+            frozenset({1, "a", None, b"b"}),
+            ({1, "a", None, b"b"}, frozenset({1, "a", None, b"b"})),
+            ({1, "a", None}, {True, "a", None, b"b"}, [1, "a", None, b"b"], {1, "a", None, "b"}),
+        ),
         Sample(frozenset(), (set(), frozenset()), ({1}, (), Loud())),
     ],
     "FUNCTION": functions,

@@ -1,10 +1,13 @@
 """Regions in company: threads, recursion, generators, exceptions, copies and pickles, calls that can't be captured, limits."""
 
 import copy
+import gc
 import io
 import pickle
 import threading
+import traceback
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -140,7 +143,7 @@ def test_generators():
                 yield x * i
 
         def total(x):
-            return sum(items(x)) + sum(x * i for i in range(3)) + [*map(lambda v: v + 1, items(x))][-1]
+            return sum(items(x)) + sum(x * i for i in range(3)) + [*map(lambda v: v + 1, items(x))][-1]  # noqa: C417
 
         yield wrap(total)(ramp())
         yield list(wrap(items)(ramp()))
@@ -184,8 +187,6 @@ def test_exceptions_in_between():
 
 
 def test_exceptions_keep_the_users_traceback():
-    import traceback
-
     def inner(x):
         return x @ x
 
@@ -441,9 +442,6 @@ def test_reset_in_between():
 
 
 def test_entries_die_with_their_function():
-    import gc
-    import weakref
-
     def make():
         big = torch.zeros(1000)
         run = dynacompile.compile(lambda x: x + big.sum(), isolate_recompiles=True, options={"reference": True})
@@ -457,9 +455,6 @@ def test_entries_die_with_their_function():
 
 
 def test_inputs_are_not_kept_alive():
-    import gc
-    import weakref
-
     run = dynacompile.compile(lambda x, w: (x * w).tanh(), isolate_recompiles=True, options={"reference": True})
     w = ramp().requires_grad_()
     x = ramp()

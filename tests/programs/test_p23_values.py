@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+import dynacompile
 from tests.checking import check
 
 
@@ -219,7 +220,7 @@ def generators(x):
         yield last
 
     total = sum(i for i in chain(3) if i != 2)
-    pairs = dict((str(i), i) for i in produce(2))
+    pairs = dict((str(i), i) for i in produce(2))  # noqa: C402
     return x * total + pairs["2"] + max(i for i in (1, 4)) + sum(x.sum() for _ in range(2))
 
 
@@ -227,7 +228,7 @@ def user_iterators(x):
     for i in Countdown(3):
         x = x + i
     first, *rest = Countdown(4)
-    return x * first + sum(rest) + list(Countdown(2))[0] + len([i for i in Bag(1, 2)])
+    return x * first + sum(rest) + list(Countdown(2))[0] + len([i for i in Bag(1, 2)])  # noqa: C416
 
 
 def iter_tools(x):
@@ -237,7 +238,7 @@ def iter_tools(x):
         x = x - a * b
     for a, b in itertools.zip_longest([1], [2, 3], fillvalue=5):
         x = x + a - b
-    for i, c in zip(itertools.count(2), "ab"):
+    for i, _ in zip(itertools.count(2), "ab"):
         x = x * i
     for total in itertools.accumulate([1, 2, 3]):
         x = x + total
@@ -275,14 +276,17 @@ def attributes(x):
     proxy = Proxy(Options(3.0))
     logged = Logged()
     logged.value = 2
-    setattr(logged, "other", 3)
+    setattr(logged, "other", 3)  # noqa: B010
     careful = Careful()
     if hasattr(proxy, "scale") and not hasattr(proxy, "missing_one") and getattr(proxy, "missing_two", 4) == 4 and logged.last == "other":
         x = proxy.apply(x) * logged.value * careful.alias
     return x * getattr(logged, "nothing", 2) * getattr(careful, "nothing", 3)
 
 
-ONE_GRAPH = [sets, deques, counters, own_counters, data_classes, returns_data_class, enums, matches, generators, user_iterators, iter_tools, func_tools, copies, dunders, attributes]
+ONE_GRAPH = [
+    sets, deques, counters, own_counters, data_classes, returns_data_class, enums, matches, generators, user_iterators,
+    iter_tools, func_tools, copies, dunders, attributes,
+]
 
 
 @pytest.mark.parametrize("fn", ONE_GRAPH)
@@ -319,10 +323,11 @@ def test_module_state():
 
 
 def test_changed_containers_are_seen():
-    import dynacompile
-
-    for owner, change, undo in ((NAMES, lambda: NAMES.add("z"), lambda: NAMES.discard("z")), (QUEUE, lambda: QUEUE.append(4), QUEUE.pop), (COUNTS, lambda: COUNTS.update("a"), lambda: COUNTS.subtract("a"))):
-        fn = {id(NAMES): sets, id(QUEUE): existing_deque, id(COUNTS): counters}[id(owner)]
+    for fn, change, undo in (
+        (sets, lambda: NAMES.add("z"), lambda: NAMES.discard("z")),
+        (existing_deque, lambda: QUEUE.append(4), QUEUE.pop),
+        (counters, lambda: COUNTS.update("a"), lambda: COUNTS.subtract("a")),
+    ):
         compiled = dynacompile.compile(fn)
         x = arg()
         for step in (lambda: None, change, undo):

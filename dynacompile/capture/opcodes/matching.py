@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import NotConstant, unsupported
@@ -60,5 +61,5 @@ def attributes_of(f: SymbolicFrame, subject: Value, cls_value: Value, names: tup
     wanted = (*getattr(cls, "__match_args__", ())[:positional], *names)
     if len(wanted) != positional + len(names):
         raise unsupported("would-raise", f"{cls.__name__}() accepts fewer positional sub-patterns")
-    found = [f.cx.unless_missing(lambda name=name: subject.get_attr(f.cx, name)) for name in wanted]
+    found = [f.cx.unless_missing(partial(subject.get_attr, f.cx, name)) for name in wanted]
     return ConstantValue(None) if None in found else TupleValue([v for v in found if v is not None])

@@ -155,7 +155,7 @@ class TupleValue(SequenceValue):
 
 
 class ListValue(SequenceValue):
-    cls = list
+    cls: type = list
 
     def __init__(self, items: Sequence[Value], source: Source | None = None):
         self.items, self.source = list(items), source

@@ -177,7 +177,10 @@ def folded_candidates(kernel: Kernel, rows: int, r: Dim) -> tuple[Candidate, ...
     most = rows & -rows  # the block divides the rows
     block = min(clamp(1024 // r.size, 1, 16), most)
     warps = row_warps(block * power(r.size), narrow)
-    shapes = ((block, warps, 2), (block, warps, 3), (block, warps, 1), (block, warps * 2, 2), (2 * block, warps * 2, 2), (2 * block, warps, 2), (block, warps // 2, 2))
+    shapes = (
+        (block, warps, 2), (block, warps, 3), (block, warps, 1), (block, warps * 2, 2),
+        (2 * block, warps * 2, 2), (2 * block, warps, 2), (block, warps // 2, 2),
+    )  # fmt: skip
     options = [Candidate({"XBLOCK": b, "RBLOCK": width, "STAGES": s}, w) for b, w, s in shapes if b <= most and 1 <= w <= 32]
     return unmasked(options)
 
