@@ -96,10 +96,15 @@ def median_seconds(step: Step, device: str, seconds: float) -> float:
     return statistics.median(times)
 
 
+def environment() -> dict[str, str]:
+    """Ours, with Python's bytecode kept: every system's modules are then loaded as installed packages are."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def measure(system: str, workload: Workload, device: str, mode: str, seconds: float) -> dict[str, float] | str:
     """Runs one worker with empty caches; its figures, or the last line of its error."""
     with tempfile.TemporaryDirectory() as caches:
-        env = dict(os.environ, TORCHINDUCTOR_CACHE_DIR=f"{caches}/inductor", TRITON_CACHE_DIR=f"{caches}/triton", DYNACOMPILE_CACHE_DIR=f"{caches}/ours")
+        env = dict(environment(), TORCHINDUCTOR_CACHE_DIR=f"{caches}/inductor", TRITON_CACHE_DIR=f"{caches}/triton", DYNACOMPILE_CACHE_DIR=f"{caches}/ours")
         command = [sys.executable, __file__, "--worker", system, "--only", workload.name, "--device", device, "--mode", mode, "--seconds", str(seconds)]
         run = subprocess.run(command, env=env, capture_output=True, text=True)
     if run.returncode:
@@ -112,7 +117,7 @@ def in_units(seconds: float) -> str:
 
 
 def rows_of(chosen: list[Workload], device: str, mode: str, seconds: float) -> list[dict[str, Any]]:
-    subprocess.run([sys.executable, "-c", "from dynacompile import native; native.core()"], check=True)  # a cost of the installation, not of a compile
+    subprocess.run([sys.executable, "-c", "from dynacompile import native; native.core()"], env=environment(), check=True)  # costs of the installation
     rows = []
     for workload in chosen:
         figures = {system: measure(system, workload, device, mode, seconds) for system in SYSTEMS}
