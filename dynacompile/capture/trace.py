@@ -82,6 +82,9 @@ class Trace:
     def force(self, value: Value) -> Value:
         return value.force() if isinstance(value, Lazy) else value
 
+    def lazy(self, real: Any, source: Source) -> Value:
+        return Lazy(self, real, source)
+
     def of(self, real: Any) -> Value:
         return value_of(self, real)
 

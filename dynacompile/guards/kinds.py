@@ -372,11 +372,6 @@ def explain_state(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
             yield STATE_NAMES[field.name], shown_state(before), shown_state(after)
 
 
-def compile_flag(tree: Tree, node: int, guard: Guard, index: int) -> None:
-    flag: Any = guard.expected
-    tree.check("flag", -1, (flag.read, flag.value), index)
-
-
 def explain_flag(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     flag: Any = guard.expected
     yield from differing(flag.name, flag.value, flag.read())
@@ -399,5 +394,5 @@ KINDS: Mapping[str, Kind] = {
     "DISJOINT": Kind(compile_disjoint, explain_disjoint),
     "GLOBAL_STATE": Kind(compile_state, explain_state),
     "SET": Kind(simple("set"), explain_set),
-    "FLAG": Kind(compile_flag, explain_flag),
+    "FLAG": Kind(lambda tree, node, guard, index: tree.check("flag", -1, (guard.expected.read, guard.expected.value), index), explain_flag),
 }

@@ -14,6 +14,7 @@ from dynacompile.capture.values.autograd_functions import ApplyValue
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source
+from dynacompile.capture.values.dict_objects import C_METHODS, BaseMethods, DictObjectValue, is_dict_class, made_dict_object
 from dynacompile.capture.values.exceptions import ExceptionValue, make_exception
 from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.objects import GetAttribute, ObjectValue
@@ -75,9 +76,15 @@ class ClassValue(Value):
             return cx.pure(self.real, args, kwargs)
         if issubclass(self.real, BaseException):
             return make_exception(cx, self.real, args, kwargs)
-        if not is_plain_class(self.real):
+        if is_dict_class(self.real):
+            made: ObjectValue = made_dict_object(self.real)
+            if not isinstance(class_lookup(self.real, "__init__"), types.FunctionType):
+                made.method(cx, "__init__", args, kwargs)
+                return made
+        elif not is_plain_class(self.real):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
-        made = ObjectValue(self.real)
+        else:
+            made = ObjectValue(self.real)
         init = class_lookup(self.real, "__init__")
         if isinstance(init, types.FunctionType):
             cx.call_real(init, class_source(self.real, "__init__"), [made, *args], kwargs)
@@ -175,9 +182,11 @@ class SuperValue(Value):
         if not isinstance(raw, (types.FunctionType, staticmethod, classmethod, property)):
             if isinstance(self.owner, ExceptionValue) and name in ("__init__", "__str__"):
                 return Method(self.owner, name)
+            if isinstance(self.owner, DictObjectValue) and isinstance(raw, C_METHODS) and hasattr(dict, name) and raw is not getattr(object, name, None):
+                return Method(BaseMethods(self.owner), name)
             if callable(raw) and name == "__init__":
                 return BoundMethod(UnboundMethod(object, "__init__"), self.owner)
-            if name == "__getattribute__" and raw is object.__getattribute__ and isinstance(self.owner, ObjectValue):
+            if name == "__getattribute__" and raw in (object.__getattribute__, dict.__getattribute__) and isinstance(self.owner, ObjectValue):
                 return GetAttribute(self.owner)
             if name == "__setattr__" and raw is object.__setattr__:
                 return BoundMethod(UnboundMethod(object, "__setattr__"), self.owner)

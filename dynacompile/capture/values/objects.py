@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Value, wraps
+from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.exceptions import ExceptionValue
+from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source, TypeOf
@@ -60,6 +61,8 @@ class ObjectValue(Value):
         """object.__getattribute__, None for a missing attribute."""
         if name == "__class__":
             return self.class_value(cx)
+        if name == "__dict__" and isinstance(class_lookup(self.cls, name), types.GetSetDescriptorType):
+            return InstanceDict(self)
         raw = class_lookup(self.cls, name)
         if raw is not MISSING and is_data_descriptor(raw):
             return self.read_descriptor(cx, raw, name)
@@ -71,8 +74,6 @@ class ObjectValue(Value):
             if name not in self.read:
                 self.read[name] = self.wrap_own(cx, name)
             return self.read[name]
-        elif name == "__dict__":
-            raise unsupported("unknown-attribute", f"{self.describe()}.__dict__")
         elif self.real is not None:
             self.guard_absent(cx, name)
         if raw is MISSING:
@@ -98,7 +99,9 @@ class ObjectValue(Value):
             if name not in self.stored:
                 if not hasattr(self.real, name):
                     raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
-                self.read.setdefault(name, cx.wrap(getattr(self.real, name), Attr(self.source, name)))
+                value = getattr(self.real, name)
+                fixed = isinstance(self.source, Constant) and is_trusted(self.cls.__module__)
+                self.read.setdefault(name, cx.wrap(value, Constant(value, name) if fixed else Attr(self.source, name)))
                 return self.read[name]
             return self.stored[name]  # type: ignore[return-value]
         raise unsupported("unknown-attribute", f"descriptor {name!r} of {self.describe()}")
@@ -259,8 +262,50 @@ class ItemIterator(IteratorValue):
         return cx.unless_missing(lambda: self.owner.method(cx, "__getitem__", [ConstantValue(self.index - 1)], {}), IndexError)
 
 
+class InstanceDict(Value):
+    """object.__dict__, for lookups."""
+
+    def __init__(self, owner: ObjectValue):
+        self.owner = owner
+
+    def pytype(self) -> type:
+        return dict
+
+    def find(self, cx: Trace, key: Value) -> Value | None:
+        name, owner = key.constant(), self.owner
+        if name in owner.stored:
+            value = owner.stored[name]
+            return None if value is DELETED else value  # type: ignore[return-value]
+        if name in owner.own_dict():
+            if name not in owner.read:
+                owner.read[name] = owner.wrap_own(cx, name)
+            return owner.read[name]
+        if owner.real is not None:
+            cx.guard("DICT_CONTAINS", Attr(owner.source, "__dict__"), Presence(name, False))
+        return None
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return Method(self, name)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "get" and args and not kwargs:
+            found = self.find(cx, args[0])
+            return found if found is not None else args[1] if len(args) > 1 else ConstantValue(None)
+        if name == "__contains__":
+            return ConstantValue(self.find(cx, args[0]) is not None)
+        if name == "__getitem__":
+            found = self.find(cx, args[0])
+            if found is None:
+                raise raises(KeyError, args[0].constant())
+            return found
+        return super().method(cx, name, args, kwargs)
+
+
 class GetAttribute(Value):
     """super().__getattribute__, bound to an object."""
+
+    def pytype(self) -> type:
+        return types.MethodWrapperType
 
     def __init__(self, owner: ObjectValue):
         self.owner = owner

@@ -225,6 +225,11 @@ def compiling(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(True)
 
 
+@handles(torch.compiler.is_exporting)
+def exporting(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(False)
+
+
 @handles(graph_break)
 def asked_break(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     reason = args[0] if args else kwargs.get("reason")

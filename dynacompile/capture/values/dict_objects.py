@@ -1,0 +1,155 @@
+"""Instances of user classes that derive from dict or OrderedDict: attributes of an object over the entries of a dict."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import types
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.breaks import raises, unsupported
+from dynacompile.capture.values.base import IteratorValue, Method, Value
+from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue
+from dynacompile.capture.values.descriptors import class_lookup
+from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.ir.source import Constant, Item, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+CHANGES = frozenset("__init__ __setitem__ __delitem__ __ior__ pop popitem setdefault update clear move_to_end".split())
+C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+class DictObjectValue(ObjectValue):
+    """table: the entries, as the methods of dict see them; those that the class defines in Python come first."""
+
+    def __init__(self, cls: type, table: DictValue, real: Any = None, source: Source | None = None):
+        super().__init__(cls, real, source)
+        self.table = table
+
+    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """dict.name(self, ...)."""
+        if name in CHANGES and self.source is not None:
+            raise unsupported("mutation", f"{self.describe()}.{name}()")
+        if name == "__init__":
+            return self.table.method(cx, "update", args, kwargs)
+        return self.table.method(cx, name, args, kwargs)
+
+    def lookup(self, cx: Trace, name: str) -> Value | None:
+        if name not in self.stored and name not in self.own_dict() and isinstance(class_lookup(self.cls, name), C_METHODS) and hasattr(dict, name):
+            return Method(self, name)
+        return super().lookup(cx, name)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        result = self.special(cx, name, args, kwargs)
+        return self.base_method(cx, name, args, kwargs) if result is None else result
+
+    def get_item(self, cx: Trace, key: Value) -> Value:
+        return self.method(cx, "__getitem__", [key], {})
+
+    def contains(self, cx: Trace, item: Value) -> Value:
+        return self.method(cx, "__contains__", [item], {})
+
+    def length(self, cx: Trace) -> int:
+        return self.method(cx, "__len__", [], {}).constant()
+
+    def truth(self, cx: Trace) -> bool:
+        found = self.special(cx, "__bool__", [])
+        return self.length(cx) > 0 if found is None else found.truth(cx)
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        return self.table.iterate(cx) if not isinstance(class_lookup(self.cls, "__iter__"), types.FunctionType) else super().iterate(cx)
+
+    def children(self) -> Sequence[Value]:
+        return [*super().children(), *self.table.children()] if self.source is None else ()
+
+    def rebuild(self, out: Builder) -> None:
+        base = OrderedDict if issubclass(self.cls, OrderedDict) else dict
+        out.push_null()
+        out.const(base.__new__)
+        out.const(self.cls)
+        out.call(1)
+        out.remember(self)
+        for key, value in self.table.content.values():
+            self.rebuild_part(out, base.__setitem__, key, value)
+        for name, stored in self.stored.items():
+            self.rebuild_part(out, object.__setattr__, ConstantValue(name), stored)  # type: ignore[arg-type]
+
+    def rebuild_part(self, out: Builder, setter: object, key: Value, value: Value) -> None:
+        out.push_null()
+        out.const(setter)
+        out.value(self)
+        out.value(key)
+        out.value(value)
+        out.call(3)
+        out.emit("POP_TOP")
+
+
+class BaseMethods(Value):
+    """What super() leads to in a method of such a class."""
+
+    def __init__(self, owner: DictObjectValue):
+        self.owner = owner
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.owner.base_method(cx, name, args, kwargs)
+
+
+def is_dict_class(cls: type) -> bool:
+    """User classes whose instances are a dict and attributes, made by dict's own __new__."""
+    return (
+        issubclass(cls, dict)
+        and cls.__new__ in (dict.__new__, OrderedDict.__new__)
+        and type(cls).__call__ is type.__call__
+        and cls.__getattribute__ in (dict.__getattribute__, OrderedDict.__getattribute__)
+        and not hasattr(cls, "__del__")
+        and not hasattr(cls, "__missing__")
+        and cls.__module__ != "collections"
+    )
+
+
+def made_dict_object(cls: type) -> DictObjectValue:
+    return DictObjectValue(cls, DictValue({}, OrderedDict if issubclass(cls, OrderedDict) else dict))
+
+
+def wrap_dict_object(cx: Trace, real: dict, source: Source) -> Value:
+    cls: Any = type(real)
+    if issubclass(cls, OrderedDict) or cls.__iter__ is not dict.__iter__ or cls.__getitem__ is not dict.__getitem__:
+        raise unsupported("unknown-object", f"{source.text()}, a {cls.__name__} with an order of its own")
+    content: dict[Hashable, tuple[Value, Value]] = {}
+    for key in dict.keys(real):
+        if type(key) not in CONSTANT_TYPES:
+            raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")
+        content[key] = (cx.of(key), cx.lazy(dict.__getitem__(real, key), Item(source, key)))
+    cx.guard("TYPE", source, cls)
+    return DictObjectValue(cls, DictValue(content, dict, source), real, source)
+
+
+@handles(dataclasses.fields)
+def row_fields(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    owner = args[0].constant() if args[0].pytype() is type else args[0].pytype()
+    return TupleValue([cx.wrap(field, Constant(field, f"field {field.name}")) for field in dataclasses.fields(owner)])
+
+
+@handles(dataclasses.is_dataclass)
+def row_is_dataclass(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(dataclasses.is_dataclass(args[0].constant() if issubclass(args[0].pytype(), type) else args[0].pytype()))
+
+
+@handles(type(os.environ).__getitem__)
+def row_environment(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    owner, key = args[0], args[1].constant()
+    if getattr(owner, "real", None) is not os.environ:
+        raise unsupported("unknown-function", "an environment that is not os.environ")
+    found = cx.flag(f"os.environ[{key!r}]", partial(os.environ.get, key))
+    if isinstance(found, ConstantValue) and found.value is None:
+        raise raises(KeyError, key)
+    return found
