@@ -394,5 +394,5 @@ KINDS: Mapping[str, Kind] = {
     "DISJOINT": Kind(compile_disjoint, explain_disjoint),
     "GLOBAL_STATE": Kind(compile_state, explain_state),
     "SET": Kind(simple("set"), explain_set),
-    "FLAG": Kind(lambda tree, node, guard, index: tree.check("flag", -1, (guard.expected.read, guard.expected.value), index), explain_flag),
+    "FLAG": Kind(lambda tree, node, guard, index: tree.check("flag", -1, (guard.expected.read, guard.expected.value), index), explain_flag),  # type: ignore[attr-defined]
 }
