@@ -84,3 +84,24 @@ def test_complex_is_refused():
     b.store("out", torch.complex64, b.at(1), b.load("x", torch.complex64, b.at(1)))
     with pytest.raises(Unsupported, match="complex64"):
         emit_kernel(b.kernel(), ENV)
+
+
+def gelu(n: int = 1003) -> Kernel:
+    b = Build("gelu", (n,))
+    x = b.load("x", F32, b.at(1))
+    phi = b.add_(b.const(1.0), b.erf(b.mul(x, b.const(0.7071067811865476))))
+    b.store("out", F32, b.at(1), b.mul(b.mul(x, b.const(0.5)), phi))
+    b.store("phi", F32, b.at(1), b.mul(b.const(0.5), phi))
+    return b.kernel()
+
+
+def test_gelu_goes_by_the_normal_distribution(tmp_path):
+    library = Library({"gelu": gelu()}, tmp_path)
+    assert library.texts["gelu"].count("ndtr(") == 1 and "erf(" not in library.texts["gelu"]
+    x = torch.cat([torch.linspace(-7, 7, 1000), torch.tensor([float("inf"), float("nan"), -100.0])])
+    out, phi = torch.empty(1003), torch.empty(1003)
+    library("gelu", [x, out, phi])
+    assert torch.equal(phi.isnan(), x.isnan()) and phi[-1] == 0 and phi[-3] == 1
+    exact = torch.special.ndtr(x.double())
+    assert float((phi.double() - exact).abs().nan_to_num().max()) < 2e-7
+    assert float((out.double() - x.double() * exact).abs().nan_to_num().max()) < 1e-6

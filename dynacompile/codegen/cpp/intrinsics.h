@@ -90,6 +90,14 @@ DC_INTRINSIC __m512 _mm512_maskz_min_ps(__mmask16 m, __m512 a, __m512 b) {
 DC_INTRINSIC __m512 _mm512_permutexvar_ps(__m512i at, __m512 x) {
   return (__m512)__builtin_ia32_permvarsf512_mask((v16sf)x, (v16si)at, v16sf{}, (__mmask16)-1);
 }
+DC_INTRINSIC __m512 _mm512_permutex2var_ps(__m512 a, __m512i at, __m512 b) {
+  return (__m512)__builtin_ia32_vpermt2varps512_mask((v16si)at, (v16sf)a, (v16sf)b, (__mmask16)-1);
+}
+#define _mm512_fpclass_ps_mask(x, classes) ((__mmask16)__builtin_ia32_fpclassps512_mask((v16sf)(x), classes, (__mmask16)-1))
+#ifdef __AVX512BF16__
+typedef __m256i __m256bh;
+DC_INTRINSIC __m256bh _mm512_cvtneps_pbh(__m512 x) { return (__m256bh)__builtin_ia32_cvtneps2bf16_v16sf((v16sf)x); }
+#endif
 DC_INTRINSIC __m512 _mm512_sqrt_ps(__m512 x) { return (__m512)__builtin_ia32_sqrtps512_mask((v16sf)x, v16sf{}, (__mmask16)-1, CURRENT_ROUNDING); }
 DC_INTRINSIC __m512d _mm512_sqrt_pd(__m512d x) { return (__m512d)__builtin_ia32_sqrtpd512_mask((v8df)x, v8df{}, (__mmask8)-1, CURRENT_ROUNDING); }
 DC_INTRINSIC __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {

@@ -31,8 +31,10 @@ ARRAY_BYTES = 24 * 1024  # of accumulators, to stay in the first-level cache
 SCRATCH_BYTES = 128 * 1024  # of values kept for a later pass over a row, on the thread's stack
 TILE_BYTES = 64 * 1024  # of values kept for a later pass over a column tile
 MOST_CHUNKS = 256
-COSTLY = {"exp": 4, "exp2": 4, "expm1": 5, "log": 5, "log2": 5, "log1p": 8, "sin": 8, "cos": 8, "tanh": 8, "sigmoid": 7, "erf": 9, "pow": 16, "atan2": 20,
-          "floordiv": 12, "mod": 12, "fmod": 12}  # fmt: skip
+COSTLY = {
+    "exp": 4, "exp2": 4, "expm1": 5, "log": 5, "log2": 5, "log1p": 8, "sin": 5, "cos": 5, "tanh": 6, "sigmoid": 6, "erf": 7, "ndtr": 6, "pow": 16, "atan2": 20,
+    "floordiv": 12, "mod": 12, "fmod": 12,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

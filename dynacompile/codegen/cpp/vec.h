@@ -158,6 +158,10 @@ template <class V> INLINE auto widen_bf16(V bits) {
   return bit_cast<vec<f32, lanes<V>>>(__builtin_convertvector(bits, vec<u32, lanes<V>>) << 16);
 }
 template <class V> INLINE auto round_bf16(V x) {
+#if defined(DC_AVX512) && defined(__AVX512BF16__)
+  if constexpr (lanes<V> == 16)  // the instruction rounds denormals to 0
+    if (__builtin_expect(_mm512_fpclass_ps_mask(bit_cast<__m512>(x), 0x20) == 0, 1)) return bit_cast<vec<u16, 16>>(_mm512_cvtneps_pbh(bit_cast<__m512>(x)));
+#endif
   auto u = bit_cast<vec<u32, lanes<V>>>(x);
   auto r = (u + 0x7fff + (u >> 16 & 1)) >> 16;
   return __builtin_convertvector(x == x ? r : all<lanes<V>>((u32)0x7fc0), vec<u16, lanes<V>>);
