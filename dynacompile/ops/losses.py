@@ -101,11 +101,19 @@ def safe_targets(target: torch.Tensor, ignore_index: int) -> tuple[torch.Tensor,
     return counts, where(counts, target, 0)
 
 
+def is_class(x: torch.Tensor, target: torch.Tensor, axis: int) -> torch.Tensor:
+    """Of x's shape: true where the position along `axis` is the target class."""
+    classes = aten.arange.start_step(0, x.shape[axis], 1, dtype=target.dtype, device=x.device)
+    shape = [1] * x.dim()
+    shape[axis] = x.shape[axis]
+    return aten.eq.Tensor(aten.unsqueeze.default(target, axis), aten.view.default(classes, shape))
+
+
 @row(LOSSES, aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss(x, target, weight, reduction, ignore_index):
     axis = class_axis(x)
     counts, safe = safe_targets(target, ignore_index)
-    picked = aten.squeeze.dims(aten.gather.default(wide(x), axis, aten.unsqueeze.default(safe, axis)), [axis])
+    picked = aten.sum.dim_IntList(where(is_class(x, safe, axis), wide(x), 0.0), [axis])  # one load: the scheduler removes the loop
     weights = None if weight is None else class_weights(wide(weight), safe)
     losses = aten.neg.default(picked if weights is None else mul(picked, weights))
     losses = where(counts, losses, 0.0)
@@ -134,9 +142,5 @@ def nll_loss_backward(grad, x, target, weight, reduction, ignore_index, total_we
         g = mul(g, class_weights(wide(weight), safe))
     if g.dim() == target.dim() and g.dim() > 0:
         g = aten.unsqueeze.default(g, axis)
-    classes = aten.arange.start_step(0, x.shape[axis], 1, dtype=target.dtype, device=x.device)
-    shape = [1] * x.dim()
-    shape[axis] = x.shape[axis]
-    mine = aten.eq.Tensor(aten.unsqueeze.default(safe, axis), aten.view.default(classes, shape))
-    hit = aten.logical_and.default(mine, aten.unsqueeze.default(counts, axis))
+    hit = aten.logical_and.default(is_class(x, safe, axis), aten.unsqueeze.default(counts, axis))
     return cast(where(hit, g, 0.0), x.dtype)
