@@ -106,10 +106,20 @@ def wrap(recorder: Recorder, name: str, fake: object) -> FunctionalInput:
         return FunctionalInput(plain, leaf, Retake.apply(leaf), True)
 
 
-def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder) -> tuple:
-    """Runs a torch-level graph node by node; gives its flat outputs."""
+@dataclass(frozen=True)
+class Memory:
+    """Memory that the graph makes: the tensor that it was made for, and that tensor as capture saw it, with eager's strides (None: not known)."""
+
+    tensor: torch.Tensor
+    eager: FakeTensor | None
+
+
+def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder) -> tuple[tuple, dict[int, Memory]]:
+    """Runs a torch-level graph node by node; gives its flat outputs, and the memory that it made."""
     env: dict[torch.fx.Node, Any] = {}
     remaining = iter(values)
+    given = {storage(v) for v in values if isinstance(v, torch.Tensor)}
+    memories: dict[int, Memory] = {}
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             env[node] = next(remaining)
@@ -119,16 +129,35 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             continue
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
         if node.op == "output":
-            return tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],)
+            return tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), memories
         recorder.begin(node.meta.get("site"))
         try:
             env[node] = run_node(node, args, kwargs)
+            if isinstance(env[node], torch.Tensor) and storage(env[node]) not in given and storage(env[node]) not in memories:
+                env[node] = as_eager(env[node], node.meta.get("val"), memories)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise Unsupported("data-dependent", f"{node.target} needs values that only a run gives", "", str(recorder.site or "")) from error
         except UnsupportedOperatorException as error:
             hint = "register one with torch.library.register_fake"
             raise Unsupported("no-fake", f"{error.func} has no fake (meta) implementation", hint, str(recorder.site or "")) from error
     raise AssertionError("a graph without an output")
+
+
+def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -> torch.Tensor:
+    """The result with the strides of eager's, where a decomposition chose others for memory of its own: views and in-place ops go by strides."""
+    if isinstance(eager, FakeTensor) and different_strides(result, eager):
+        order = sorted(range(eager.dim()), key=lambda d: (-eager.stride(d), -eager.shape[d], d))
+        packed = result.permute(order).clone(memory_format=torch.contiguous_format)
+        laid = packed.permute([order.index(d) for d in range(len(order))])
+        if not different_strides(laid, eager):
+            result = laid
+    memories[storage(result)] = Memory(result, eager if isinstance(eager, FakeTensor) else None)
+    return result
+
+
+def different_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Where it matters: of dimensions with several elements."""
+    return a.shape == b.shape and a.numel() > 0 and any(s != t for s, t, size in zip(a.stride(), b.stride(), a.shape, strict=True) if size > 1)
 
 
 def run_node(node: torch.fx.Node, args: Any, kwargs: Any) -> object:

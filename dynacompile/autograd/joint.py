@@ -12,12 +12,21 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynacompile.autograd.facts import view_base
-from dynacompile.autograd.functionalize import FunctionalInput, ambient_state, functionalization, inner, interpret, mutated_inputs, wrap_inputs
+from dynacompile.autograd.functionalize import (
+    FunctionalInput,
+    ambient_state,
+    different_strides,
+    functionalization,
+    inner,
+    interpret,
+    mutated_inputs,
+    wrap_inputs,
+)
 from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
-from dynacompile.ir.graphs import Fresh, Mutation, Output, ViewOfOutput, output_args
+from dynacompile.ir.graphs import Mutation, Output, output_args
 
 
 @dataclass(frozen=True)
@@ -55,14 +64,15 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     with ambient_state(), functionalization(), recorder:
         inputs = wrap_inputs(recorder, names, fakes)
-        user_outputs = interpret(graph, inputs_values(inputs), recorder)
+        user_outputs, memories = interpret(graph, inputs_values(inputs), recorder)
         positions = Positions()
-        rows = classify(user_outputs, inputs, positions)
+        seen = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in output_args(graph)]
+        rows = classify(user_outputs, seen, inputs, memories, positions)
         mutated = mutated_inputs(inputs, names)
         mutations = tuple(Mutation(m.index, positions.of(m.value)) for m in mutated if not m.in_graph)
         written = [m for m in mutated if m.in_graph]
         forward = owned(recorder, [recorder.node_of(inner(t)) for t in positions.tensors])
-        restride(recorder, forward, rows, graph)
+        restride(recorder, forward, positions)
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
         tangents, grads = trace_backward(recorder, positions, forward, inputs)
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads)))
@@ -98,19 +108,11 @@ def owned(recorder: Recorder, nodes: Sequence[torch.fx.Node]) -> list[torch.fx.N
     return result
 
 
-def restride(recorder: Recorder, forward: list[torch.fx.Node], rows: Sequence[Output], graph: torch.fx.GraphModule) -> None:
-    """Copies the outputs whose strides are not the eager result's: a decomposition may choose others than the op that it is of."""
-    based = {row.position for row in rows if isinstance(row, ViewOfOutput)}
-    for row, node in zip(rows, output_args(graph), strict=True):
-        wanted = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-        if not isinstance(row, Fresh) or row.position in based or not isinstance(wanted, FakeTensor):
-            continue
-        if different_strides(wanted, forward[row.position].meta["val"]):
-            forward[row.position] = recorder.copy_of(forward[row.position], wanted.stride())
-
-
-def different_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and a.numel() > 0 and any(s != t for s, t, size in zip(a.stride(), b.stride(), a.shape, strict=True) if size > 1)
+def restride(recorder: Recorder, forward: list[torch.fx.Node], positions: Positions) -> None:
+    """Copies what has not the strides that eager's result has, as where a write through a view has made the value anew."""
+    for position, seen in enumerate(positions.seen):
+        if seen is not None and different_strides(seen, forward[position].meta["val"]):
+            forward[position] = recorder.copy_of(forward[position], seen.stride())
 
 
 def inputs_values(inputs: Sequence[FunctionalInput]) -> list[object]:

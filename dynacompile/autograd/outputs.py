@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
-from dynacompile.autograd.functionalize import FunctionalInput, storage
+from dynacompile.autograd.functionalize import FunctionalInput, Memory, inner, storage
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import Constant, Fresh, InputItself, Output, View, ViewOfInput, ViewOfOutput
 
 
 @dataclass
 class Positions:
-    """The forward graph's outputs, as functional tensors, each once."""
+    """The forward graph's outputs, as functional tensors, each once. seen: as capture saw them, whose strides they are to have (None: any)."""
 
     tensors: list[torch.Tensor] = field(default_factory=list)
+    seen: list[FakeTensor | None] = field(default_factory=list)
     _known: dict[int, int] = field(default_factory=dict)
 
-    def of(self, tensor: torch.Tensor) -> int:
+    def of(self, tensor: torch.Tensor, seen: FakeTensor | None = None) -> int:
         position = self._known.setdefault(id(tensor), len(self.tensors))
         if position == len(self.tensors):
             self.tensors.append(tensor)
+            self.seen.append(seen)
         return position
 
     @property
@@ -30,8 +33,18 @@ class Positions:
         return [i for i, t in enumerate(self.tensors) if t.requires_grad]
 
 
-def classify(outputs: Sequence[object], inputs: Sequence[FunctionalInput], positions: Positions) -> tuple[Output, ...]:
-    """One row per user output; the tensors that the forward graph must give are added to `positions`."""
+@dataclass(frozen=True)
+class Result:
+    """One tensor that the graph returns, and as capture saw it (None: not known): with the sizes, strides and offset of eager's."""
+
+    tensor: torch.Tensor
+    eager: FakeTensor | None
+
+
+def classify(
+    outputs: Sequence[object], seen: Sequence[object], inputs: Sequence[FunctionalInput], memories: Mapping[int, Memory], positions: Positions
+) -> tuple[Output, ...]:
+    """One row per user output; the tensors that the forward graph must give are added to `positions`. seen: the outputs as capture saw them."""
     owners: dict[int, int] = {}
     for i, entry in enumerate(inputs):
         if entry.is_tensor:
@@ -44,15 +57,17 @@ def classify(outputs: Sequence[object], inputs: Sequence[FunctionalInput], posit
             if all(output is not member for member in family):
                 family.append(output)
     rows: list[Output] = []
-    for output in outputs:
+    for output, eager in zip(outputs, seen, strict=True):
         if not isinstance(output, torch.Tensor):
             rows.append(Constant(plain(output)))
-        elif id(output) in itself:
+            continue
+        result = Result(output, eager if isinstance(eager, FakeTensor) else None)
+        if id(output) in itself:
             rows.append(InputItself(itself[id(output)]))
         elif storage(output) in owners:
-            rows.append(view_of_input(output, owners[storage(output)], inputs))
+            rows.append(view_of_input(result, owners[storage(output)], inputs))
         else:
-            rows.append(view_or_fresh(output, families[storage(output)], positions))
+            rows.append(view_or_fresh(result, families[storage(output)], memories.get(storage(output)), positions))
     return tuple(rows)
 
 
@@ -62,34 +77,41 @@ def plain(value: object) -> object:
     return value
 
 
-def view_of_input(output: torch.Tensor, index: int, inputs: Sequence[FunctionalInput]) -> ViewOfInput:
-    base = inputs[index].value
+def view_of_input(result: Result, index: int, inputs: Sequence[FunctionalInput]) -> ViewOfInput:
+    output, base = result.tensor, inputs[index].value
     assert isinstance(base, torch.Tensor)
     if output.requires_grad and overlaps(base):
         raise Unsupported("aliased-outputs", "an output is a view of an input whose own elements share memory, as in an expanded tensor", "clone the input")
-    return ViewOfInput(index, geometry(output, base), output.requires_grad or not base.requires_grad)
+    view = geometry(result.eager, inputs[index].fake) if result.eager is not None else geometry(inner(output), inner(base))
+    return ViewOfInput(index, view, output.requires_grad or not base.requires_grad)
 
 
-def view_or_fresh(output: torch.Tensor, family: Sequence[torch.Tensor], positions: Positions) -> Fresh | ViewOfOutput:
+def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory | None, positions: Positions) -> Fresh | ViewOfOutput:
+    output = result.tensor
     if output.requires_grad and output.is_leaf:
         raise Unsupported("leaf-inside", "a tensor made inside the graph is marked with requires_grad_()", "make it outside of the compiled function")
-    if len(family) == 1 and not overlaps(output):
-        return Fresh(positions.of(output), output.requires_grad)
-    base = base_of(family)
-    position = positions.of(base)
+    if len(family) == 1 and not overlaps(output if result.eager is None else result.eager):
+        return Fresh(positions.of(output, result.eager), output.requires_grad)
+    base, seen = base_of(family, memory)
+    position = positions.of(base, seen)
     if output is base:
         return Fresh(position, base.requires_grad)
-    return ViewOfOutput(position, geometry(output, base), output.requires_grad)
+    view = geometry(result.eager, seen) if result.eager is not None and seen is not None else geometry(inner(output), inner(base))
+    return ViewOfOutput(position, view, output.requires_grad)
 
 
-def base_of(family: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The tensor that all of a family of outputs, which share memory, can be made from as views."""
+def base_of(family: Sequence[torch.Tensor], memory: Memory | None) -> tuple[torch.Tensor, FakeTensor | None]:
+    """The tensor that all of a family of outputs, which share memory, can be made from as views; and as capture saw it."""
     first = next((t for t in family if t.requires_grad), family[0])
-    base = first if first._base is None else first._base
+    base, seen = (memory.tensor, memory.eager) if memory is not None and memory.eager is not None else (root(first), None)
     for member in family:
-        if member.requires_grad and member is not base and member._base is not base:
+        if member.requires_grad and root(member) is not root(base):
             raise Unsupported("aliased-outputs", "outputs share memory in a way that is no view of one tensor", "clone one of the outputs")
-    return base
+    return base, seen
+
+
+def root(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor._base is None else tensor._base
 
 
 def overlaps(tensor: torch.Tensor) -> bool:

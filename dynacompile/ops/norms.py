@@ -55,7 +55,7 @@ def log_softmax_backward(grad, output, dim, input_dtype):
 
 @row(NORMS, aten.logsumexp.default)
 def logsumexp(x, dim, keepdim=False):
-    if not x.is_floating_point():
+    if not x.is_floating_point() or not x.numel():
         return NotImplemented
     v = wide(x)
     peak = aten.amax.default(v, dim, True)

@@ -40,4 +40,5 @@ def is_same_copy(node: torch.fx.Node) -> bool:
     before, after = geometry(node.all_input_nodes[0]), geometry(node)
     if before is None or after is None or node.meta["val"].device != node.all_input_nodes[0].meta["val"].device:
         return False
-    return (before[0], before[1], before[3]) == (after[0], after[1], after[3])
+    moved = before[2] != after[2] and any(is_view(user) for user in node.users)  # views of the copy know where they start in its memory
+    return not moved and (before[0], before[1], before[3]) == (after[0], after[1], after[3])
