@@ -146,7 +146,8 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
 def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -> torch.Tensor:
     """The result with the strides of eager's, where a decomposition chose others for memory of its own: views and in-place ops go by strides."""
     if isinstance(eager, FakeTensor) and different_strides(result, eager):
-        order = sorted(range(eager.dim()), key=lambda d: (-eager.stride(d), -eager.shape[d], d))
+        strides, sizes = eager.stride(), eager.shape
+        order = sorted(range(eager.dim()), key=lambda d: (-strides[d], -sizes[d], d))
         packed = result.permute(order).clone(memory_format=torch.contiguous_format)
         laid = packed.permute([order.index(d) for d in range(len(order))])
         if not different_strides(laid, eager):

@@ -188,6 +188,14 @@ def test_int_changes_recompile():
     assert sum(type(e).__name__ == "Recompiled" for e in fn_calls) == 1
 
 
-@pytest.mark.parametrize("fn", [lambda t, i: t[i] * 2, lambda t, i: torch.nn.functional.embedding(i, t) + 1, lambda t, i: t.index_select(0, i), lambda t, i: t.gather(0, i[:, None])])
+BEYOND = (
+    lambda t, i: t[i] * 2,
+    lambda t, i: torch.nn.functional.embedding(i, t) + 1,
+    lambda t, i: t.index_select(0, i),
+    lambda t, i: t.gather(0, i[:, None]),
+)
+
+
+@pytest.mark.parametrize("fn", BEYOND)
 def test_a_position_beyond_the_end_raises_as_eager_does(fn):
     check(fn, arg(), torch.tensor([1, 17]), graphs=None, breaks=None)
