@@ -98,7 +98,7 @@ def row_kernels(units: Units, unit: Unit) -> list[Unit]:
 def is_row_kernel(units: Units, unit: Unit) -> bool:
     inner = [a for a in unit.axes if a.role == "r"]
     width = math.prod(a.size for a in inner)
-    if not inner or not 32 <= width <= WIDEST or any(n.folded for _, n in unit.members):
+    if not inner or not 32 <= width <= WIDEST:
         return False
     loads = [a.index.stride(inner[-1].var) for _, n in unit.members for a in n.loads()]
     return 1 in loads and any(op.name == "reduce" for _, n in unit.members for op in n.body)
@@ -181,10 +181,10 @@ def join(units: Units, rows: Unit, sums: Sums) -> Unit | None:
         found = align(rows.axes, left, right) if left is not None and right is not None else None
         if found is None:
             continue
-        within = {v for a in sums.summed for v in found.guest.get(a.var, atom(a.var)).variables()}  # type: ignore[union-attr]
-        folded = tuple(a for a in found.axes if a.var in within)
+        folded = moved(sums.summed, found.guest, found.axes)
+        before = {moved(n.folded, found.host, found.axes) for _, n in rows.members if n.folded}
         axes = (*(a for a in found.axes if a.role == "x" and a not in folded), *folded, *(a for a in found.axes if a.role == "r"))
-        if any(a.role == "r" for a in folded) or not hands_over(rows, unit, found.host, found.guest):
+        if any(a.role == "r" for a in folded) or not before <= {folded} or not hands_over(rows, unit, found.host, found.guest):
             continue
         members = [(p, remap(n, found.host, axes)) for p, n in rows.members]
         members += [(p, remap(as_sums(n), found.guest, axes)) for p, n in unit.members]
@@ -193,6 +193,15 @@ def join(units: Units, rows: Unit, sums: Sums) -> Unit | None:
         first, last, reads = min(rows.first, unit.first), max(rows.last, unit.last), rows.reads | (unit.reads - rows.writes)
         return Unit(new, first, last, None, members, axes, reads, rows.writes | unit.writes)
     return None
+
+
+def moved(axes: tuple[Axis, ...], values: Mapping[Var, Index | int], space: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """The axes of `space` that `axes` became."""
+    found: set[Var] = set()
+    for axis in axes:
+        value = values.get(axis.var, atom(axis.var))
+        found |= value.variables() if isinstance(value, Index) else set()
+    return tuple(a for a in space if a.var in found)
 
 
 def only_index(unit: Unit, name: str) -> Index | None:

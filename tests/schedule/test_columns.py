@@ -79,6 +79,18 @@ def test_two_norms_in_a_row():
     assert folded(plan) == [(16,)] and plan.facts()["launches"] == 2
 
 
+def test_sums_of_different_kernels_join_the_same_rows():
+    """The bias before a norm gets the column sums of what the norm's backward makes."""
+
+    def function(x, v, c, w, b):
+        return (F.layer_norm(F.linear(x, v, c), (64,), w, b),)
+
+    graph = backward(function, leaf(16384, 64), leaf(64, 64), leaf(64), leaf(64), leaf(64))
+    plan = scheduled(graph)
+    (kernel,) = (k for k in plan.kernels.values() if k.nest.folded)
+    assert len([a for a in kernel.nest.stores() if a.summed]) == 3
+
+
 @pytest.mark.parametrize("rows, columns", [(1024, 64), (8192, 8192)])
 def test_too_few_rows_or_too_wide_ones_stay_apart(rows, columns):
     graph = backward(lambda x, w, b: (F.layer_norm(x, (columns,), w, b),), leaf(rows, columns), leaf(columns), leaf(columns))

@@ -15,6 +15,7 @@ from dynacompile.ir.schedule import Candidate, Kernel
 
 PROGRAMS = 132 * 4  # enough to fill the largest present GPU several times over
 LANES = 32
+LINE = 2048  # points of a line that a program takes
 REGISTERS = 128  # of a thread, for the values of a tile that live at once, in 4-byte words
 PERSISTENT = 16384  # longest row kept in registers
 
@@ -49,7 +50,10 @@ def choose_tiling(kernel: Kernel) -> Tiling:
         looped, candidates = reduction_candidates(kernel, *dims)
     else:
         dims = pointwise_dims(kernel)
-        candidates = transpose_candidates(*dims) if len(dims) == 2 else pointwise_candidates(kernel, dims[0])
+        if len(dims) == 1:
+            candidates = pointwise_candidates(kernel, dims[0])
+        else:
+            candidates = line_candidates(dims[1]) if walks_lines(kernel) else transpose_candidates(*dims)
     masked = frozenset(d.name for d in dims if any(d.size % c.blocks[d.block] for c in candidates))
     grids = tuple((prod(-(-d.size // (rows or c.blocks[d.block])) for d in dims if d.name != "r"), 1, 1) for c in candidates)
     wide = any(d.size > LIMIT for d in dims) or any(needs_int64(i) for i in indices(nest))
@@ -76,7 +80,8 @@ def clamp(n: int, low: int, high: int) -> int:
 
 
 def pointwise_dims(kernel: Kernel) -> tuple[Dim, ...]:
-    """One dimension over all axes; two where heavy accesses have their unit stride on different axes (a transpose)."""
+    """One dimension over all axes; two where heavy accesses have their unit stride on different axes (a transpose), or where long lines
+    have values of their own or lie apart in memory."""
     axes = kernel.nest.x_axes
     if len(axes) >= 2 and prod(a.size for a in axes) >= 4096:
         weights = unit_strides(kernel, axes)
@@ -85,7 +90,25 @@ def pointwise_dims(kernel: Kernel) -> tuple[Dim, ...]:
         if weights.get(other.var, 0) and weights.get(inner.var, 0) and inner.size >= 8 and other.size >= 8:
             rest = tuple(a for a in axes[:-1] if a != other)
             return Dim("y", (*rest, other)), Dim("x", (inner,))
+        if walks_lines(kernel):
+            return Dim("y", axes[:-1]), Dim("x", (inner,))
     return (Dim("x", axes),)
+
+
+def walks_lines(kernel: Kernel) -> bool:
+    """Each program had better work on one line along the innermost axis: what varies from line to line only is then computed once, and no
+    index is taken apart."""
+    axes = kernel.nest.x_axes
+    inner = axes[-1]
+    if inner.size < 2 * LINE or -(-inner.size // LINE) * LINE > 1.1 * inner.size:
+        return False
+    weights = unit_strides(kernel, axes)
+    if any(weights.get(a.var, 0) for a in axes[:-1]) or not weights.get(inner.var, 0):
+        return False
+    outer = {a.var for a in axes[:-1]}
+    accesses = (*kernel.nest.loads(), *kernel.nest.stores())
+    per_line = sum(not outer.isdisjoint(a.index.variables()) and inner.var not in a.index.variables() for a in accesses)
+    return per_line > 0 or any(a.index.stride(axes[-2].var) != inner.size for a in accesses if a.index.stride(inner.var) == 1 and a.index.stride(axes[-2].var))
 
 
 def unit_strides(kernel: Kernel, axes: tuple[Axis, ...]) -> dict[Var, int]:
@@ -107,7 +130,8 @@ def unit_strides(kernel: Kernel, axes: tuple[Axis, ...]) -> dict[Var, int]:
 def pointwise_candidates(kernel: Kernel, x: Dim) -> tuple[Candidate, ...]:
     """Blocks of whole 16-byte vectors per thread; smaller ones where the kernel would not fill the GPU."""
     vector = clamp(16 // smallest(kernel), 2, 8)
-    full = LANES * 4 * vector * 2
+    wide = sum(1 for a in kernel.nest.loads() if a.index.variables()) <= 2
+    full = LANES * 4 * (16 if wide else vector * 2)  # bytes enough under way
     block = clamp(power(-(-x.size // PROGRAMS)), min(128, power(x.size)), full)
     whole = x.size & -x.size  # the largest power of two that divides
     if 512 <= whole < block:
@@ -115,6 +139,10 @@ def pointwise_candidates(kernel: Kernel, x: Dim) -> tuple[Candidate, ...]:
     first = Candidate({"XBLOCK": block}, warps_for(block, vector, 4))
     others = [Candidate({"XBLOCK": b}, w) for b, w in ((block * 2, 8), (block * 4, 8), (block // 2, 4), (block, 8)) if LANES * w <= b <= 4096]
     return unmasked((first, *others), ("XBLOCK", x.size))
+
+
+def line_candidates(x: Dim) -> tuple[Candidate, ...]:
+    return tuple(Candidate({"YBLOCK": 1, "XBLOCK": b}, w) for b, w in ((LINE, 4), (LINE, 8), (LINE // 2, 4), (LINE * 2, 8)))
 
 
 def transpose_candidates(y: Dim, x: Dim) -> tuple[Candidate, ...]:
@@ -160,27 +188,24 @@ def row_parts(kernel: Kernel, r: Dim) -> int:
 
 
 def part_candidates(kernel: Kernel, x: Dim, r: Dim) -> list[Candidate]:
-    """Rows of several tiles: about 128 threads, each with 16 bytes of every tile where that leaves it few enough values."""
-    parts = row_parts(kernel, r)
-    width = r.size // parts
-    vector = next(v for v in ((8, 4, 2) if smallest(kernel) <= 2 else (4, 2)) if v * parts <= 24 or v == 2)
-    rows = clamp(128 * vector // width, 1, max(1, power(x.size // PROGRAMS + 1)))
-    warps = clamp(rows * width // (LANES * vector), 1, 16)
-    shapes = ((rows, warps), (rows, warps * 2), (rows * 2, warps * 2), (rows, warps // 2), (rows // 2, warps // 2), (rows * 2, warps))
-    return [Candidate({"XBLOCK": b, "RBLOCK": width}, w) for b, w in shapes if 1 <= b <= power(x.size) and 1 <= w <= 32]
+    """Rows of several tiles, one at a time, by few warps: less is exchanged between them."""
+    width, warps = r.size // row_parts(kernel, r), part_warps(r.size)
+    shapes = ((1, warps), (2, warps), (4, warps * 2), (1, warps * 2), (2, warps * 2), (1, warps // 2))
+    return [Candidate({"XBLOCK": b, "RBLOCK": width}, w) for b, w in shapes if b <= power(x.size) and 1 <= w <= 32]
+
+
+def part_warps(size: int) -> int:
+    """Warps for rows of `size` values in all: about 12 a thread."""
+    return clamp(power(size // (LANES * 12)), 1, 16)
 
 
 def folded_candidates(kernel: Kernel, rows: int, r: Dim) -> tuple[Candidate, ...]:
     """Whole rows, few at a time, beside a sum per column; STAGES: tiles that are read ahead."""
     width = r.size // row_parts(kernel, r) if row_parts(kernel, r) > 1 else power(r.size)
-    narrow = smallest(kernel) <= 2
     most = rows & -rows  # the block divides the rows
-    block = min(clamp(1024 // r.size, 1, 16), most)
-    warps = row_warps(block * power(r.size), narrow)
-    shapes = (
-        (block, warps, 2), (block, warps, 3), (block, warps, 1), (block, warps * 2, 2),
-        (2 * block, warps * 2, 2), (2 * block, warps, 2), (block, warps // 2, 2),
-    )  # fmt: skip
+    block = min(clamp(512 // width, 1, 16), most)
+    warps = max(2, part_warps(block * width * row_parts(kernel, r)))
+    shapes = ((block, warps, 3), (block, warps, 4), (block, warps * 2, 3), (block, warps, 1), (block, warps, 2))
     options = [Candidate({"XBLOCK": b, "RBLOCK": width, "STAGES": s}, w) for b, w, s in shapes if b <= most and 1 <= w <= 32]
     return unmasked(options)
 
