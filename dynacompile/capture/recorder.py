@@ -26,6 +26,9 @@ from dynacompile.ir.fakes import fake_mode, fake_of
 from dynacompile.ir.source import Source
 
 
+STRIDED = ("as_strided", torch.as_strided)
+
+
 class Recorder:
     """Runs each operation on fake tensors, and adds it to the graph if it makes or writes tensors.
 
@@ -62,6 +65,8 @@ class Recorder:
             named = {k: v.argument() for k, v in kwargs.items()}
         except NotConstant as value:
             raise unsupported("unknown-operation", f"{target_name(target)} with a {value} argument") from value
+        if target in STRIDED and (len(args) > 3 or "storage_offset" in kwargs):
+            raise unsupported("tensor-attribute", "as_strided with an offset, which counts from the start of the storage")
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
         operands = tensors_in((fakes, fake_kwargs))

@@ -6,15 +6,17 @@ sorting, scatters, and everything that draws random numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 
+from dynacompile.errors import Unsupported
 from dynacompile.ops.activations import ACTIVATIONS
 from dynacompile.ops.losses import LOSSES
 from dynacompile.ops.norms import NORMS
 from dynacompile.ops.randomness import RANDOM
-from dynacompile.ops.rules import Table, aten, cast, mul, row
+from dynacompile.ops.rules import Table, aten, cast, mul, row, scalar
 
 SHAPES: Table = {}
 
@@ -50,6 +52,20 @@ def unbind(x, dim=0):
 def stack(tensors, dim=0):
     dim = dim % (tensors[0].dim() + 1)
     return aten.cat.default([aten.unsqueeze.default(t, dim) for t in tensors], dim)
+
+
+@row(SHAPES, aten.as_strided_scatter.default)
+def as_strided_scatter(x, values, size, stride, offset=None):
+    """The op counts from the start of a storage, which in a program is that of many tensors: here it counts from the start of x."""
+    if not x.is_contiguous() or x.storage_offset():
+        raise Unsupported("as-strided", "as_strided of a tensor that is not contiguous is written or differentiated", "use slicing and indexing")
+    place = scalar(offset or 0, aten.empty.memory_format([0], dtype=torch.int64, device=x.device))
+    for d, (n, step) in enumerate(zip(size, stride, strict=True)):
+        steps = aten.arange.start_step(0, n * step, step or 1, dtype=torch.int64, device=x.device) if step else aten.full.default([n], 0, dtype=torch.int64, device=x.device)
+        place = aten.add.Tensor(place, aten.view.default(steps, [n] + [1] * (len(size) - 1 - d)))
+    count = math.prod(size)
+    flat = aten.scatter.src(aten.view.default(x, [-1]), 0, aten.reshape.default(place, [count]), aten.reshape.default(values, [count]))
+    return aten.view.default(flat, list(x.shape))
 
 
 @row(SHAPES, aten.select_backward.default)
