@@ -25,7 +25,6 @@ from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
 from dynacompile.ir.source import Source
 
-
 STRIDED = ("as_strided", torch.as_strided)
 
 

@@ -61,7 +61,10 @@ def as_strided_scatter(x, values, size, stride, offset=None):
         raise Unsupported("as-strided", "as_strided of a tensor that is not contiguous is written or differentiated", "use slicing and indexing")
     place = scalar(offset or 0, aten.empty.memory_format([0], dtype=torch.int64, device=x.device))
     for d, (n, step) in enumerate(zip(size, stride, strict=True)):
-        steps = aten.arange.start_step(0, n * step, step or 1, dtype=torch.int64, device=x.device) if step else aten.full.default([n], 0, dtype=torch.int64, device=x.device)
+        if step:
+            steps = aten.arange.start_step(0, n * step, step, dtype=torch.int64, device=x.device)
+        else:
+            steps = aten.full.default([n], 0, dtype=torch.int64, device=x.device)
         place = aten.add.Tensor(place, aten.view.default(steps, [n] + [1] * (len(size) - 1 - d)))
     count = math.prod(size)
     flat = aten.scatter.src(aten.view.default(x, [-1]), 0, aten.reshape.default(place, [count]), aten.reshape.default(values, [count]))

@@ -48,7 +48,12 @@ SAMPLES: dict[str, list[tuple]] = {
     "aten.unsafe_split_with_sizes.default": [(V, [1, 2, 3], 1)],
     "aten.unbind.int": [(V, 1), (V, -2)],
     "aten.stack.default": [([G, V], 0), ([G, V], -1)],
-    "aten.as_strided_scatter.default": [(x(5, 5), x(2, 2), [2, 2], [1, 2]), (x(24), x(3, 4), [3, 4], [4, 1], 3), (x(7), x(), [], [], 2), (x(6), x(0, 2), [0, 2], [2, 1])],
+    "aten.as_strided_scatter.default": [
+        (x(5, 5), x(2, 2), [2, 2], [1, 2]),
+        (x(24), x(3, 4), [3, 4], [4, 1], 3),
+        (x(7), x(), [], [], 2),
+        (x(6), x(0, 2), [0, 2], [2, 1]),
+    ],
     "aten.select_backward.default": [(x(4), [4, 6], 1, -2)],
     "aten.slice_backward.default": [
         *((x(4, 3), [4, 6], 1, 1, 4, 1), (x(4, 3), [4, 6], 1, 0, 6, 2)),
