@@ -7,14 +7,14 @@ from dataclasses import replace
 import torch
 
 from dynacompile.ir.body import Body, without_dead
-from dynacompile.ir.index import Index
+from dynacompile.ir.index import Index, Var, atom
 from dynacompile.ir.loops import Nest, Op, levels
 
 
 def without_one_hot_sums(nest: Nest) -> Nest:
-    """sum over r of where(r == place and c, a, 0), with place, c and a the same for all r, is where(0 <= place < size and c, a, 0).
+    """sum over r of where(r == place and c, a(r), 0), with place and c the same for all r, is where(0 <= place < size and c, a(place), 0).
 
-    This is how the gradient of a log-softmax meets the gradient of picking the target's element.
+    This is how a loss picks the target's element, and how its gradient meets that of a log-softmax.
     """
     reduces = [i for i, op in enumerate(nest.body) if op.name == "reduce"]
     if len(reduces) != 1 or len(nest.r_axes) != 1 or nest.body[reduces[0]].attr != "sum":
@@ -23,7 +23,7 @@ def without_one_hot_sums(nest: Nest) -> Nest:
     if found is None:
         return nest
     place, conditions, value, start = found
-    size = nest.r_axes[0].size
+    size, level = nest.r_axes[0].size, levels(nest)
     body = Body()
     ids: list[int] = []
     for i, op in enumerate(nest.body):
@@ -35,17 +35,30 @@ def without_one_hot_sums(nest: Nest) -> Nest:
             for c in conditions:
                 inside = body.both(inside, ids[c])
             assert inside is not None
-            ids.append(body.emit("where", (inside, ids[value], body.emit("constant", (), op.dtype, 0)), op.dtype))
+            taken = at_place(nest, body, ids, value, atom(Var(f"%{at}", size)) - start, inside)
+            ids.append(body.emit("where", (inside, taken, body.emit("constant", (), op.dtype, 0)), op.dtype))
+        elif level[i] == "r":
+            ids.append(-1)
         else:
             ids += body.splice([op], {}, before=ids)[len(ids) :]
     return replace(nest, axes=nest.x_axes, body=without_dead(body.ops))
+
+
+def at_place(nest: Nest, body: Body, ids: list[int], value: int, place: Index, inside: int) -> int:
+    """Emits the value at r = place; what it loads there is loaded only where `inside` holds."""
+    known = list(ids)
+    variables: dict[Var, Index | int] = {nest.r_axes[0].var: place}
+    for i in range(value + 1):
+        if known[i] == -1:
+            known[i] = body.splice([nest.body[i]], variables, inside, before=known[:i])[i]
+    return known[value]
 
 
 def one_hot(nest: Nest, reduce: int) -> tuple[int, list[int], int, int] | None:
     """(place, further conditions, value, first place) as ids of x-level values, where the reduce sums such elements."""
     body, level = nest.body, levels(nest)
     choice = body[body[reduce].args[0]]
-    if choice.name != "where" or not is_zero(body[choice.args[2]]) or level[choice.args[1]] != "x":
+    if choice.name != "where" or not is_zero(body[choice.args[2]]):
         return None
     place, start, conditions = None, 0, []
     waiting = [choice.args[0]]

@@ -71,11 +71,12 @@ class Emitter:
         origin = {d.name: f"tl.program_id(0){wide}" for d in parallel}
         if len(parallel) == 2:
             lines.append(f"pid = tl.program_id(0){wide}")
-            columns = f"tl.cdiv({parallel[1].size}, {parallel[1].block})"
+            columns = self.columns()
             origin = {parallel[0].name: f"(pid // {columns})", parallel[1].name: f"(pid % {columns})"}
         for d in parallel:
             lines.append(f"{d.name} = {origin[d.name]} * {d.block} + tl.arange(0, {d.block}){self.spread(d.name)}")
-            lines += self.mask_line(d.name)
+            if d.name != self.tiling.peeled:
+                lines += self.mask_line(d.name)
         if "r" in self.dims:
             span = f"tl.arange(0, RBLOCK){self.spread('r')}{wide}"
             parts = self.values.parts
@@ -89,8 +90,12 @@ class Emitter:
             lines.append(f"pid = tl.program_id(0){wide}")
         return lines + self.axis_lines([d.name for d in self.tiling.dims if d in parallel or (d.name == "r" and not self.tiling.looped)])
 
-    def mask_line(self, dim: str) -> list[str]:
-        return [f"{dim}mask = {dim} < {self.dims[dim].size}"] if dim in self.tiling.masked else []
+    def mask_line(self, dim: str, whole: bool = False) -> list[str]:
+        """The mask of a dimension; whole: of a block that lies within it, which leaves accesses their width."""
+        if dim not in self.tiling.masked:
+            return []
+        full = f"tl.full({self.values.shape(frozenset((dim,)))}, True, tl.int1)"
+        return [f"{dim}mask = {full if whole else f'{dim} < {self.dims[dim].size}'}"]
 
     def axis_lines(self, dims: Iterable[str]) -> list[str]:
         """Definitions of axis variables; those along r for every part."""
@@ -107,7 +112,18 @@ class Emitter:
 
     def straight(self) -> list[str]:
         """Every value once, in registers."""
-        return [line for group in self.order() for line in self.values_of(group)]
+        lines = [line for group in self.order() for line in self.values_of(group)]
+        peeled = self.tiling.peeled
+        if not peeled:
+            return lines
+        columns = "pid % " + self.columns() if len(self.tiling.dims) == 2 else "tl.program_id(0)"
+        whole, part = ([f"    {line}" for line in [*self.mask_line(peeled, w), *lines]] for w in (True, False))
+        return [f"if ({columns}) * XBLOCK + XBLOCK <= {self.dims[peeled].size}:", *whole, "else:", *part]
+
+    def columns(self) -> str:
+        """Blocks along the inner of two dimensions."""
+        inner = self.tiling.dims[1]
+        return f"tl.cdiv({inner.size}, {inner.block})"
 
     def order(self) -> list[list[int]]:
         """Ops by how many reductions must have ended before them, so that reductions that don't need each other go together. Stores come
@@ -191,8 +207,14 @@ class Emitter:
             else:
                 inside += self.values.op(i, op)
         self.values.evict = ""
-        loop = ["r = start + r_base", *self.mask_line("r"), *self.axis_lines(["r"]), *inside]
-        return [*before, f"for start in range(0, {self.dims['r'].size}, RBLOCK):", *(f"    {line}" for line in loop), *after]
+        size, axes = self.dims["r"].size, self.axis_lines(["r"])
+        if self.tiling.peeled != "r":
+            loop = ["r = start + r_base", *self.mask_line("r"), *axes, *inside]
+            return [*before, f"for start in range(0, {size}, RBLOCK):", *(f"    {line}" for line in loop), *after]
+        end = f"{size} // RBLOCK * RBLOCK"
+        loop = ["r = start + r_base", *self.mask_line("r", whole=True), *axes, *inside]
+        rest = [f"r = {end} + r_base", *self.mask_line("r"), *axes, *inside]
+        return [*before, f"for start in range(0, {end}, RBLOCK):", *(f"    {line}" for line in loop), *rest, *after]
 
     def closure(self, sinks: list[int]) -> set[int]:
         """Level-r ops that the sinks need, themselves included."""

@@ -15,6 +15,7 @@ from dynacompile.ir.schedule import Candidate, Kernel
 
 PROGRAMS = 132 * 4  # enough to fill the largest present GPU several times over
 LANES = 32
+PEELED = 1 << 16  # points of a kernel that is worth twice the code
 LINE = 2048  # points of a line that a program takes
 REGISTERS = 128  # of a thread, for the values of a tile that live at once, in 4-byte words
 PERSISTENT = 16384  # longest row kept in registers
@@ -26,6 +27,7 @@ class Tiling:
 
     masked: dimensions whose size some candidate's block does not divide. wide: indices need int64. One grid per candidate.
     rows: x points that a program walks in steps of its block, adding up sums per column; 0: a program has one tile. parts: blocks of a row.
+    peeled: a masked dimension of an odd size, whose last block has code of its own, so that the others access memory in full width.
     """
 
     dims: tuple[Dim, ...]
@@ -36,6 +38,7 @@ class Tiling:
     wide: bool
     rows: int = 0
     parts: int = 1
+    peeled: str = ""
 
 
 def choose_tiling(kernel: Kernel) -> Tiling:
@@ -59,7 +62,15 @@ def choose_tiling(kernel: Kernel) -> Tiling:
     wide = any(d.size > LIMIT for d in dims) or any(needs_int64(i) for i in indices(nest))
     width = candidates[0].blocks.get("RBLOCK", 1)
     parts = dims[-1].size // width if nest.r_axes and not looped and dims[-1].size > width else 1
-    return Tiling(dims, looped, candidates, grids, masked, wide, rows, parts)
+    peeled = peeled_dim(kernel, dims, looped, masked)
+    return Tiling(dims, looped, candidates, grids, masked, wide, rows, parts, peeled)
+
+
+def peeled_dim(kernel: Kernel, dims: tuple[Dim, ...], looped: bool, masked: frozenset[str]) -> str:
+    inner = dims[-1]
+    alone = looped if inner.name == "r" else len(dims) == 1 or walks_lines(kernel)
+    large = prod(d.size for d in dims) >= PEELED
+    return inner.name if alone and large and inner.name in masked and inner.size % (16 // smallest(kernel)) else ""
 
 
 def indices(nest: Nest) -> Iterable[Index]:
