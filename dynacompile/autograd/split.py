@@ -8,6 +8,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 
 from dynacompile.autograd.facts import byte_size
 from dynacompile.autograd.joint import JointGraph
+from dynacompile.autograd.padding import pad_saved
 from dynacompile.autograd.partition import Cut, Sides, ancestors, choose_cut, sides
 from dynacompile.ir.graphs import ForwardBackward, RuntimeContract
 
@@ -66,6 +67,7 @@ def split(joint: JointGraph, budget: float) -> ForwardBackward:
     inputs = joint.placeholders[: joint.inputs]
     saved_inputs = [n for n in inputs if n in cut.saved and n not in side.mutated]
     saved_values = [n for n in cut.saved if n not in saved_inputs]
+    pad_saved(saved_values, [*joint.groups[0], *joint.groups[1], *joint.groups[2]])
     forward, positions, kept = write_forward(joint, side, saved_values)
     backward = write_backward(joint, side, saved_inputs, kept)
     facts = {

@@ -114,8 +114,10 @@ def of_value(value: object, node: torch.fx.Node) -> object:
 
 
 def dense(val: torch.Tensor) -> bool:
-    """Row-major, or a matrix stored transposed: what the out= overload keeps as it is."""
+    """Row-major, or a matrix stored transposed or with padded rows: what the out= overload keeps as it is."""
     size, stride = geometry(val)
+    if len(size) == 2 and stride[1] == 1 and stride[0] >= size[1]:
+        return True
     expected = 1
     for n, s in sorted(((n, s) for n, s in zip(size, stride, strict=True) if n != 1), key=lambda p: p[1]):
         if s != expected:

@@ -211,10 +211,10 @@ class Emitter:
         if self.tiling.peeled != "r":
             loop = ["r = start + r_base", *self.mask_line("r"), *axes, *inside]
             return [*before, f"for start in range(0, {size}, RBLOCK):", *(f"    {line}" for line in loop), *after]
-        end = f"{size} // RBLOCK * RBLOCK"
+        stop = f"{size} // RBLOCK * RBLOCK"
         loop = ["r = start + r_base", *self.mask_line("r", whole=True), *axes, *inside]
-        rest = [f"r = {end} + r_base", *self.mask_line("r"), *axes, *inside]
-        return [*before, f"for start in range(0, {end}, RBLOCK):", *(f"    {line}" for line in loop), *rest, *after]
+        final = [f"r = {stop} + r_base", *self.mask_line("r"), *axes, *inside]
+        return [*before, f"for start in range(0, {stop}, RBLOCK):", *(f"    {line}" for line in loop), *final, *after]
 
     def closure(self, sinks: list[int]) -> set[int]:
         """Level-r ops that the sinks need, themselves included."""
