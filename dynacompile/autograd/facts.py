@@ -78,3 +78,14 @@ def view_chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     while is_view(node):
         node = node.all_input_nodes[0]
         yield node
+
+
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Several elements share memory, as in an expanded tensor: it can't be written to, and a gradient can't have its strides."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False

@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
 
+from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm
@@ -118,8 +119,11 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
     """Runs a torch-level graph node by node; gives its flat outputs, and the memory that it made."""
     env: dict[torch.fx.Node, Any] = {}
     remaining = iter(values)
-    given = {storage(v) for v in values if isinstance(v, torch.Tensor)}
     memories: dict[int, Memory] = {}
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            memories.setdefault(storage(value), Memory(value, inner(value)))
+    given = set(memories)
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             env[node] = next(remaining)
@@ -129,11 +133,17 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             continue
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
         if node.op == "output":
-            return tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), memories
+            made = {memory: m for memory, m in memories.items() if memory not in given}
+            return tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made
         recorder.begin(node.meta.get("site"))
         try:
+            operands = [env[n] for n in node.all_input_nodes if isinstance(env[n], torch.Tensor)]
+            versions = [t._version for t in operands]
             env[node] = run_node(node, args, kwargs)
-            if isinstance(env[node], torch.Tensor) and storage(env[node]) not in given and storage(env[node]) not in memories:
+            for operand, version in zip(operands, versions, strict=True):
+                if operand._version != version:
+                    keep_strides(memories[storage(operand)], recorder)
+            if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
                 env[node] = as_eager(env[node], node.meta.get("val"), memories)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise Unsupported("data-dependent", f"{node.target} needs values that only a run gives", "", str(recorder.site or "")) from error
@@ -154,6 +164,21 @@ def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -
             result = laid
     memories[storage(result)] = Memory(result, eager if isinstance(eager, FakeTensor) else None)
     return result
+
+
+def keep_strides(memory: Memory, recorder: Recorder) -> None:
+    """Gives written memory back the strides that it had: written through a view, its new value is made from that view, with strides of its own."""
+    tensor = memory.tensor
+    if memory.eager is None or not different_strides(inner(tensor), memory.eager):
+        return
+    hidden = torch._functionalize_are_all_mutations_hidden_from_autograd(tensor)
+    value = recorder.copy_of(recorder.node_of(inner(tensor)), memory.eager.stride()).meta["val"]
+    with torch.no_grad():
+        torch._functionalize_replace(tensor, value)
+    torch._functionalize_commit_update(tensor)
+    torch._sync(tensor)
+    if hidden:
+        torch._functionalize_mark_mutation_hidden_from_autograd(tensor)
 
 
 def different_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -215,6 +240,8 @@ def mutated_inputs(inputs: Sequence[FunctionalInput], names: Sequence[str]) -> l
         if inner(entry.value) is entry.fake:
             continue
         value = entry.value
+        if overlaps(entry.fake):
+            raise Unsupported("overlapping-inputs", f"input {names[i]} is written, and its own elements share memory, as in an expanded tensor", "clone it first")
         if layout(value) != layout(entry.fake):
             raise Unsupported("input-geometry-mutated", f"the sizes, strides or storage of input {names[i]} change in place", "return a new tensor instead")
         hidden = torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(value)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.functionalize import FunctionalInput, Memory, inner, storage
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import Constant, Fresh, InputItself, Output, View, ViewOfInput, ViewOfOutput
@@ -112,17 +113,6 @@ def base_of(family: Sequence[torch.Tensor], memory: Memory | None) -> tuple[torc
 
 def root(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor._base is None else tensor._base
-
-
-def overlaps(tensor: torch.Tensor) -> bool:
-    """Several elements share memory, as in an expanded tensor: it can't be written to, and a gradient can't have its strides."""
-    reach = 0
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if stride <= reach:
-                return True
-            reach += stride * (size - 1)
-    return False
 
 
 def geometry(tensor: torch.Tensor, base: torch.Tensor) -> View:

@@ -80,11 +80,11 @@ def as_index(index: Index, grid: Mapping[Var, object], rank: int, device: torch.
 def load(op: Op, access: Access, values: list[torch.Tensor], grid: Mapping[Var, object], memory: torch.Tensor, rank: int, device: torch.device) -> torch.Tensor:
     index = as_index(access.index, grid, rank, device)
     if access.mask is None:
-        return memory[index].to(op.dtype)
+        return memory.take(index).to(op.dtype)  # not memory[index], which shares memory where the index is one number
     mask = values[access.mask]
     if memory.numel() == 0:
         return torch.full_like(mask, access.other, dtype=op.dtype)
-    found = memory[torch.where(mask, index, 0)].to(op.dtype)
+    found = memory.take(torch.where(mask, index, 0)).to(op.dtype)
     return torch.where(mask, found, torch.full((), access.other, dtype=op.dtype, device=device))
 
 
