@@ -176,7 +176,6 @@ def keep_strides(memory: Memory, recorder: Recorder) -> None:
     with torch.no_grad():
         torch._functionalize_replace(tensor, value)
     torch._functionalize_commit_update(tensor)
-    torch._sync(tensor)
     if hidden:
         torch._functionalize_mark_mutation_hidden_from_autograd(tensor)
 
@@ -207,7 +206,8 @@ def attribute(graph: torch.fx.GraphModule, path: str) -> object:
 
 def inner(tensor: torch.Tensor) -> FakeTensor:
     """The fake value that a functional tensor has now."""
-    torch._sync(tensor)
+    with torch._C._AutoDispatchBelowADInplaceOrView():  # what views of views give is ours to decide
+        torch._sync(tensor)
     value = torch._from_functional_tensor(tensor)
     assert isinstance(value, FakeTensor)
     return value
