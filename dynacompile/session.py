@@ -88,7 +88,7 @@ def skipped_folders() -> list[tuple[str, bool]]:
     alone = [torch_folder / d for d in ("_dynamo", "_inductor", "_functorch", "fx", "_subclasses", "export", "_export")]
     inside = [p for p in torch_folder.iterdir() if p.is_dir() and p.name != "nn" and p not in alone]
     inside += [torch_folder / "nn" / d for d in ("utils", "parallel", "quantized")]
-    files = [p for p in torch_folder.iterdir() if p.suffix == ".py"] + [torch_folder / "nn" / "modules" / "module.py"]
+    files = [p for p in torch_folder.iterdir() if p.suffix == ".py"] + [torch_folder / "nn" / f for f in ("modules/module.py", "parameter.py")]
     ours = [p for p in Path(__file__).parent.iterdir() if p.name not in ("selftest.py", "recipes")]  # whose own functions are met
     stdlib = [p for p in Path(os.__file__).parent.iterdir() if p.name != "site-packages"]
     return [(str(p), True) for p in alone] + [(str(p), False) for p in [*inside, *files, *ours, Path(np.__file__).parent, *stdlib]]
