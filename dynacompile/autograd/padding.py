@@ -51,7 +51,7 @@ def follow(node: torch.fx.Node, found: dict[torch.fx.Node, FakeTensor], outputs:
         try:
             with found[node].fake_mode:
                 value = user.target(*args, **user.kwargs)  # type: ignore[operator]
-        except RuntimeError:  # a view across rows
+        except (RuntimeError, ValueError):  # a view across rows
             return False
         if not isinstance(value, FakeTensor):
             return False

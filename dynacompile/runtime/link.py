@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     kernels, numbers = kernel_rows(module)
     steps = tuple(step_row(module, slots, numbers, step) for step in schedule.steps)
     written, launched = written_inputs(schedule), launched_roots(schedule)
-    buffers = tuple((*buffer_row(schedule, slots, b, device, b.name in written), int(b.name in launched)) for b in schedule.buffers.values())
+    placed = {s.buffer for s in schedule.steps if isinstance(s, Place)}
+    buffers = tuple((*buffer_row(schedule, slots, b, device, placed), int(b.name in written), int(b.name in launched)) for b in schedule.buffers.values())
     missing = [name for name, b in schedule.buffers.items() if b.kind == "constant" and b.base is None and name not in schedule.constants]
     if missing:
         raise VerifyError("runtime", f"constants {missing} have no tensor")
@@ -73,15 +74,15 @@ def launched_roots(schedule: Schedule) -> set[str]:
     return {root(schedule.buffers, name) for step in schedule.steps if isinstance(step, Launch) for name in step.buffers}
 
 
-def buffer_row(schedule: Schedule, slots: Mapping[str, int], buffer: Buffer, device: torch.device, is_written: bool) -> tuple:
-    """(name, dtype, device, size, stride, offset, memory, root, written)."""
-    placed = any(isinstance(s, Place) and s.buffer == buffer.name for s in schedule.steps) if buffer.kind == "temp" and buffer.base is None else False
-    memory = VIEW if buffer.base is not None else {"input": INPUT, "temp": ARENA if placed else OWNED, "extern": EXTERNAL, "constant": CONSTANT}[buffer.kind]
+def buffer_row(schedule: Schedule, slots: Mapping[str, int], buffer: Buffer, device: torch.device, placed: Set[str]) -> tuple:
+    """(name, dtype, device, size, stride, offset, memory, root). placed: buffers in the arena."""
+    own = ARENA if buffer.name in placed else OWNED
+    memory = VIEW if buffer.base is not None else {"input": INPUT, "temp": own, "extern": EXTERNAL, "constant": CONSTANT}[buffer.kind]
     if buffer.base is None and buffer.offset and memory in (INPUT, EXTERNAL, CONSTANT):
         raise VerifyError("schedule", f"{buffer.name} ({buffer.kind}) has offset {buffer.offset}; offsets count from its own first element")
     owner = slots[root(schedule.buffers, buffer.name)]
     where = device if buffer.device.type == device.type else buffer.device
-    return (buffer.name, buffer.dtype, where, tuple(buffer.size), tuple(buffer.stride), buffer.offset, memory, owner, int(is_written))
+    return (buffer.name, buffer.dtype, where, tuple(buffer.size), tuple(buffer.stride), buffer.offset, memory, owner)
 
 
 def kernel_rows(module: Module) -> tuple[tuple, dict[str, int]]:

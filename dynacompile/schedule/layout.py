@@ -26,12 +26,13 @@ WORTH = 1 << 30  # multiply-adds from which it pays
 
 @dataclass(frozen=True)
 class Matrix:
-    """What a matmul sees of an operand: all of a root's memory as rows x cols, or its transpose."""
+    """What a matmul sees of an operand: all of a root's memory as rows x cols, or its transpose. pitch: elements from row to row."""
 
     root: str
     rows: int
     cols: int
     turned: bool
+    pitch: int
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,15 @@ def job_of(program: LoopProgram, step: Extern) -> Job | None:
 
 def matrix_of(buffers: Mapping[str, Buffer], name: str) -> Matrix | None:
     buffer, whole = buffers[name], buffers[root(buffers, name)]
-    if buffer.numel != whole.numel or buffer.offset or whole.stride != tuple(prod(whole.size[i + 1 :]) for i in range(len(whole.size))):
+    if buffer.numel != whole.numel or buffer.offset or not whole.size or whole.stride[-1] != 1:
         return None
     rows, cols = buffer.size
-    if buffer.stride == (cols, 1) and whole.size[-1] == cols:
-        return Matrix(whole.name, rows, cols, False)
-    return Matrix(whole.name, cols, rows, True) if buffer.stride == (1, rows) and whole.size[-1] == rows else None
+    pitch = whole.stride[0] if len(whole.size) == 2 else whole.size[-1]
+    if whole.stride[:-1] != tuple(pitch * prod(whole.size[i + 1 : -1]) for i in range(len(whole.size) - 1)):
+        return None
+    if buffer.stride == (pitch, 1) and whole.size[-1] == cols:
+        return Matrix(whole.name, rows, cols, False, pitch)
+    return Matrix(whole.name, cols, rows, True, pitch) if buffer.stride == (1, pitch) and whole.size[-1] == rows else None
 
 
 class Padding:
@@ -166,18 +170,18 @@ class Padding:
         program = self.program
         whole = program.buffers[name]
         touched = [program.steps[i] for i in self.touched[name]]
-        leaves = any(o is not None and root(program.buffers, o) == name for o in program.outputs)
+        leaves = plan.width != plan.matrix.pitch and any(o is not None and root(program.buffers, o) == name for o in program.outputs)
         if whole.kind != "temp" or leaves or any(isinstance(s, Extern) and s.op not in MATMULS for s in touched):
             return None
         if plan.zeros and any(isinstance(program.steps[i], Extern) for i in self.written[name]):
             return None  # what a matmul appends may be no zeros
-        if any(b.base == name and not keeps_to_rows(b, plan.matrix.cols) for b in program.buffers.values()):
+        if any(b.base == name and not keeps_to_rows(b, plan.matrix.pitch) for b in program.buffers.values()):
             return None
         new: list[Nest | Extern] = []
         target = self.fresh(name)
         for i, step in enumerate(steps):
             if isinstance(step, Nest) and i in self.touched[name]:
-                rewritten = with_rows(step, name, target, plan.matrix.cols, plan.width)
+                rewritten = with_rows(step, name, target, plan.matrix.pitch, plan.width)
                 if rewritten is None:
                     return None
                 step = rewritten
@@ -189,16 +193,16 @@ class Padding:
         if isinstance(step, Nest):
             for name in sorted(copied & {a.buffer for a in step.loads()}):
                 plan = self.plans[name]
-                step = with_rows(step, name, plan.name, plan.matrix.cols, plan.width) or step
+                step = with_rows(step, name, plan.name, plan.matrix.pitch, plan.width) or step
         return step
 
     def move_views(self, name: str, plan: Plan) -> None:
         """The old root and its views become views of the new one."""
-        cols, wide = plan.matrix.cols, plan.width
+        pitch, wide = plan.matrix.pitch, plan.width
         for view in self.program.buffers.values():
             if view.base == name or view.name == name:
-                stride = tuple(s // cols * wide if s % cols == 0 else s for s in view.stride)
-                offset = view.offset // cols * wide + view.offset % cols
+                stride = tuple(s // pitch * wide if s % pitch == 0 else s for s in view.stride)
+                offset = view.offset // pitch * wide + view.offset % pitch
                 self.buffers[view.name] = replace(view, base=plan.name, stride=stride, offset=offset)
 
     def fresh(self, name: str) -> str:

@@ -83,3 +83,20 @@ def test_other_externs_keep_the_strides_of_their_fakes() -> None:
     padded = check(lambda x, w: ((x @ w).exp().cumsum(1) @ w.t(),), half(8, 16), half(16, 37))
     step = next(s for s in padded.steps if s.name == "cumsum")
     assert padded.buffers[step.reads()[0]].stride == (37, 1)
+
+
+def test_a_result_whose_rows_are_padded_already() -> None:
+    """As one that is saved for backward: the matmul writes into it, and nothing is copied."""
+    args = (half(8, 16), half(101, 16))
+    graph = trace(lambda x, w: ((y := x @ w.t()), y.float().exp().sum(1)), args)
+    (node,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten.mm.default)
+    with node.meta["val"].fake_mode:
+        node.meta["val"] = torch.empty_strided((8, 101), (128, 1), dtype=torch.bfloat16)
+    program = on(lower(graph, ENV), "cuda")
+    padded = layout.pad_matrices(program)
+    assert matmuls(padded) == [((8, 16), (16, 128), (8, 128))]
+    assert len(padded.steps) == len(program.steps) + 1, "the weight is copied, the result is not"
+    product, total = run_program(on(padded, "cpu"), list(args))
+    assert product.stride() == (128, 1)
+    torch.testing.assert_close(product, args[0] @ args[1].t())
+    torch.testing.assert_close(total, (args[0] @ args[1].t()).float().exp().sum(1))
