@@ -15,12 +15,18 @@ from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm
+from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 
 STATIC = "compile with dynamic=False"
-SUBSTITUTES: dict[object, Callable] = {torch.batch_norm: batch_norm, torch.nn.functional.batch_norm: functional_batch_norm, torch.bernoulli: bernoulli}
+SUBSTITUTES: dict[object, Callable] = {
+    torch.batch_norm: batch_norm,
+    torch.nn.functional.batch_norm: functional_batch_norm,
+    torch.bernoulli: bernoulli,
+    torch.nn.functional.one_hot: one_hot,
+}
 METHODS: dict[str, Callable] = {"bernoulli": bernoulli}
-"""Torch-level functions and methods whose ATen form hides a write to an input, or whether it drew in place."""
+"""Torch-level functions and methods whose ATen form hides a write to an input, or whether it drew in place, or looks at values."""
 
 
 class Retake(torch.autograd.Function):
@@ -150,6 +156,9 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         except UnsupportedOperatorException as error:
             hint = "register one with torch.library.register_fake"
             raise Unsupported("no-fake", f"{error.func} has no fake (meta) implementation", hint, str(recorder.site or "")) from error
+        except RuntimeError as error:  # torch has no narrower class for an op that does not take these sizes, strides or dtypes
+            reason = f"{node.target} can't be traced: {(str(error).splitlines() or [''])[0]}"
+            raise Unsupported("not-traceable", reason, "leave it outside of the compiled function, and please report it", str(recorder.site or "")) from error
     raise AssertionError("a graph without an output")
 
 

@@ -36,7 +36,7 @@ class Copy:
 
     def demand(self, node: Node) -> None:
         """Adds what the node depends on and is not there yet, then the node."""
-        pending = [node]
+        pending = [] if node in self.nodes else [node]
         while pending:
             last = pending[-1]
             missing = [a for a in last.all_input_nodes if a not in self.nodes]
