@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from dynacompile.ir.body import Body, without_dead
 from dynacompile.ir.index import Index, Var, atom
 from dynacompile.ir.loops import Access, Axis, Buffer, Nest
-from dynacompile.schedule.domain import align, digits_of, remap
+from dynacompile.schedule.domain import align, digits_of, remap, runs_along
 from dynacompile.schedule.fuse import MAX_BUFFERS, MAX_OPS
 from dynacompile.schedule.split import position_of_reduce
 from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
@@ -100,8 +100,8 @@ def is_row_kernel(units: Units, unit: Unit) -> bool:
     width = math.prod(a.size for a in inner)
     if not inner or not 32 <= width <= WIDEST:
         return False
-    loads = [a.index.stride(inner[-1].var) for _, n in unit.members for a in n.loads()]
-    return 1 in loads and any(op.name == "reduce" for _, n in unit.members for op in n.body)
+    along = runs_along((a.index for _, n in unit.members for a in n.loads()), unit.axes, inner[-1].var)
+    return along and any(op.name == "reduce" for _, n in unit.members for op in n.body)
 
 
 def finer(units: Units, sums: Sums) -> Sums:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from dynacompile.ir.index import Index, Var, atom, constant
@@ -26,6 +27,14 @@ def indices_of(nest: Nest) -> list[Index]:
 def keeps_order(nest: Nest) -> bool:
     """The order of the r axes means something: positions are results."""
     return any(op.name == "reduce" and op.attr in ARGUMENT for op in nest.body)
+
+
+def runs_along(indices: Iterable[Index], axes: Sequence[Axis], inner: Var) -> bool:
+    """The largest of the accesses at `indices` take neighbours in memory along `inner`; there are none, or what is read per row or column
+    only does not count."""
+    found = [(prod(a.size for a in axes if a.var in i.variables()), i.stride(inner)) for i in indices]
+    most = max((points for points, _ in found), default=0)
+    return not found or any(stride == 1 for points, stride in found if points == most)
 
 
 def normalize(nest: Nest) -> Nest:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from dynacompile.ir.index import Index, Var
 from dynacompile.ir.loops import Access, Axis, Nest
-from dynacompile.schedule.domain import Alignment, align, digits_of, keeps_order, remap, row_major
+from dynacompile.schedule.domain import Alignment, align, digits_of, keeps_order, remap, row_major, runs_along
 from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
 
 MAX_OPS = 500
@@ -63,7 +63,7 @@ class Fuser:
                 if type(op.attr) is Access:
                     (loads if op.name == "load" else stores).setdefault(op.attr.buffer, set()).add(op.attr.index)
         inner = unit.axes[-1].var if r > 1 else None
-        column = inner is not None and not any(i.stride(inner) == 1 for found in loads.values() for i in found)
+        column = inner is not None and not runs_along((i for found in loads.values() for i in found), unit.axes, inner)
         return Loops(x, r, count, ordered, column, self.units.buffer(next(iter(unit.writes))).device, loads, stores)
 
     def push(self, a: Unit, b: Unit) -> None:

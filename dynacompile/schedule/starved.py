@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest
+from dynacompile.schedule.domain import runs_along
 from dynacompile.schedule.split import split
 from dynacompile.schedule.variance import Mean, mean_of, split_variance, squares_about
 
@@ -63,7 +64,7 @@ def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
         return 1
     reduced = {a.var for a in nest.r_axes}
     deep = [a.index for a in nest.loads() if not reduced.isdisjoint(a.index.variables())]
-    row = not deep or any(i.stride(nest.r_axes[-1].var) == 1 for i in deep)
+    row = runs_along(deep, nest.axes, nest.r_axes[-1].var)
     programs = x if row else -(-x // device.lanes)
     if programs >= device.programs:
         return 1

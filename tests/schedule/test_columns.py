@@ -29,14 +29,14 @@ def on(device: torch.device, hand_off):
     return replace(hand_off, buffers=buffers, device=device, kernels={n: replace(k, device=device) for n, k in hand_off.kernels.items()})
 
 
-def scheduled(graph: torch.fx.GraphModule) -> Schedule:
+def scheduled(graph: torch.fx.GraphModule, error: float = 2e-4) -> Schedule:
     """The schedule for a GPU, its numbers checked on the CPU."""
     plan = schedule(on(CUDA, lower(graph, ENV)), ENV)
     given = values(graph)
     got, wanted = run_schedule(on(CPU, plan), given), graph(*given)
     for a, b in zip(got, wanted, strict=True):
         if b is not None:
-            torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4 * float(b.abs().max()))
+            torch.testing.assert_close(a, b, rtol=error, atol=error * float(b.abs().max()))
     return plan
 
 
@@ -60,6 +60,16 @@ def test_norm_backward_reads_once():
     launches = [s for s in plan.steps if isinstance(s, Launch)]
     assert len(launches) == 2, "the rows with the partial sums, and the sums of those"
     assert sum(plan.buffers[b].bytes > 1 << 24 for b in launches[0].buffers) == 3, "reads the gradient and the input, writes the gradient"
+
+
+def test_values_of_rows_do_not_hide_columns():
+    """In 16 bits the statistics of rows are the only loads that step by one along the summed axis."""
+
+    def norm(x, w, b):
+        return (F.layer_norm(x, (64,), w, b),)
+
+    plan = scheduled(backward(norm, *(t.detach().to(torch.bfloat16).requires_grad_() for t in (leaf(8192, 64), leaf(64), leaf(64)))), 3e-2)
+    assert folded(plan) == [(16,)] and plan.facts()["launches"] == 2
 
 
 @pytest.mark.parametrize("rows, blocks, size", [(16384, 512, 32), (4096, 512, 8), (3 * 4096, 768, 16)])

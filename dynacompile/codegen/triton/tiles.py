@@ -189,7 +189,7 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
         return False, unmasked(options, ("XBLOCK", x.size))
     steps = ((4096, 16), (8192, 32), (2048, 16), (2048, 8))
     if passes == 2 and online_pairs(kernel.nest):  # one pass of exponentials: bound by arithmetic
-        steps = ((2048, 16), (2048, 8), (4096, 16), (1024, 8))
+        steps = ((1024, 8), (2048, 16), (2048, 8), (4096, 16))
     return True, unmasked([Candidate({"XBLOCK": 1, "RBLOCK": min(b, width)}, clamp(w, 1, min(b, width) // LANES)) for b, w in steps])
 
 
@@ -214,9 +214,9 @@ def folded_candidates(kernel: Kernel, rows: int, r: Dim) -> tuple[Candidate, ...
     """Whole rows, few at a time, beside a sum per column; STAGES: tiles that are read ahead."""
     width = r.size // row_parts(kernel, r) if row_parts(kernel, r) > 1 else power(r.size)
     most = rows & -rows  # the block divides the rows
-    block = min(clamp(512 // width, 1, 16), most)
-    warps = max(2, part_warps(block * width * row_parts(kernel, r)))
-    shapes = ((block, warps, 3), (block, warps, 4), (block, warps * 2, 3), (block, warps, 1), (block, warps, 2))
+    block = min(clamp(512 // r.size, 1, 16), most)
+    warps = max(2, part_warps(block * r.size))
+    shapes = ((block, warps, 3), (block, warps, 4), (block, warps * 2, 3), (block, warps, 1), (block, warps // 2, 3), (block * 2, warps, 3))
     options = [Candidate({"XBLOCK": b, "RBLOCK": width, "STAGES": s}, w) for b, w, s in shapes if b <= most and 1 <= w <= 32]
     return unmasked(options)
 
@@ -232,7 +232,7 @@ def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candi
         options = [Candidate({"XBLOCK": n, "RBLOCK": width}, row_warps(n * width, narrow)) for n in (across, across * 2, across // 2) if 0 < n <= columns]
         return False, unmasked(options, ("XBLOCK", x.size))
     if x.size >= PROGRAMS * 32:
-        steps = ((64, 8, 4), (128, 16, 4), (64, 16, 4), (128, 16, 8)) if narrow else ((64, 16, 4), (32, 32, 4), (64, 8, 4), (32, 16, 4))
+        steps = ((128, 16, 4), (64, 8, 4), (64, 16, 4), (128, 16, 8)) if narrow else ((64, 16, 4), (32, 32, 4), (64, 8, 4), (32, 16, 4))
     elif x.size >= 132 * 28:
         steps = ((32, 128, 16), (32, 64, 16), (16, 128, 16), (64, 32, 16)) if narrow else ((32, 64, 16), (16, 64, 8), (16, 128, 16), (32, 128, 16))
     else:
