@@ -50,16 +50,23 @@ def compile(
     in place, as itself). Raises ConfigError for a wrong option.
     """
     values = {
-        "backend": backend, "mode": mode, "fullgraph": fullgraph, "dynamic": dynamic,
-        "isolate_recompiles": isolate_recompiles, "recompile_limit": recompile_limit,
+        "backend": backend,
+        "mode": mode,
+        "fullgraph": fullgraph,
+        "dynamic": dynamic,
+        "isolate_recompiles": isolate_recompiles,
+        "recompile_limit": recompile_limit,
     }
     for key in options or {}:
         if key in values:
             raise ConfigError(f"option {key!r} is a parameter of compile(): pass it there, not in options")
     config = CompileConfig.of({**values, **(options or {})})
     if config.dynamic:
-        raise Unsupported("dynamic-shapes", "dynamic=True: symbolic sizes are not compiled; each size of an input gets an entry of its own",
-                          "leave dynamic unset, and raise recompile_limit to the number of sizes that occur")
+        raise Unsupported(
+            "dynamic-shapes",
+            "dynamic=True: symbolic sizes are not compiled; each size of an input gets an entry of its own",
+            "leave dynamic unset, and raise recompile_limit to the number of sizes that occur",
+        )
     if target is None:
         return lambda later: compile_target(later, config, inplace, name)
     return compile_target(target, config, inplace, name)

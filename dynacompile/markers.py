@@ -48,5 +48,8 @@ def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max:
 
     Raises Unsupported: shapes are static in this version, each size gets an entry of its own.
     """
-    raise Unsupported("dynamic-shapes", f"mark_dynamic(dim={dim}): symbolic sizes are not compiled; each size of an input gets an entry of its own",
-                      "pad to a few sizes, or raise recompile_limit to the number of sizes that occur")
+    raise Unsupported(
+        "dynamic-shapes",
+        f"mark_dynamic(dim={dim}): symbolic sizes are not compiled; each size of an input gets an entry of its own",
+        "pad to a few sizes, or raise recompile_limit to the number of sizes that occur",
+    )

@@ -1,8 +1,8 @@
 """The compiler on one page: a frame becomes an entry, a graph becomes an artifact.
 
-    frame -> capture -> Captured -> guards + graph
-    graph -> differentiate -> ForwardBackward -> (forward, and backward on its first use:)
-             lower -> LoopProgram -> schedule -> Schedule -> generate -> Sources -> build -> Module -> link -> Program
+frame -> capture -> Captured -> guards + graph
+graph -> differentiate -> ForwardBackward -> (forward, and backward on its first use:)
+         lower -> LoopProgram -> schedule -> Schedule -> generate -> Sources -> build -> Module -> link -> Program
 """
 
 from __future__ import annotations

@@ -112,14 +112,27 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     if captured.break_ is not None:
         report_break(captured, info)
     made = Compiled(
-        region=info.name, bucket=info.bucket, frame=frame_name(code), graph=SESSION.next_graph(), ops=captured.ops,
-        guards=len(captured.guards), kernels=launches(stages), seconds=seconds,
+        region=info.name,
+        bucket=info.bucket,
+        frame=frame_name(code),
+        graph=SESSION.next_graph(),
+        ops=captured.ops,
+        guards=len(captured.guards),
+        kernels=launches(stages),
+        seconds=seconds,
     )
     SESSION.bus.emit(made)
     if own:
         again = Recompiled(
-            region=info.name, bucket=info.bucket, frame=made.frame, entries=len(own) + 1, limit=info.config.recompile_limit, failed=failed,
-            site=str(captured.site), seconds=seconds, override=info.override(f"recompile_limit: {info.config.recompile_limit * 2}"),
+            region=info.name,
+            bucket=info.bucket,
+            frame=made.frame,
+            entries=len(own) + 1,
+            limit=info.config.recompile_limit,
+            failed=failed,
+            site=str(captured.site),
+            seconds=seconds,
+            override=info.override(f"recompile_limit: {info.config.recompile_limit * 2}"),
         )
         SESSION.bus.emit(again)
     return core.Entry(bound, guards, EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph), captured.whole)
@@ -150,8 +163,10 @@ def over_limit(frame: Any, info: RegionInfo, entries: list[Any]) -> Any:
     failed = nearest_failures(frame, entries)
     guard = failed[0] if failed else "unknown"
     override = info.override(f"recompile_limit: {info.config.recompile_limit * 2}")
-    text = (f"{frame_name(frame.code)} in region {info.name!r} reached recompile_limit={info.config.recompile_limit} of bucket {info.bucket}; "
-            f"the guard that keeps failing: {guard}. This region runs it eagerly from now on. To allow more: {override}")
+    text = (
+        f"{frame_name(frame.code)} in region {info.name!r} reached recompile_limit={info.config.recompile_limit} of bucket {info.bucket}; "
+        f"the guard that keeps failing: {guard}. This region runs it eagerly from now on. To allow more: {override}"
+    )
     if info.config.fullgraph or info.config.error_on_recompile:
         raise RecompileLimitError(text)
     if frame.code not in info.warned:

@@ -52,7 +52,11 @@ def twin(module: torch.nn.Module, config: CompileConfig) -> torch.nn.Module:
         return region(module, *args, **kwargs)
 
     namespace = {
-        "__call__": call, "__slots__": (), "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__,
+        "__call__": call,
+        "__slots__": (),
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
         "__reduce_ex__": lambda self, protocol: (twin, (module, config)),
         "__deepcopy__": lambda self, memo: twin(copy.deepcopy(module, memo), config),
     }

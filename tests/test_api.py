@@ -59,7 +59,7 @@ def test_a_callable_as_backend():
         return graph.forward
 
     assert torch.equal(dynacompile.compile(scaled, backend=backend)(x()), scaled(x()))
-    (graph, inputs), = seen
+    ((graph, inputs),) = seen
     assert isinstance(graph, torch.fx.GraphModule) and [tuple(i.shape) for i in inputs] == [(3, 4)]
 
 
@@ -233,7 +233,7 @@ def test_a_recompile_says_what_changed_and_where():
     end = dynacompile.subscribe(events.append)
     compiled(torch.ones(5, 4))
     end()
-    again, = (e for e in events if isinstance(e, Recompiled))
+    (again,) = (e for e in events if isinstance(e, Recompiled))
     assert any("x.size(0): 3 -> 5" in f for f in again.failed) and again.entries == 2 and __file__ in again.site
 
 

@@ -250,7 +250,9 @@ def mutated_inputs(inputs: Sequence[FunctionalInput], names: Sequence[str]) -> l
             continue
         value = entry.value
         if overlaps(entry.fake):
-            raise Unsupported("overlapping-inputs", f"input {names[i]} is written, and its own elements share memory, as in an expanded tensor", "clone it first")
+            raise Unsupported(
+                "overlapping-inputs", f"input {names[i]} is written, and its own elements share memory, as in an expanded tensor", "clone it first"
+            )
         if layout(value) != layout(entry.fake):
             raise Unsupported("input-geometry-mutated", f"the sizes, strides or storage of input {names[i]} change in place", "return a new tensor instead")
         hidden = torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(value)

@@ -77,7 +77,14 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         tangents, grads = trace_backward(recorder, positions, forward, inputs)
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads)))
     return JointGraph(
-        recorder.graph, recorder.constants, len(fakes), rows, mutations, tuple(m.index for m in written), tuple(tangents), tuple(i for i, _ in grads),
+        recorder.graph,
+        recorder.constants,
+        len(fakes),
+        rows,
+        mutations,
+        tuple(m.index for m in written),
+        tuple(tangents),
+        tuple(i for i, _ in grads),
         sources(recorder.graph, len(fakes), [node for _, node in grads]),
     )
 

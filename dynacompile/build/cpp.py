@@ -31,8 +31,17 @@ HEADERS = Path(__file__).parent.parent / "codegen" / "cpp"
 HEADER_NAMES = ("intrinsics.h", "vec.h", "vecmath.h")
 # No contraction: user code rounds as eager does. No trapping and no errno: comparisons and library calls stay in the lanes.
 FLAGS = (
-    "-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fwrapv",
-    "-fno-exceptions", "-fno-rtti", "-fPIC", "-fvisibility-inlines-hidden", "-w",
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fwrapv",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fPIC",
+    "-fvisibility-inlines-hidden",
+    "-w",
 )
 INTRINSICS = "-DDC_IMMINTRIN"  # tried where the compiler knows other builtins than intrinsics.h
 LINK = ("-shared", "-nodefaultlibs", "-lm", "-lc", "-lgcc", "-Wl,--build-id=none")

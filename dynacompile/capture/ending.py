@@ -238,8 +238,16 @@ def enter_blocks(out: Builder, mode: bool, below: list[Value], final_mode: bool)
         out.prepare(block)
 
 
-def run_instruction(out: Builder, frame: SymbolicFrame, instr: Instr, points: list[ResumePoint], resumes: list[CodeType],
-                    local_values: dict[int, Value | None], below: list[Value], is_bare: bool) -> Instr:
+def run_instruction(
+    out: Builder,
+    frame: SymbolicFrame,
+    instr: Instr,
+    points: list[ResumePoint],
+    resumes: list[CodeType],
+    local_values: dict[int, Value | None],
+    below: list[Value],
+    is_bare: bool,
+) -> Instr:
     """The breaking instruction itself, and what follows each of its outcomes; returns it as emitted.
 
     Its operands are on the stack; is_bare: nothing else was.

@@ -313,5 +313,3 @@ def outputs_in(values: Iterable[Value]) -> list[TensorValue]:
         elif not is_loadable(value):
             work.extend(reversed(list(value.children())))
     return list(found)
-
-

@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import torch
 
+from dynacompile.ops.scalars import NEAREST
+
 
 class NotCovered(Exception):
     """These arguments are outside what a row's formula can express."""
@@ -160,6 +162,11 @@ def _same(o, x, *_, **__):
     return x
 
 
+def _convert(o, x, *_, **__):
+    """x as the result's dtype holds it: what reads it further on sees the rounded number, as in eager."""
+    return getattr(o, NEAREST[o.out])(o.cast(x, o.compute)) if o.out in NEAREST else x
+
+
 def _unary(name: str) -> Callable:
     return lambda o, x: getattr(o, name)(x)
 
@@ -282,8 +289,8 @@ POINTWISE: dict[str, tuple[str, str, Callable]] = {
     "clone.default": ("own", "unary_any", _same),
     "contiguous.default": ("own", "unary_any", _same),
     "lift_fresh_copy.default": ("own", "unary_any", _same),
-    "_to_copy.default": ("own", "to_copy", _same),
-    "copy.default": ("own", "copy", lambda o, x, source, non_blocking=False: source),
+    "_to_copy.default": ("own", "to_copy", _convert),
+    "copy.default": ("own", "copy", lambda o, x, source, non_blocking=False: _convert(o, source)),
     "fill.Scalar": ("own", "unary_number", lambda o, x, value: o.cast(value, o.compute)),
     "fill.Tensor": ("own", "fill_tensor", lambda o, x, value: value),
 }

@@ -2,7 +2,7 @@
 
 A row gives the number of operands, how the result's dtype follows from them, and what it means in torch (the oracle). Values in a
 body are computed in: bool, int32, int64, uint8, int8, int16, float32, float64. bfloat16 and float16 exist in memory only: a load
-widens to float32, a store rounds.
+widens to float32, a store rounds, and so do nearest_bf16 and nearest_f16 where the program converts explicitly.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ SCALARS: dict[str, Scalar] = {
     "ceil": Scalar(1, "same", torch.ceil),
     "trunc": Scalar(1, "same", torch.trunc),
     "round": Scalar(1, "same", torch.round),  # half to even
+    "nearest_bf16": Scalar(1, "same", lambda a: a.to(torch.bfloat16).to(a.dtype)),  # float32 only
+    "nearest_f16": Scalar(1, "same", lambda a: a.to(torch.float16).to(a.dtype)),  # float32 only
     "isnan": Scalar(1, "bool", torch.isnan),
     "eq": Scalar(2, "bool", torch.eq),
     "ne": Scalar(2, "bool", torch.ne),
@@ -72,6 +74,8 @@ SCALARS: dict[str, Scalar] = {
     "where": Scalar(3, "same", torch.where),  # (bool, a, b): the dtype of a and b
     "cast": Scalar(1, "attr", lambda a: a),  # to the op's dtype: float to int truncates, to bool tests != 0
 }
+
+NEAREST = {torch.bfloat16: "nearest_bf16", torch.float16: "nearest_f16"}
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 

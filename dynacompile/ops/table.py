@@ -101,6 +101,6 @@ TABLE: dict[str, Row] = {
     **rows("extern", "bmm", bmm__default="bmm.out"),
     **rows("extern", "baddbmm", baddbmm__default="baddbmm.out"),
     "aten.copy_.default": Row("copy_into", "copy_into"),
-    "prims.convert_element_type.default": Row("pointwise", "cast_prims", "own", lambda o, x, dtype: x),
+    "prims.convert_element_type.default": Row("pointwise", "cast_prims", "own", POINTWISE["_to_copy.default"][2]),
     "prims.iota.default": Row("create", "iota", detail="iota"),
 }

@@ -1,14 +1,16 @@
-"""Reductions that need no loop: a sum over the elements of which at most one, at a known place, is not zero."""
+"""Work that a nest need not do: a sum over the elements of which at most one, at a known place, is not zero; rounding before a store that rounds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
 from dynacompile.ir.body import Body, without_dead
 from dynacompile.ir.index import Index, Var, atom
-from dynacompile.ir.loops import Nest, Op, levels
+from dynacompile.ir.loops import Buffer, Nest, Op, levels
+from dynacompile.ops.scalars import NEAREST
 
 
 def without_one_hot_sums(nest: Nest) -> Nest:
@@ -42,6 +44,15 @@ def without_one_hot_sums(nest: Nest) -> Nest:
         else:
             ids += body.splice([op], {}, before=ids)[len(ids) :]
     return replace(nest, axes=nest.x_axes, body=without_dead(body.ops))
+
+
+def without_double_rounding(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
+    """A store into bfloat16 or float16 rounds by itself: it takes the number from before an explicit conversion."""
+    body = list(nest.body)
+    for i, op in enumerate(body):
+        if op.name == "store" and body[op.args[0]].name == NEAREST.get(buffers[op.attr.buffer].dtype):
+            body[i] = replace(op, args=body[op.args[0]].args)
+    return nest if body == list(nest.body) else replace(nest, body=without_dead(body))
 
 
 def at_place(nest: Nest, body: Body, ids: list[int], value: int, place: Index, inside: int) -> int:

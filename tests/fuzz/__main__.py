@@ -16,7 +16,9 @@ def main() -> int:
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
     parser.add_argument("--native", action="store_true", help="run built kernels, not the reference interpreter")
-    parser.add_argument("--dtype", choices=("float32", "float64", "bfloat16", "float16"), help="of the inputs; by default float32 for even seeds, float64 for odd ones")
+    parser.add_argument(
+        "--dtype", choices=("float32", "float64", "bfloat16", "float16"), help="of the inputs; by default float32 for even seeds, float64 for odd ones"
+    )
     parser.add_argument("--crashes", action="store_true", help="report exceptions alone, not differences")
     given = parser.parse_args()
     logging.disable(logging.ERROR)
@@ -27,7 +29,7 @@ def main() -> int:
         try:
             told = difference(program, dtype, seed % 3 != 0, options={"reference": not given.native})
             told = None if given.crashes and told and not told.startswith("not compiled") else told
-        except Exception as error:  # it is what is looked for
+        except Exception as error:  # noqa: BLE001 - it is what is looked for
             told = f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"
         if told:
             failed += 1

@@ -81,10 +81,17 @@ def test_the_script_tells_of_a_break(program, capsys):
     assert "seconds by stage: capture" in told
 
 
-@pytest.mark.parametrize("shown, expected", [
-    ("captured", "captured "), ("forward", "def forward(self"), ("backward", "def forward(self"),
-    ("loops", "program "), ("schedule", "schedule on cpu"), ("sources", 'extern "C"'),
-])
+@pytest.mark.parametrize(
+    "shown, expected",
+    [
+        ("captured", "captured "),
+        ("forward", "def forward(self"),
+        ("backward", "def forward(self"),
+        ("loops", "program "),
+        ("schedule", "schedule on cpu"),
+        ("sources", 'extern "C"'),
+    ],
+)
 def test_the_script_shows_what_a_stage_handed_on(program, capsys, shown, expected):
     explain.main([f"{program}:example", "--show", shown])
     told = capsys.readouterr().out

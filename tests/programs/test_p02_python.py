@@ -163,8 +163,24 @@ def arg(scale=1.0):
 @pytest.mark.parametrize(
     "fn",
     [
-        branch_on_shape, loop_range, loop_while, tuples, dicts, lists, comprehension, calls, closure, recursive, strings,
-        partials, named, slices, builtin_functions, walrus, asserts, unpack_nested,
+        branch_on_shape,
+        loop_range,
+        loop_while,
+        tuples,
+        dicts,
+        lists,
+        comprehension,
+        calls,
+        closure,
+        recursive,
+        strings,
+        partials,
+        named,
+        slices,
+        builtin_functions,
+        walrus,
+        asserts,
+        unpack_nested,
     ],
 )
 def test_one_tensor(fn):

@@ -138,8 +138,16 @@ def test_without_gradients(fn):
 @pytest.mark.parametrize(
     "fn",
     [
-        inplace_intermediate, returns_input, returns_view, returns_same_twice, no_grad, no_grad_decorated, enable_grad_inside,
-        detach, attribute_of_object, dropout,
+        inplace_intermediate,
+        returns_input,
+        returns_view,
+        returns_same_twice,
+        no_grad,
+        no_grad_decorated,
+        enable_grad_inside,
+        detach,
+        attribute_of_object,
+        dropout,
     ],
 )
 def test_with_gradients(fn):

@@ -1,6 +1,5 @@
 """The modes that a program runs under change between two calls: the compiled function must follow as eager does."""
 
-
 import pytest
 import torch
 

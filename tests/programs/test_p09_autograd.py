@@ -1,6 +1,5 @@
 """Autograd as users drive it: partial gradients, retained graphs, hooks, writes between forward and backward, errors."""
 
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -256,8 +256,20 @@ def grad_mode_unwinds(x):
         return x * 3 + y
 
 
-HANDLED = [catches_by_type, else_branch, key_error, index_and_value, nested, returns_in_finally, continues, suppressing, generator_manager, loops_until_stop,
-           generator_with_finally, grad_mode_unwinds]
+HANDLED = [
+    catches_by_type,
+    else_branch,
+    key_error,
+    index_and_value,
+    nested,
+    returns_in_finally,
+    continues,
+    suppressing,
+    generator_manager,
+    loops_until_stop,
+    generator_with_finally,
+    grad_mode_unwinds,
+]
 
 
 @pytest.mark.parametrize("fn", HANDLED)
@@ -363,8 +375,17 @@ def break_in_generator_manager(x):
     return y.cos(), box
 
 
-BREAKS = [(break_in_no_grad, 3), (break_in_autocast, None), (break_in_try, 2), (raise_in_break, 2), (raise_in_break_with, None), (break_in_handler, None),
-          (break_in_finally, 2), (break_in_user_manager, 2), (break_in_generator_manager, None)]
+BREAKS = [
+    (break_in_no_grad, 3),
+    (break_in_autocast, None),
+    (break_in_try, 2),
+    (raise_in_break, 2),
+    (raise_in_break_with, None),
+    (break_in_handler, None),
+    (break_in_finally, 2),
+    (break_in_user_manager, 2),
+    (break_in_generator_manager, None),
+]
 
 
 @pytest.mark.parametrize(("fn", "graphs"), BREAKS)

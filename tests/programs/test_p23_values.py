@@ -284,8 +284,21 @@ def attributes(x):
 
 
 ONE_GRAPH = [
-    sets, deques, counters, own_counters, data_classes, returns_data_class, enums, matches, generators, user_iterators,
-    iter_tools, func_tools, copies, dunders, attributes,
+    sets,
+    deques,
+    counters,
+    own_counters,
+    data_classes,
+    returns_data_class,
+    enums,
+    matches,
+    generators,
+    user_iterators,
+    iter_tools,
+    func_tools,
+    copies,
+    dunders,
+    attributes,
 ]
 
 

@@ -12,7 +12,12 @@ Number = float | int | bool
 
 FILLS: dict[object, int] = {aten.full.default: 1, aten.full_like.default: 1, aten.new_full.default: 2, aten.scalar_tensor.default: 0}
 CONSTANT_FILLS: dict[object, Number] = {
-    aten.zeros.default: 0, aten.zeros_like.default: 0, aten.new_zeros.default: 0, aten.ones.default: 1, aten.ones_like.default: 1, aten.new_ones.default: 1,
+    aten.zeros.default: 0,
+    aten.zeros_like.default: 0,
+    aten.new_zeros.default: 0,
+    aten.ones.default: 1,
+    aten.ones_like.default: 1,
+    aten.new_ones.default: 1,
 }
 NEUTRAL: dict[object, Number] = {aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.add.Tensor: 0, aten.sub.Tensor: 0}
 COMMUTES = frozenset({aten.mul.Tensor, aten.add.Tensor})

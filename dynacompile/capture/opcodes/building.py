@@ -100,8 +100,6 @@ def dict_merge(f: SymbolicFrame, i: Instr) -> None:
         target.put(key, value)
 
 
-
-
 @opcode("UNPACK_SEQUENCE", effect=lambda arg, jump: arg - 1)
 def unpack_sequence(f: SymbolicFrame, i: Instr) -> None:
     values = f.pop().elements(f.cx)

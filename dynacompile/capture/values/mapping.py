@@ -256,8 +256,15 @@ def dict_clear(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, 
 
 
 DICT_METHODS = {
-    "get": dict_get, "keys": dict_keys, "values": dict_values, "items": dict_items, "pop": dict_pop, "setdefault": dict_setdefault,
-    "update": dict_update, "copy": dict_copy, "clear": dict_clear,
+    "get": dict_get,
+    "keys": dict_keys,
+    "values": dict_values,
+    "items": dict_items,
+    "pop": dict_pop,
+    "setdefault": dict_setdefault,
+    "update": dict_update,
+    "copy": dict_copy,
+    "clear": dict_clear,
     "__getitem__": lambda cx, self, args, kwargs: self.get_item(cx, *args),
     "__setitem__": lambda cx, self, args, kwargs: (self.set_item(cx, *args), ConstantValue(None))[1],
     "__delitem__": lambda cx, self, args, kwargs: (self.del_item(cx, *args), ConstantValue(None))[1],

@@ -267,8 +267,14 @@ def list_sort(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, V
 
 
 LIST_METHODS = {
-    "append": list_append, "extend": list_extend, "insert": list_insert, "pop": list_pop, "clear": list_clear,
-    "reverse": list_reverse, "remove": list_remove, "sort": list_sort,
+    "append": list_append,
+    "extend": list_extend,
+    "insert": list_insert,
+    "pop": list_pop,
+    "clear": list_clear,
+    "reverse": list_reverse,
+    "remove": list_remove,
+    "sort": list_sort,
 }
 
 
@@ -365,5 +371,3 @@ def is_namedtuple(cls: type) -> bool:
 def wrap_namedtuple(cx: Trace, real: Any, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
     return TupleValue([Lazy(cx, item, Attr(source, name)) for name, item in zip(type(real)._fields, real)], type(real), source)
-
-

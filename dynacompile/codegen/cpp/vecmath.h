@@ -73,6 +73,14 @@ template <class V, class C, int N> INLINE V polynomial(V x, const C (&c)[N]) {
     else return __builtin_convertvector(a op b, mask_of<T>); \
   }
 DC_COMPARE(eq, ==) DC_COMPARE(ne, !=) DC_COMPARE(lt, <) DC_COMPARE(le, <=)
+template <class T> INLINE auto nearest_bf16(T x) {
+  if constexpr (is_vector<T>) return widen_bf16(round_bf16(x));
+  else return value(memory<bf16>(x));
+}
+template <class T> INLINE auto nearest_f16(T x) {
+  if constexpr (is_vector<T>) return widen_f16(round_f16(x));
+  else return value(memory<f16>(x));
+}
 template <class T> INLINE auto isnan(T x) { return ne(x, x); }
 template <class M, class T> INLINE T where(M mask, T a, T b) {
   if constexpr (is_vector<T>) return widen_mask<T>(mask) ? a : b;

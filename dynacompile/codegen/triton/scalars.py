@@ -82,6 +82,8 @@ ROWS: dict[str, Row] = {
     "ceil": Row("tl.ceil({0})", "{0}"),
     "trunc": Row("libdevice.trunc({0})", "{0}"),
     "round": Row("libdevice.rint({0})", "{0}"),
+    "nearest_bf16": Row("{0}.to(tl.bfloat16).to(tl.float32)"),
+    "nearest_f16": Row("{0}.to(tl.float16).to(tl.float32)"),
     "isnan": Row("{0} != {0}", "{0} != {0}", "{0} != {0}"),
     "eq": infix("==", "{0} == {1}"),
     "ne": infix("!=", "{0} != {1}"),
