@@ -207,6 +207,15 @@ def floats(n: int = 257, dtype: torch.dtype = F32) -> Kernel:
     return b.kernel()
 
 
+def rounded(n: int = 257) -> Kernel:
+    """Explicit conversions to narrow floats whose results are read further on."""
+    b = Build("rounded", (n,))
+    a = b.load("a", F32, b.at(1))
+    b.store("near_bf16", F32, b.at(1), b.nearest_bf16(a))
+    b.store("near_f16", F32, b.at(1), b.nearest_f16(b.mul(a, b.const(40000.0, F32))))
+    return b.kernel()
+
+
 def gather(n: int = 50, width: int = 24) -> Kernel:
     b = Build("embedding", (n, width))
     i = b.load("ids", I64, b.at(1, 0))
@@ -349,6 +358,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "transpose": transpose,
     "integers": integers,
     "floats": floats,
+    "rounded": rounded,
     "floats_f64": lambda: floats(65, F64),
     "gather": gather,
     "padded": padded,

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch.fx
 
+from dynacompile.autograd.passes.bias import split_biases
 from dynacompile.autograd.passes.cancel import cancel_noops
 from dynacompile.autograd.passes.dead import remove_dead
 from dynacompile.autograd.passes.fold import fold_constants
@@ -16,10 +17,10 @@ from dynacompile.autograd.passes.merge import merge_equal, merge_views
 
 @dataclass(frozen=True)
 class Pass:
-    """numerics: "bitwise" keeps every bit; "zeros" keeps every value up to the sign of zero."""
+    """numerics: "bitwise" keeps every bit; "zeros" keeps every value up to the sign of zero; "rounding" may round at another place."""
 
     run: Callable[[torch.fx.Graph], torch.fx.Graph]
-    numerics: Literal["bitwise", "zeros"]
+    numerics: Literal["bitwise", "zeros", "rounding"]
 
 
 PASSES = (
@@ -29,6 +30,7 @@ PASSES = (
     Pass(merge_views, "bitwise"),
     Pass(merge_equal, "bitwise"),
     Pass(remove_dead, "bitwise"),
+    Pass(split_biases, "rounding"),
 )
 
 
