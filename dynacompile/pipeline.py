@@ -1,7 +1,7 @@
 """The compiler on one page: a frame becomes an entry, a graph becomes an artifact.
 
 frame -> capture -> Captured -> guards + graph
-graph -> differentiate -> ForwardBackward -> (forward, and backward on its first use:)
+graph -> differentiate -> ForwardBackward -> (forward and backward, the latter waited for on its first use:)
          lower -> LoopProgram -> schedule -> Schedule -> generate -> Sources -> build -> Module -> link -> Program
 """
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch.fx
 
 from dynacompile.autograd import differentiate
-from dynacompile.build import build, expect_builds
+from dynacompile.build import begin_build, expect_builds
 from dynacompile.capture import CodeCache, capture_frame
 from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
@@ -64,18 +64,24 @@ def unseen_by_hooks() -> Iterator[None]:
 def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     """A torch-level graph as a native callable that autograd can differentiate."""
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
-    forward, backward = compile_program(pair.forward, env), pair.backward  # built at the first backward, which may be inside of a region
-    return differentiable(forward, None if backward is None else disable(lambda: compile_program(backward, env)), pair.contract)
+    forward = begin_program(pair.forward, env)
+    backward = None if pair.backward is None else begin_program(pair.backward, env)  # its kernels build beside the forward's
+    return differentiable(forward(), None if backward is None else disable(backward), pair.contract)
 
 
-def compile_program(graph: torch.fx.GraphModule, env: Env) -> GraphCall:
-    """A functional ATen graph as a native program of kernel launches and extern calls."""
+def begin_program(graph: torch.fx.GraphModule, env: Env) -> Callable[[], GraphCall]:
+    """Schedules a functional ATen graph and begins to build its kernels. The result waits for them, and gives a native program of kernel
+    launches and extern calls: for a backward, on its first use, which may be inside of a region."""
     program = stage("lower", env, lower, graph, env)
     plan = stage("schedule", env, schedule, program, env)
-    sources = stage("generate", env, generate, plan, env)
-    module = stage("build", env, build, sources, env)
-    linked = stage("link", env, link, module, env, run_kernel)
-    return record(linked, plan, env) if env.config.cudagraphs else linked
+    building = begin_build(stage("generate", env, generate, plan, env), env)
+
+    def finish() -> GraphCall:
+        module = stage("build", env, building)
+        linked = stage("link", env, link, module, env, run_kernel)
+        return record(linked, plan, env) if env.config.cudagraphs else linked
+
+    return finish
 
 
 def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:

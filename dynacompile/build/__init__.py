@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 
 import torch
 
@@ -22,6 +25,24 @@ def expect_builds(env: Env) -> None:
     store empty."""
     if env.config.backend == "default" and not env.config.reference and torch.cuda.is_initialized() and not (env.cache / "binaries").exists():
         warm_workers(env)
+
+
+def begin_build(sources: Sources, env: Env) -> Callable[[], Module]:
+    """Starts to build on a thread of its own, most of which is waiting for compilers; the result waits for the end, and raises what it raised.
+
+    Under autotuning, which measures, the building waits until it is asked for."""
+    if env.config.autotune:
+        return functools.partial(build, sources, env)
+    future: Future[Module] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(build(sources, env))
+        except BaseException as error:  # noqa: BLE001 - raised where the result is wanted
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="dynacompile-build", daemon=True).start()
+    return future.result
 
 
 def build(sources: Sources, env: Env) -> Module:

@@ -26,12 +26,14 @@ from dynacompile.errors import BuildError
 
 SCRIPT = Path(__file__).with_name("triton_worker.py")
 MOST = 16  # workers; each holds about 150 MB
+WARM = 4  # of them start before there are kernels; more at once slow the capture down
 JOB_SECONDS = 300.0
+LOOK_SECONDS = 0.05
 
 
 @dataclass(eq=False)
 class Worker:
-    """A running worker; log: what it wrote to stderr. job: the index of the job that it has, None when idle."""
+    """A running worker; log: what it wrote to stderr. job: the index of the job that it has among its caller's, None when idle."""
 
     process: subprocess.Popen
     log: IO[bytes]
@@ -48,27 +50,50 @@ class Crash(Exception):
 
 
 class WorkerPool:
-    """At most `most` workers. compile() may be called from several threads; calls take turns."""
+    """At most `most` workers. compile() may be called from several threads, which share them."""
 
     def __init__(self, most: int):
         self.most = most
         self.owner = os.getpid()
         self.workers: list[Worker] = []
-        self.lock = threading.Lock()
+        self.changed = threading.Condition()  # guards the list of workers and who is idle
         self.end = weakref.finalize(self, end_workers, self.workers)
 
     def warm(self) -> None:
-        """Starts all workers, without waiting for them."""
-        with self.lock:
+        """Starts the first workers, without waiting for them."""
+        with self.changed:
             self.adopt()
-            while len(self.workers) < self.most:
+            while len(self.workers) < min(self.most, WARM):
                 self.start()
 
     def compile(self, jobs: Sequence[dict]) -> list[tuple[dict, bytes]]:
         """(facts, cubin) of each job, in order; see triton_worker.compile_job. Raises BuildError for the first job that fails."""
-        with self.lock:
-            self.adopt()
-            return self.run(jobs)
+        results: dict[int, tuple[dict, bytes]] = {}
+        waiting = list(reversed(range(len(jobs))))
+        crashes: dict[int, int] = {}
+        mine: list[Worker] = []
+        try:
+            while len(results) < len(jobs):
+                self.hand_out(jobs, waiting, mine, crashes)
+                for worker in ready(mine, bool(waiting)):
+                    index = worker.job
+                    assert index is not None
+                    try:
+                        results[index] = receive(worker)
+                    except Crash:
+                        mine.remove(worker)
+                        self.crashed(worker, index, jobs[index], crashes)
+                        waiting.append(index)
+                        continue
+                    mine.remove(worker)
+                    self.give_back(worker)
+                    if not results[index][0]["ok"]:
+                        raise BuildError(f"Triton refused kernel {jobs[index]['entry']}: {results[index][0]['error']}\n{jobs[index]['text']}")
+        except BaseException:
+            for worker in mine:
+                self.discard(worker)
+            raise
+        return [results[i] for i in range(len(jobs))]
 
     def adopt(self) -> None:
         """In a forked child the parent's workers are not ours: forget them."""
@@ -89,67 +114,40 @@ class WorkerPool:
         self.workers.append(worker)
         return worker
 
-    def run(self, jobs: Sequence[dict]) -> list[tuple[dict, bytes]]:
-        results: dict[int, tuple[dict, bytes]] = {}
-        waiting = list(reversed(range(len(jobs))))
-        crashes: dict[int, int] = {}
-        try:
-            while len(results) < len(jobs):
-                self.hand_out(jobs, waiting, crashes)
-                for worker in self.ready():
-                    index = worker.job
-                    assert index is not None
-                    try:
-                        results[index] = self.receive(worker)
-                    except Crash:
-                        self.crashed(worker, index, jobs[index], crashes)
-                        waiting.append(index)
-                        continue
-                    if not results[index][0]["ok"]:
-                        raise BuildError(f"Triton refused kernel {jobs[index]['entry']}: {results[index][0]['error']}\n{jobs[index]['text']}")
-        except BaseException:
-            for worker in [w for w in self.workers if w.job is not None]:
-                self.discard(worker)
-            raise
-        return [results[i] for i in range(len(jobs))]
+    def take(self, wait: bool) -> Worker | None:
+        """An idle worker, a new one where there may be more; where all have jobs of other callers, the next that is given back."""
+        with self.changed:
+            self.adopt()
+            while True:
+                idle = next((w for w in self.workers if w.job is None), None)
+                if idle is None and len(self.workers) < self.most:
+                    idle = self.start()
+                if idle is not None:
+                    idle.job = -1
+                    return idle
+                if not wait:
+                    return None
+                self.changed.wait()
 
-    def hand_out(self, jobs: Sequence[dict], waiting: list[int], crashes: dict[int, int]) -> None:
+    def give_back(self, worker: Worker) -> None:
+        with self.changed:
+            worker.job = None
+            self.changed.notify_all()
+
+    def hand_out(self, jobs: Sequence[dict], waiting: list[int], mine: list[Worker], crashes: dict[int, int]) -> None:
         while waiting:
-            idle = next((w for w in self.workers if w.job is None), None)
-            if idle is None:
-                if len(self.workers) >= self.most:
-                    return
-                idle = self.start()
-            idle.job = waiting.pop()
-            idle.deadline = time.monotonic() + JOB_SECONDS
+            worker = self.take(wait=not mine)
+            if worker is None:
+                return
+            worker.job = index = waiting.pop()
+            worker.deadline = time.monotonic() + JOB_SECONDS
             try:
-                assert idle.process.stdin is not None
-                write_message(idle.process.stdin, jobs[idle.job])
+                assert worker.process.stdin is not None
+                write_message(worker.process.stdin, jobs[index])
+                mine.append(worker)
             except BrokenPipeError:  # it had ended, for idleness as a rule
-                index = idle.job
-                self.crashed(idle, index, jobs[index], crashes)
+                self.crashed(worker, index, jobs[index], crashes)
                 waiting.append(index)
-
-    def ready(self) -> list[Worker]:
-        """Busy workers that have written, or ended, or run out of time."""
-        busy = {w.process.stdout: w for w in self.workers if w.job is not None and w.process.stdout is not None}
-        timeout = max(0.0, min(w.deadline for w in busy.values()) - time.monotonic())
-        readable, _, _ = select.select(list(busy), [], [], timeout)
-        if not readable:
-            late = min(busy.values(), key=lambda w: w.deadline)
-            raise BuildError(f"a Triton worker took more than {JOB_SECONDS:.0f} s for one kernel\n{late.tail()}")
-        return [busy[s] for s in readable]
-
-    def receive(self, worker: Worker) -> tuple[dict, bytes]:
-        assert worker.process.stdout is not None
-        try:
-            message = read_message(worker.process.stdout)
-        except EOFError:
-            message = None
-        if message is None:
-            raise Crash
-        worker.job = None
-        return message
 
     def crashed(self, worker: Worker, index: int, job: dict, crashes: dict[int, int]) -> None:
         """A job may lose one worker, which may have ended of idleness; the second is the job's fault."""
@@ -159,14 +157,41 @@ class WorkerPool:
             raise BuildError(f"the Triton compiler crashed (exit {worker.process.returncode}) on kernel {job['entry']}\n{worker.tail()}\n{job['text']}")
 
     def discard(self, worker: Worker) -> None:
-        self.workers.remove(worker)
+        with self.changed:
+            if worker in self.workers:
+                self.workers.remove(worker)
+            self.changed.notify_all()
         end_workers([worker])
 
     def close(self) -> None:
         """Ends all workers."""
-        with self.lock:
+        with self.changed:
             end_workers(self.workers)
             self.workers.clear()
+            self.changed.notify_all()
+
+
+def ready(busy: list[Worker], more: bool) -> list[Worker]:
+    """Busy workers that have written, or ended. more: look up soon, for another caller's worker may have become idle. Raises BuildError where
+    one has run out of time."""
+    streams = {w.process.stdout: w for w in busy}
+    late = min(busy, key=lambda w: w.deadline)
+    left = max(0.0, late.deadline - time.monotonic())
+    readable, _, _ = select.select(list(streams), [], [], min(left, LOOK_SECONDS) if more else left)
+    if not readable and time.monotonic() >= late.deadline:
+        raise BuildError(f"a Triton worker took more than {JOB_SECONDS:.0f} s for one kernel\n{late.tail()}")
+    return [streams[s] for s in readable]
+
+
+def receive(worker: Worker) -> tuple[dict, bytes]:
+    assert worker.process.stdout is not None
+    try:
+        message = read_message(worker.process.stdout)
+    except EOFError:
+        message = None
+    if message is None:
+        raise Crash
+    return message
 
 
 def end_workers(workers: list[Worker]) -> None:

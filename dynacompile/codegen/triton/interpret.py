@@ -20,7 +20,8 @@ LIBDEVICE: dict[str, Callable] = {
     "sin": torch.sin, "cos": torch.cos, "tanh": torch.tanh, "erf": torch.erf, "pow": torch.pow, "atan2": torch.atan2, "fmod": torch.fmod,
     "trunc": torch.trunc, "rint": torch.round,
 }  # fmt: skip
-ASSEMBLY: dict[str, Callable] = {  # device functions that are inline assembly
+DEVICE_FUNCTIONS: dict[str, Callable] = {  # those that are inline assembly, or that the interpreter rounds otherwise
+    "nearest_bf16": lambda a: a.bfloat16().float(),
     "reciprocal": torch.reciprocal,
     "power_of_two": torch.exp2,
     "reduce_sine": lambda a: torch.asin(torch.sin(a.double())).to(a.dtype),
@@ -39,8 +40,8 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     if "libdevice" in module:
         tl = module["tl"]
         module["libdevice"] = SimpleNamespace(**{n: lift(f, tl) for n, f in LIBDEVICE.items()})
-    for name in ASSEMBLY.keys() & module.keys():
-        module[name] = lift(ASSEMBLY[name], module["tl"])
+    for name in DEVICE_FUNCTIONS.keys() & module.keys():
+        module[name] = lift(DEVICE_FUNCTIONS[name], module["tl"])
     with np.errstate(all="ignore"):
         module[entry][grid](*tensors, **blocks)
 

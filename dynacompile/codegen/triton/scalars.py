@@ -82,7 +82,7 @@ ROWS: dict[str, Row] = {
     "ceil": Row("tl.ceil({0})", "{0}"),
     "trunc": Row("libdevice.trunc({0})", "{0}"),
     "round": Row("libdevice.rint({0})", "{0}"),
-    "nearest_bf16": Row("{0}.to(tl.bfloat16).to(tl.float32)"),
+    "nearest_bf16": Row("nearest_bf16({0})"),
     "nearest_f16": Row("{0}.to(tl.float16).to(tl.float32)"),
     "isnan": Row("{0} != {0}", "{0} != {0}", "{0} != {0}"),
     "eq": infix("==", "{0} == {1}"),
@@ -158,6 +158,11 @@ def erf_f32(a):
     p = p * s + (-0.18010924756526947)
     p = p * s + 0.36073681712150574
     return a * p
+""",
+    "nearest_bf16": """
+@triton.jit
+def nearest_bf16(a):
+    return a.to(tl.bfloat16).to(tl.float32)
 """,
     "split_reciprocal": """
 @triton.jit
