@@ -15,6 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from dynacompile import events
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepTimes
 
@@ -80,6 +81,9 @@ def facts(outcome: Outcome) -> list[tuple[str, str]]:
     rows.append(("compile time", f"{ledger.compile_seconds:.2f} s for {counts['graphs']:.0f} graphs, {counts['kernels']:.0f} kernels"))
     rows.append(("graph breaks", f"{counts['graph_breaks']:.0f}"))
     rows += [("", line) for line in most_frequent(f"[{e.code}] {e.reason} at {e.site}" for e in ledger.breaks)]
+    if skipped := list(ledger.of(events.FrameSkipped)):
+        rows.append(("left to Python", f"{len(skipped)} functions" if len(skipped) > 1 else "1 function"))
+        rows += [("", line) for line in most_frequent(f"{e.site}: {e.reason}" for e in skipped)]
     rows.append(("recompiles", f"{counts['recompiles']:.0f}"))
     rows += [("", line) for line in most_frequent(f"{e.frame}: {'; '.join(e.failed)}" for e in ledger.recompiles)]
     if times is None:

@@ -73,6 +73,7 @@ class Session:
         if self.ready:
             for code in codes:
                 native.core().reset_code(code)
+            native.core().release_memory()
 
 
 SESSION = Session()

@@ -1,4 +1,4 @@
-"""same(scenario): a story told twice, once with eager functions and once with compiled ones, must show the same."""
+"""check_same(scenario): a story told twice, once with eager functions and once with compiled ones, must show the same."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def strides(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1) if tensor.numel() else ()
 
 
-def same(scenario: Scenario, *, least: int | None = 1, rtol: float | None = None, atol: float | None = None, **options: Any) -> list[Event]:
+def check_same(scenario: Scenario, *, least: int | None = 1, rtol: float | None = None, atol: float | None = None, **options: Any) -> list[Event]:
     """Raises AssertionError where the compiled story differs from the eager one in values, dtypes, strides, requires_grad, exceptions or random state.
 
     scenario: a generator over what is to be compared; it compiles with the `wrap` that it is given. least: graphs that must have been compiled.

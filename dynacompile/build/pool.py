@@ -174,7 +174,7 @@ class WorkerPool:
 def ready(busy: list[Worker], more: bool) -> list[Worker]:
     """Busy workers that have written, or ended. more: look up soon, for another caller's worker may have become idle. Raises BuildError where
     one has run out of time."""
-    streams = {w.process.stdout: w for w in busy}
+    streams = {w.process.stdout: w for w in busy if w.process.stdout is not None}
     late = min(busy, key=lambda w: w.deadline)
     left = max(0.0, late.deadline - time.monotonic())
     readable, _, _ = select.select(list(streams), [], [], min(left, LOOK_SECONDS) if more else left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,12 +10,15 @@ import torch.fx
 
 from dynacompile.ir.body import Body
 from dynacompile.ir.index import strided
+from dynacompile.ir.loops import Op
 from dynacompile.lower.context import DTYPES, Lowering
 from dynacompile.lower.placement import is_elsewhere, on_device
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import compute_dtype
 from dynacompile.ops.table import Row
+
+DIVISIONS = frozenset({"floordiv", "mod", "fmod"})
 
 
 def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
@@ -43,9 +47,19 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
     args = [operand(a) for a in node.args]
     result = row.expand(o, *args, **{k: operand(v) for k, v in node.kwargs.items()})  # type: ignore[misc]
+    if val.device.type == "cpu" and any(may_divide_by_zero(op, o.body.ops) for op in o.body.ops):
+        raise NotCovered
     buffer = low.add(node.name, val)
     low.finish_pointwise(o, result, buffer, node)
     low.values[node] = node.name
+
+
+def may_divide_by_zero(op: Op, body: Sequence[Op]) -> bool:
+    """An integer division whose divisor is not known to be another number: on the CPU eager raises, on GPUs the result is undefined."""
+    if op.name not in DIVISIONS or op.dtype.is_floating_point:
+        return False
+    divisor = body[op.args[1]]
+    return divisor.name != "constant" or divisor.attr == 0
 
 
 def require_element(low: Lowering, name: str, device: torch.device) -> None:

@@ -101,6 +101,21 @@ def safe_targets(target: torch.Tensor, ignore_index: int) -> tuple[torch.Tensor,
     return counts, where(counts, target, 0)
 
 
+CHECKS = torch.library.Library("dynacompile", "FRAGMENT")
+CHECKS.define("check_classes(Tensor target, int classes, int ignore_index) -> ()")
+
+
+def check_classes(target: torch.Tensor, classes: int, ignore_index: int) -> None:
+    """Raises eager's IndexError where a target is neither a class nor ignored."""
+    wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
+    if wrong.any():
+        raise IndexError(f"Target {target[wrong][0].item()} is out of bounds.")
+
+
+CHECKS.impl("check_classes", check_classes, "CPU")
+CHECKS.impl("check_classes", lambda target, classes, ignore_index: None, "Meta")
+
+
 def is_class(x: torch.Tensor, target: torch.Tensor, axis: int) -> torch.Tensor:
     """Of x's shape: true where the position along `axis` is the target class."""
     classes = aten.arange.start_step(0, x.shape[axis], 1, dtype=target.dtype, device=x.device)
@@ -112,6 +127,8 @@ def is_class(x: torch.Tensor, target: torch.Tensor, axis: int) -> torch.Tensor:
 @row(LOSSES, aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss(x, target, weight, reduction, ignore_index):
     axis = class_axis(x)
+    if x.device.type == "cpu":  # on GPUs eager's own check is a device assertion
+        torch.ops.dynacompile.check_classes.default(target, x.shape[axis], ignore_index)
     counts, safe = safe_targets(target, ignore_index)
     picked = aten.sum.dim_IntList(where(is_class(x, safe, axis), wide(x), 0.0), [axis])  # one load: the scheduler removes the loop
     weights = None if weight is None else class_weights(wide(weight), safe)

@@ -1,5 +1,6 @@
 #include "runtime/program.h"
 
+#include "runtime/cpu_memory.h"
 #include "runtime/externs.h"
 
 #include <ATen/ops/copy_ops.h>
@@ -24,6 +25,8 @@ c10::DispatchKeySet keys_of(c10::Device device) {
 
 c10::Storage make_storage(size_t bytes, c10::Device device, bool resizable) {
     c10::Allocator* allocator = c10::GetAllocator(device.type());
+    if (device.is_cpu() && bytes >= least_block)
+        return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, take_block(bytes), allocator, resizable));
     return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, allocator, resizable));
 }
 

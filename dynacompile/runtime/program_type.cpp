@@ -1,4 +1,5 @@
 // The Python type of a linked program, made from the tuples of link.py.
+#include "runtime/cpu_memory.h"
 #include "runtime/externs.h"
 #include "runtime/program.h"
 
@@ -272,7 +273,13 @@ PyType_Slot slots[] = {
 PyType_Spec spec = {"dynacompile_native.Program", sizeof(ProgramObject), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
-PyMethodDef functions[] = {{"make_program", make_program, METH_VARARGS,
+PyObject* release_memory(PyObject*, PyObject*) {
+    release_blocks();
+    Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {{"release_memory", release_memory, METH_NOARGS, "release_memory(): frees the memory that CPU programs keep for their next call."},
+                           {"make_program", make_program, METH_VARARGS,
                             "make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference) -> Program"},
                            {nullptr}};
 

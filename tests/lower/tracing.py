@@ -64,9 +64,9 @@ def compare(graph: torch.fx.GraphModule, args: Sequence[object], env: Env = ENV,
         given[:] = copies(args)
         torch.manual_seed(0)
         outputs = run()
-        same(outputs, eager, level, tolerances)
+        check_same(outputs, eager, level, tolerances)
         check_strides(graph, outputs)
-        same(given, wanted, level + ", inputs", tolerances)
+        check_same(given, wanted, level + ", inputs", tolerances)
     return plan
 
 
@@ -80,7 +80,7 @@ def with_storage(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=tensor.dtype).set_(whole, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
-def same(got: Sequence[object], wanted: Sequence[object], level: str, tolerances: dict) -> None:
+def check_same(got: Sequence[object], wanted: Sequence[object], level: str, tolerances: dict) -> None:
     assert len(got) == len(wanted)
     for i, (a, b) in enumerate(zip(got, wanted, strict=True)):
         if isinstance(b, torch.Tensor):

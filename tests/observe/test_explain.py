@@ -54,11 +54,12 @@ def test_counts_of_a_forward_call():
     assert torch.is_tensor(told.result)
 
 
-def test_backward_is_compiled_on_demand():
+def test_backward_is_linked_on_demand():
     x = torch.randn(4, 8, requires_grad=True)
-    assert dynacompile.explain(half)(x).kernels == 1
-    assert x.grad is None
-    assert dynacompile.explain(half, backward=True)(x).kernels == 2
+    told = dynacompile.explain(half)(x)
+    assert (told.kernels, told.fact("link", "launches")) == (2, 1) and x.grad is None
+    told = dynacompile.explain(half, backward=True)(x)
+    assert (told.kernels, told.fact("link", "launches")) == (2, 2)
     torch.testing.assert_close(x.grad, torch.zeros(4, 8))  # the sum of a softmax is constant
 
 
@@ -101,7 +102,9 @@ def test_the_script_shows_what_a_stage_handed_on(program, capsys, shown, expecte
 
 def test_the_script_without_backward(program, capsys):
     explain.main([f"{program}:example", "--show", "loops", "--forward-only"])
-    assert capsys.readouterr().out.count("--- loops") == 1
+    told = capsys.readouterr().out
+    assert told.count("--- loops") == 2, "the backward graph is scheduled with the forward's"
+    assert "2 kernel launches" in told
 
 
 def test_the_script_refuses_a_target_without_a_name():

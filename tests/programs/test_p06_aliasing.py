@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.scenarios import attempt, same
+from tests.scenarios import attempt, check_same
 
 
 def base(n=12):
@@ -61,7 +61,7 @@ def test_overlap_at_the_first_call(fn, kind):
             yield attempt(run, x, y)
             yield x, y
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 @pytest.mark.parametrize("fn", [write_first, write_second, write_both, assign_part, copies])
@@ -78,7 +78,7 @@ def test_overlap_at_a_later_call(fn, kind):
             yield attempt(run, x, y)
             yield x, y
 
-    same(story)
+    check_same(story)
 
 
 def three(x, y, z):
@@ -96,7 +96,7 @@ def test_overlap_among_three():
             yield run(x, y, z)
             yield x, y, z, t
 
-    same(story)
+    check_same(story)
 
 
 def test_read_only_overlaps_are_compiled():
@@ -106,7 +106,7 @@ def test_read_only_overlaps_are_compiled():
         for x, y in [(t[:8], t[4:]), (t[:8], t[:8]), (base(8), base(8))]:
             yield run(x, y)
 
-    same(story)
+    check_same(story)
 
 
 class Table(torch.nn.Module):
@@ -129,7 +129,7 @@ def test_buffers_that_overlap(cut):
             yield run(base(8))
             yield module.memory, module.window
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_buffers_that_overlap_later():
@@ -141,7 +141,7 @@ def test_buffers_that_overlap_later():
         yield run(base(8))
         yield module.memory, module.window
 
-    same(story)
+    check_same(story)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -156,7 +156,7 @@ def test_expanded_input(grad):
             sum(o.pow(2).sum() for o in out).backward()
             yield row.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_expanded_input_is_written():
@@ -166,7 +166,7 @@ def test_expanded_input_is_written():
         x = base(4).as_strided((3, 2), (1, 1))
         yield attempt(run, x)
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_overlapping_strides_read():
@@ -174,7 +174,7 @@ def test_overlapping_strides_read():
         run = wrap(lambda x: (x * 2, x.cumsum(0)))
         yield run(base(6).as_strided((3, 4), (1, 1)))
 
-    same(story)
+    check_same(story)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_leaf_that_wants_a_gradient_is_written(write):
             yield attempt(run, x)
             yield x
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_non_leaf_is_written(write):
             (out.sum() + x.pow(2).sum()).backward()
             yield leaf.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_leaf_is_written_without_grad():
@@ -234,7 +234,7 @@ def test_leaf_is_written_without_grad():
             out.sum().backward()
             yield out, p, p.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_view_of_leaf_is_written_without_grad():
@@ -251,7 +251,7 @@ def test_view_of_leaf_is_written_without_grad():
             out.sum().backward()
             yield out, p, p.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_detached_is_written():
@@ -271,7 +271,7 @@ def test_detached_is_written():
                 out[0].sum().backward()
                 yield x.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_detached_is_written_after_use():
@@ -289,7 +289,7 @@ def test_detached_is_written_after_use():
         yield out, x
         yield isinstance(attempt(out.sum().backward), RuntimeError)
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_data_is_written():
@@ -303,7 +303,7 @@ def test_data_is_written():
         yield run(x)
         yield run(x), x
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_returned_views_are_written_by_the_caller():
@@ -316,7 +316,7 @@ def test_returned_views_are_written_by_the_caller():
         turned[1].mul_(3)
         yield x, row, flat, turned, itself is x
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_returned_views_of_intermediate_are_written_by_the_caller():
@@ -336,7 +336,7 @@ def test_returned_views_of_intermediate_are_written_by_the_caller():
                 y.sum().backward()
                 yield leaf.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_views_with_gradient_are_written_by_the_caller():
@@ -350,7 +350,7 @@ def test_views_with_gradient_are_written_by_the_caller():
         x.sum().backward()
         yield leaf.grad
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 class Stats(torch.nn.Module):
@@ -378,7 +378,7 @@ def test_running_statistics():
             yield run(base().reshape(3, 4).requires_grad_())
             yield module.mean, module.steps, module.count
 
-    same(story)
+    check_same(story)
 
 
 class Reassigns(torch.nn.Module):
@@ -401,7 +401,7 @@ def test_buffers_are_reassigned():
             out = run(base().reshape(3, 4))
             yield out, module.state, module.last, list(module.state_dict())
 
-    same(story)
+    check_same(story)
 
 
 @pytest.mark.parametrize("mode", ["train", "eval", "no_grad", "train_then_eval"])
@@ -419,7 +419,7 @@ def test_batch_norm(mode):
                 out.pow(2).sum().backward()
                 yield x.grad, module.weight.grad
 
-    same(story, atol=1e-5, rtol=1e-4)
+    check_same(story, atol=1e-5, rtol=1e-4)
 
 
 def test_outputs_share_memory_as_in_eager():
@@ -434,7 +434,7 @@ def test_outputs_share_memory_as_in_eager():
             yield [[a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a in out] for b in out]
             yield [o.requires_grad for o in out], out
 
-    same(story)
+    check_same(story)
 
 
 def test_constant_tensors_are_fresh_each_call():
@@ -449,7 +449,7 @@ def test_constant_tensors_are_fresh_each_call():
             b.add_(5)
             yield a, b, c
 
-    same(story)
+    check_same(story)
 
 
 def test_global_tensor_is_written():
@@ -466,7 +466,7 @@ def test_global_tensor_is_written():
         for _ in range(3):
             yield run(base(3)), state["t"]
 
-    same(story)
+    check_same(story)
 
 
 def test_result_written_twice_through_two_views():
@@ -485,7 +485,7 @@ def test_result_written_twice_through_two_views():
         (y.sum() + z.pow(2).sum()).backward()
         yield y, z, leaf.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_copy_into_itself_shifted():
@@ -500,7 +500,7 @@ def test_copy_into_itself_shifted():
         yield run(x), x
         yield run(x), x
 
-    same(story)
+    check_same(story)
 
 
 def test_non_contiguous_input_is_written():
@@ -515,4 +515,4 @@ def test_non_contiguous_input_is_written():
         for x in (t.t(), t[:, ::2], t.t()[1:3]):
             yield run(x), t
 
-    same(story)
+    check_same(story)

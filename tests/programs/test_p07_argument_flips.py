@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.programs.test_p07_flips import x3
-from tests.scenarios import attempt, same
+from tests.scenarios import attempt, check_same
 
 
 def test_is_leaf_is_read():
@@ -16,7 +16,7 @@ def test_is_leaf_is_read():
         for x in (leaf, leaf * 1, leaf, x3()):
             yield run(x)
 
-    same(story)
+    check_same(story)
 
 
 def test_grad_is_read():
@@ -30,7 +30,7 @@ def test_grad_is_read():
         yield run(leaf)
         yield run((leaf * 1).detach())
 
-    same(story)
+    check_same(story)
 
 
 def test_attributes_of_tensors():
@@ -45,7 +45,7 @@ def test_attributes_of_tensors():
         del x.scale
         yield run(x)
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_contiguity_is_read():
@@ -55,7 +55,7 @@ def test_contiguity_is_read():
         for x in (t, t.t(), t[:, ::2], t):
             yield run(x)
 
-    same(story)
+    check_same(story)
 
 
 def test_storage_offset_differs():
@@ -65,7 +65,7 @@ def test_storage_offset_differs():
         for x in (t[:3], t[3:6], t[6:]):
             yield run(x)
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_arguments_of_every_form():
@@ -89,7 +89,7 @@ def test_arguments_of_every_form():
         yield attempt(run, x3(), 2, b=3)
         yield run(x3(), 2)
 
-    same(story, recompile_limit=16)
+    check_same(story, recompile_limit=16)
 
 
 VALUES = {
@@ -121,7 +121,7 @@ def test_constant_arguments(values):
         for value in values * 2:
             yield run(x3(), value)
 
-    same(story)
+    check_same(story)
 
 
 def test_dict_order_matters():
@@ -132,7 +132,7 @@ def test_dict_order_matters():
         yield run({"b": b, "a": a})
         yield run({"a": b, "b": a})
 
-    same(story)
+    check_same(story)
 
 
 def test_same_code_other_globals():
@@ -150,8 +150,8 @@ def test_same_code_other_globals():
         for fn in (first["fn"], second["fn"], shared, first["fn"]):
             yield run(fn, x3())
 
-    same(story)
-    same(story, isolate_recompiles=False)
+    check_same(story)
+    check_same(story, isolate_recompiles=False)
 
 
 def test_functions_made_in_a_loop():
@@ -164,5 +164,5 @@ def test_functions_made_in_a_loop():
             for fn in made:
                 yield fn(x3())
 
-    same(story)
-    same(story, isolate_recompiles=False)
+    check_same(story)
+    check_same(story, isolate_recompiles=False)

@@ -5,7 +5,7 @@ import types
 import pytest
 import torch
 
-from tests.scenarios import attempt, same
+from tests.scenarios import attempt, check_same
 
 SCALE = 2
 TABLE = {"a": 1.0}
@@ -136,7 +136,7 @@ def test_inputs_of_every_kind():
         for x in INPUTS * 2:
             yield run(x)
 
-    same(story, recompile_limit=64)
+    check_same(story, recompile_limit=64)
 
 
 def test_limit_is_reached():
@@ -146,7 +146,7 @@ def test_limit_is_reached():
             yield run(x)
 
     with pytest.warns(RuntimeWarning, match="reached recompile_limit=3"):
-        same(story, recompile_limit=3)
+        check_same(story, recompile_limit=3)
 
 
 def global_int(x):
@@ -278,7 +278,7 @@ FLIPS = {
 @pytest.mark.parametrize("name", FLIPS)
 def test_globals(name):
     fn, flips = FLIPS[name]
-    same(lambda wrap: calls(wrap(fn), x3(), flips=flips))
+    check_same(lambda wrap: calls(wrap(fn), x3(), flips=flips))
 
 
 def test_class_changes():
@@ -296,7 +296,7 @@ def test_class_changes():
 
         return back
 
-    same(lambda wrap: calls(wrap(global_object), x3(), flips=[flip]))
+    check_same(lambda wrap: calls(wrap(global_object), x3(), flips=[flip]))
 
 
 def test_base_class_is_patched():
@@ -312,7 +312,7 @@ def test_base_class_is_patched():
     def fn(x):
         return made.go(x)
 
-    same(lambda wrap: calls(wrap(fn), x3(), flips=[put(Base, "go", lambda self, x: x * 7), put(Derived, "go", lambda self, x: x * 9)]))
+    check_same(lambda wrap: calls(wrap(fn), x3(), flips=[put(Base, "go", lambda self, x: x * 7), put(Derived, "go", lambda self, x: x * 9)]))
 
 
 def test_bases_change():
@@ -337,12 +337,12 @@ def test_bases_change():
 
         return back
 
-    same(lambda wrap: calls(wrap(lambda x: made.go(x)), x3(), flips=[flip]))
+    check_same(lambda wrap: calls(wrap(lambda x: made.go(x)), x3(), flips=[flip]))
 
 
 def test_slots():
     box = Slots(2.0)
-    same(lambda wrap: calls(wrap(lambda x: x * box.value), x3(), flips=[put(box, "value", 3.0), put(box, "value", x3())]))
+    check_same(lambda wrap: calls(wrap(lambda x: x * box.value), x3(), flips=[put(box, "value", 3.0), put(box, "value", x3())]))
 
 
 def test_closure():
@@ -363,7 +363,7 @@ def test_closure():
         scale = x3()
         yield run(x3())
 
-    same(story)
+    check_same(story)
 
 
 def test_closure_of_helper():
@@ -383,7 +383,7 @@ def test_closure_of_helper():
         inner = torch.sin  # noqa: F811
         yield run(x3())
 
-    same(story)
+    check_same(story)
 
 
 def test_attribute_appears():
@@ -407,4 +407,4 @@ def test_attribute_appears():
         Box.bias = 3.0
         yield run(x3(), box)
 
-    same(story)
+    check_same(story)

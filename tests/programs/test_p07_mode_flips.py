@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.programs.test_p07_flips import x3
-from tests.scenarios import attempt, same
+from tests.scenarios import attempt, check_same
 
 
 def modes(run, x, *contexts):
@@ -75,7 +75,7 @@ def test_modes(mode, grad):
     def fn(x):
         return (x @ x.t()).relu() + torch.ones(2, 2), torch.zeros(2) + x.sum(), torch.tensor([1.5, 2.5])
 
-    same(lambda wrap: modes(wrap(fn), torch.linspace(-1, 1, 8).reshape(2, 4).requires_grad_(grad), mode, mode), atol=1e-2, rtol=1e-2)
+    check_same(lambda wrap: modes(wrap(fn), torch.linspace(-1, 1, 8).reshape(2, 4).requires_grad_(grad), mode, mode), atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.__name__)
@@ -85,7 +85,7 @@ def test_modes_around_modules(mode):
         net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.GELU())
         yield from modes(wrap(net), torch.linspace(-1, 1, 8).reshape(2, 4), mode, mode)
 
-    same(story, atol=2e-2, rtol=2e-2)
+    check_same(story, atol=2e-2, rtol=2e-2)
 
 
 def test_inference_tensor_comes_later():
@@ -99,7 +99,7 @@ def test_inference_tensor_comes_later():
         y = run(x3())
         yield y.is_inference()
 
-    same(story)
+    check_same(story)
 
 
 def test_weight_of_inference_mode():
@@ -112,4 +112,4 @@ def test_weight_of_inference_mode():
         yield attempt(run, x3(), w)
         yield attempt(run, x, w)
 
-    same(story)
+    check_same(story)

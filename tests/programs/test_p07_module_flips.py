@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.programs.test_p07_flips import x3
-from tests.scenarios import same
+from tests.scenarios import check_same
 
 
 class Net(torch.nn.Module):
@@ -210,7 +210,7 @@ def test_modules(flip, inplace):
         yield step()
         yield step()
 
-    same(story, inplace=inplace, atol=1e-5, rtol=1e-4)
+    check_same(story, inplace=inplace, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("changes", ["hook removed", "hook swapped", "hook's state"])
@@ -230,4 +230,4 @@ def test_hooks_change(changes):
             state["factor"] = -4.0
         yield run(x3())
 
-    same(story, least=None)
+    check_same(story, least=None)

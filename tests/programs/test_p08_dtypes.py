@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import dynacompile
-from tests.scenarios import attempt, same
+from tests.scenarios import attempt, check_same
 
 NAN, INF = float("nan"), float("inf")
 
@@ -33,7 +33,7 @@ def each(fns, *inputs, grad=True, **options):
                     torch.autograd.backward(parts, weights)
                     yield x.grad
 
-    return same(story, **options)
+    return check_same(story, **options)
 
 
 COMPLEX = {
@@ -199,7 +199,7 @@ def test_special_values(name, grad, dtype):
                     yield a.grad, b.grad
 
     loose = dtype is torch.bfloat16
-    same(story, least=None, rtol=2e-2 if loose else None, atol=2e-2 if loose else None)
+    check_same(story, least=None, rtol=2e-2 if loose else None, atol=2e-2 if loose else None)
 
 
 EMPTY = {
@@ -321,7 +321,7 @@ def test_sparse_inputs():
         for s in (dense.to_sparse(), dense, dense.to_sparse_csr(), dense):
             yield attempt(run, s, values(8).reshape(4, 2))
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_sparse_gradients():
@@ -332,7 +332,7 @@ def test_sparse_gradients():
         out.backward()
         yield out, table.weight.grad.is_sparse, table.weight.grad.to_dense()
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 @pytest.mark.parametrize("size", [1000, 65536, 1_000_003])
@@ -350,3 +350,22 @@ def test_low_precision_sums_accumulate_in_float():
     run = dynacompile.compile(lambda x: (x.sum(), x.sum(0), x.mean(1)), isolate_recompiles=True)
     for a, b in zip(run(x), (x.sum(), x.sum(0), x.mean(1)), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("op", [torch.floor_divide, torch.remainder, torch.fmod, lambda a, b: torch.div(a, b, rounding_mode="trunc")])
+def test_integer_division_by_zero(op):
+    def story(wrap):
+        fn = wrap(lambda a, b: op(a, b) + 1)
+        for divisor in (2, 0, 3):
+            yield attempt(fn, torch.arange(5), torch.full((5,), divisor))
+
+    check_same(story)
+
+
+@pytest.mark.parametrize("target", [[1, 3, 0], [1, 9, 0], [1, -1, 0], [1, -100, 2]])
+def test_classes_out_of_range(target):
+    def story(wrap):
+        fn = wrap(lambda x, t: F.cross_entropy(x, t))
+        yield attempt(fn, values(12).reshape(3, 4), torch.tensor(target))
+
+    check_same(story)

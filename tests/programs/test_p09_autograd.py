@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import dynacompile
-from tests.scenarios import attempt, same
+from tests.scenarios import attempt, check_same
 
 
 def leaf(*shape, seed=0, dtype=torch.float32):
@@ -28,7 +28,7 @@ def test_retained_graph():
         out.backward()
         yield x.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_second_backward_raises():
@@ -40,7 +40,7 @@ def test_second_backward_raises():
         error = attempt(out.backward)
         yield type(error), "second time" in str(error), x.grad
 
-    same(story)
+    check_same(story)
 
 
 @pytest.mark.parametrize("wanted", [["x"], ["y"], ["x", "y"], ["y", "x"], ["h"], ["x", "h"]], ids=str)
@@ -56,7 +56,7 @@ def test_gradients_of_part(wanted):
         yield torch.autograd.grad([o.sum() for o in out], [tensors[w] for w in wanted])
         yield x.grad, y.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_gradient_of_unused_raises():
@@ -68,7 +68,7 @@ def test_gradient_of_unused_raises():
         yield attempt(torch.autograd.grad, run(x, y).sum(), [x, y], allow_unused=True)
         yield attempt(torch.autograd.grad, run(x, y).sum(), [x, y], materialize_grads=True)
 
-    same(story)
+    check_same(story)
 
 
 def test_gradients_accumulate():
@@ -85,7 +85,7 @@ def test_gradients_accumulate():
         run(torch.ones(2, 3), w).backward()
         yield w.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_gradients_are_separate_memory():
@@ -98,7 +98,7 @@ def test_gradients_are_separate_memory():
         run(x, y).backward()
         yield x.grad, y.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_gradient_is_not_the_tangent():
@@ -110,7 +110,7 @@ def test_gradient_is_not_the_tangent():
         x.grad.mul_(7)
         yield tangent, x.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_unused_outputs():
@@ -123,7 +123,7 @@ def test_unused_outputs():
                 sum(out[i].sum() for i in which).backward()
             yield x.grad, y.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_outputs_without_gradient():
@@ -138,7 +138,7 @@ def test_outputs_without_gradient():
         out[0].sum().backward()
         yield x.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_views_of_outputs_carry_gradients():
@@ -153,7 +153,7 @@ def test_views_of_outputs_carry_gradients():
         (a.sum() + 2 * b.sum() + (c * c).sum() + d.sum()).backward()
         yield a, b, c, d, x.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_views_of_inputs_carry_gradients():
@@ -164,7 +164,7 @@ def test_views_of_inputs_carry_gradients():
         sum((o * (i + 1)).pow(2).sum() for i, o in enumerate(out)).backward()
         yield out, x.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_hooks_on_tensors():
@@ -182,7 +182,7 @@ def test_hooks_on_tensors():
         out.sum().backward()
         yield x.grad, w.grad, h.grad, out.grad, seen
 
-    same(story)
+    check_same(story)
 
 
 def test_post_accumulate_hooks():
@@ -194,7 +194,7 @@ def test_post_accumulate_hooks():
         run(torch.ones(4), w).backward()
         yield order, w.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_module_backward_hooks():
@@ -209,7 +209,7 @@ def test_module_backward_hooks():
         run(x).sum().backward()
         yield x.grad, [p.grad for p in net.parameters()], seen
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_tied_weights():
@@ -235,7 +235,7 @@ def test_tied_weights():
         run(torch.tensor([0, 2, 2])).sum().backward()
         yield net.embed.weight.grad, net.head.weight.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_two_forwards_before_backward():
@@ -250,7 +250,7 @@ def test_two_forwards_before_backward():
         c.sum().backward()
         yield x1.grad, w.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_output_is_written_before_backward():
@@ -269,7 +269,7 @@ def test_output_is_written_before_backward():
         a.sum().backward()
         yield x.grad, a
 
-    same(story)
+    check_same(story)
 
 
 def test_saved_output_is_written_before_backward():
@@ -299,7 +299,7 @@ def test_saved_input_is_written_before_backward():
             q.add_(1)
         yield type(attempt(out.backward)).__name__
 
-    same(story)
+    check_same(story)
 
 
 def test_optimizer_between_forward_and_backward():
@@ -319,7 +319,7 @@ def test_optimizer_between_forward_and_backward():
         optimizer.step()
         yield type(attempt(out.sum().backward)).__name__
 
-    same(story)
+    check_same(story)
 
 
 def test_double_backward_is_refused_by_name():
@@ -337,7 +337,7 @@ def test_create_graph_without_using_it():
         (grad,) = torch.autograd.grad(run(x), x, create_graph=True)
         yield grad.detach()
 
-    same(story)
+    check_same(story)
 
 
 def test_gradients_in_between_no_grad_calls():
@@ -354,7 +354,7 @@ def test_gradients_in_between_no_grad_calls():
         (first + second).backward()
         yield w.grad
 
-    same(story)
+    check_same(story)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
@@ -366,7 +366,7 @@ def test_gradients_of_other_formats(dtype):
         out.sum().backward()
         yield out, x.grad, w.grad, x.grad.dtype
 
-    same(story, rtol=2e-2, atol=2e-2)
+    check_same(story, rtol=2e-2, atol=2e-2)
 
 
 def test_gradient_through_casts():
@@ -377,7 +377,7 @@ def test_gradient_through_casts():
         out.backward(torch.linspace(0, 1, 8))
         yield out, x.grad
 
-    same(story, rtol=1e-2, atol=1e-2)
+    check_same(story, rtol=1e-2, atol=1e-2)
 
 
 def test_expanded_and_zero_tangents():
@@ -392,4 +392,4 @@ def test_expanded_and_zero_tangents():
         a.backward(torch.ones(4, 3).t())
         yield x.grad
 
-    same(story)
+    check_same(story)

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dynacompile
 from tests.programs.test_p09_autograd import leaf
-from tests.scenarios import attempt, same
+from tests.scenarios import attempt, check_same
 
 
 def test_requires_grad_changes_between_calls():
@@ -20,7 +20,7 @@ def test_requires_grad_changes_between_calls():
             out = run(x.clone().requires_grad_(a), y.clone().requires_grad_(b))
             yield out
 
-    same(story)
+    check_same(story)
 
 
 def test_detached_inside():
@@ -30,7 +30,7 @@ def test_detached_inside():
         run(x, y).sum().backward()
         yield x.grad, y.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_checkpoint_like_double_use():
@@ -41,7 +41,7 @@ def test_checkpoint_like_double_use():
         out.sum().backward()
         yield out, x.grad, w.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_checkpoint_with_dropout():
@@ -52,7 +52,7 @@ def test_checkpoint_with_dropout():
         out.sum().backward()
         yield out, x.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_checkpoint_inside():
@@ -66,7 +66,7 @@ def test_checkpoint_inside():
         out.sum().backward()
         yield out, x.grad, w.grad
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_custom_autograd_function():
@@ -87,7 +87,7 @@ def test_custom_autograd_function():
         out.sum().backward()
         yield out, x.grad
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_backward_inside():
@@ -102,7 +102,7 @@ def test_backward_inside():
         for _ in range(2):
             yield run(torch.ones(3), w), w.grad
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_grad_inside():
@@ -115,7 +115,7 @@ def test_grad_inside():
         run = wrap(step)
         yield run(leaf(3))
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_training_step_inside():
@@ -135,7 +135,7 @@ def test_training_step_inside():
         for _ in range(3):
             yield run(torch.ones(2, 3), torch.zeros(2, 1)), list(net.parameters())
 
-    same(story, least=None, rtol=1e-4, atol=1e-5)
+    check_same(story, least=None, rtol=1e-4, atol=1e-5)
 
 
 def test_leaf_made_inside():
@@ -149,7 +149,7 @@ def test_leaf_made_inside():
         out.sum().backward()
         yield out, y, y.grad
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_anomaly_mode():
@@ -160,7 +160,7 @@ def test_anomaly_mode():
             run(x).backward()
         yield x.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_saved_tensor_hooks():
@@ -177,7 +177,7 @@ def test_saved_tensor_hooks():
         out.backward()
         yield x.grad, len(packed) > 0
 
-    same(story)
+    check_same(story)
 
 
 def test_backward_on_another_thread():
@@ -190,7 +190,7 @@ def test_backward_on_another_thread():
         thread.join()
         yield x.grad
 
-    same(story)
+    check_same(story)
 
 
 def test_functional_transforms_around():
@@ -204,7 +204,7 @@ def test_functional_transforms_around():
         yield attempt(torch.func.jvp, wrap(lambda x: x.sin() * 2), (x,), (x,))
         yield run(x)
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_forward_mode():
@@ -217,7 +217,7 @@ def test_forward_mode():
             yield torch.autograd.forward_ad.unpack_dual(out).tangent
         yield run(x)
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_batched_gradients():
@@ -264,4 +264,4 @@ def test_gradient_checks_of_many_ops():
             out.backward(torch.linspace(0.5, 1.5, max(out.numel(), 1)).reshape(out.shape))
             yield out, x.grad
 
-    same(story, rtol=1e-4, atol=1e-5)
+    check_same(story, rtol=1e-4, atol=1e-5)

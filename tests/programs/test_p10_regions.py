@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dynacompile
 from dynacompile.events import Compiled, FrameSkipped, LimitHit, Recompiled
-from tests.scenarios import attempt, same
+from tests.scenarios import attempt, check_same
 
 
 def ramp(n=6):
@@ -119,7 +119,7 @@ def test_recursion():
 
         yield wrap(power)(ramp(), 5)
 
-    same(story, recompile_limit=16)
+    check_same(story, recompile_limit=16)
 
 
 def test_compiled_calls_compiled():
@@ -133,7 +133,7 @@ def test_compiled_calls_compiled():
         top = wrap(torch.nn.Sequential(wrap(torch.nn.Linear(6, 3)), torch.nn.ReLU()))
         yield top(ramp())
 
-    same(story)
+    check_same(story)
 
 
 def test_generators():
@@ -155,7 +155,7 @@ def test_generators():
         yield wrap(through)(iter([ramp(), ramp() + 1]))
         yield wrap(lambda xs: [a + b for a, b in zip(xs, xs[1:])])([ramp(), ramp(), ramp() * 2])
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_generator_is_consumed_once():
@@ -167,7 +167,7 @@ def test_generator_is_consumed_once():
         yield next(source)
         yield attempt(run, source)
 
-    same(story, least=None)
+    check_same(story, least=None)
 
 
 def test_exceptions_in_between():
@@ -183,7 +183,7 @@ def test_exceptions_in_between():
         yield type(attempt(run, torch.ones(2, 2), None))
         yield run(torch.ones(2, 3), torch.ones(3, 2))
 
-    same(story)
+    check_same(story)
 
 
 def test_exceptions_keep_the_users_traceback():
@@ -229,8 +229,8 @@ def test_methods():
         unbound = wrap(Counter.go)
         yield unbound(a, ramp()), unbound(b, ramp()), a.calls, b.calls
 
-    same(story)
-    same(story, isolate_recompiles=False)
+    check_same(story)
+    check_same(story, isolate_recompiles=False)
 
 
 def test_methods_compiled_in_the_class():
@@ -248,7 +248,7 @@ def test_methods_compiled_in_the_class():
         a.k = 9.0
         yield a.go(ramp()), b.go(ramp())
 
-    same(story)
+    check_same(story)
 
 
 class Block(torch.nn.Module):
@@ -438,7 +438,7 @@ def test_reset_in_between():
         out.sum().backward()
         yield x.grad, run(x)
 
-    same(story)
+    check_same(story)
 
 
 def test_entries_die_with_their_function():
