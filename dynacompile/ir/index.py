@@ -3,10 +3,15 @@
 Why not SymPy here: a compile builds hundreds of thousands of these, nearly all affine with integer coefficients, and general
 canonicalisation is where the seconds go. This form is canonical by construction, hashes once, and knows ranges, so that the
 divisions and remainders that reshapes make fold away. Symbolic sizes enter as atoms like any other.
+
+A size is an int, or an Index over Symbols: a number that each call brings. Of two sizes, `==` says what holds in every call, so that what is
+done where they are equal is right, and where they are not known to be, must be right as well. `<` and its like compare the example's numbers:
+they are for choices that are right either way; `never_negative` says what holds in every call.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
@@ -18,7 +23,7 @@ class Var:
 
     __slots__ = ("name", "size", "key", "_hash")
 
-    def __init__(self, name: str, size: int | None = None):
+    def __init__(self, name: str, size: Extent | None = None):
         self.name, self.size = name, size
         self.key = (0, name)
         self._hash = hash((name, size))
@@ -33,10 +38,42 @@ class Var:
         return f"Var({self.name!r}, {self.size})"
 
     def bounds(self) -> tuple[int | None, int | None]:
+        if type(self.size) is Index:
+            high = self.size.bounds()[1]
+            return 0, None if high is None else high - 1
         return 0, None if self.size is None else self.size - 1
 
     def variables(self) -> frozenset[Var]:
         return frozenset((self,))
+
+
+class Symbol:
+    """A number of a call: an extent of an input, or, with a definition, what is computed of such.
+
+    hint: its value in the example. low, high: what every call keeps to (None: no bound). definition: (op, operand, operand) with op one of
+    floordiv, mod, min, max, and operands that are extents; None for one that the call brings. Symbols of one name are one.
+    """
+
+    __slots__ = ("name", "hint", "low", "high", "definition", "key")
+
+    def __init__(self, name: str, hint: int, low: int | None = 0, high: int | None = None, definition: tuple[str, Extent, Extent] | None = None):
+        self.name, self.hint, self.low, self.high, self.definition = name, hint, low, high, definition
+        self.key = (3, name)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is Symbol and self.name == other.name)
+
+    def __repr__(self) -> str:
+        return f"Symbol({self.name!r}, {self.hint})"
+
+    def bounds(self) -> tuple[int | None, int | None]:
+        return self.low, self.high
+
+    def variables(self) -> frozenset[Var]:
+        return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +81,12 @@ class Div:
     """floor(numerator / divisor), divisor > 0."""
 
     numerator: Index
-    divisor: int
+    divisor: Extent
 
     def bounds(self) -> tuple[int | None, int | None]:
         low, high = self.numerator.bounds()
+        if not isinstance(self.divisor, int):
+            return (None, None) if low is None or low < 0 else (0, high)
         return None if low is None else low // self.divisor, None if high is None else high // self.divisor
 
     def variables(self) -> frozenset[Var]:
@@ -55,7 +94,7 @@ class Div:
 
     @property
     def key(self) -> tuple:
-        return (1, self.divisor, self.numerator.key)
+        return (1, *divisor_key(self.divisor), self.numerator.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +102,25 @@ class Mod:
     """numerator - divisor * floor(numerator / divisor), divisor > 0: never negative."""
 
     numerator: Index
-    divisor: int
+    divisor: Extent
 
     def bounds(self) -> tuple[int | None, int | None]:
-        return 0, self.divisor - 1
+        high = self.divisor if isinstance(self.divisor, int) else self.divisor.bounds()[1]
+        return 0, None if high is None else high - 1
 
     def variables(self) -> frozenset[Var]:
         return self.numerator.variables()
 
     @property
     def key(self) -> tuple:
-        return (2, self.divisor, self.numerator.key)
+        return (2, *divisor_key(self.divisor), self.numerator.key)
 
 
-Atom = Var | Div | Mod
+def divisor_key(divisor: Extent) -> tuple:
+    return (divisor,) if isinstance(divisor, int) else (-1, divisor.key)
+
+
+Atom = Var | Div | Mod | Symbol
 Monomial = tuple[Atom, ...]  # a product, sorted by key
 
 
@@ -113,14 +157,42 @@ class Index:
 
     def __hash__(self) -> int:
         if self._hash is None:
-            self._hash = hash((self.constant, self.terms))
+            self._hash = hash((self.constant, self.terms)) if self.terms else hash(self.constant)
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (type(other) is Index and self.constant == other.constant and self.terms == other.terms)
+        if type(other) is Index:
+            return self is other or (self.constant == other.constant and self.terms == other.terms)
+        return not self.terms and type(other) is int and self.constant == other
 
     def __repr__(self) -> str:
         return render(self, lambda v: v.name)
+
+    def __str__(self) -> str:
+        """As a factor of a larger text."""
+        text = repr(self)
+        return text if text.isalnum() else f"({text})"
+
+    def __bool__(self) -> bool:
+        """False where it is zero in every call."""
+        return bool(self.terms) or self.constant != 0
+
+    @property
+    def hint(self) -> int:
+        """The value of an extent in the example."""
+        return self.evaluate({s: s.hint for s in self.symbols()})
+
+    def __lt__(self, other: Extent) -> bool:
+        return self.hint < hint(other)
+
+    def __le__(self, other: Extent) -> bool:
+        return self.hint <= hint(other)
+
+    def __gt__(self, other: Extent) -> bool:
+        return self.hint > hint(other)
+
+    def __ge__(self, other: Extent) -> bool:
+        return self.hint >= hint(other)
 
     @property
     def is_constant(self) -> bool:
@@ -168,7 +240,9 @@ class Index:
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, divisor: int) -> Index:
+    def __floordiv__(self, divisor: Extent) -> Index:
+        if type(divisor) is Index:
+            return self.divided(divisor)[0]
         if divisor <= 0:
             raise ValueError(f"divisor of an index must be positive, not {divisor}")
         if divisor == 1:
@@ -190,7 +264,9 @@ class Index:
                 return exact + rest
         return exact + atom(Div(rest, divisor))
 
-    def __mod__(self, divisor: int) -> Index:
+    def __mod__(self, divisor: Extent) -> Index:
+        if type(divisor) is Index:
+            return self.divided(divisor)[1]
         if divisor <= 0:
             raise ValueError(f"divisor of an index must be positive, not {divisor}")
         if divisor == 1:
@@ -200,6 +276,30 @@ class Index:
         if low is not None and high is not None and low // divisor == high // divisor:
             return rest - divisor * (low // divisor)
         return atom(Mod(rest, divisor))
+
+    def __rfloordiv__(self, number: int) -> Index:
+        return constant(number) // self
+
+    def __rmod__(self, number: int) -> Index:
+        return constant(number) % self
+
+    def divided(self, divisor: Index) -> tuple[Index, Index]:
+        """Quotient and remainder by an extent that is no number; it is positive wherever this is computed."""
+        if divisor.is_constant:
+            return self // divisor.constant, self % divisor.constant
+        lead, scale = divisor.terms[-1]
+        quotient = Index()
+        rest = self
+        for _ in range(4):  # each step may leave terms that the lead divides again
+            part = Index([(m, c // scale) for monomial, c in rest.terms if c % scale == 0 and (m := without(monomial, lead)) is not None])
+            if not part:
+                break
+            quotient, rest = quotient + part, rest - part * divisor
+        if never_negative(rest) and never_negative(divisor - rest - 1):
+            return quotient, rest
+        if rest.constant or rest.terms:
+            return quotient + atom(Div(rest, divisor)), atom(Mod(rest, divisor))
+        return quotient, rest
 
     def _split(self, divisor: int) -> tuple[Index, Index]:
         """(self's part divisible by divisor) / divisor, and the rest with its constant in 0..divisor-1."""
@@ -231,15 +331,31 @@ class Index:
             found = self._variables = frozenset([v for monomial, _ in self.terms for a in monomial for v in ((a,) if type(a) is Var else a.variables())])
         return found
 
-    def stride(self, var: Var) -> int | None:
-        """The coefficient of `var` where self is affine in it (0 where it does not occur), else None."""
-        found = 0
+    def symbols(self) -> frozenset[Symbol]:
+        """The symbols that it is computed from, those of sizes of variables not included."""
+        found: set[Symbol] = set()
+        for monomial, _ in self.terms:
+            for a in monomial:
+                if type(a) is Symbol:
+                    found.add(a)
+                elif type(a) is not Var:
+                    found |= a.numerator.symbols()
+                    if type(a.divisor) is Index:
+                        found |= a.divisor.symbols()
+        return frozenset(found)
+
+    def stride(self, var: Var) -> Any:
+        """The coefficient of `var` where self is affine in it (0 where it does not occur), else None: an extent."""
+        found: Any = 0
         for monomial, coefficient in self.terms:
             if len(monomial) == 1 and type(monomial[0]) is Var:
                 if monomial[0] == var:
-                    found = coefficient
+                    found = found + coefficient
             elif any(var in a.variables() for a in monomial):
-                return None
+                rest = without(monomial, (var,))
+                if rest is None or not all(type(a) is Symbol for a in rest):
+                    return None
+                found = found + Index(((rest, coefficient),))
         return found
 
     def subs(self, values: Mapping[Var, Index | int]) -> Index:
@@ -270,21 +386,141 @@ class Index:
             result = result + part
         return result
 
-    def evaluate(self, values: Mapping[Var, Any]) -> Any:
+    def evaluate(self, values: Mapping[Any, Any]) -> Any:
         """The value with ints or integer arrays for the variables."""
         total: Any = self.constant
         for monomial, coefficient in self.terms:
             product: Any = coefficient
             for a in monomial:
                 match a:
-                    case Var():
+                    case Var() | Symbol():
                         product = product * values[a]
                     case Div():
-                        product = product * (a.numerator.evaluate(values) // a.divisor)
+                        product = product * (a.numerator.evaluate(values) // evaluated(a.divisor, values))
                     case Mod():
-                        product = product * (a.numerator.evaluate(values) % a.divisor)
+                        product = product * (a.numerator.evaluate(values) % evaluated(a.divisor, values))
             total = total + product
         return total
+
+
+Extent = int | Index
+
+
+def hint(extent: Extent) -> int:
+    """The example's number for a size."""
+    return extent if isinstance(extent, int) else extent.hint
+
+
+def evaluated(extent: Extent, values: Mapping[Any, Any]) -> Any:
+    return extent if isinstance(extent, int) else extent.evaluate(values)
+
+
+def extent(index: Extent) -> Extent:
+    """An int where it is one number in every call."""
+    return index.constant if type(index) is Index and not index.terms else index
+
+
+def ceil_div(count: Extent, unit: int) -> Extent:
+    """The number of units that hold `count` elements; one that only a call knows is a symbol of its own."""
+    if isinstance(count, int):
+        return -(-count // unit)
+    found = (count + (unit - 1)) // unit
+    if all(type(a) is Symbol for m, _ in found.terms for a in m):
+        return extent(found)
+    return atom(derived("floordiv", count + (unit - 1), unit))
+
+
+def derived(op: str, a: Extent, b: Extent) -> Symbol:
+    """What is computed once per call of extents, as a symbol; equal ones have equal names."""
+    x, y = hint(a), hint(b)
+    low_a, high_a = (a, a) if isinstance(a, int) else a.bounds()
+    low_b, high_b = (b, b) if isinstance(b, int) else b.bounds()
+    low: int | None = 0
+    high: int | None = None
+    match op:
+        case "floordiv":
+            value = x // y
+            positive = low_a is not None and low_a >= 0
+            low = None if low_a is None or not positive else low_a // high_b if high_b is not None else 0
+            high = high_a // max(low_b or 1, 1) if high_a is not None and positive else None
+        case "mod":
+            value, high = x % y, None if high_b is None else high_b - 1
+        case "min":
+            value, low = min(x, y), None if low_a is None or low_b is None else min(low_a, low_b)
+            high = min((h for h in (high_a, high_b) if h is not None), default=None)
+        case "max":
+            value, low = max(x, y), max((n for n in (low_a, low_b) if n is not None), default=None)
+            high = None if high_a is None or high_b is None else max(high_a, high_b)
+        case _:
+            raise AssertionError(op)
+    digest = hashlib.sha256(f"{op} {a!r} {b!r}".encode()).hexdigest()[:8]
+    return Symbol(f"d{digest}", value, low, high, (op, a, b))
+
+
+def without(monomial: Monomial, factors: Iterable[Atom]) -> Monomial | None:
+    """The product less factors of it, None where it lacks one."""
+    rest = list(monomial)
+    for f in factors:
+        if f not in rest:
+            return None
+        rest.remove(f)
+    return tuple(rest)
+
+
+def never_negative(index: Index) -> bool:
+    """Whether index >= 0 is known to hold in every call, at every point."""
+    low = index.bounds()[0]
+    if low is not None and low >= 0:
+        return True
+    if not any(type(a) is Symbol or (type(a) is Var and type(a.size) is Index) for m, _ in index.terms for a in m):
+        return False
+    if any(s.low is None or s.low < 0 for s in index.symbols()):
+        return False
+    for _ in range(len(index.terms) + 4):
+        free = next((a for m, _ in index.terms for a in m if type(a) is not Symbol), None)
+        if free is None:
+            break
+        least = least_at(index, free)
+        if least is None:
+            return False
+        index = least
+    else:
+        return False
+    shifted = Index((), index.constant)
+    for monomial, coefficient in index.terms:
+        product = constant(coefficient)
+        for a in monomial:
+            product = product * (atom(a) + a.bounds()[0])  # type: ignore[operator]
+        shifted = shifted + product
+    return shifted.constant >= 0 and all(c >= 0 for _, c in shifted.terms)
+
+
+def least_at(index: Index, free: Atom) -> Index | None:
+    """index where an atom takes the value that makes it least; None where that depends on others."""
+    signs = {c > 0 for m, c in index.terms if free in m}
+    hidden = any(a != free and isinstance(free, Var) and free in a.variables() for m, _ in index.terms for a in m)
+    if len(signs) > 1 or hidden:
+        return None
+    low, high = free.bounds()
+    if signs == {True}:
+        if low is None or low < 0:
+            return None
+        value: Extent = low
+    elif type(free) is Var and free.size is not None:
+        value = free.size - 1
+    elif type(free) is Mod:
+        value = free.divisor - 1
+    elif high is not None:
+        value = high
+    else:
+        return None
+    total = Index((), index.constant)
+    for monomial, coefficient in index.terms:
+        product = constant(coefficient)
+        for a in monomial:
+            product = product * (value if a == free else atom(a))
+        total = total + product
+    return total
 
 
 def substitute_atom(a: Atom, values: Mapping[Var, Index | int]) -> Index:
@@ -296,6 +532,8 @@ def substitute_atom(a: Atom, values: Mapping[Var, Index | int]) -> Index:
             return a.numerator.subs(values) // a.divisor
         case Mod():
             return a.numerator.subs(values) % a.divisor
+        case Symbol():
+            return atom(a)
 
 
 def atom(a: Atom) -> Index:
@@ -306,21 +544,27 @@ def constant(value: int) -> Index:
     return Index((), value)
 
 
-def var(name: str, size: int | None = None) -> Index:
+def var(name: str, size: Extent | None = None) -> Index:
     """A loop variable as an index; one of size 1 is the constant 0."""
     return constant(0) if size == 1 else atom(Var(name, size))
 
 
-def strided(indices: Iterable[Index], strides: Iterable[int], offset: int = 0) -> Index:
+def strided(indices: Iterable[Index], strides: Iterable[Extent], offset: Extent = 0) -> Index:
     """offset + sum(index * stride)."""
     sums: dict[Monomial, int] = {}
-    total = offset
+    symbolic: list[Index] = [] if isinstance(offset, int) else [offset]
+    total = offset if isinstance(offset, int) else 0
     for index, stride in zip(indices, strides, strict=True):
-        if stride:
+        if not isinstance(stride, int):
+            symbolic.append(index * stride)
+        elif stride:
             total += index.constant * stride
             for monomial, coefficient in index.terms:
                 sums[monomial] = sums.get(monomial, 0) + coefficient * stride
-    return Index(sums.items(), total)
+    result = Index(sums.items(), total)
+    for part in symbolic:
+        result = result + part
+    return result
 
 
 def render(index: Index, name: Callable[[Var], str]) -> str:
@@ -330,6 +574,8 @@ def render(index: Index, name: Callable[[Var], str]) -> str:
         match a:
             case Var():
                 return name(a)
+            case Symbol():
+                return a.name
             case Div():
                 return f"(({render(a.numerator, name)}) / {a.divisor})"
             case Mod():

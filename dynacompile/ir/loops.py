@@ -16,13 +16,14 @@ import torch
 
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import Site
-from dynacompile.ir.index import Index, Var
+from dynacompile.ir.index import Extent, Index, Symbol, Var, extent, hint
+from dynacompile.ir.sizes import Sizes, symbols_in
 from dynacompile.ops.scalars import REDUCTIONS, SCALARS
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory with a geometry; sizes, strides and offset in elements. kind:
+    """Memory with a geometry; sizes, strides and offset in elements, which may be symbolic. kind:
 
     "input": given by the caller; "temp": ours; "extern": allocated by an extern op; "constant": a tensor held by the program.
     A view is a buffer whose `base` names another; it has no memory of its own.
@@ -31,24 +32,30 @@ class Buffer:
     name: str
     dtype: torch.dtype
     device: torch.device
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[Extent, ...]
+    stride: tuple[Extent, ...]
     kind: str
-    offset: int = 0
+    offset: Extent = 0
     base: str | None = None
 
     @property
-    def numel(self) -> int:
-        return prod(self.size)
+    def numel(self) -> Any:
+        """An extent."""
+        return extent(prod(self.size))  # type: ignore[arg-type]
 
     @property
-    def storage_elements(self) -> int:
-        """Elements from the first to the last one that this geometry touches."""
-        return 0 if self.numel == 0 else 1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
+    def storage_elements(self) -> Any:
+        """Elements from the first to the last one that this geometry touches: an extent, in a call without elements not 0."""
+        return 0 if self.numel == 0 else extent(1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True)))
 
     @property
     def bytes(self) -> int:
-        return self.numel * self.dtype.itemsize
+        """In the example."""
+        return hint(self.numel) * self.dtype.itemsize
+
+    @property
+    def is_symbolic(self) -> bool:
+        return any(type(n) is Index for n in (*self.size, *self.stride, self.offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,8 @@ class Axis:
     role: str
 
     @property
-    def size(self) -> int:
+    def size(self) -> Any:
+        """An extent."""
         assert self.var.size is not None
         return self.var.size
 
@@ -138,6 +146,15 @@ class Nest:
 
     def stores(self) -> tuple[Access, ...]:
         return tuple(op.attr for op in self.body if op.name == "store")  # type: ignore[misc]
+
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The symbols that its loops and values are made with, by name."""
+        found = set(symbols_in([a.size for a in self.axes]))
+        for op in self.body:
+            index = op.attr.index if type(op.attr) is Access else op.attr
+            if type(index) is Index:
+                found |= index.symbols()
+        return tuple(sorted(found, key=lambda s: s.name))
 
     def text(self) -> str:
         axes = ", ".join(f"{a.var.name}:{a.role}<{a.size}" for a in self.axes)
@@ -208,6 +225,7 @@ class LoopProgram:
     buffers: every buffer by name, views too. inputs: names in call order (None: an input that is no tensor, or unused).
     outputs: names, or None for a None output.
     A nest that stores to an input mutates it.
+    sizes: the symbols that its sizes are made of, and where the inputs show them.
     """
 
     inputs: tuple[str | None, ...]
@@ -215,6 +233,7 @@ class LoopProgram:
     buffers: Mapping[str, Buffer]
     steps: tuple[Nest | Extern, ...]
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    sizes: Sizes = Sizes()
 
     def verify(self) -> None:
         written = {name for name, b in self.buffers.items() if b.kind in ("input", "constant")}
@@ -236,6 +255,8 @@ class LoopProgram:
 
     def text(self) -> str:
         lines = [f"program {self.inputs} -> {self.outputs}"]
+        if self.sizes:
+            lines.append(f"  {self.sizes.text()}")
         lines += [
             f"  {b.name}: {str(b.dtype).removeprefix('torch.')}{list(b.size)} stride {list(b.stride)} {b.kind}" + (f" of {b.base}+{b.offset}" if b.base else "")
             for b in self.buffers.values()

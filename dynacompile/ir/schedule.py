@@ -9,7 +9,9 @@ from pathlib import Path
 
 import torch
 
+from dynacompile.ir.index import Extent, Symbol
 from dynacompile.ir.loops import Buffer, Extern, Nest, verify_body
+from dynacompile.ir.sizes import Sizes
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class Kernel:
     params: tuple[Param, ...]
     device: torch.device
 
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """What it takes behind its pointers, as 64-bit integers."""
+        return self.nest.symbols()
+
     def text(self) -> str:
         params = ", ".join(f"{p.mode} {p.name}: {str(p.dtype).removeprefix('torch.')}" for p in self.params)
         return f"kernel {self.name}({params})\n{self.nest.text()}"
@@ -47,7 +54,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Allocate:
-    """Memory for a buffer that leaves the program (an output): its own tensor."""
+    """Memory for a buffer that leaves the program (an output), or whose size is symbolic: its own tensor."""
 
     buffer: str
 
@@ -99,6 +106,7 @@ class Schedule:
     arena: int
     device: torch.device
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    sizes: Sizes = Sizes()
 
     def verify(self) -> None:
         for kernel in self.kernels.values():
@@ -106,6 +114,8 @@ class Schedule:
 
     def text(self) -> str:
         lines = [f"schedule on {self.device}: {self.inputs} -> {self.outputs}, arena {self.arena} bytes"]
+        if self.sizes:
+            lines.append(self.sizes.text())
         lines += [k.text() for k in self.kernels.values()]
         return "\n".join(lines + [s.text() if isinstance(s, Extern) else repr(s) for s in self.steps])
 
@@ -136,8 +146,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class KernelSource:
-    """Text of one kernel. language: "cpp" (entry `void entry(void* const* params)`), "triton" (a module with one @triton.jit function
-    `entry` over the params' pointers, then constexprs), or "reference" (run by interpreting `kernel`).
+    """Text of one kernel. language: "cpp" (entry `void entry(void* const* params)`: pointers, then the symbols' values in their place),
+    "triton" (a module with one @triton.jit function `entry` over the params' pointers, the symbols, then constexprs), or "reference" (run by interpreting `kernel`).
 
     candidates: best guess first. Triton: grid: x programs = ceil(points / product of x blocks), given per candidate by `grids`.
     C++, under max-autotune: `variants` has a text per candidate, with the same entry; the first is `text`.
@@ -148,7 +158,7 @@ class KernelSource:
     text: str
     entry: str
     candidates: tuple[Candidate, ...] = ()
-    grids: tuple[tuple[int, int, int], ...] = ()
+    grids: tuple[tuple[Extent, Extent, Extent], ...] = ()
     variants: tuple[str, ...] = ()
 
 
@@ -181,7 +191,7 @@ class CudaKernel:
 
     cubin: bytes
     symbol: str
-    grid: tuple[int, int, int]
+    grid: tuple[Extent, Extent, Extent]
     warps: int
     shared: int
     extra: int

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.fx
 
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported
-from dynacompile.ir.loops import LoopProgram
+from dynacompile.ir.index import Index
+from dynacompile.ir.loops import Extern, LoopProgram
+from dynacompile.ir.sizes import Sizes, sizes_of, symbols_in
+from dynacompile.ir.symbols import extent, sources
 from dynacompile.lower.context import DTYPES, Lowering
 from dynacompile.lower.extern import lower_extern
 from dynacompile.lower.indexing import lower_embedding, lower_gather, lower_index, lower_index_select
@@ -53,7 +57,8 @@ def lower(graph: torch.fx.GraphModule, env: Env) -> LoopProgram:
     """The loop program of a functional ATen graph whose nodes carry fakes in `meta["val"]`.
 
     Placeholders may be tensors or numbers (baked in); the output is a flat tuple of tensors and Nones. A trailing `aten.copy_` into a
-    placeholder mutates that input. Raises Unsupported for sizes or numbers that are not known at compile time.
+    placeholder mutates that input. Sizes may be symbolic, where placeholders show each symbol (see `ir.symbols.sources`). Raises Unsupported
+    for other numbers that are not known at compile time.
     """
     low = Lowering((node.name for node in graph.graph.nodes), main_device(graph.graph))
     inputs: list[str | None] = []
@@ -73,17 +78,27 @@ def lower(graph: torch.fx.GraphModule, env: Env) -> LoopProgram:
                 raise Unsupported("graph-node", f"a {node.op} node ({node.target}) in a graph of ATen ops")
     program = LoopProgram(tuple(inputs), outputs, low.buffers, tuple(low.steps), low.constants)
     program = prune(program)
+    program = replace(program, sizes=program_sizes(program, graph))
     if env.config.verify:
         program.verify()
     return program
 
 
+def program_sizes(program: LoopProgram, graph: torch.fx.GraphModule) -> Sizes:
+    """The symbols that the program uses, and where its inputs show them."""
+    used = {s for b in program.buffers.values() for s in symbols_in((b.size, b.stride, b.offset))}
+    for step in program.steps:
+        used.update(symbols_in((step.args, dict(step.kwargs))) if isinstance(step, Extern) else step.symbols())
+    shown, checks = sources(graph)
+    return sizes_of(used, shown, checks)
+
+
 def lower_placeholder(low: Lowering, node: torch.fx.Node) -> str | None:
     val = node.meta.get("val")
     if not isinstance(val, torch.Tensor):
-        if isinstance(val, (torch.SymInt, torch.SymFloat)) and node.users:
+        if isinstance(val, torch.SymFloat) and node.users:
             raise Unsupported("symbolic-shape", f"the number {node.name} is not known at compile time", "compile with dynamic=False")
-        low.values[node] = val
+        low.values[node] = extent(val) if isinstance(val, torch.SymInt) else val
         return None
     if not node.users:
         return None
@@ -104,6 +119,9 @@ def lower_attribute(low: Lowering, node: torch.fx.Node, graph: torch.fx.GraphMod
 def lower_call(low: Lowering, node: torch.fx.Node) -> None:
     if node.target is operator.getitem:
         low.values[node] = low.values[node.args[0]][node.args[1]]  # type: ignore[index]
+        return
+    if isinstance(node.meta.get("val"), torch.SymInt) and node.meta["val"].node.has_hint():
+        low.values[node] = extent(node.meta["val"])
         return
     row = TABLE.get(str(node.target))
     elsewhere = is_elsewhere(low, node)
@@ -137,6 +155,6 @@ def output_name(low: Lowering, arg: object) -> str | None:
             raise Unsupported("graph-output", f"the number {arg} is an output of the graph")
         return None
     value = low.values[arg]
-    if value is not None and not isinstance(value, str):
+    if isinstance(value, Index) or (value is not None and not isinstance(value, str)):
         raise Unsupported("graph-output", f"{arg} is an output of the graph, but no tensor")
     return value

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from dynacompile.errors import Unsupported
 from dynacompile.ir.body import Body
-from dynacompile.ir.index import Index, Var, atom, constant, strided
+from dynacompile.ir.index import Extent, Index, Var, atom, constant, strided
 from dynacompile.ir.loops import Access, Axis, Buffer, Extern, Nest, Origin
+from dynacompile.ir.symbols import extent
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import compute_dtype
@@ -32,7 +32,7 @@ class Lowering:
         self.steps: list[Nest | Extern] = []
         self.values: dict[torch.fx.Node, object] = {}
         self.constants: dict[str, torch.Tensor] = {}
-        self._axes: dict[tuple[int, ...], tuple[tuple[Axis, ...], tuple[Index, ...]]] = {}
+        self._axes: dict[tuple[Extent, ...], tuple[tuple[Axis, ...], tuple[Index, ...]]] = {}
         self._strided: dict[tuple, Index] = {}
 
     # buffers
@@ -54,17 +54,18 @@ class Lowering:
         self.buffers[name] = buffer
         return buffer
 
-    def add_temp(self, name: str, dtype: torch.dtype, device: torch.device, size: Sequence[int]) -> Buffer:
+    def add_temp(self, name: str, dtype: torch.dtype, device: torch.device, size: Sequence[Extent]) -> Buffer:
         """A contiguous temp that no graph node stands for."""
-        stride, step = [], 1
+        stride: list[Extent] = []
+        step: Extent = 1
         for n in reversed(size):
             stride.append(step)
-            step *= max(n, 1)
+            step = step * (max(n, 1) if isinstance(n, int) else n)
         buffer = Buffer(name, dtype, device, tuple(size), tuple(reversed(stride)), "temp")
         self.buffers[name] = buffer
         return buffer
 
-    def add_view(self, name: str, of: Buffer, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> Buffer:
+    def add_view(self, name: str, of: Buffer, size: tuple[Extent, ...], stride: tuple[Extent, ...], offset: Extent) -> Buffer:
         """A geometry over the memory of `of`; offset counts from its root's first element."""
         view = Buffer(name, of.dtype, of.device, size, stride, of.kind, offset, of.base or of.name)
         self.buffers[name] = view
@@ -79,7 +80,7 @@ class Lowering:
 
     # nests
 
-    def axes(self, size: tuple[int, ...], prefix: str = "x") -> tuple[tuple[Axis, ...], tuple[Index, ...]]:
+    def axes(self, size: tuple[Extent, ...], prefix: str = "x") -> tuple[tuple[Axis, ...], tuple[Index, ...]]:
         """Axes over a shape (none for dimensions of size 1), and the index of each dimension."""
         found = self._axes.get(size) if prefix == "x" else None
         if found is None:
@@ -89,7 +90,7 @@ class Lowering:
                 self._axes[size] = found
         return found
 
-    def broadcast(self, buffer: Buffer, size: tuple[int, ...]) -> Index:
+    def broadcast(self, buffer: Buffer, size: tuple[Extent, ...]) -> Index:
         """Where a point of an iteration over `size` reads `buffer`, expanded to it."""
         key = (buffer.size, buffer.stride, buffer.offset, size)
         found = self._strided.get(key)
@@ -134,12 +135,22 @@ def access_of(buffer: Buffer, index: Index, mask: Value | None, other: float) ->
 
 
 def arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """The arguments of a call by name, defaults filled in."""
+    """The arguments of a call by name, defaults filled in, symbolic ints as extents."""
     schema = node.target._schema.arguments  # type: ignore[union-attr]
     given = {a.name: a.default_value for a in schema}
     given.update(zip((a.name for a in schema), node.args))
     given.update(node.kwargs)
-    return given
+    return {name: plain(value) for name, value in given.items()}
+
+
+def plain(arg: Any) -> Any:
+    """An argument with extents for symbolic ints, also for nodes that stand for such."""
+    if isinstance(arg, (tuple, list)):
+        return type(arg)(map(plain, arg)) if type(arg) in (tuple, list) else [plain(a) for a in arg]
+    if isinstance(arg, torch.fx.Node):
+        val = arg.meta.get("val")
+        return extent(val) if isinstance(val, torch.SymInt) else arg
+    return extent(arg) if isinstance(arg, torch.SymInt) else arg
 
 
 def origin(node: torch.fx.Node) -> Origin:
@@ -148,10 +159,6 @@ def origin(node: torch.fx.Node) -> Origin:
     return Origin(name, node.meta.get("site"))
 
 
-def geometry(val: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes and strides of a fake, which must be numbers."""
-    size, stride = tuple(val.size()), tuple(val.stride())
-    for n in (*size, *stride):
-        if type(n) is not int:
-            raise Unsupported("symbolic-shape", f"a tensor of size {size} has a dimension that is not known at compile time", "compile with dynamic=False")
-    return size, stride
+def geometry(val: torch.Tensor) -> tuple[tuple[Extent, ...], tuple[Extent, ...]]:
+    """Sizes and strides of a fake."""
+    return tuple([extent(n) for n in val.size()]), tuple([extent(n) for n in val.stride()])

@@ -8,7 +8,10 @@ import torch
 import torch.fx
 
 from dynacompile.errors import Unsupported
+from dynacompile.ir.index import Extent
+from dynacompile.ir.index import extent as simplest
 from dynacompile.ir.loops import Extern, Ref
+from dynacompile.ir.symbols import extent
 from dynacompile.lower.context import Lowering, geometry, origin
 from dynacompile.ops.table import Row
 
@@ -52,9 +55,9 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
 def result(low: Lowering, name: str, val: object) -> object:
     if isinstance(val, torch.Tensor):
         return low.add(name, val, "extern").name
-    if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return val.node.maybe_as_int() if isinstance(val, torch.SymInt) else None
-    return val
+    if isinstance(val, torch.SymInt):
+        return extent(val) if val.node.has_hint() else None
+    return None if isinstance(val, (torch.SymFloat, torch.SymBool)) else val
 
 
 def refuse_symbols(val: object, node: torch.fx.Node) -> None:
@@ -101,6 +104,9 @@ def template(low: Lowering, arg: object) -> object:
         return {k: template(low, v) for k, v in arg.items()}
     if isinstance(arg, slice):
         return slice(template(low, arg.start), template(low, arg.stop), template(low, arg.step))
+    if isinstance(arg, torch.SymInt):
+        return extent(arg)
+    refuse_numbers(arg)
     return arg
 
 
@@ -113,14 +119,19 @@ def of_value(value: object, node: torch.fx.Node) -> object:
     return value
 
 
+def refuse_numbers(arg: object) -> None:
+    if isinstance(arg, (torch.SymFloat, torch.SymBool)):
+        raise Unsupported("symbolic-shape", f"the number {arg} is computed of sizes that differ from call to call", "compile with dynamic=False")
+
+
 def dense(val: torch.Tensor) -> bool:
     """Row-major, or a matrix stored transposed or with padded rows: what the out= overload keeps as it is."""
     size, stride = geometry(val)
-    if len(size) == 2 and stride[1] == 1 and stride[0] >= size[1]:
+    if len(size) == 2 and stride[1] == 1 and (stride[0] == size[1] or (isinstance(size[1], int) and isinstance(stride[0], int) and stride[0] >= size[1])):
         return True
-    expected = 1
+    expected: Extent = 1
     for n, s in sorted(((n, s) for n, s in zip(size, stride, strict=True) if n != 1), key=lambda p: p[1]):
         if s != expected:
             return False
-        expected *= n
+        expected = simplest(expected * n)
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-from dynacompile.ir.index import Index, Var, atom
+from dynacompile.ir.index import Extent, Index, Var, atom
 from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.movement import Move
 from dynacompile.lower.values import Value
@@ -15,7 +15,7 @@ from dynacompile.ops.table import Row
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
-def indirect(value: Value, size: int) -> Index:
+def indirect(value: Value, size: Extent) -> Index:
     """The value of the body as an index into a dimension of `size` elements."""
     return atom(Var(f"%{value.id}", size))
 
@@ -32,8 +32,8 @@ def load_position(move: Move, arg: object, indices: list[Index]) -> Value:
     return move.o.cast(value, torch.int64)
 
 
-def place(stride: tuple[int, ...], offset: int, indices: list[Index]) -> Index:
-    total = Index((), offset)
+def place(stride: tuple[Extent, ...], offset: Extent, indices: list[Index]) -> Index:
+    total = Index() + offset
     for i, s in zip(indices, stride, strict=True):
         total = total + i * s
     return total

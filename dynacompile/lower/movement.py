@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.fx
 
-from dynacompile.ir.index import Index, strided
+from dynacompile.ir.index import Extent, Index, atom, constant, derived, extent, never_negative, strided
 from dynacompile.ir.loops import Buffer
 from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.pointwise import require_element
@@ -35,12 +35,12 @@ class Move:
         value = self.low.load(self.o, buffer, strided(indices, buffer.stride, buffer.offset), mask, other)
         return self.o.cast(value, self.o.compute)
 
-    def between(self, index: Index, low: int, high: int, size: int) -> Value | None:
+    def between(self, index: Index, low: Extent, high: Extent, size: Extent) -> Value | None:
         """low <= index < high, None where every index in 0..size-1 is."""
         tests = []
-        if low > 0:
+        if not never_negative(constant(0) - low):
             tests.append(self.o.apply("le", low, self.o.index(index)))
-        if high < size:
+        if not never_negative(constant(0) + high - size):
             tests.append(self.o.apply("lt", self.o.index(index), high))
         return tests[0] if len(tests) == 1 else tests[0] & tests[1] if tests else None
 
@@ -56,7 +56,8 @@ def lower_cat(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     if not 0 < len(parts) <= CAT_LIMIT:
         raise NotCovered
     move = Move(low, node)
-    o, start, result = move.o, 0, None
+    o, result = move.o, None
+    start: Extent = 0
     place, total = move.indices[dim], move.out.size[dim]
     for part in parts:
         buffer = move.source(part)
@@ -66,7 +67,7 @@ def lower_cat(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         mask = move.between(place, start, start + width, total)
         value = move.load(buffer, [*move.indices[:dim], place - start, *move.indices[dim + 1 :]], mask)
         result = value if result is None or mask is None else o.select(o.apply("lt", o.index(place), start), result, value)
-        start += width
+        start = extent(start + width)
     if result is None:
         result = o.constant(0)
     move.done(result)
@@ -76,7 +77,7 @@ def lower_pad(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     """constant_pad_nd: pairs of widths, last dimension first; negative ones cut off."""
     given = arguments(node)
     widths, fill = given["pad"], given["value"]
-    if not isinstance(fill, (bool, int, float)) or not all(isinstance(w, int) for w in widths):
+    if not isinstance(fill, (bool, int, float)) or not all(isinstance(w, (int, Index)) for w in widths):
         raise NotCovered
     move = Move(low, node)
     read = move.source(node.args[0])
@@ -100,7 +101,7 @@ def lower_slice_scatter(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     base, part = move.source(values["self"]), move.source(values["src"])
     size = move.out.size[dim]
     dim %= len(move.out.size)
-    start, end, _ = slice(start, end, step).indices(size)
+    start = first_of(start, end, step, size)
     count = part.size[dim]
     place = move.indices[dim]
     if count == 0:
@@ -115,12 +116,30 @@ def lower_slice_scatter(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     move.done(value if inside is None else move.o.select(inside, value, move.load(base, move.indices)))
 
 
+def first_of(start: Extent | None, end: Extent | None, step: int, size: Extent) -> Extent:
+    """Where a slice of `size` elements starts."""
+    if isinstance(size, int) and not isinstance(start, Index) and not isinstance(end, Index):
+        return slice(start, end, step).indices(size)[0]
+    if start is None:
+        return 0
+    if isinstance(start, int) and start < 0:
+        start = size + start
+    if not never_negative(constant(0) + start) or not never_negative(constant(0) + size - start):
+        raise NotCovered
+    return start
+
+
 def lower_select_scatter(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     given = arguments(node)
     move = Move(low, node)
     base, part = move.source(given["self"]), move.source(given["src"])
     dim = given["dim"] % len(move.out.size)
-    here = move.o.eq(move.o.index(move.indices[dim]), given["index"] % move.out.size[dim])
+    at, size = given["index"], move.out.size[dim]
+    if isinstance(at, int):
+        at = at % size if isinstance(size, int) else size + at if at < 0 else at
+    elif not never_negative(at):
+        raise NotCovered
+    here = move.o.eq(move.o.index(move.indices[dim]), at)
     value = move.load(part, [i for d, i in enumerate(move.indices) if d != dim])
     move.done(move.o.select(here, value, move.load(base, move.indices)))
 
@@ -138,7 +157,7 @@ def lower_roll(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     move = Move(low, node)
     read = move.source(node.args[0])
     indices = list(move.indices)
-    shifts = [shifts] if isinstance(shifts, int) else shifts
+    shifts = [shifts] if isinstance(shifts, (int, Index)) else shifts
     dims = [dims] if isinstance(dims, int) else dims
     if not dims:
         raise NotCovered
@@ -146,7 +165,9 @@ def lower_roll(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         return
     for shift, d in zip(shifts, dims, strict=True):
         d %= len(indices)
-        indices[d] = (indices[d] + (-shift) % read.size[d]) % read.size[d]
+        size = read.size[d]
+        forward = -shift % size if isinstance(shift, int) and isinstance(size, int) else atom(derived("mod", 0 - shift, size))
+        indices[d] = (indices[d] + forward) % size
     move.done(move.load(read, indices))
 
 

@@ -10,6 +10,7 @@ import torch.fx
 from dynacompile.ir.loops import Buffer, Extern, Ref
 from dynacompile.lower.context import Lowering, origin
 
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 TO_COPY = torch.ops.aten._to_copy.default
 
 
@@ -36,7 +37,11 @@ def fold(low: Lowering, node: torch.fx.Node) -> bool:
         return False
     if op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags or any(u.op == "output" or is_mutable(u) for u in node.users):
         return False
+    if any(isinstance(a, SYMBOLIC) for a in torch.utils._pytree.tree_leaves((node.args, node.kwargs))):
+        return False
     for arg in node.all_input_nodes:
+        if isinstance(arg.meta.get("val"), SYMBOLIC):
+            return False
         name = low.values[arg]
         if isinstance(name, str) and (name not in low.constants or low.constants[name].dim() or low.constants[name].device.type != "cpu"):
             return False

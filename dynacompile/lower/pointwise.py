@@ -9,9 +9,10 @@ import torch
 import torch.fx
 
 from dynacompile.ir.body import Body
-from dynacompile.ir.index import strided
+from dynacompile.ir.index import Extent, Index, strided
 from dynacompile.ir.loops import Op
-from dynacompile.lower.context import DTYPES, Lowering
+from dynacompile.lower.context import DTYPES, Lowering, geometry, plain
+from dynacompile.lower.extern import refuse_numbers
 from dynacompile.lower.placement import is_elsewhere, on_device
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
@@ -25,7 +26,7 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     """One nest over the result's shape: loads, the row's formula, a store."""
     val = node.meta["val"]
     promoted = promote(node) if row.operands == "args" else val.dtype
-    size = tuple(val.size())
+    size = geometry(val)[0]
     o = Expander(Body(), compute_dtype(promoted), val.dtype)
     raw = row.operands == "own"
 
@@ -39,6 +40,10 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
                 value = low.load(o, buffer, low.broadcast(buffer, size))
                 return value if raw else o.cast(value, o.compute)
             arg = given
+        arg = plain(arg)
+        refuse_numbers(arg)
+        if isinstance(arg, Index) and (promoted in (torch.bfloat16, torch.float16) or row.operands == "own"):
+            raise NotCovered
         if isinstance(arg, (int, float)) and row.operands == "args" and promoted in (torch.bfloat16, torch.float16):
             return torch.tensor(arg, dtype=promoted).item()
         if isinstance(arg, complex):
@@ -73,6 +78,7 @@ def require_element(low: Lowering, name: str, device: torch.device) -> None:
 def promote(node: torch.fx.Node) -> torch.dtype:
     """The dtype in which a comparison's arguments meet."""
     values: list[Any] = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in node.args]
+    values = [1 if isinstance(v, torch.SymInt) else v for v in values]
     dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor)}
     if len(dtypes) == 1:
         (dtype,) = dtypes
@@ -95,13 +101,13 @@ def lower_create(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
 
 def create_value(low: Lowering, o: Expander, node: torch.fx.Node, what: str, indices: tuple) -> Value:
-    args: list[Any] = [low.values[a] if isinstance(a, torch.fx.Node) else a for a in node.args]
+    args: list[Any] = [low.values[a] if isinstance(a, torch.fx.Node) else plain(a) for a in node.args]
     start: Any
     step: Any
     match what:
         case "fill" | "scalar":
             value = args[0] if what == "scalar" else args[2] if node.target is torch.ops.aten.new_full.default else args[1]
-            if not isinstance(value, (bool, int, float)):
+            if not isinstance(value, (bool, int, float, Index)):
                 raise NotCovered
             return o.constant(value)
         case "0" | "1" | "empty":
@@ -111,12 +117,12 @@ def create_value(low: Lowering, o: Expander, node: torch.fx.Node, what: str, ind
         case "arange":
             start, step = (0 if len(args) == 1 else args[0]), (args[2] if len(args) > 2 else 1)
         case "iota":
-            start, step = node.kwargs["start"], node.kwargs["step"]
+            start, step = plain(node.kwargs["start"]), plain(node.kwargs["step"])
         case _:
             raise AssertionError(what)
-    if not all(isinstance(v, (int, float)) for v in (start, step)):
+    if not all(isinstance(v, (int, float, Index)) for v in (start, step)):
         raise NotCovered
-    if isinstance(start, int) and isinstance(step, int):
+    if isinstance(start, (int, Index)) and isinstance(step, (int, Index)):
         return o.cast(o.index(indices[0] * step + start), o.compute)
     exact = torch.float64 if o.compute == torch.float64 or node.meta["val"].device.type == "cpu" else torch.float32
     return o.cast(o.cast(o.index(indices[0]), exact) * step + start, o.compute)
@@ -135,7 +141,7 @@ def lower_copy_into(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         require_element(low, target.name, target.device)
         value = low.load(o, read, low.broadcast(read, target.size))
     else:
-        value = o.constant(source)  # type: ignore[arg-type]
+        value = o.constant(plain(source))
     low.finish_pointwise(o, value, target, node)
 
 
@@ -153,17 +159,19 @@ def copy_reshaped(low: Lowering, node: torch.fx.Node, source: str) -> None:
     axes, indices = low.axes(buffer.size)
     o = low.expander(val.dtype)
     position = strided(indices, contiguous(buffer.size))
-    inner, places = 1, []
+    inner: Extent = 1
+    places = []
     for n in reversed(read.size):
         places.append((position // inner) % n)
-        inner *= n
+        inner = inner * n
     value = low.load(o, read, strided(reversed(places), read.stride, read.offset))
     low.finish_pointwise(o, value, buffer, node)
 
 
-def contiguous(size: tuple[int, ...]) -> list[int]:
-    strides, step = [], 1
+def contiguous(size: tuple[Extent, ...]) -> list[Extent]:
+    strides: list[Extent] = []
+    step: Extent = 1
     for n in reversed(size):
         strides.append(step)
-        step *= n
+        step = step * n
     return strides[::-1]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.fx
 
-from dynacompile.ir.index import Index, strided
+from dynacompile.ir.index import Extent, Index, strided
 from dynacompile.ir.loops import Axis, Buffer
 from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.pointwise import require_element
@@ -33,7 +33,7 @@ def dims_of(node: torch.fx.Node, rank: int) -> tuple[list[int], bool]:
 class Loops:
     """Axes of a reduction of a shape over some dimensions."""
 
-    def __init__(self, low: Lowering, size: Sequence[int], dims: Sequence[int], keepdim: bool):
+    def __init__(self, low: Lowering, size: Sequence[Extent], dims: Sequence[int], keepdim: bool):
         kept = tuple(1 if d in dims else n for d, n in enumerate(size))
         gone = tuple(n if d in dims else 1 for d, n in enumerate(size))
         x_axes, x_indices = low.axes(kept)
@@ -42,9 +42,9 @@ class Loops:
         self.kept, self.keepdim, self.dims = kept, keepdim, dims
         self.axes: tuple[Axis, ...] = x_axes + r_axes
         self.reduces = bool(r_axes)
-        self.count = 1
+        self.count: Extent = 1
         for n in gone:
-            self.count *= n
+            self.count = self.count * n
         self.input: list[Index] = [r_indices[d] if d in dims else x_indices[d] for d in range(len(size))]
         self.x_indices = list(x_indices)
 
@@ -153,7 +153,7 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     if loops.count == 0:
         raise NotCovered
     correction = arguments(node)["correction"]
-    divisor = max(0.0, loops.count - float(1 if correction is None else correction))
+    spare = float(1 if correction is None else correction)
     exact = compute_dtype(read.dtype)
     mean = low.add_temp(low.fresh(f"{node.name}_center"), exact, read.device, loops.kept)
     whole = Loops(low, read.size, dims, True)
@@ -163,9 +163,14 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         d = v - whole.load_kept(o, mean)
         return d * d
 
+    def divided(o: Expander, v: Value) -> Value:
+        if isinstance(loops.count, int):
+            return v / max(0.0, loops.count - spare)
+        return v / o.max(o.constant(loops.count, v.dtype) - spare, 0)
+
     deviation = row.detail.startswith("std")
     names = low.parts(node, len(vals))
-    emit_reduction(low, node, read, low.add(names[0], vals[0]), loops, "sum", squared, lambda o, v: o.sqrt(v / divisor) if deviation else v / divisor)
+    emit_reduction(low, node, read, low.add(names[0], vals[0]), loops, "sum", squared, lambda o, v: o.sqrt(divided(o, v)) if deviation else divided(o, v))
     if len(vals) > 1:
         into = low.add(names[1], vals[1])
         if into.numel:

@@ -99,8 +99,10 @@ class Expander:
         result = torch.bool if row.result == "bool" else dtype
         return Value(self, self.body.emit(name, tuple([v.id for v in values]), result), result)
 
-    def constant(self, value: float, dtype: torch.dtype | None = None) -> Value:
+    def constant(self, value: float | Index, dtype: torch.dtype | None = None) -> Value:
         dtype = dtype or self.compute
+        if type(value) is Index:
+            return self.cast(self.index(value), dtype)
         return Value(self, self.body.emit("constant", (), dtype, value), dtype)
 
     def cast(self, value: Value | float, dtype: torch.dtype) -> Value:

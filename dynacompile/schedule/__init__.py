@@ -9,8 +9,10 @@ import torch
 
 from dynacompile.env import Env
 from dynacompile.events import FusionDecided
+from dynacompile.ir.index import Symbol
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest
-from dynacompile.ir.schedule import Launch, Schedule
+from dynacompile.ir.schedule import Kernel, Launch, Schedule, Step
+from dynacompile.ir.sizes import sizes_of, symbols_in
 from dynacompile.schedule.columns import fold_columns
 from dynacompile.schedule.domain import normalize
 from dynacompile.schedule.emit import Kernels, join, lay_out
@@ -68,7 +70,19 @@ def emit(units: Units, ordered: list[Unit], env: Env) -> Schedule:
     device = main_device(program)
     outputs = frozenset(roots[o] for o in program.outputs if o is not None)
     steps, arena = plan(runs, buffers, kernels.by_name, outputs, device)
-    return Schedule(program.inputs, program.outputs, buffers, kernels.by_name, tuple(steps), arena, device, program.constants)
+    sizes = program.sizes and sizes_of(symbols_used(buffers, kernels.by_name, steps), program.sizes.sources, program.sizes.checks)
+    return Schedule(program.inputs, program.outputs, buffers, kernels.by_name, tuple(steps), arena, device, program.constants, sizes)
+
+
+def symbols_used(buffers: Mapping[str, Buffer], kernels: Mapping[str, Kernel], steps: Sequence[Step]) -> set[Symbol]:
+    """The symbols that memory, kernels and calls need."""
+    found = {s for b in buffers.values() for s in symbols_in((b.size, b.stride, b.offset))}
+    for kernel in kernels.values():
+        found.update(kernel.symbols)
+    for step in steps:
+        if isinstance(step, Extern):
+            found.update(symbols_in((step.args, dict(step.kwargs))))
+    return found
 
 
 def decision(env: Env, kernel: str, unit: Unit, given: Sequence[str], buffers: Mapping[str, Buffer]) -> FusionDecided:

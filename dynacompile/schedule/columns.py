@@ -54,6 +54,8 @@ def column_sums(units: Units, unit: Unit) -> Sums | None:
     """The unit as partial sums, where all that it does are those and elementwise stores."""
     if unit.extern is not None or units.buffer(next(iter(unit.writes))).device.type != "cuda" or not any(a.role == "r" for a in unit.axes):
         return None
+    if not all(isinstance(a.size, int) for a in unit.axes):
+        return None  # blocks of rows of an unknown number
     partials: dict[str, Access] = {}
     reduced = {a.var for a in unit.axes if a.role == "r"}
     for _, nest in unit.members:
@@ -98,7 +100,7 @@ def row_kernels(units: Units, unit: Unit) -> list[Unit]:
 def is_row_kernel(units: Units, unit: Unit) -> bool:
     inner = [a for a in unit.axes if a.role == "r"]
     width = math.prod(a.size for a in inner)
-    if not inner or not 32 <= width <= WIDEST:
+    if not isinstance(width, int) or not inner or not 32 <= width <= WIDEST:
         return False
     along = runs_along((a.index for _, n in unit.members for a in n.loads()), unit.axes, inner[-1].var)
     return along and any(op.name == "reduce" for _, n in unit.members for op in n.body)

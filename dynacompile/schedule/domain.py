@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from dynacompile.ir.index import Index, Var, atom, constant
+from dynacompile.ir.index import Extent, Index, Var, atom, constant, extent, hint, strided
 from dynacompile.ir.loops import Access, Axis, Nest, Op
 
 ARGUMENT = ("argmax", "argmin")
@@ -53,7 +53,7 @@ def sorted_by_stride(axes: Sequence[Axis], index: Index) -> tuple[Axis, ...]:
     strides = {a: index.stride(a.var) for a in axes}
     if any(s is None for s in strides.values()):
         return tuple(axes)
-    return tuple(sorted(axes, key=lambda a: -abs(strides[a] or 0)))
+    return tuple(sorted(axes, key=lambda a: -abs(hint(strides[a] or 0))))
 
 
 def merge_axes(nest: Nest) -> Nest:
@@ -70,9 +70,9 @@ def merge_axes(nest: Nest) -> Nest:
     axes: list[Axis] = []
     counts = {"x": 0, "r": 0}
     for run in runs:
-        size = 1
+        size: Extent = 1
         for i in run:
-            size *= nest.axes[i].size
+            size = size * nest.axes[i].size
         role = nest.axes[run[0]].role
         merged = Axis(Var(f"{role}{counts[role]}", size), role)
         counts[role] += 1
@@ -118,16 +118,21 @@ class Alignment:
     guest: Mapping[Var, Index | int]
 
 
-Digits = list[tuple[int, Axis]]  # (stride, axis), outer to inner
+Digits = list[tuple[Any, Axis]]  # (stride, axis), outer to inner
 
 
 def row_major(axes: Sequence[Axis]) -> Digits:
     out: Digits = []
-    step = 1
+    step: Extent = 1
     for a in reversed(axes):
         out.append((step, a))
-        step *= a.size
+        step = step * a.size
     return out[::-1]
+
+
+def linear(axes: Sequence[Axis]) -> Index:
+    """The row-major position over axes."""
+    return strided([atom(a.var) for a in axes], [s for s, _ in row_major(axes)])
 
 
 def digits_of(index: Index, axes: Sequence[Axis]) -> Digits | None:
@@ -147,8 +152,8 @@ def align(host_axes: Sequence[Axis], host: Digits, guest: Digits) -> Alignment |
     Axes of the host beyond its digits stay. Roles are the host's; None where sizes or strides don't meet, or a guest's r axis would be an x axis.
     """
     left, right = list(host), list(guest)
-    pieces: dict[Var, list[tuple[int, int]]] = {}  # host variable -> [(multiplier, size)], inner to outer
-    placed: list[tuple[Var, int, Axis, int, int]] = []  # host variable, position in its pieces, guest axis, multiplier, size
+    pieces: dict[Var, list[tuple[Any, Any]]] = {}  # host variable -> [(multiplier, size)], inner to outer
+    placed: list[tuple[Var, int, Axis, Any, Any]] = []  # host variable, position in its pieces, guest axis, multiplier, size
     a: Any = None  # [stride, size, multiplier, axis] of what is left of a digit
     b: Any = None
     while True:
@@ -170,8 +175,8 @@ def align(host_axes: Sequence[Axis], host: Digits, guest: Digits) -> Alignment |
         own = pieces.setdefault(a[3].var, [])
         own.append((a[2], size))
         placed.append((a[3].var, len(own) - 1, b[3], b[2], size))
-        a = None if a[1] == size else [a[0] * size, a[1] // size, a[2] * size, a[3]]
-        b = None if b[1] == size else [b[0] * size, b[1] // size, b[2] * size, b[3]]
+        a = None if a[1] == size else [a[0] * size, extent(a[1] // size), a[2] * size, a[3]]
+        b = None if b[1] == size else [b[0] * size, extent(b[1] // size), b[2] * size, b[3]]
     if a is not None or b is not None or left or right:
         return None
     axes: list[Axis] = []

@@ -9,10 +9,11 @@ import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
-from dynacompile.ir.index import Index, Var
+from dynacompile.ir.index import Extent, Index, Var, hint
 from dynacompile.ir.loops import Access, Axis, Nest
-from dynacompile.schedule.domain import Alignment, align, digits_of, keeps_order, remap, row_major, runs_along
+from dynacompile.schedule.domain import Alignment, align, digits_of, keeps_order, linear, remap, row_major, runs_along
 from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
 
 MAX_OPS = 500
@@ -24,10 +25,10 @@ SMALL = {"cpu": 1 << 20, "cuda": 1 << 23}  # bytes below which a kernel costs it
 
 @dataclass
 class Loops:
-    """What fusing needs to know of a unit: its space, and where it reads and writes."""
+    """What fusing needs to know of a unit: its space (extents), and where it reads and writes."""
 
-    x: int
-    r: int
+    x: Any
+    r: Any
     ops: int
     ordered: bool
     column: bool  # the reduced elements are not adjacent in memory
@@ -47,12 +48,13 @@ class Fuser:
         self.next_id = len(units.by_id)
 
     def summarize(self, unit: Unit) -> Loops:
-        x = r = 1
+        x: Extent = 1
+        r: Extent = 1
         for a in unit.axes:
             if a.role == "x":
-                x *= a.size
+                x = x * a.size
             else:
-                r *= a.size
+                r = r * a.size
         loads: dict[str, set[Index]] = {}
         stores: dict[str, set[Index]] = {}
         count, ordered = 0, False
@@ -62,7 +64,7 @@ class Fuser:
             for op in nest.body:
                 if type(op.attr) is Access:
                     (loads if op.name == "load" else stores).setdefault(op.attr.buffer, set()).add(op.attr.index)
-        inner = unit.axes[-1].var if r > 1 else None
+        inner = unit.axes[-1].var if r != 1 else None
         column = inner is not None and not runs_along((i for found in loads.values() for i in found), unit.axes, inner)
         return Loops(x, r, count, ordered, column, self.units.buffer(next(iter(unit.writes))).device, loads, stores)
 
@@ -162,12 +164,12 @@ class Fuser:
     def alignments(self, a: Unit, b: Unit) -> Iterator[tuple[bool, Alignment]]:
         """Ways to see both over one space; swapped: b is the host, whose axes stay in their order."""
         one, two = self.loops[a.id], self.loops[b.id]
-        swapped = two.r > 1 and one.r == 1
+        swapped = two.r != 1 and one.r == 1
         host, guest = (b, a) if swapped else (a, b)
         lead, follow = (two, one) if swapped else (one, two)
         if host.axes == guest.axes:
             yield swapped, Alignment(host.axes, {}, {})
-        whole = follow.r > 1 or follow.x == lead.x * lead.r
+        whole = follow.r != 1 or follow.x == lead.x * lead.r
         axes = host.axes if whole else tuple(x for x in host.axes if x.role == "x")
         for name in self.anchors(a, b):
             if name in lead.stores and len(lead.stores[name]) == 1:
@@ -200,8 +202,7 @@ class Fuser:
         if not follow.ordered:
             return True
         own = tuple(x for x in guest.axes if x.role == "r")
-        linear = Index([((x.var,), s) for s, x in row_major(own)])
-        return linear.subs(found.guest) == Index([((x.var,), s) for s, x in row_major([x for x in found.axes if x.role == "r"])])
+        return linear(own).subs(found.guest) == linear([x for x in found.axes if x.role == "r"])
 
     def meets(self, a: Unit, b: Unit, to_a: Mapping[Var, Index | int], to_b: Mapping[Var, Index | int], axes: tuple[Axis, ...]) -> bool:
         """Each element that b takes from a is at the same point in both, nothing is overwritten that another point reads, and bytes are saved."""
@@ -236,9 +237,9 @@ class Fuser:
         """Many elements would be stored by the few x points of a reduction."""
         x = points = 1
         for axis in axes:
-            points *= axis.size
+            points *= hint(axis.size)
             if axis.role == "x":
-                x *= axis.size
+                x *= hint(axis.size)
         cuda = self.loops[a.id].device.type == "cuda"  # type: ignore[attr-defined]
         if not reduced or x >= (256 if cuda else 32) or points < (1 << 18 if cuda else 1 << 15):
             return False
@@ -262,11 +263,11 @@ class Fuser:
 
 def spaces_meet(one: Loops, two: Loops) -> bool:
     """Equal numbers of points, or one runs over the other's x points, or over all of its points."""
-    if one.r > 1 and two.r > 1:
+    if one.r != 1 and two.r != 1:
         return one.x == two.x and one.r == two.r
     if one.r == 1 and two.r == 1:
         return one.x == two.x
-    red, flat = (one, two) if one.r > 1 else (two, one)
+    red, flat = (one, two) if one.r != 1 else (two, one)
     return flat.x in (red.x, red.x * red.r)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from dynacompile.ir.body import Body, without_dead
-from dynacompile.ir.index import Index, Var, atom
+from dynacompile.ir.index import Extent, Index, Symbol, Var, atom, constant, hint, never_negative
 from dynacompile.ir.loops import Access, Axis, Buffer, Extern, LoopProgram, Nest, Op, Origin, root
 from dynacompile.ops.scalars import SCALARS
 from dynacompile.schedule.domain import digits_of
@@ -55,7 +56,7 @@ class Producer:
     """
 
     nest: Nest
-    digits: tuple[tuple[int, Axis], ...]
+    digits: tuple[tuple[Any, Axis], ...]
     offset: int
     points: int
     cost: int
@@ -150,15 +151,15 @@ def producer_of(nest: Nest, target: str, buffers: Mapping[str, Buffer], readers:
         return None
     points = 1
     for _, axis in digits:
-        points *= axis.size
+        points *= hint(axis.size)
     return Producer(nest, tuple(digits), stores[0].index.constant, points, cost, bool(loads), again)
 
 
-def nested(digits: list[tuple[int, Axis]]) -> bool:
+def nested(digits: list[tuple[Any, Axis]]) -> bool:
     """Each address is made by one point only."""
-    span = 1
+    span: Extent = 1
     for stride, axis in reversed(digits):
-        if stride < span:
+        if not never_negative(constant(0) + stride - span):
             return False
         span = stride * axis.size
     return True
@@ -170,8 +171,8 @@ def touched(access: Access, nest: Nest, buffer: Buffer) -> int:
     variables = access.index.variables()
     for axis in nest.axes:
         if axis.var in variables:
-            points *= axis.size
-    return min(points, buffer.numel) * buffer.dtype.itemsize
+            points *= hint(axis.size)
+    return min(points, hint(buffer.numel)) * buffer.dtype.itemsize
 
 
 def with_producers(nest: Nest, chosen: dict[str, Producer]) -> Nest:
@@ -181,7 +182,7 @@ def with_producers(nest: Nest, chosen: dict[str, Producer]) -> Nest:
     body = Body()
     points = 1
     for axis in nest.axes:
-        points *= axis.size
+        points *= hint(axis.size)
     origins: dict[Origin, None] = {}
 
     def on_load(access: Access, dtype: torch.dtype) -> int | None:
@@ -209,9 +210,9 @@ def with_producers(nest: Nest, chosen: dict[str, Producer]) -> Nest:
     return replace(nest, body=without_dead(body.ops), origins=tuple(origins))
 
 
-def ranges_where(ops: Sequence[Op], mask: int | None) -> dict[Var, tuple[int, int]]:
+def ranges_where(ops: Sequence[Op], mask: int | None) -> dict[Var, tuple[Any, Any]]:
     """The least and greatest value of loop variables where a mask is true: what its comparisons of variables with numbers say."""
-    found: dict[Var, tuple[int, int]] = {}
+    found: dict[Var, tuple[Any, Any]] = {}
     waiting = [] if mask is None else [mask]
     while waiting:
         op = ops[waiting.pop()]
@@ -219,26 +220,39 @@ def ranges_where(ops: Sequence[Op], mask: int | None) -> dict[Var, tuple[int, in
             waiting += op.args
         elif op.name in ("lt", "le"):
             left, right = ops[op.args[0]], ops[op.args[1]]
-            index, number = (left, right) if left.name == "index" else (right, left)
-            if index.name != "index" or number.name != "constant" or len(index.attr.terms) != 1:
+            index, number = (left, right) if left.name == "index" and left.attr.variables() else (right, left)
+            bound = number_of(number)
+            if index.name != "index" or bound is None or len(index.attr.terms) != 1:
                 continue
             ((monomial, coefficient),) = index.attr.terms
             if len(monomial) != 1 or type(monomial[0]) is not Var or coefficient != 1 or monomial[0].size is None:
                 continue
             variable = monomial[0]
             low, high = found.get(variable) or (0, monomial[0].size - 1)
-            bound = number.attr - index.attr.constant
+            bound = bound - index.attr.constant
             strict = op.name == "lt"
             if index is left:
-                high = min(high, bound - strict)
+                high = high if at_least(bound - strict, high) else bound - strict if at_least(high, bound - strict) else high
             else:
-                low = max(low, bound + strict)
-            if low <= high:
+                low = low if at_least(low, bound + strict) else bound + strict if at_least(bound + strict, low) else low
+            if at_least(high, low):
                 found[variable] = (low, high)
     return found
 
 
-def locate(index: Index, producer: Producer, ranges: Mapping[Var, tuple[int, int]]) -> dict[Var, Index | int] | None:
+def number_of(op: Op) -> Extent | None:
+    """The integer that a value is at every point, as far as the op says it."""
+    if op.name == "index":
+        return None if op.attr.variables() else op.attr
+    return op.attr if op.name == "constant" else None
+
+
+def at_least(a: Extent, b: Extent) -> bool:
+    """a >= b in every call."""
+    return a >= b if isinstance(a, int) and isinstance(b, int) else never_negative(constant(0) + a - b)
+
+
+def locate(index: Index, producer: Producer, ranges: Mapping[Var, tuple[Any, Any]]) -> dict[Var, Index | int] | None:
     """Which point of the producer stored the element at `index`; None where that needs divisions that don't fold.
 
     ranges: what else is known of loop variables, so that more divisions fold.
@@ -261,7 +275,7 @@ def locate(index: Index, producer: Producer, ranges: Mapping[Var, tuple[int, int
 
 
 def is_plain(index: Index) -> bool:
-    return all(len(monomial) == 1 and type(monomial[0]) is Var for monomial, _ in index.terms)
+    return all(type(a) is Var or type(a) is Symbol for monomial, _ in index.terms for a in monomial)
 
 
 def reorders(index: Index, producer: Producer, nest: Nest, points: int) -> bool:

@@ -100,7 +100,7 @@ def job_of(program: LoopProgram, step: Extern) -> Job | None:
         return None
     bias = names[0] if step.op is aten.addmm.default else None
     (m, n), k = result.size, buffers[names[-1]].size[0]
-    if min(m, n, k) < LEAST or m * n * k < WORTH or (bias is not None and buffers[bias].size != (n,)):
+    if not all(isinstance(e, int) for e in (m, n, k)) or min(m, n, k) < LEAST or m * n * k < WORTH or (bias is not None and buffers[bias].size != (n,)):
         return None
     operands = [matrix_of(buffers, name) for name in (*names[-2:], step.outputs[0])]
     if None in operands:

@@ -66,7 +66,7 @@ def plan(
     """The steps with memory between them, and the arena's bytes.
 
     runs: (step, buffers read, buffers written), by owners of memory, in execution order. A temp that no arena can hold (on another
-    device than `device`, or lent to an op whose result shares it) is allocated like an output.
+    device than `device`, or lent to an op whose result shares it, or as large as the call says) is allocated like an output.
     """
     last: dict[str, int] = {}
     for i, (_, reads, writes) in enumerate(runs):
@@ -83,7 +83,7 @@ def plan(
             if name in known or buffer.kind != "temp":
                 continue
             known.add(name)
-            if name in outputs or name in lent or buffer.device != device:
+            if name in outputs or name in lent or buffer.device != device or buffer.is_symbolic:
                 steps.append(Allocate(name))
                 continue
             donor = in_place_donor(name, step, reads, i, last, placed, buffers, kernels)
@@ -96,7 +96,7 @@ def plan(
             if name in placed:
                 arena.give(placed.pop(name), memory_bytes(buffers[name]))
             elif name not in outputs and (
-                buffers[name].kind == "extern" or (buffers[name].kind == "temp" and name in known and (name in lent or buffers[name].device != device))
+                buffers[name].kind == "extern" or (buffers[name].kind == "temp" and name in known and (name in lent or buffers[name].device != device or buffers[name].is_symbolic))
             ):
                 steps.append(Free(name))
     steps += [Allocate(name) for name in sorted(outputs) if buffers[name].kind == "temp" and name not in known]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from dynacompile.ir.body import Body, without_dead
-from dynacompile.ir.index import Index, Var, atom
+from dynacompile.ir.index import Extent, Index, Var, atom
 from dynacompile.ir.loops import Buffer, Nest, Op, levels
 from dynacompile.ops.scalars import NEAREST
 
@@ -32,7 +32,7 @@ def without_one_hot_sums(nest: Nest) -> Nest:
         if i == reduces[0]:
             at = ids[place]
             dtype = body.ops[at].dtype
-            first, last = body.emit("constant", (), dtype, start), body.emit("constant", (), dtype, start + size - 1)
+            first, last = body.emit("constant", (), dtype, start), number(body, start + size - 1, dtype)
             inside = body.both(body.emit("le", (first, at), torch.bool), body.emit("le", (at, last), torch.bool))
             for c in conditions:
                 inside = body.both(inside, ids[c])
@@ -53,6 +53,10 @@ def without_double_rounding(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
         if op.name == "store" and body[op.args[0]].name == NEAREST.get(buffers[op.attr.buffer].dtype):
             body[i] = replace(op, args=body[op.args[0]].args)
     return nest if body == list(nest.body) else replace(nest, body=without_dead(body))
+
+
+def number(body: Body, value: Extent, dtype: torch.dtype) -> int:
+    return body.emit("constant", (), dtype, value) if isinstance(value, int) else body.emit("index", (), dtype, value)
 
 
 def at_place(nest: Nest, body: Body, ids: list[int], value: int, place: Index, inside: int) -> int:

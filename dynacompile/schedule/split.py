@@ -7,9 +7,9 @@ import math
 import torch
 
 from dynacompile.ir.body import Body, without_dead
-from dynacompile.ir.index import Index, Var, atom, constant
+from dynacompile.ir.index import Extent, Index, Var, atom, ceil_div, constant, hint
 from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op
-from dynacompile.schedule.domain import merge_axes, row_major
+from dynacompile.schedule.domain import linear, merge_axes
 
 
 def split(nest: Nest, count: int, buffers: dict[str, Buffer]) -> tuple[Nest, Nest]:
@@ -25,7 +25,9 @@ def split(nest: Nest, count: int, buffers: dict[str, Buffer]) -> tuple[Nest, Nes
     body = Body()
     guard = None
     if mask is not None:
-        guard = body.emit("lt", (body.emit("index", (), torch.int64, mask[0]), body.emit("constant", (), torch.int64, mask[1])), torch.bool)
+        place = body.emit("index", (), torch.int64, mask[0])
+        limit = body.emit("constant" if isinstance(mask[1], int) else "index", (), torch.int64, mask[1])
+        guard = body.emit("lt", (place, limit), torch.bool)
     cuts = {v for i in values.values() if isinstance(i, Index) for v in i.variables()}
 
     def on_load(access: Access, dtype: torch.dtype) -> int | None:
@@ -49,7 +51,7 @@ def position_of_reduce(nest: Nest) -> int:
     return next(i for i, op in enumerate(nest.body) if op.name == "reduce")
 
 
-def partial_buffer(nest: Nest, dtype: torch.dtype, chunks: int, x: int, buffers: dict[str, Buffer]) -> str:
+def partial_buffer(nest: Nest, dtype: torch.dtype, chunks: Extent, x: Extent, buffers: dict[str, Buffer]) -> str:
     """A new temp for the results of chunks; its name."""
     name = f"{nest.name}_partial"
     while name in buffers:
@@ -68,11 +70,7 @@ def finish(body: Body, nest: Nest, at: int, partial: str, index: Index) -> list[
     return body.ops
 
 
-def linear(axes: tuple[Axis, ...]) -> Index:
-    return Index([((a.var,), s) for s, a in row_major(axes)])
-
-
-def cut(axes: tuple[Axis, ...], count: int) -> tuple[tuple[Axis, ...], tuple[Axis, ...], dict[Var, Index | int], tuple[Index, int] | None]:
+def cut(axes: tuple[Axis, ...], count: int) -> tuple[tuple[Axis, ...], tuple[Axis, ...], dict[Var, Index | int], tuple[Index, Extent] | None]:
     """(chunk axes, axes within a chunk, what the old r variables are, and where the last chunk is not full (index, size) with index < size required)."""
     outer: list[Axis] = []
     inner: list[Axis] = []
@@ -84,11 +82,11 @@ def cut(axes: tuple[Axis, ...], count: int) -> tuple[tuple[Axis, ...], tuple[Axi
             whole = Axis(Var(f"c{position}", axis.size), "x")
             outer.append(whole)
             values[axis.var] = atom(whole.var)
-            count = -(-count // axis.size)
+            count = -(-count // hint(axis.size))
         elif count > 1:
-            parts = good_divisor(axis.size, count)
-            size = -(-axis.size // parts)
-            parts = -(-axis.size // size)
+            parts = good_divisor(hint(axis.size), count)
+            size = -(-hint(axis.size) // parts)
+            parts = ceil_div(axis.size, size)
             chunk, rest = Axis(Var(f"c{position}", parts), "x"), Axis(Var(f"r{position}", size), "r")
             outer.append(chunk)
             inner.append(rest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest
 from dynacompile.schedule.domain import runs_along
 from dynacompile.schedule.split import split
@@ -59,7 +60,7 @@ def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
     if len(reduces) != 1 or reduces[0].attr not in SPLITTABLE or len(nest.stores()) != 1:
         return 1
     device = DEVICES.get(buffers[nest.stores()[0].buffer].device.type)
-    x, r = math.prod(a.size for a in nest.x_axes), math.prod(a.size for a in nest.r_axes)
+    x, r = math.prod(hint(a.size) for a in nest.x_axes), math.prod(hint(a.size) for a in nest.r_axes)
     if device is None or x * r < device.least:
         return 1
     reduced = {a.var for a in nest.r_axes}

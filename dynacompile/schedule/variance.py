@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from dynacompile.ir.body import Body, without_dead
 from dynacompile.ir.index import Index, Var, atom
 from dynacompile.ir.loops import Access, Axis, Buffer, Nest
-from dynacompile.schedule.domain import merge_axes
-from dynacompile.schedule.split import cut, linear, partial_buffer, position_of_reduce
+from dynacompile.schedule.domain import linear, merge_axes
+from dynacompile.schedule.split import cut, partial_buffer, position_of_reduce
 
 
 @dataclass(frozen=True)

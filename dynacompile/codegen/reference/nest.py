@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
-from dynacompile.ir.index import Index, Var
+from dynacompile.ir.index import Index, Symbol, Var, evaluated
 from dynacompile.ir.loops import Access, Nest, Op
 from dynacompile.ir.schedule import Kernel
 from dynacompile.ops.scalars import SCALARS
 
 
-def run_kernel(kernel: Kernel, tensors: Sequence[torch.Tensor]) -> None:
-    """Runs a kernel; `tensors`: one flat tensor per param, from its memory's element 0 on. Stores are made in place."""
-    run_nest(kernel.nest, {p.name: t for p, t in zip(kernel.params, tensors, strict=True)})
+def run_kernel(kernel: Kernel, tensors: Sequence[torch.Tensor], sizes: Sequence[int] = ()) -> None:
+    """Runs a kernel; `tensors`: one flat tensor per param, from its memory's element 0 on; `sizes`: its symbols' values. Stores are made in place."""
+    run_nest(kernel.nest, {p.name: t for p, t in zip(kernel.params, tensors, strict=True)}, dict(zip(kernel.symbols, sizes, strict=True)))
 
 
-def run_nest(nest: Nest, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Runs a nest; `buffers`: flat tensors by the names that its accesses use. Stores are made in place."""
+def run_nest(nest: Nest, buffers: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int] | None = None) -> None:
+    """Runs a nest; `buffers`: flat tensors by the names that its accesses use; `sizes`: its symbols' values. Stores are made in place."""
     device = next(iter(buffers.values())).device if buffers else torch.device("cpu")
     rank = len(nest.axes)
     values: list[torch.Tensor] = []
     grid = Grid(values)
+    known = dict(sizes or {})
+    grid.update(known)
+    space = [evaluated(a.size, known) for a in nest.axes]
     for position, axis in enumerate(nest.axes):
         shape = [1] * rank
-        shape[position] = axis.size
-        grid[axis.var] = torch.arange(axis.size, device=device).reshape(shape)
+        shape[position] = space[position]
+        grid[axis.var] = torch.arange(space[position], device=device).reshape(shape)
     reduced = [i for i, a in enumerate(nest.axes) if a.role == "r"]
-    space = [a.size for a in nest.axes]
     for op in nest.body:
         values.append(run_op(op, values, grid, buffers, space, reduced, device))
 
@@ -46,7 +49,7 @@ class Grid(dict):
 def run_op(
     op: Op,
     values: list[torch.Tensor],
-    grid: Mapping[Var, object],
+    grid: Mapping[Any, object],
     buffers: Mapping[str, torch.Tensor],
     space: list[int],
     reduced: list[int],
@@ -72,12 +75,12 @@ def run_op(
             return SCALARS[op.name].run(*args)
 
 
-def as_index(index: Index, grid: Mapping[Var, object], rank: int, device: torch.device) -> torch.Tensor:
+def as_index(index: Index, grid: Mapping[Any, object], rank: int, device: torch.device) -> torch.Tensor:
     value = index.evaluate(grid)
     return value if isinstance(value, torch.Tensor) else torch.full([1] * rank, value, device=device)
 
 
-def load(op: Op, access: Access, values: list[torch.Tensor], grid: Mapping[Var, object], memory: torch.Tensor, rank: int, device: torch.device) -> torch.Tensor:
+def load(op: Op, access: Access, values: list[torch.Tensor], grid: Mapping[Any, object], memory: torch.Tensor, rank: int, device: torch.device) -> torch.Tensor:
     index = as_index(access.index, grid, rank, device)
     if access.mask is None:
         return memory.take(index).to(op.dtype)  # not memory[index], which shares memory where the index is one number
@@ -92,7 +95,7 @@ def store(
     access: Access,
     value: torch.Tensor,
     values: list[torch.Tensor],
-    grid: Mapping[Var, object],
+    grid: Mapping[Any, object],
     memory: torch.Tensor,
     space: list[int],
     reduced: list[int],

@@ -7,16 +7,24 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from dynacompile.codegen.reference.nest import run_kernel, run_nest
+from dynacompile.ir.index import Extent, Index, Symbol, evaluated
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest, Ref, root
 from dynacompile.ir.schedule import Allocate, Free, Launch, Place, Schedule
+from dynacompile.ir.sizes import values_of
 
 
 class Memory:
-    """Tensors of the buffers that own memory; views and flat storages are made from them."""
+    """Tensors of the buffers that own memory; views and flat storages are made from them. sizes: the symbols' values in this run."""
 
-    def __init__(self, buffers: Mapping[str, Buffer], constants: Mapping[str, torch.Tensor]):
-        self.buffers = buffers
+    def __init__(self, buffers: Mapping[str, Buffer], constants: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]):
+        self.buffers, self.sizes = buffers, sizes
         self.tensors: dict[str, torch.Tensor] = dict(constants)
+
+    def number(self, extent: Extent) -> int:
+        return evaluated(extent, self.sizes)
+
+    def geometry(self, b: Buffer) -> tuple[list[int], list[int]]:
+        return [self.number(n) for n in b.size], [self.number(s) for s in b.stride]
 
     def bind(self, names: Sequence[str | None], inputs: Sequence[object]) -> None:
         for name, value in zip(names, inputs, strict=True):
@@ -25,8 +33,8 @@ class Memory:
 
     def allocate(self, name: str) -> None:
         b = self.buffers[name]
-        flat = torch.full((max(b.storage_elements, 0),), poison(b.dtype), dtype=b.dtype, device=b.device)
-        self.tensors[name] = flat.as_strided(b.size, b.stride)
+        flat = torch.full((max(self.number(b.storage_elements), 0),), poison(b.dtype), dtype=b.dtype, device=b.device)
+        self.tensors[name] = flat.as_strided(*self.geometry(b))
 
     def flat(self, name: str) -> torch.Tensor:
         """One-dimensional, from the first element of the memory to its end."""
@@ -45,7 +53,7 @@ class Memory:
         whole = self.tensors[owner]
         if b.base is None:
             return whole
-        return whole.as_strided(b.size, b.stride, whole.storage_offset() + b.offset)
+        return whole.as_strided(*self.geometry(b), whole.storage_offset() + self.number(b.offset))
 
     def fill(self, arg: object) -> object:
         """An extern's argument with tensors for Refs."""
@@ -53,7 +61,7 @@ class Memory:
             return self.tensor(arg.buffer)
         if isinstance(arg, (tuple, list)):
             return [self.fill(a) for a in arg]
-        return arg
+        return self.number(arg) if isinstance(arg, Index) else arg
 
     def call(self, step: Extern) -> None:
         args, kwargs = [self.fill(a) for a in step.args], {k: self.fill(v) for k, v in step.kwargs.items()}
@@ -73,12 +81,12 @@ def poison(dtype: torch.dtype) -> float:
 
 def run_program(program: LoopProgram, inputs: Sequence[object]) -> list[torch.Tensor | None]:
     """The outputs of a loop program; inputs that it mutates are written to."""
-    memory = Memory(program.buffers, program.constants)
+    memory = Memory(program.buffers, program.constants, values_of(program.sizes, inputs))
     memory.bind(program.inputs, inputs)
     with torch.no_grad():
         for step in program.steps:
             if isinstance(step, Nest):
-                run_nest(step, {a.buffer: memory.flat(a.buffer) for a in (*step.loads(), *step.stores())})
+                run_nest(step, {a.buffer: memory.flat(a.buffer) for a in (*step.loads(), *step.stores())}, memory.sizes)
             else:
                 memory.call(step)
         return [None if o is None else memory.tensor(o) for o in program.outputs]
@@ -86,7 +94,7 @@ def run_program(program: LoopProgram, inputs: Sequence[object]) -> list[torch.Te
 
 def run_schedule(schedule: Schedule, inputs: Sequence[object]) -> list[torch.Tensor | None]:
     """The outputs of a schedule, its temps placed in one arena as planned; inputs that it mutates are written to."""
-    memory = Memory(schedule.buffers, schedule.constants)
+    memory = Memory(schedule.buffers, schedule.constants, values_of(schedule.sizes, inputs))
     memory.bind(schedule.inputs, inputs)
     arena = torch.full((schedule.arena,), 0x7F, dtype=torch.uint8, device=schedule.device)
     with torch.no_grad():
@@ -96,11 +104,12 @@ def run_schedule(schedule: Schedule, inputs: Sequence[object]) -> list[torch.Ten
                     memory.allocate(name)
                 case Place(name, offset):
                     b = schedule.buffers[name]
-                    part = arena[offset : offset + b.storage_elements * b.dtype.itemsize].view(b.dtype)
-                    memory.tensors[name] = part.as_strided(b.size, b.stride)
+                    part = arena[offset : offset + memory.number(b.storage_elements) * b.dtype.itemsize].view(b.dtype)
+                    memory.tensors[name] = part.as_strided(*memory.geometry(b))
                 case Launch(kernel, names):
                     chosen = schedule.kernels[kernel]
-                    run_kernel(chosen, [memory.flat(n).view(p.dtype) for n, p in zip(names, chosen.params, strict=True)])
+                    tensors = [memory.flat(n).view(p.dtype) for n, p in zip(names, chosen.params, strict=True)]
+                    run_kernel(chosen, tensors, [memory.sizes[s] for s in chosen.symbols])
                 case Free(name):
                     del memory.tensors[name]
                 case Extern():

@@ -1,0 +1,96 @@
+"""Torch's symbolic ints as extents. SymPy and torch's module for symbolic shapes are not imported: expressions are told apart by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from dynacompile.errors import Unsupported
+from dynacompile.ir.index import Extent, Index, Symbol, atom, constant, derived, hint
+from dynacompile.ir.index import extent as simplest
+from dynacompile.ir.sizes import Source
+
+__all__ = ["extent", "hint", "is_symbolic", "sources"]
+
+LARGEST = 2**31 - 1  # that a symbol may be: kernels compute with 32-bit positions along one dimension
+
+OPERATIONS = {"FloorDiv": "floordiv", "CleanDiv": "floordiv", "Mod": "mod", "PythonMod": "mod", "Max": "max", "Min": "min"}
+
+
+def is_symbolic(value: object) -> bool:
+    return isinstance(value, (torch.SymInt, Index))
+
+
+def extent(value: int | torch.SymInt | Index) -> Extent:
+    """A size as a number, or as an expression over symbols. Raises Unsupported for one that no input shows."""
+    if not isinstance(value, torch.SymInt):
+        return value
+    known = value.node.maybe_as_int()
+    return known if known is not None else simplest(from_sympy(value.node.expr, value.node.shape_env))
+
+
+def from_sympy(expr: Any, env: Any) -> Extent:
+    if expr.is_Integer:
+        return int(expr)
+    if expr.is_Symbol:
+        return atom(symbol(expr, env))
+    args = [from_sympy(a, env) for a in expr.args]
+    if expr.is_Add:
+        total: Index = constant(0)
+        for a in args:
+            total = total + a
+        return simplest(total)
+    if expr.is_Mul:
+        product: Index = constant(1)
+        for a in args:
+            product = product * a
+        return simplest(product)
+    if expr.is_Pow and isinstance(args[1], int) and args[1] > 0:
+        power: Index = constant(1)
+        for _ in range(args[1]):
+            power = power * args[0]
+        return simplest(power)
+    operation = OPERATIONS.get(type(expr).__name__)
+    if operation is None or len(args) < 2:
+        raise Unsupported("symbolic-shape", f"a size is {expr}, which compiled programs don't evaluate", "compile with dynamic=False")
+    result = args[0]
+    for a in args[1:]:
+        result = atom(derived(operation, result, a))
+    return result
+
+
+def symbol(name: Any, env: Any) -> Symbol:
+    example = env.backed_var_to_val.get(name)
+    if example is None:
+        raise Unsupported("symbolic-shape", f"the size {name} depends on a tensor's values", "keep it out of the compiled region")
+    known = env.var_to_range[name]
+    low = int(known.lower) if known.lower.is_finite else -LARGEST - 1
+    high = int(known.upper) if known.upper.is_finite and known.upper <= LARGEST else LARGEST
+    return Symbol(str(name), int(example), low, high)
+
+
+def sources(graph: torch.fx.GraphModule) -> tuple[tuple[Source, ...], tuple[tuple[int, Extent], ...]]:
+    """Where a graph's placeholders show symbols: integers first, then extents, then strides do not count; and what its integer inputs must be."""
+    found: dict[Symbol, Source] = {}
+    checks: list[tuple[int, Extent]] = []
+    placeholders = [(i, n.meta.get("val")) for i, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")]
+    for i, val in placeholders:
+        if isinstance(val, torch.SymInt):
+            bare = bare_symbol(val)
+            if bare is None or found.setdefault(bare, Source(bare, i, None)).position != i:
+                checks.append((i, extent(val)))
+    for i, val in placeholders:
+        if isinstance(val, torch.Tensor):
+            for d, n in enumerate(val.size()):
+                bare = bare_symbol(n)
+                if bare is not None:
+                    found.setdefault(bare, Source(bare, i, d))
+    return tuple(found.values()), tuple(checks)
+
+
+def bare_symbol(value: object) -> Symbol | None:
+    if not isinstance(value, torch.SymInt) or not value.node.expr.is_Symbol:
+        return None
+    return symbol(value.node.expr, value.node.shape_env)
