@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from dynacompile import backends
 from dynacompile.config import CompileConfig
-from dynacompile.errors import ConfigError, Unsupported
+from dynacompile.errors import ConfigError
 from dynacompile.events import Observer, Subscriber
 from dynacompile.observe.explain import Explanation, explanation
 from dynacompile.observe.log import log_subscriber
@@ -26,7 +26,7 @@ def compile(
     backend: str | Callable[..., Any] = "default",
     mode: str | None = None,
     fullgraph: bool = False,
-    dynamic: bool | None = None,
+    dynamic: bool | None | Mapping[str, Any] = None,
     isolate_recompiles: bool | str = False,
     recompile_limit: int | None = None,
     options: Mapping[str, Any] | None = None,
@@ -39,7 +39,9 @@ def compile(
     backend: "default", "eager", "aot_eager", "inductor", or a callable (GraphModule, example_inputs) -> callable.
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
     fullgraph: a graph break raises Unsupported.
-    dynamic: None or False: every size gets its own entry. True raises Unsupported.
+    dynamic: None: the first entry has the sizes of its call; a size or int that changes later becomes a symbol, and that entry serves all
+        its values. True: all sizes are symbols at once. False: every size gets its own entry. {name: {dim: {min: 1, max: 4096}}}: these
+        dimensions are symbols, and a program that can't have them so is an error.
     isolate_recompiles: False: entries are shared with all non-isolated compiles; True or "instance": own entries, own limit;
         "class": shared by the compiles of one module class.
     recompile_limit: entries per code object; when it is reached this region runs that code eagerly, and says so once.
@@ -61,12 +63,6 @@ def compile(
         if key in values:
             raise ConfigError(f"option {key!r} is a parameter of compile(): pass it there, not in options")
     config = CompileConfig.of({**values, **(options or {})})
-    if config.dynamic:
-        raise Unsupported(
-            "dynamic-shapes",
-            "dynamic=True: symbolic sizes are not compiled; each size of an input gets an entry of its own",
-            "leave dynamic unset, and raise recompile_limit to the number of sizes that occur",
-        )
     if target is None:
         return lambda later: compile_target(later, config, inplace, name)
     return compile_target(target, config, inplace, name)

@@ -13,6 +13,34 @@ from typing import Any, Literal, get_args
 
 from dynacompile.errors import ConfigError, nearest
 
+@dataclass(frozen=True)
+class Bounds:
+    """The values that a symbolic size or int may have, both ends included. None: as far as sizes or ints go."""
+
+    low: int | None = None
+    high: int | None = None
+
+
+def check_dynamic(dynamic: object) -> None:
+    """Raises ConfigError for what is no bool, None or {name: {dimension: None or {min, max}}}."""
+    if dynamic is None or isinstance(dynamic, bool):
+        return
+    if not isinstance(dynamic, Mapping):
+        raise ConfigError(f"dynamic must be True, False, None or {{name: {{dimension: {{min, max}}}}}}, not {dynamic!r}")
+    for name, dims in dynamic.items():
+        if not isinstance(dims, Mapping):
+            raise ConfigError(f"dynamic[{name!r}] must map dimensions to {{min, max}}, not {dims!r}")
+        for dim, given in dims.items():
+            if not str(dim).isdigit():
+                raise ConfigError(f"dynamic[{name!r}]: {dim!r} is no dimension: 0, 1, ...")
+            for key in given or {}:
+                if key not in ("min", "max"):
+                    raise ConfigError(f"dynamic[{name!r}][{dim}]: unknown key {key!r}: {nearest(str(key), ('min', 'max'))}")
+            bounds = [None if given is None else given.get(key) for key in ("min", "max")]
+            if any(b is not None and (not isinstance(b, int) or isinstance(b, bool) or b < 0) for b in bounds) or None not in bounds and bounds[0] > bounds[1]:
+                raise ConfigError(f"dynamic[{name!r}][{dim}]: min and max are ints >= 0, min <= max, not {dict(given)}")
+
+
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODES: tuple[str, ...] = get_args(Mode)
 BACKENDS = ("default", "eager", "aot_eager", "inductor")
@@ -29,13 +57,17 @@ class CompileConfig:
     backend: str | Callable = option("default", "code", "default | eager | aot_eager | inductor | (GraphModule, example_inputs) -> callable")
     mode: str = option("default", "code", " | ".join(MODES))
     fullgraph: bool = option(False, "runtime", "a graph break is an error")
-    dynamic: bool | None = option(None, "code", "None: static first; False: always static")
+    dynamic: bool | None | Mapping = option(
+        None, "code", "None: static first, then what changed is symbolic; True: all sizes are symbolic; False: none; {name: {dim: {min: 1, max: 4096}}}"
+    )
     isolate_recompiles: bool | str = option(False, "runtime", 'False | "class" | "instance" (= True): who shares this compile\'s bucket of entries')
     recompile_limit: int = option(8, "runtime", "entries per code object in this bucket; at the limit this region runs eagerly")
     accumulated_recompile_limit: int = option(256, "runtime", "entries per code object over all buckets")
     fallback: str = option("default", "runtime", '"default": look into bucket -1 too, read-only; "none": own bucket only')
     error_on_recompile: bool = option(False, "runtime", "a recompile is an error")
     # options
+    specialize_int: bool = option(False, "code", "an entry for each value of an int, also after the int has changed")
+    specialize_zero_one: bool = option(True, "code", "sizes 0 and 1 get entries of their own, so that the others need not allow for them")
     rng: str = option("eager", "code", '"eager": random numbers equal eager\'s')
     memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward; less recomputes more")
     fuse: bool = option(True, "code", "fuse loop nests (False: one kernel per op, for debugging)")
@@ -62,6 +94,7 @@ class CompileConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{name} must be an int >= 1, not {value!r}")
+        check_dynamic(self.dynamic)
         if not 0.0 <= self.memory_budget <= 1.0:
             raise ConfigError(f"memory_budget must be between 0 and 1, not {self.memory_budget!r}")
 
@@ -76,6 +109,12 @@ class CompileConfig:
             if key not in cls.names():
                 raise ConfigError(f"unknown compile option {key!r}: {nearest(key, cls.names())}")
         return cls(**{k: v for k, v in values.items() if v is not None or k == "dynamic"})
+
+    def declared_shapes(self) -> dict[str, dict[int, Bounds]]:
+        """The dimensions that `dynamic` names, by the user's name for the tensor."""
+        if not isinstance(self.dynamic, Mapping):
+            return {}
+        return {str(n): {int(d): Bounds(*(None if r is None else r.get(k) for k in ("min", "max"))) for d, r in dims.items()} for n, dims in self.dynamic.items()}
 
     @property
     def autotune(self) -> bool:

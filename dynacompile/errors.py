@@ -31,6 +31,13 @@ class Unsupported(DynacompileError):
         super().__init__("\n".join(lines))
 
 
+class MarkViolated(DynacompileError):
+    """A dimension that is marked as dynamic can't be: the message names it, and the user's line that needs a constant."""
+
+    def __init__(self, what: str, hint: str = ""):
+        super().__init__(f"{what}\n  hint: {hint}" if hint else what)
+
+
 class RecompileLimitError(DynacompileError):
     """A region with fullgraph=True or error_on_recompile needed one entry more than its limit."""
 

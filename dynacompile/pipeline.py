@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch.fx
@@ -22,9 +23,10 @@ from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
 from dynacompile.events import StageFinished
 from dynacompile.guards.program import compile_gather, compile_guards
-from dynacompile.ir.captured import Captured
+from dynacompile.ir.captured import Captured, no_guards
 from dynacompile.ir.fakes import dynamo_unloaded
 from dynacompile.ir.graphs import ForwardBackward
+from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.lower import lower
 from dynacompile.markers import disable
 from dynacompile.runtime import differentiable, link, record
@@ -34,17 +36,20 @@ T = TypeVar("T")
 GraphCall = Callable[..., tuple]  # flat graph inputs -> flat graph outputs
 
 
-def compile_frame(frame: Any, make_call: Callable[[Captured, Env], GraphCall], env: Env, codes: CodeCache) -> tuple[Captured, Any, Any]:
+def compile_frame(
+    frame: Any, make_call: Callable[[Captured, Env], GraphCall], env: Env, codes: CodeCache, policy: ShapePolicy | None = None
+) -> tuple[Captured, Any, Any]:
     """The captured frame, its residual code bound to the compiled graph, and its guard program.
 
     frame: the hook's view of the call (code, function, slots, closure, globals, builtins). make_call: what the backend does with the graph.
-    codes: decoded and resume code objects, kept from frame to frame.
+    codes: decoded and resume code objects, kept from frame to frame. policy: which sizes and ints become symbols.
     Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks.
     """
     expect_builds(env)
     with dynamo_unloaded(), unseen_by_hooks():
-        captured = stage("capture", env, capture_frame, frame, env, codes)
+        captured = stage("capture", env, capture_frame, frame, env, codes, policy)
         call = make_call(captured, env) if captured.graph is not None else None
+        captured = replace(captured, guards=captured.guards + captured.shape_guards(), shape_guards=no_guards)
     code = captured.code
     if call is not None:
         code = captured.bind(compile_gather(captured.roots, [i.source for i in captured.inputs], call))

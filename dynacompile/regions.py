@@ -18,8 +18,10 @@ from dynacompile.config import CompileConfig
 from dynacompile.env import Env, cache_dir
 from dynacompile.errors import RecompileLimitError, Unsupported
 from dynacompile.events import Compiled, Event, FrameSkipped, GraphBroke, LimitHit, Recompiled, StageFinished
+from dynacompile.guards.changes import policy_after
 from dynacompile.guards.program import failures
 from dynacompile.ir.captured import Captured
+from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.markers import DISABLED
 from dynacompile.pipeline import compile_frame
 from dynacompile.session import SESSION
@@ -31,13 +33,15 @@ MOST_REFUSALS = 4
 
 @dataclass(eq=False)
 class RegionInfo:
-    """One compile: its options, its bucket, what it has warned about, and how often capture refused a frame for what was special about the call."""
+    """One compile: its options, its bucket, what it has warned about, how often capture refused a frame for what was special about the call, and
+    which sizes of a frame have changed from call to call."""
 
     name: str
     config: CompileConfig
     bucket: int
     warned: set[CodeType] = field(default_factory=set)
     refused: Counter[CodeType] = field(default_factory=Counter)
+    shapes: dict[CodeType, ShapePolicy] = field(default_factory=dict)
 
     def override(self, option: str) -> str:
         """Valid config that sets `option` for this region."""
@@ -102,7 +106,8 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     start = time.perf_counter()
     failed = nearest_failures(frame, own) if own else ()
     try:
-        captured, bound, guards = compile_frame(frame, backends.resolve(info.config.backend), env, SESSION.code_cache)
+        policy = shape_policy(frame, info, own)
+        captured, bound, guards = compile_frame(frame, backends.resolve(info.config.backend), env, SESSION.code_cache, policy)
     except Unsupported as reason:
         if info.config.fullgraph:
             raise
@@ -136,6 +141,17 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         )
         SESSION.bus.emit(again)
     return core.Entry(bound, guards, EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph), captured.whole)
+
+
+def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | None:
+    """Which sizes and ints of the frame the next entry takes as symbols; None where the region has none."""
+    config = info.config
+    if config.dynamic is False:
+        return None
+    first = ShapePolicy(everything=config.dynamic is True, declared=config.declared_shapes(), least=2 if config.specialize_zero_one else 0)
+    known = info.shapes.get(frame.code, first) if own else first
+    info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame, not config.specialize_int)
+    return known
 
 
 def left_to_python(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
@@ -18,14 +18,16 @@ from dynacompile.capture.ending import can_execute, finish_break, finish_return,
 from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.resume import RESUME_PREFIX
+from dynacompile.capture.symbols import NeedsSymbols, bind_numbers
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.torch_functions import refusal
 from dynacompile.env import Env
-from dynacompile.errors import Unsupported, VerifyError
-from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site
+from dynacompile.errors import MarkViolated, Unsupported, VerifyError
+from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site, no_guards
 from dynacompile.ir.guard_facts import Disjoint, GlobalState, global_state, memory_range
+from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Free, Local, Source
 
 
@@ -54,10 +56,11 @@ class Attempt:
     escaped: int | None = None  # the step that raised the exception which leaves the frame
 
 
-def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None) -> Captured:
+def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: ShapePolicy | None = None) -> Captured:
     """Captures the call that `frame` (code, function, globals, builtins, slots, closure) is about to run.
 
-    codes: what earlier captures found out about code objects; a shared one lets recompiles share resume functions.
+    codes: what earlier captures found out about code objects; a shared one lets recompiles share resume functions. policy: which sizes
+    and ints become symbols, besides those of tensors that are marked; None: not even these.
     Raises Unsupported where nothing of the frame can be captured and, under fullgraph, at the first break.
     """
     codes = codes or CodeCache()
@@ -69,15 +72,24 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None) -> Captu
     state = global_state()
     if state.function_modes or state.functorch or state.dispatch_modes:
         raise unsupported("active-mode")
+    try:
+        return capture(frame, env, codes, state, policy)
+    except NeedsSymbols:
+        return capture(frame, env, codes, state, replace(policy or ShapePolicy(), marks=True))
+
+
+def capture(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None) -> Captured:
+    """Interprets the frame, and again up to its break where it has one."""
+    code = frame.code
     with SavedModes() as modes:
-        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode)), frame, None)
+        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, policy)), frame, None)
         if attempt.broke is None:
             return build(attempt, frame, state, None)
     if env.config.fullgraph:
         raise located(attempt.broke)
     stop = plan(attempt, attempt.broke)
     with SavedModes() as modes:
-        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode)), frame, stop)
+        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, policy)), frame, stop)
         if attempt.broke is not None:
             raise VerifyError("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
         return build(attempt, frame, state, stop)
@@ -100,7 +112,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
             attempt.broke = break_of(reason, cx)
             attempt.escaped = reason.value.step if isinstance(reason, Raised) and reason.value is not None else None
             return attempt
-        except VerifyError:
+        except (VerifyError, NeedsSymbols, MarkViolated):
             raise
         except Exception as bug:
             raise VerifyError("capture", f"{type(bug).__name__}: {bug}, at {cx.site()}") from bug
@@ -193,6 +205,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         resumes=tuple(ending.resumes),
         whole=stop is None,
         facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
+        shape_guards=cx.symbols.guards if cx.symbols is not None else no_guards,
     )
 
 
@@ -211,6 +224,8 @@ def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> torch
     if torch.is_grad_enabled() != state.grad_mode:
         graph.call_function(torch._C._set_grad_enabled, (state.grad_mode,))
     graph.output(tuple(value.node for value in outputs))
+    if cx.symbols is not None:
+        bind_numbers(cx.recorder, cx.symbols)
     for node in [n for n in graph.nodes if n.op == "placeholder" and not n.users]:
         graph.erase_node(node)
     return torch.fx.GraphModule(torch.nn.Module(), graph)
@@ -231,8 +246,8 @@ def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
     written = {i.name for i in cx.recorder.written_inputs()}
     if not written:
         return
-    reals = {item.name: cx.recorder.values[id(item.fake)].real for item in cx.recorder.inputs}
-    ranges = sorted((*memory_range(reals[i.name]), i.name) for i in inputs)
+    reals = {item.name: cx.recorder.values[id(item.fake)].real for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor)}
+    ranges = sorted((*memory_range(reals[i.name]), i.name) for i in inputs if i.name in reals)
     open_ranges: list[tuple[int, str]] = []
     for begin, end, name in ranges:
         open_ranges = [(other_end, other) for other_end, other in open_ranges if other_end > begin]
@@ -247,9 +262,11 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
     """NOT_ALIASED for inputs that could be one object in a later call where it would matter: alike, and not all plain module state."""
     written = {i.name for i in cx.recorder.written_inputs()}
     groups: dict[tuple, list[GraphInput]] = {}
+    inputs = [i for i in inputs if isinstance(i.fake, torch.Tensor)]
     for item in inputs:
         fake: Any = item.fake
-        groups.setdefault((fake.dtype, fake.device, tuple(fake.shape), tuple(fake.stride())), []).append(item)
+        extents = (tuple(fake.shape), tuple(fake.stride())) if cx.symbols is None else fake.dim()
+        groups.setdefault((fake.dtype, fake.device, extents), []).append(item)
     out = []
     for group in groups.values():
         if not any(i.name in written for i in group):

@@ -17,6 +17,7 @@ from dynacompile.capture.values.mapping import DictValue, DictView
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
+from dynacompile.capture.values.symbolic import SymbolicInt, symbolic_operator
 from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
         return row(cx, *args)
     if any(isinstance(a, TensorValue) for a in args):
         return tensor_operator(cx, name, args)
+    if any(isinstance(a, SymbolicInt) for a in args):
+        found = symbolic_operator(cx, INPLACE.get(name, name), args)
+        if found is not None:
+            return found
     if name in UNARY:
         return unary(cx, name, args[0])
     if name in INPLACE:
@@ -113,7 +118,7 @@ def tensor_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
 
 
 def comparable(value: Value) -> bool:
-    return isinstance(value, TensorValue) or isinstance(value, ConstantValue) and isinstance(value.value, (int, float, bool, complex))
+    return isinstance(value, (TensorValue, SymbolicInt)) or isinstance(value, ConstantValue) and isinstance(value.value, (int, float, bool, complex))
 
 
 def unary(cx: Trace, name: str, value: Value) -> Value:
@@ -182,13 +187,14 @@ def sequence_binary(cx: Trace, name: str, left: Value, right: Value) -> Value | 
             folded = fold(cx, operator.add, left, right)
             if folded is not None:
                 return folded
-        return TupleValue(left.elements(cx) + right.elements(cx))
+        sized_both = torch.Size in (left.pytype(), right.pytype())
+        return TupleValue(left.elements(cx) + right.elements(cx), type(torch.Size(()) + ()) if sized_both else tuple)
     if name == "add" and isinstance(left, ListValue) and isinstance(right, ListValue):
         return ListValue(left.items + right.items)
     if name == "mul":
         sequence, count = (left, right) if isinstance(left, SequenceValue) else (right, left)
-        if isinstance(sequence, SequenceValue) and isinstance(count, ConstantValue) and isinstance(count.value, int):
-            return sequence.like(sequence.items * count.value)
+        if isinstance(sequence, SequenceValue) and (isinstance(count, SymbolicInt) or isinstance(count, ConstantValue) and isinstance(count.value, int)):
+            return sequence.like(sequence.items * count.constant())
     if name in ("lt", "le", "gt", "ge"):
         return fold(cx, getattr(operator, name), left, right) or refuse(name, left, right)
     if name == "mod" and isinstance(left, ConstantValue) and not isinstance(left.value, sized):
@@ -216,6 +222,10 @@ def is_tuple(value: Value) -> bool:
 
 def equal(cx: Trace, left: Value, right: Value) -> bool:
     """left == right, for values whose comparison gives a bool."""
+    if isinstance(left, SymbolicInt) or isinstance(right, SymbolicInt):
+        found = symbolic_operator(cx, "eq", [left, right])
+        if found is not None:
+            return found.truth(cx)
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
         if isinstance(left, ListValue) != isinstance(right, ListValue) or len(left.items) != len(right.items):
             return False
@@ -296,6 +306,8 @@ def op_delitem(cx: Trace, owner: Value, key: Value) -> Value:
 
 
 def op_index(cx: Trace, value: Value) -> Value:
+    if isinstance(value, SymbolicInt):
+        return value
     if isinstance(value, TensorValue):
         raise unsupported("to-python", f"operator.index of {value.describe()}")
     return cx.pure(operator.index, [value], {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +17,16 @@ from torch._subclasses.fake_tensor import (
 )
 
 from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.symbolic import is_symbolic, number_value
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
+from dynacompile.ir.shapes import add_node
 from dynacompile.ir.source import Source
 
 STRIDED = ("as_strided", torch.as_strided)
@@ -34,9 +38,10 @@ class Recorder:
     site: gives the user's place of the operation being recorded.
     """
 
-    def __init__(self, site: Callable[[], Site]):
+    def __init__(self, site: Callable[[], Site], symbols: Symbols | None = None, heeds_marks: bool = False):
         self.graph = torch.fx.Graph()
-        self.mode = fake_mode()
+        self.symbols, self.heeds_marks = symbols, heeds_marks
+        self.mode = fake_mode() if symbols is None else symbols.mode
         self.inputs: list[GraphInput] = []
         self.values: dict[int, TensorValue] = {}  # id of a fake -> the value it belongs to; the values keep the fakes alive
         self.versions: dict[int, int] = {}  # id of an input's fake -> its version at the start
@@ -46,7 +51,9 @@ class Recorder:
 
     def input(self, real: torch.Tensor, source: Source) -> TensorValue:
         """A placeholder for a tensor that exists before the frame runs."""
-        fake = fake_of(self.mode, real)
+        if self.symbols is None and self.heeds_marks and is_marked(real):
+            raise NeedsSymbols
+        fake = self.fake(real, source)
         with self.graph.inserting_after(self._last_placeholder):
             node = self.graph.create_node("placeholder", source.text(), (), {}, name=source.text())
         node.target = node.name
@@ -56,6 +63,27 @@ class Recorder:
         value = self.values[id(fake)] = TensorValue(node, fake, source, real)
         self.versions[id(fake)] = fake._version
         return value
+
+    def number_input(self, source: Source, number: torch.SymInt) -> torch.fx.Node:
+        """A placeholder for a symbolic int that exists before the frame runs."""
+        with self.graph.inserting_after(self._last_placeholder):
+            node = self.graph.create_node("placeholder", source.text(), (), {}, name=source.text())
+        node.target = node.name
+        node.meta["val"] = node.meta["example_value"] = number
+        self._last_placeholder = node
+        self.inputs.append(GraphInput(node.name, source, number))
+        return node
+
+    def placeholder_of(self, source: Source) -> torch.fx.Node:
+        """The placeholder of the tensor at a source."""
+        return next(self.values[id(i.fake)].node for i in self.inputs if i.source == source)
+
+    def fake(self, real: torch.Tensor, source: Source) -> torch.Tensor:
+        return fake_of(self.mode, real) if self.symbols is None else self.symbols.fake(real, source)
+
+    def static_parts(self, real: torch.Tensor, source: Source) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
+        """Sizes and strides of an input, None for those that may vary."""
+        return (tuple(real.shape), tuple(real.stride())) if self.symbols is None else self.symbols.static_parts(source)
 
     def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Runs and records one operation. kind: call_function or call_method."""
@@ -74,7 +102,8 @@ class Recorder:
         writes = any(f._version != v for f, v in zip(operands, before))
         if not writes and (known := self.known(result)) is not None:
             return known
-        node = self.graph.create_node(kind, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})
+        make = self.graph.create_node if self.symbols is None else functools.partial(add_node, self.graph)
+        node = make(kind, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})
         self.annotate(node, result)
         self.ops += 1
         return self.result(node, result)
@@ -99,6 +128,8 @@ class Recorder:
         """The value of a result that needs no node: an operand itself, or plain data."""
         if isinstance(result, torch.Tensor):
             return self.values.get(id(result))
+        if self.symbols is not None and is_symbolic(result):
+            return number_value(self.symbols, result)
         if result is not None and is_constant_object(result):
             return ConstantValue(result)
         if type(result) in (tuple, list) and result and not any(True for _ in tensors_in(result)):
@@ -122,6 +153,8 @@ class Recorder:
         if isinstance(result, (tuple, list)):
             items = [self.element(node, i, item) for i, item in enumerate(result)]
             return ListValue(items) if type(result) is list else TupleValue(items, type(result))
+        if self.symbols is not None and is_symbolic(result):
+            return number_value(self.symbols, result)
         if result is None or is_constant_object(result):
             return ConstantValue(result)
         raise unsupported("unknown-object", f"a result of type {type(result).__name__} of {node.name}")
@@ -142,7 +175,7 @@ class Recorder:
         return node
 
     def written_inputs(self) -> list[GraphInput]:
-        return [i for i in self.inputs if self.values[id(i.fake)].fake._version != self.versions[id(i.fake)]]
+        return [i for i in self.inputs if isinstance(i.fake, torch.Tensor) and self.values[id(i.fake)].fake._version != self.versions[id(i.fake)]]
 
     def fresh_inputs(self) -> tuple[GraphInput, ...]:
         """The inputs with the metadata they have before the graph runs, also where the graph writes them."""
@@ -151,7 +184,7 @@ class Recorder:
         nodes = {n.name: n for n in self.graph.nodes if n.op == "placeholder"}
         for item in self.inputs:
             if id(item.fake) in written:
-                fresh = fake_of(self.mode, self.values[id(item.fake)].real)
+                fresh = self.fake(self.values[id(item.fake)].real, item.source)
                 nodes[item.name].meta["val"] = nodes[item.name].meta["example_value"] = fresh
                 item = GraphInput(item.name, item.source, fresh)
             out.append(item)

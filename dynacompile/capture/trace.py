@@ -15,6 +15,7 @@ from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.effects import Effects
 from dynacompile.capture.interpreter import Globals, SymbolicFrame, inline
 from dynacompile.capture.recorder import Recorder
+from dynacompile.capture.symbols import Symbols
 from dynacompile.capture.values import value_of, wrap
 from dynacompile.capture.values.base import Lazy, Method, Value
 from dynacompile.capture.values.classes import ClassValue
@@ -25,9 +26,11 @@ from dynacompile.capture.values.functions import BoundMethod, CellValue, Functio
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.rows import HANDLERS, Row
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.symbolic import SymbolicInt
 from dynacompile.capture.values.torch_functions import special_function
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.guard_facts import Flag, identity
+from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
 
 NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of which one source may have several
@@ -39,10 +42,12 @@ TORCH_FOLDER = torch.__file__.rpartition("/")[0] + "/"
 class Trace:
     """State of one attempt to capture one frame; values call back into it. Dropped when the attempt ends."""
 
-    def __init__(self, codes: CodeCache, root_globals: dict[str, Any], builtins: dict[str, Any], inference: bool):
+    def __init__(self, codes: CodeCache, root_globals: dict[str, Any], builtins: dict[str, Any], inference: bool, policy: ShapePolicy | None = None):
+        """policy: which sizes and ints are symbolic; None: none are, and the machinery for symbols is not loaded."""
         self.codes, self.builtins, self.inference = codes, builtins, inference
         self.frames: list[SymbolicFrame] = []
-        self.recorder = Recorder(self.site)
+        self.symbols = Symbols(policy, self.site) if policy else None
+        self.recorder = Recorder(self.site, self.symbols, policy is not None)
         self.effects = Effects()
         self.guards: dict[tuple, Guard] = {}
         self.known: dict[int, Value] = {}
@@ -91,8 +96,16 @@ class Trace:
     def child(self, real: Any, source: Source, name: str) -> Value:
         return self.wrap(getattr(real, name), Attr(source, name))
 
-    def tuple_of(self, items: Sequence[Value]) -> Value:
-        return TupleValue(items)
+    def tuple_of(self, items: Sequence[Value], cls: type = tuple) -> Value:
+        return TupleValue(items, cls)
+
+    def symbolic_int(self, real: int, source: Source) -> Value | None:
+        """The value of an int that exists before the frame, where it is symbolic."""
+        number = None if self.symbols is None or isinstance(source, Constant) else self.symbols.number(real, source)
+        if number is None:
+            return None
+        self.guard("TYPE", source, int)
+        return SymbolicInt(self.symbols, number, source)  # type: ignore[arg-type]
 
     def dict_of(self, names: Sequence[str], values: Sequence[Value]) -> Value:
         return DictValue.of([(self.of(name), value) for name, value in zip(names, values)])

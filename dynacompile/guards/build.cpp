@@ -124,7 +124,7 @@ bool add_checks(Program& program, PyObject* list) {
 }
 
 bool parse_relation(const char* op, Relation& relation) {
-    for (auto [name, kind] : {std::pair{"same", Relation::same}, {"distinct", Relation::distinct}, {"disjoint", Relation::disjoint}}) {
+    for (auto [name, kind] : {std::pair{"same", Relation::same}, {"distinct", Relation::distinct}, {"disjoint", Relation::disjoint}, {"shape", Relation::shape}}) {
         relation.kind = kind;
         if (std::strcmp(op, name) == 0) return true;
     }
@@ -137,12 +137,14 @@ bool add_relations(Program& program, PyObject* list) {
         PyObject* nodes;
         Relation relation;
         Py_ssize_t written;
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "sO!in", &op, &PyTuple_Type, &nodes, &relation.guard, &written)) return false;
+        PyObject* shape = nullptr;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "sO!in|O!", &op, &PyTuple_Type, &nodes, &relation.guard, &written, &PyTuple_Type, &shape)) return false;
         if (!parse_relation(op, relation) || (relation.kind == Relation::same && PyTuple_GET_SIZE(nodes) != 2)) {
-            PyErr_Format(PyExc_ValueError, "a relation is 'same' of two accessors, 'distinct' or 'disjoint' of any number, not '%s'", op);
+            PyErr_Format(PyExc_ValueError, "a relation is 'same' of two accessors, 'distinct', 'disjoint' or 'shape' of any number, not '%s'", op);
             return false;
         }
         relation.written = static_cast<size_t>(written);
+        if (relation.kind == Relation::shape && !parse_shape(shape, static_cast<size_t>(PyTuple_GET_SIZE(nodes)), relation.program)) return false;
         program.guards = std::max(program.guards, relation.guard + 1);
         for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(nodes); n++) {
             Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(nodes, n));

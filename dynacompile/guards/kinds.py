@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from dynacompile.guards.evaluate import has_attribute
+from dynacompile.guards.shapes import compile_shape, explain_shape
 from dynacompile.guards.tree import Tree
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.guard_facts import (
@@ -393,6 +394,7 @@ KINDS: Mapping[str, Kind] = {
     "NOT_ALIASED": Kind(compile_distinct, explain_distinct),
     "DISJOINT": Kind(compile_disjoint, explain_disjoint),
     "GLOBAL_STATE": Kind(compile_state, explain_state),
+    "SHAPE": Kind(compile_shape, explain_shape),
     "SET": Kind(simple("set"), explain_set),
     "FLAG": Kind(lambda tree, node, guard, index: tree.check("flag", -1, (guard.expected.read, guard.expected.value), index), explain_flag),  # type: ignore[attr-defined]
 }

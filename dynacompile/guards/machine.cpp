@@ -51,6 +51,7 @@ bool find_disjoint(Relation& relation, PyObject* const* registers) {
 
 bool relation_holds(Relation& relation, PyObject* const* registers) {
     const std::vector<int>& of = relation.registers;
+    if (relation.kind == Relation::shape) return shape_holds(relation.program, of, registers);
     if (relation.kind == Relation::same) return registers[of[0]] == registers[of[1]];
     if (relation.kind == Relation::disjoint) {
         if (find_disjoint(relation, registers)) return true;

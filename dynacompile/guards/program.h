@@ -93,12 +93,13 @@ struct MemoryRange {
 };
 
 struct Relation {
-    enum Kind : uint8_t { same, distinct, disjoint } kind;
+    enum Kind : uint8_t { same, distinct, disjoint, shape } kind;
     int guard;
     size_t written = 0;  // disjoint: so many of the registers, the first ones, must share no memory with any other
     std::vector<int> registers;
     std::vector<PyObject*> passed;    // distinct: the last pointers that were found distinct
     std::vector<MemoryRange> ranges;  // disjoint: the last ranges that were found disjoint
+    std::vector<int64_t> program;     // shape: an expression in postfix form, see shapes.cpp
 };
 
 struct Program {
@@ -140,6 +141,12 @@ bool tensor_holds(const TensorCheck& check, PyObject* value);
 bool memory_range(PyObject* value, MemoryRange& range);  // false: no tensor
 std::unique_ptr<TensorCheck> parse_tensor(PyObject* tuple);  // null with an error set
 bool probe_tensor_offset(PyObject* tensor, PyObject* parameter);
+
+bool extent_of(PyObject* value, bool stride, int64_t dim, int64_t& into);  // a size or stride; false: no tensor with that dimension
+
+// shapes.cpp
+bool shape_holds(const std::vector<int64_t>& program, const std::vector<int>& places, PyObject* const* registers);
+bool parse_shape(PyObject* tuple, size_t places, std::vector<int64_t>& into);  // false with an error set
 
 // global_state.cpp
 bool state_holds(const StateCheck& check);

@@ -84,6 +84,14 @@ bool memory_range(PyObject* value, MemoryRange& range) {
     return true;
 }
 
+bool extent_of(PyObject* value, bool stride, int64_t dim, int64_t& into) {
+    if (!PyObject_TypeCheck(value, tensor_type)) return false;
+    const c10::TensorImpl* impl = tensor_impl(value);
+    if (impl->has_symbolic_sizes_strides() || dim >= impl->dim()) return false;
+    into = stride ? impl->strides()[dim] : impl->sizes()[dim];
+    return true;
+}
+
 std::unique_ptr<TensorCheck> parse_tensor(PyObject* tuple) {
     PyObject *type, *dtype, *device, *sizes, *strides;
     int requires_grad;

@@ -32,7 +32,7 @@ class Tree:
     def __init__(self) -> None:
         self.accessors: list[tuple[str, int, object]] = []
         self.checks: list[tuple[str, int, object, int]] = []
-        self.relations: list[tuple[str, tuple[int, ...], int, int]] = []
+        self.relations: list[tuple[str, tuple[int, ...], int, int, tuple[int, ...]]] = []
         self._known: dict[tuple, int] = {}
 
     def step(self, parent: int, accessor: str, argument: object = None) -> int:
@@ -58,6 +58,6 @@ class Tree:
         if op != "dict_has" or row not in self.checks:
             self.checks.append(row)
 
-    def relate(self, op: str, nodes: tuple[int, ...], guard: int, written: int = 0) -> None:
-        """written: for "disjoint", how many of the nodes, from the first, share no memory with any other."""
-        self.relations.append((op, nodes, guard, written))
+    def relate(self, op: str, nodes: tuple[int, ...], guard: int, written: int = 0, program: tuple[int, ...] = ()) -> None:
+        """written: for "disjoint", how many of the nodes, from the first, share no memory with any other. program: for "shape"."""
+        self.relations.append((op, nodes, guard, written, program))

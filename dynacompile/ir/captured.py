@@ -74,6 +74,11 @@ class Break:
     stack: tuple[Site, ...]  # outermost frame first
 
 
+def no_guards() -> tuple[Guard, ...]:
+    """The conditions on sizes of an entry without symbols."""
+    return ()
+
+
 class GraphSlot:
     """Stands in `Captured.code.co_consts` for the callable that a backend makes of the graph."""
 
@@ -97,6 +102,7 @@ class Captured:
     break_: why the graph ended before the frame did.
     resumes: code objects of resume functions that `code` calls; the hook meets their frames like any other.
     whole: the frame ended inside the graph: no user Python runs after it (a leaf entry).
+    shape_guards: gives the guards on symbolic sizes; to be called when the graph is compiled, since compiling may rely on more of them.
     """
 
     name: str
@@ -109,6 +115,7 @@ class Captured:
     break_: Break | None = None
     resumes: tuple[CodeType, ...] = ()
     whole: bool = True
+    shape_guards: Callable[[], tuple[Guard, ...]] = no_guards
     facts: dict[str, int] = field(default_factory=dict)
 
     @property

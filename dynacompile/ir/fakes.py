@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any
@@ -48,8 +48,13 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
 
     A tensor that autograd computed gives a fake that is no leaf, so that in-place operations are refused where eager refuses them.
     """
+    return fake_with(mode, real, real.size(), real.stride())
+
+
+def fake_with(mode: FakeTensorMode, real: torch.Tensor, size: Sequence[int | torch.SymInt], stride: Sequence[int | torch.SymInt]) -> FakeTensor:
+    """As `fake_of`, with a size and stride of its own."""
     with torch._C._DisableTorchDispatch():
-        elements = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device="meta")
+        elements = torch.empty_strided(size, stride, dtype=real.dtype, device="meta")  # type: ignore[call-overload]
         fake = FakeTensor(mode, elements, real.device)
         if real.requires_grad and not real.is_leaf:
             with torch.enable_grad():

@@ -19,6 +19,7 @@
 | DISJOINT         | Disjoint(written, others)         | the written tensors share no memory with each other nor with the others        |
 | GLOBAL_STATE     | GlobalState (source None)         | the thread's modes are as they were                                            |
 | FLAG             | Flag (source None)                | a setting of torch that the frame read is as it was                            |
+| SHAPE            | ShapeFacts (source None)          | a condition on sizes, strides and ints                                         |
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from torch.nn.modules import module as nn_module
 from torch.overrides import _get_current_function_mode_stack
 
 from dynacompile.ir.captured import TensorFacts
+from dynacompile.ir.shapes import Expression, Quantity, shown
 from dynacompile.ir.source import Source
 
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -69,6 +71,17 @@ class Disjoint:
 
     written: tuple[Source, ...]
     others: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class ShapeFacts:
+    """expression: over the quantities by index; it holds where its value is not 0."""
+
+    quantities: tuple[Quantity, ...]
+    expression: Expression
+
+    def text(self) -> str:
+        return shown(self.expression, [q.text() for q in self.quantities])
 
 
 @dataclass(frozen=True)

@@ -205,4 +205,5 @@ SAMPLES: Mapping[str, Callable[[], list[Sample]]] = {
     "DISJOINT": list,  # of their own in test_relations
     "GLOBAL_STATE": list,  # and test_state
     "FLAG": list,
+    "SHAPE": list,  # tests/dynamic/test_guards
 }

@@ -21,6 +21,7 @@ from dynacompile.capture.values.modules import wrap_module
 from dynacompile.capture.values.objects import wrap_object
 from dynacompile.capture.values.python_modules import wrap_python_module
 from dynacompile.capture.values.sequence import TupleValue, is_namedtuple, wrap_namedtuple
+from dynacompile.capture.values.symbolic import NUMBERS, is_symbolic, number_value
 from dynacompile.capture.values.tensor import wrap_tensor
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
@@ -65,6 +66,8 @@ def wrap(cx: Trace, real: Any, source: Source) -> Value:
 
 def value_of(cx: Trace, real: Any) -> Value:
     """The value of an immutable object that capture computed or found in a code object."""
+    if isinstance(real, torch.Size) and is_symbolic(real):
+        return number_value(cx.symbols, real)
     if type(real) is tuple:
         return TupleValue([cx.of(item) for item in real])
     if isinstance(real, type):
@@ -73,4 +76,6 @@ def value_of(cx: Trace, real: Any) -> Value:
         return cx.wrap(real, Constant(real, getattr(real, "__name__", "function")))
     if is_constant_object(real) or isinstance(real, DESCRIPTIONS):
         return ConstantValue(real)
+    if isinstance(real, NUMBERS):
+        return number_value(cx.symbols, real)
     raise unsupported("unknown-object", f"a {type(real).__name__} computed by a builtin")

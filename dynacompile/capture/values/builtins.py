@@ -28,6 +28,7 @@ from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
+from dynacompile.capture.values.symbolic import SymbolicInt
 from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def number(cls: type, method: str) -> None:
             raise unsupported("to-python", f"{cls.__name__}({args[0].describe()})")
         if args and isinstance(args[0], ObjectValue):
             return args[0].method(cx, method, [], {})
+        if cls is int and len(args) == 1 and isinstance(args[0], SymbolicInt):
+            return args[0]
         return cx.pure(cls, args, kwargs)
 
 
@@ -100,6 +103,8 @@ def row_bool(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(len)
 def row_len(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
+    if isinstance(value, TensorValue) and value.fake.dim():
+        return cx.of(value.fake.shape[0])
     return ConstantValue(value.length(cx))
 
 

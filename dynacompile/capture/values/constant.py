@@ -150,6 +150,9 @@ class SliceValue(Value):
 
 @wraps(*BY_VALUE)
 def wrap_by_value(cx: Trace, real: Any, source: Source) -> Value:
+    symbolic = cx.symbolic_int(real, source) if type(real) is int else None
+    if symbolic is not None:
+        return symbolic
     cx.guard("EQUALS", source, real)
     return ConstantValue(real, source)
 

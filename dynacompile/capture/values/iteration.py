@@ -13,6 +13,7 @@ from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterato
 from dynacompile.capture.values.objects import ObjectIterator, ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue, sort_values
+from dynacompile.capture.values.symbolic import symbolic_extreme
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -90,6 +91,9 @@ def extremum(real: Any, name: str) -> None:
     @handles(real)
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         values = args if len(args) > 1 else args[0].elements(cx)
+        symbolic = None if kwargs else symbolic_extreme(cx, real, values)
+        if symbolic is not None:
+            return symbolic
         if not values:
             if "default" in kwargs:
                 return kwargs["default"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
@@ -114,7 +117,7 @@ class TupleValue(SequenceValue):
         raise NotConstant("tuple")
 
     def like(self, items: Sequence[Value]) -> Value:
-        return TupleValue(items)
+        return TupleValue(items, self.cls if self.cls is torch.Size else tuple)
 
     def fields(self) -> tuple[str, ...]:
         return getattr(self.cls, "_fields", getattr(self.cls, "__match_args__", ()))
@@ -133,6 +136,8 @@ class TupleValue(SequenceValue):
             return TupleValue(items, self.cls)
         if name == "_asdict" and not args and not kwargs:
             return cx.dict_of(self.fields(), self.elements(cx))
+        if name == "numel" and self.cls is torch.Size:
+            return functools.reduce(lambda a, b: cx.operator("mul", [a, b]), self.items, ConstantValue(1))
         if name == "_make" and len(args) == 1:
             return TupleValue(args[0].elements(cx), self.cls)
         return super().method(cx, name, args, kwargs)
@@ -337,7 +342,7 @@ class SequenceIterator(IteratorValue):
 def index_of(cx: Trace, key: Value) -> int | slice:
     """A subscript of a list or tuple."""
     try:
-        if isinstance(key, (ConstantValue, SliceValue)):
+        if isinstance(key, (ConstantValue, SliceValue)) or key.pytype() is int:
             index = key.constant()
             if isinstance(index, (int, slice)):
                 return index

@@ -123,7 +123,7 @@ class TensorValue(Value):
         if name == "is_leaf" and self.real is not None:
             return ConstantValue(self.is_leaf(cx))
         if name in FACTS:
-            return ConstantValue(getattr(self.fake, name))
+            return cx.of(getattr(self.fake, name))
         if name in VIEWS:
             return cx.op("call_function", getattr, [self, ConstantValue(name)], {})
         if name == "grad":
@@ -180,8 +180,8 @@ class TensorValue(Value):
         code = BREAKING.get(name)
         if code is not None:
             raise unsupported(code, f"{self.describe()}.{name}()")
-        if name == "__len__":
-            return ConstantValue(self.length(cx))
+        if name == "__len__" and self.fake.dim():
+            return cx.of(self.fake.shape[0])
         if name == "new" or (name == "type" and not args and not kwargs):
             return cx.pure(self.fake.type, [], {}) if name == "type" else self.refuse(name)
         if name == "type_as" and len(args) == 1 and isinstance(args[0], TensorValue):
@@ -212,6 +212,7 @@ def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:
         raise unsupported("unknown-object", f"{source.text()}, a tensor that is not dense")
     if torch._is_functional_tensor(real) or torch._C._functorch.is_functorch_wrapped_tensor(real):
         raise unsupported("unknown-object", f"{source.text()}, a tensor of a transform that is running")
-    facts = TensorFacts(type(real), real.dtype, real.device, real.requires_grad, tuple(real.shape), tuple(real.stride()))
-    cx.guard("TENSOR_MATCH", source, facts)
-    return cx.recorder.input(real, source)
+    value = cx.recorder.input(real, source)
+    sizes, strides = cx.recorder.static_parts(real, source)
+    cx.guard("TENSOR_MATCH", source, TensorFacts(type(real), real.dtype, real.device, real.requires_grad, sizes, strides))
+    return value

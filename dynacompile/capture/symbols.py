@@ -1,0 +1,284 @@
+"""The symbols of one capture: which sizes and ints are symbolic, where they come from, and the conditions that the entry relies on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+from torch._subclasses import FakeTensor
+
+from dynacompile.errors import MarkViolated
+from dynacompile.ir.captured import Guard, Site
+from dynacompile.ir.fakes import fake_with
+from dynacompile.ir.guard_facts import ShapeFacts
+from dynacompile.ir.shapes import (
+    LARGEST,
+    Bounds,
+    Quantity,
+    ShapePolicy,
+    as_expression,
+    as_static,
+    emit_expression,
+    expression_of,
+    new_symbol,
+    symbolic_numbers,
+    symbolic_mode,
+)
+from dynacompile.ir.source import Local, Registered, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.recorder import Recorder
+
+Extent = int | torch.SymInt
+
+
+class NeedsSymbols(Exception):
+    """A static capture met a tensor that is marked as dynamic: the frame is to be captured with symbols."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What the user asked of a dimension. strict: anything less is an error."""
+
+    bounds: Bounds
+    strict: bool
+
+
+@dataclass
+class Symbols:
+    """site: gives the user's place that is being captured.
+
+    quantities: what each symbol stands for. equal: quantities of which capture assumes that they are an expression over others.
+    """
+
+    policy: ShapePolicy
+    site: Callable[[], Site]
+    quantities: dict[Any, Quantity] = field(default_factory=dict)
+    numbers: dict[Source, torch.SymInt] = field(default_factory=dict)
+    _bounds: dict[Any, Bounds] = field(default_factory=dict)
+    _strict: dict[Any, Mark] = field(default_factory=dict)
+    _values: dict[Any, int] = field(default_factory=dict)
+    _equal: list[tuple[Quantity, torch.SymInt]] = field(default_factory=list)
+    _extents: dict[Source, tuple[list[Extent], list[Extent]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.mode = symbolic_mode(self.site)
+        self.env: Any = self.mode.shape_env
+
+    def fake(self, real: torch.Tensor, source: Source) -> FakeTensor:
+        """A fake of an input tensor, with symbols for the dimensions that the policy or a mark names. The same symbols each time."""
+        if source not in self._extents:
+            sizes = [self.size(real, source, dim) for dim in range(real.dim())]
+            self._extents[source] = sizes, self.strides(real, source, sizes)
+        return fake_with(self.mode, real, *self._extents[source])
+
+    def size(self, real: torch.Tensor, source: Source, dim: int) -> Extent:
+        value = real.size(dim)
+        mark = self.mark(real, source, dim)
+        if mark is None:
+            return value
+        low = self.policy.least if mark.bounds.low is None else mark.bounds.low
+        if value < low or value in (0, 1) and self.policy.least > 1 and mark.bounds.low is None:
+            if mark.strict:
+                name = f"{source.text()}.size({dim})"
+                raise MarkViolated(f"{name} is marked as dynamic and is {value}: sizes 0 and 1 are compiled as constants", "call it first with a larger size")
+            return value
+        return self.symbol(Quantity(source, "size", dim), value, Bounds(low, mark.bounds.high), mark if mark.strict else None)
+
+    def mark(self, real: torch.Tensor, source: Source, dim: int) -> Mark | None:
+        """What is asked of a dimension; None where it is static."""
+        declared = self.policy.declared.get(source.text(), {}).get(dim)
+        if declared is not None:
+            return Mark(declared, True)
+        if dim in marked(real, "_dynamo_static_indices"):
+            return None
+        if dim in marked(real, "_dynamo_dynamic_indices"):
+            return Mark(range_mark(real, dim), True)
+        if dim in marked(real, "_dynamo_weak_dynamic_indices"):
+            return Mark(Bounds(), False)
+        if dim in self.policy.sizes.get(source, ()):
+            return Mark(Bounds(), False)
+        return Mark(Bounds(), False) if self.policy.everything and not is_state(source, real) else None
+
+    def strides(self, real: torch.Tensor, source: Source, sizes: list[Extent]) -> list[Extent]:
+        """Strides as products of sizes where they are that now, which the entry then relies on; else as they are."""
+        known: dict[int, Extent] = {}
+        found: list[Extent] = [0] * real.dim()
+        for dim in sorted(range(real.dim()), key=lambda d: (real.stride(d), real.size(d), -d)):
+            value = real.stride(dim)
+            stride = known.get(value, value)
+            quantity = Quantity(source, "stride", dim)
+            if isinstance(stride, int) and stride > 1 and dim in self.policy.strides.get(source, ()):
+                stride = self.symbol(quantity, value, Bounds(0), None)
+            elif isinstance(stride, torch.SymInt):
+                self._equal.append((quantity, stride))
+            found[dim] = stride
+            known.setdefault(value * real.size(dim), stride * sizes[dim])
+        return found
+
+    def static_parts(self, source: Source) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
+        """Sizes and strides with None where they may vary."""
+        sizes, strides = self._extents[source]
+        return tuple(n if isinstance(n, int) else None for n in sizes), tuple(n if isinstance(n, int) else None for n in strides)
+
+    def number(self, real: int, source: Source) -> torch.SymInt | None:
+        """The symbol of an int that exists before the frame; None where it is static."""
+        found = self.numbers.get(source)
+        if found is None:
+            chosen = source in self.policy.numbers or self.policy.everything and isinstance(source, Local) and real not in (0, 1)
+            if not chosen or abs(real) > LARGEST:
+                return None
+            found = self.numbers[source] = self.symbol(Quantity(source, "value"), real, Bounds(), None)
+        return found
+
+    def symbol(self, quantity: Quantity, value: int, bounds: Bounds, mark: Mark | None) -> torch.SymInt:
+        made = new_symbol(self.env, quantity, value, bounds.low, bounds.high)
+        symbol = made.node.expr
+        self.quantities[symbol] = quantity
+        self._values[symbol] = value
+        self._bounds[symbol] = Bounds(-LARGEST if bounds.low is None else bounds.low, LARGEST if bounds.high is None else bounds.high)
+        if mark is not None:
+            self._strict[symbol] = mark
+        return made
+
+    # what the entry relies on
+
+    def guards(self) -> tuple[Guard, ...]:
+        """One guard for each condition on sizes, strides and ints. To be taken when nobody compiles any more. Raises MarkViolated."""
+        found: dict[Guard, None] = {}
+        places: dict[Any, Site] = {}
+        for guard in self.env.guards:
+            places.setdefault(self.env.replace(guard.expr), guard.sloc.framework_loc)
+            for symbol in guard.expr.free_symbols:
+                places.setdefault(symbol, guard.sloc.framework_loc)
+        self.check_marks(places)
+        for symbol, quantity in self.quantities.items():
+            found.update(dict.fromkeys(self.range_guards(symbol, quantity)))
+            value = self.env.replace(symbol)
+            if value != symbol:
+                found.update(dict.fromkeys(self.equality(quantity, value, places.get(symbol))))
+        for quantity, stride in self._equal:
+            value = expression_of(stride)
+            if isinstance(value, int):
+                facts = ShapeFacts((quantity,), ("eq", ("quantity", 0), ("constant", value)))
+                found[Guard("SHAPE", None, facts)] = None
+            else:
+                found.update(dict.fromkeys(self.equality(quantity, value, None)))
+        for guard in self.env.guards:
+            expr = self.env.replace(guard.expr)
+            if expr not in (True, False):
+                found.update(dict.fromkeys(self.condition(expr, guard.sloc.framework_loc)))
+        return tuple(found)
+
+    def range_guards(self, symbol: Any, quantity: Quantity) -> Iterator[Guard]:
+        bounds, number = self._bounds[symbol], ("quantity", 0)
+        for operation, limit in (("ge", bounds.low), ("le", bounds.high)):
+            yield Guard("SHAPE", None, ShapeFacts((quantity,), (operation, number, ("constant", limit))))
+
+    def equality(self, quantity: Quantity, value: Any, place: Site | None) -> list[Guard]:
+        symbols = sorted(value.free_symbols, key=str)
+        expression = as_expression(value, {s: i + 1 for i, s in enumerate(symbols)})
+        if expression is None:
+            return self.constants(symbols, place)
+        facts = ShapeFacts((quantity, *(self.quantities[s] for s in symbols)), ("eq", ("quantity", 0), expression))
+        return [Guard("SHAPE", None, facts, place)]
+
+    def condition(self, expr: Any, place: Site | None) -> list[Guard]:
+        symbols = sorted(expr.free_symbols, key=str)
+        expression = as_expression(expr, {s: i for i, s in enumerate(symbols)})
+        if expression is None:
+            return self.constants(symbols, place)
+        return [Guard("SHAPE", None, ShapeFacts(tuple(self.quantities[s] for s in symbols), expression), place)]
+
+    def constants(self, symbols: Sequence[Any], place: Site | None) -> list[Guard]:
+        """The symbols are as they are at this call: for a condition that the guard machine has no instructions for."""
+        return [
+            Guard("SHAPE", None, ShapeFacts((self.quantities[s],), ("eq", ("quantity", 0), ("constant", self._values[s]))), place) for s in symbols
+        ]
+
+    def check_marks(self, places: Mapping[Any, Site]) -> None:
+        """Raises MarkViolated where the program needs one value, or fewer values, of a dimension that the user marked as dynamic."""
+        for symbol, mark in self._strict.items():
+            name = self.quantities[symbol].text()
+            value = self.env.replace(symbol)
+            if value.is_Integer:
+                self.violated(name, f"the program is right only where it is {value}", places.get(symbol))
+            now = self.env.var_to_range[symbol]
+            low, high = self._bounds[symbol].low, self._bounds[symbol].high
+            for bound, asked, sign in ((now.lower, low, ">="), (now.upper, high, "<=")):
+                given = mark.bounds.low if sign == ">=" else mark.bounds.high
+                if given is not None and bound.is_Integer and int(bound) != asked:
+                    self.violated(name, f"the program is right only where it is {sign} {bound}, the mark says {sign} {asked}", places.get(symbol))
+
+    def violated(self, name: str, what: str, place: Site | None) -> None:
+        hint = "change that line, or the mark; dynacompile.maybe_mark_dynamic allows a constant"
+        raise MarkViolated(f"{name} is marked as dynamic, but {what}" + (f"\n  at {place}" if place is not None else ""), hint)
+
+
+def marked(tensor: torch.Tensor, name: str) -> Collection[int]:
+    """Dimensions that a mark names; the attributes are those of torch's own marks."""
+    return tensor.__dict__.get(name, ()) if hasattr(tensor, "__dict__") else ()
+
+
+def is_marked(tensor: torch.Tensor) -> bool:
+    return any(marked(tensor, name) for name in ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"))
+
+
+def range_mark(tensor: torch.Tensor, dim: int) -> Bounds:
+    for found in tensor.__dict__.get("_dynamo_dynamic_range", ()):
+        if found.dim == dim:
+            return Bounds(found.min, found.max)
+    return Bounds()
+
+
+def is_state(source: Source, real: torch.Tensor) -> bool:
+    """Parameters and buffers of modules: their sizes change with the module alone."""
+    return isinstance(real, torch.nn.Parameter) or any(isinstance(part, Registered) for part in source.steps())
+
+
+def bind_numbers(recorder: Recorder, symbols: Symbols) -> None:
+    """Has the graph compute the symbolic ints that its nodes take: from the sizes of its inputs, and from ints that become inputs."""
+    graph = recorder.graph
+    first = next(n for n in graph.nodes if n.op != "placeholder")
+    known: dict[Any, torch.fx.Node] = {}
+
+    def number(value: Any) -> Any:
+        if not isinstance(value, torch.SymInt):
+            return value
+        static = as_static(value)
+        if isinstance(static, int):
+            return static
+        expr = value.node.expr
+        with graph.inserting_before(first):
+            known.setdefault(expr, emit_expression(expr, lambda s: known.get(s) or known.setdefault(s, symbol_node(s)), apply))
+        known[expr].meta["val"] = known[expr].meta["example_value"] = value
+        return known[expr]
+
+    def symbol_node(symbol: Any) -> torch.fx.Node:
+        quantity = symbols.quantities[symbol]
+        if quantity.kind == "value":
+            return recorder.number_input(quantity.source, symbols.numbers[quantity.source])
+        operation = torch.ops.aten.sym_size.int if quantity.kind == "size" else torch.ops.aten.sym_stride.int
+        tensor = recorder.placeholder_of(quantity.source)
+        node = graph.call_function(operation, (tensor, quantity.dim))
+        fake = tensor.meta["val"]
+        node.meta["val"] = node.meta["example_value"] = fake.size(quantity.dim) if quantity.kind == "size" else fake.stride(quantity.dim)
+        return node
+
+    def apply(operation: Any, left: Any, right: Any) -> torch.fx.Node:
+        node = graph.call_function(operation, (left, right))
+        node.meta["val"] = node.meta["example_value"] = compute(operation, *(v.meta["val"] if isinstance(v, torch.fx.Node) else v for v in (left, right)))
+        return node
+
+    for node in list(graph.nodes):
+        if any(True for _ in symbolic_numbers((node.args, node.kwargs))):
+            node.args = torch.fx.node.map_aggregate(node.args, number)
+            node.kwargs = torch.fx.node.map_aggregate(node.kwargs, number)
+
+
+def compute(operation: Any, left: Any, right: Any) -> Any:
+    """max and min without a guard."""
+    return torch.sym_max(left, right) if operation is max else torch.sym_min(left, right) if operation is min else operation(left, right)

@@ -1,0 +1,53 @@
+"""What the next entry of a frame should take as symbols: the sizes and ints that are not what an entry was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dynacompile.guards.evaluate import evaluate
+from dynacompile.guards.program import Failure, failures
+from dynacompile.ir.captured import Guard, TensorFacts
+from dynacompile.ir.shapes import ShapePolicy
+from dynacompile.ir.source import Registered, Source
+
+
+def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: Any, ints: bool = True) -> ShapePolicy:
+    """`known`, and all that differs from the guards of one of the entries. ints: numbers may become symbols too.
+
+    Sizes of module state stay constants. So do ints of modules, unless such ints are all that differs: then one entry serves many.
+    """
+    sizes, strides, numbers = dict(known.sizes), dict(known.strides), set(known.numbers)
+    for guards in entries:
+        failed = failures(guards, frame)
+        modules = {g.source for g in guards if g.kind == "MODULE"}
+        alike = all(is_int_change(f, frame) for f in failed)
+        for failure in failed:
+            source = failure.guard.source
+            if source is None:
+                continue
+            if ints and is_int_change(failure, frame) and (alike or not any(step in modules for step in source.steps())):
+                numbers.add(source)
+            elif failure.guard.kind == "TENSOR_MATCH" and not any(isinstance(step, Registered) for step in source.steps()):
+                changed_extents(source, failure.guard.expected, evaluate(source, frame), sizes, strides)  # type: ignore[arg-type]
+    return replace(known, sizes=sizes, strides=strides, numbers=frozenset(numbers))
+
+
+def is_int_change(failure: Failure, frame: Any) -> bool:
+    guard = failure.guard
+    return guard.kind == "EQUALS" and guard.source is not None and type(guard.expected) is int and type(evaluate(guard.source, frame)) is int
+
+
+def changed_extents(
+    source: Source, facts: TensorFacts, now: Any, sizes: dict[Source, frozenset[int]], strides: dict[Source, frozenset[int]]
+) -> None:
+    """Adds the dimensions in which a tensor differs from what an entry was made for, where it is one of as many dimensions."""
+    if not isinstance(now, torch.Tensor) or now.dim() != len(facts.sizes):
+        return
+    for table, was, numbers in ((sizes, facts.sizes, now.shape), (strides, facts.strides or (), now.stride())):
+        changed = {dim for dim, (old, new) in enumerate(zip(was, numbers)) if old is not None and old != new}
+        if changed:
+            table[source] = table.get(source, frozenset()) | changed

@@ -1,0 +1,60 @@
+"""Conditions on sizes, strides and ints: postfix programs for the native machine, and the Python twin that explains them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from dynacompile.guards.tree import Tree
+from dynacompile.ir.captured import Guard
+from dynacompile.ir.guard_facts import ShapeFacts
+from dynacompile.ir.shapes import Expression, Quantity, evaluated
+from dynacompile.ir.source import Source
+
+INSTRUCTIONS = ("constant", "size", "stride", "value", "add", "mul", "floordiv", "mod", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not")
+"""Of the native machine, as enum Count of shapes.cpp. The first four have arguments: (number), (node, dimension), (node, dimension), (node)."""
+
+
+def compile_shape(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    facts: ShapeFacts = guard.expected  # type: ignore[assignment]
+    nodes = tuple(tree.node(q.source, index) for q in facts.quantities)
+    tree.relate("shape", nodes, index, 0, tuple(shape_program(facts.expression, facts.quantities)))
+
+
+def shape_program(expression: Expression, quantities: tuple[Quantity, ...]) -> Iterator[int]:
+    """An expression in postfix form."""
+    operation, *operands = expression
+    if operation == "constant":
+        yield from (0, operands[0])
+    elif operation == "quantity":
+        quantity = quantities[operands[0]]
+        yield from (INSTRUCTIONS.index(quantity.kind), operands[0])
+        if quantity.kind != "value":
+            yield quantity.dim
+    else:
+        for operand in operands:
+            yield from shape_program(operand, quantities)
+        yield INSTRUCTIONS.index(operation)
+
+
+def explain_shape(guard: Guard, value: Any, find: Callable[[Source], Any]) -> Iterator[tuple[str, str, str]]:
+    facts: ShapeFacts = guard.expected  # type: ignore[assignment]
+    numbers = []
+    for quantity in facts.quantities:
+        found, name = find(quantity.source), quantity.source.text()
+        wanted = int if quantity.kind == "value" else torch.Tensor
+        if type(found) is not int if wanted is int else not isinstance(found, torch.Tensor):
+            yield f"type({name})", wanted.__name__, type(found).__qualname__
+            return
+        if quantity.kind != "value" and found.dim() <= quantity.dim:
+            yield f"{name}.dim()", f"{quantity.dim + 1} or more", str(found.dim())
+            return
+        numbers.append(quantity.read(found))
+    try:
+        holds = evaluated(facts.expression, numbers)
+    except ArithmeticError:
+        holds = 0
+    if not holds:
+        yield facts.text(), "True", f"False ({', '.join(f'{q.text()} = {n}' for q, n in zip(facts.quantities, numbers))})"

@@ -1,0 +1,275 @@
+"""Symbolic sizes: torch's ShapeEnv without Dynamo, fakes whose sizes are symbols, and conditions on sizes as plain data.
+
+torch's module for symbolic shapes, and SymPy, cost a third of a second: they are imported by name when a compile first needs symbols.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, Literal
+
+import torch
+import torch.fx
+from torch._guards import SLoc
+from torch._guards import Source as TorchSource
+from torch._subclasses import FakeTensorMode
+
+from dynacompile.config import Bounds
+from dynacompile.errors import Unsupported
+from dynacompile.ir.source import Source
+
+SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
+LARGEST = 2**31 - 1
+"""Sizes and integers that kernels count with are at most this."""
+
+Expression = tuple[Any, ...]
+"""("constant", n), ("quantity", index), or (operation, operand, ...), with operands that are expressions."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that a call brings: a size or stride of the tensor at `source`, or the int there."""
+
+    source: Source
+    kind: Literal["size", "stride", "value"]
+    dim: int = 0
+
+    def text(self) -> str:
+        return self.source.text() if self.kind == "value" else f"{self.source.text()}.{self.kind}({self.dim})"
+
+    def read(self, value: Any) -> int:
+        """The number, from the object at `source`."""
+        return value if self.kind == "value" else value.size(self.dim) if self.kind == "size" else value.stride(self.dim)
+
+
+@dataclass(frozen=True)
+class ShapePolicy:
+    """Which sizes and ints of a frame become symbols.
+
+    everything: all that are no module state. sizes, strides: dimensions by the source of the tensor. numbers: sources of ints. declared:
+    dimensions and their ranges by the user's name for the tensor. least: the smallest size that is no constant. marks: there are
+    tensors with marks.
+    """
+
+    everything: bool = False
+    sizes: Mapping[Source, frozenset[int]] = field(default_factory=dict)
+    strides: Mapping[Source, frozenset[int]] = field(default_factory=dict)
+    numbers: frozenset[Source] = frozenset()
+    declared: Mapping[str, Mapping[int, Bounds]] = field(default_factory=dict)
+    least: int = 2
+    marks: bool = False
+
+    def __bool__(self) -> bool:
+        """Whether the capture needs symbols."""
+        return self.marks or self.everything or bool(self.sizes or self.strides or self.numbers or self.declared)
+
+
+class Named(TorchSource):
+    """A quantity as ShapeEnv names where a symbol comes from."""
+
+    def __init__(self, text: str):
+        self.__dict__["name"] = text
+
+
+def shape_env(site: Callable[[], Any]) -> Any:
+    """A ShapeEnv in which equal sizes are not taken for the same, and whose guards carry the user's place, `site()`, as it was."""
+    env = importlib.import_module(SYMBOLIC).ShapeEnv(duck_shape=False)
+    env._get_stack_summary = lambda is_debug=False, framework_loc=None: (SLoc(site(), None), "")
+    env._log_guard = lambda prefix, guard, forcing_spec: None
+    return env
+
+
+def symbolic_mode(site: Callable[[], Any]) -> FakeTensorMode:
+    """A mode for fakes with symbolic sizes. torch's cache of fake results is off, since a cached result would install no guards."""
+    mode = FakeTensorMode(allow_non_fake_inputs=False, shape_env=shape_env(site), static_shapes=False)
+    mode.cache_enabled = False
+    return mode
+
+
+def new_symbol(env: Any, quantity: Quantity, value: int, low: int | None, high: int | None = None) -> torch.SymInt:
+    """A symbol for a quantity that is `value` at this call, and from `low` to `high` at every call. low: None for any int."""
+    module = importlib.import_module(SYMBOLIC)
+    text = quantity.text()
+    nonnegative = True if low is not None else None
+    symbol = env.create_symbol(value, Named(text), module.DimDynamic.DYNAMIC, None, nonnegative, do_not_specialize_zero_one=True)
+    ranges = importlib.import_module("torch.utils._sympy.value_ranges").ValueRanges
+    env.var_to_range[symbol] = ranges(-LARGEST - 1 if low is None else low, LARGEST if high is None else high)
+    return env.create_symintnode(symbol, hint=value, source=Named(text))
+
+
+def expression_of(number: int | torch.SymInt) -> Any:
+    """The number as a value that can be compared and hashed without a guard: an int, or a SymPy expression."""
+    if isinstance(number, int):
+        return number
+    expr = number.node.expr
+    return int(expr) if expr.is_Integer else expr
+
+
+def as_static(number: Any) -> Any:
+    """A SymInt whose value is known for all calls as an int; everything else as it is."""
+    if isinstance(number, torch.SymInt):
+        expr = number.node.expr
+        return int(expr) if expr.is_Integer else number
+    return number
+
+
+def hint_of(number: Any) -> int:
+    """The number at the call that is compiled. Adds no guard."""
+    return int(number.node.hint) if isinstance(number, torch.SymInt) else int(number)
+
+
+# --- expressions as plain data ---
+
+# SymPy's classes, by name, that have a form as plain data: the operation, and whether it takes any number of operands.
+OPERATIONS: Mapping[str, tuple[str, bool]] = {
+    "Add": ("add", True),
+    "Mul": ("mul", True),
+    "FloorDiv": ("floordiv", False),
+    "CleanDiv": ("floordiv", False),
+    "Mod": ("mod", False),
+    "PythonMod": ("mod", False),
+    "Max": ("max", True),
+    "Min": ("min", True),
+    "Equality": ("eq", False),
+    "Unequality": ("ne", False),
+    "StrictLessThan": ("lt", False),
+    "LessThan": ("le", False),
+    "StrictGreaterThan": ("gt", False),
+    "GreaterThan": ("ge", False),
+    "And": ("and", True),
+    "Or": ("or", True),
+    "Not": ("not", False),
+}
+MEANINGS: Mapping[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "max": max,
+    "min": min,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "and": lambda a, b: bool(a and b),
+    "or": lambda a, b: bool(a or b),
+    "not": operator.not_,
+}
+SIGNS: Mapping[str, str] = {
+    "add": "+",
+    "mul": "*",
+    "floordiv": "//",
+    "mod": "%",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "and": "and",
+    "or": "or",
+}
+MOST_FACTORS = 8  # of a power that is written as a product
+
+
+def as_expression(expr: Any, quantities: Mapping[Any, int]) -> Expression | None:
+    """A SymPy expression over symbols as plain data over the numbers of `quantities`; None where it has a form that has none."""
+    if expr.is_Integer:
+        return ("constant", int(expr))
+    if expr.is_Symbol:
+        return ("quantity", quantities[expr]) if expr in quantities else None
+    if expr.is_Boolean and expr in (True, False):
+        return ("constant", int(bool(expr)))
+    name = type(expr).__name__
+    if name in ("Pow", "PowByNatural"):
+        base, exponent = expr.args
+        if not exponent.is_Integer or not 1 <= int(exponent) <= MOST_FACTORS:
+            return None
+        factor = as_expression(base, quantities)
+        return None if factor is None else folded("mul", [factor] * int(exponent))
+    found = OPERATIONS.get(name)
+    if found is None:
+        return None
+    operands = [as_expression(a, quantities) for a in expr.args]
+    if any(o is None for o in operands):
+        return None
+    return folded(found[0], operands) if found[1] else (found[0], *operands)
+
+
+def folded(operation: str, operands: Sequence[Any]) -> Expression:
+    return reduce(lambda left, right: (operation, left, right), operands)
+
+
+def evaluated(expression: Expression, values: Sequence[int]) -> int:
+    """The value of an expression, as the native machine computes it: in 64 bits. Raises ArithmeticError where that can't be."""
+    operation, *operands = expression
+    if operation == "constant":
+        return operands[0]
+    result = values[operands[0]] if operation == "quantity" else int(MEANINGS[operation](*(evaluated(o, values) for o in operands)))
+    if not -(2**63) <= result < 2**63:
+        raise OverflowError(result)
+    return result
+
+
+def shown(expression: Expression, names: Sequence[str]) -> str:
+    """An expression as a user would write it."""
+    operation, *operands = expression
+    if operation == "constant":
+        return str(operands[0])
+    if operation == "quantity":
+        return names[operands[0]]
+    texts = [shown(o, names) if o[0] in ("constant", "quantity") else bracketed(operation, o, names) for o in operands]
+    if operation == "not":
+        return f"not {texts[0]}"
+    return f" {SIGNS[operation]} ".join(texts) if operation in SIGNS else f"{operation}({', '.join(texts)})"
+
+
+def bracketed(outer: str, inner: Expression, names: Sequence[str]) -> str:
+    text = shown(inner, names)
+    loose = outer in ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "max", "min") or outer == inner[0] or inner[0] in ("max", "min")
+    return text if loose else f"({text})"
+
+
+def symbolic_numbers(value: Any) -> Iterator[torch.SymInt | torch.SymFloat | torch.SymBool]:
+    """The symbolic numbers in nested arguments."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from symbolic_numbers(item)
+    elif isinstance(value, dict):
+        yield from symbolic_numbers(list(value.values()))
+    elif isinstance(value, slice):
+        yield from symbolic_numbers((value.start, value.stop, value.step))
+
+
+def add_node(graph: torch.fx.Graph, kind: str, target: Any, args: tuple, kwargs: dict[str, Any]) -> torch.fx.Node:
+    """A node whose arguments may hold symbolic numbers, which fx warns about where they are given to `create_node`."""
+    node = graph.create_node(kind, target, (), {})
+    node.args, node.kwargs = args, kwargs
+    return node
+
+
+def emit_expression(expr: Any, symbol: Callable[[Any], Any], apply: Callable[[Callable, Any, Any], Any]) -> Any:
+    """Computes a SymPy expression by `apply(operation, left, right)` over ints and what `symbol` gives for symbols."""
+    symbols = sorted(expr.free_symbols, key=str)
+    expression = as_expression(expr, {s: i for i, s in enumerate(symbols)})
+    if expression is None:
+        raise Unsupported("symbolic-expression", f"a size is {expr}, which can't be computed at run time", "compile with dynamic=False")
+    return computed(expression, [symbol(s) for s in symbols], apply)
+
+
+def computed(expression: Expression, values: Sequence[Any], apply: Callable[[Callable, Any, Any], Any]) -> Any:
+    operation, *operands = expression
+    if operation == "constant":
+        return operands[0]
+    if operation == "quantity":
+        return values[operands[0]]
+    left, right = (computed(o, values, apply) for o in operands)
+    return apply(MEANINGS[operation], left, right)
