@@ -19,11 +19,20 @@ BINARY = {"floordiv": FLOORDIV, "mod": MOD, "min": MIN, "max": MAX}
 
 @dataclass(frozen=True)
 class Source:
-    """Where a call shows a symbol: the input at `position`, its extent along `dimension`; None: that input is the number itself."""
+    """Where a call shows a symbol: the input at `position`, its extent (or stride) along `dimension`; None: that input is the number itself."""
 
     symbol: Symbol
     position: int
     dimension: int | None
+    stride: bool = False
+
+    def text(self) -> str:
+        where = f"input {self.position}"
+        return where if self.dimension is None else f"{where} {'stride' if self.stride else 'dimension'} {self.dimension}"
+
+    def value(self, inputs: Sequence[Any]) -> int:
+        given = inputs[self.position]
+        return given if self.dimension is None else given.stride(self.dimension) if self.stride else given.size(self.dimension)
 
 
 @dataclass(frozen=True)
@@ -43,14 +52,14 @@ class Sizes:
         return bool(self.sources)
 
     def text(self) -> str:
-        shown = [f"{s.symbol.name} = input {s.position}" + ("" if s.dimension is None else f" dimension {s.dimension}") for s in self.sources]
+        shown = [f"{s.symbol.name} = {s.text()}" for s in self.sources]
         shown += [f"{d.name} = {d.definition[0]}({d.definition[1]!r}, {d.definition[2]!r})" for d in self.derived if d.definition]
         return ", ".join(f"{text} (such as {s.hint})" for text, s in zip(shown, self.symbols, strict=True))
 
 
 def values_of(sizes: Sizes, inputs: Sequence[Any]) -> dict[Symbol, int]:
     """The symbols' values in a call with these inputs."""
-    values = {s.symbol: inputs[s.position] if s.dimension is None else inputs[s.position].size(s.dimension) for s in sizes.sources}
+    values = {s.symbol: s.value(inputs) for s in sizes.sources}
     operations = {"floordiv": operator.floordiv, "mod": operator.mod, "min": min, "max": max}
     for one in sizes.derived:
         assert one.definition is not None

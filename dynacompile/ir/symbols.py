@@ -72,7 +72,7 @@ def symbol(name: Any, env: Any) -> Symbol:
 
 
 def sources(graph: torch.fx.GraphModule) -> tuple[tuple[Source, ...], tuple[tuple[int, Extent], ...]]:
-    """Where a graph's placeholders show symbols: integers first, then extents, then strides do not count; and what its integer inputs must be."""
+    """Where a graph's placeholders show symbols: integers first, then extents, then strides; and what its integer inputs must be."""
     found: dict[Symbol, Source] = {}
     checks: list[tuple[int, Extent]] = []
     placeholders = [(i, n.meta.get("val")) for i, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")]
@@ -87,6 +87,12 @@ def sources(graph: torch.fx.GraphModule) -> tuple[tuple[Source, ...], tuple[tupl
                 bare = bare_symbol(n)
                 if bare is not None:
                     found.setdefault(bare, Source(bare, i, d))
+    for i, val in placeholders:
+        if isinstance(val, torch.Tensor):
+            for d, n in enumerate(val.stride()):
+                bare = bare_symbol(n)
+                if bare is not None:
+                    found.setdefault(bare, Source(bare, i, d, True))
     return tuple(found.values()), tuple(checks)
 
 

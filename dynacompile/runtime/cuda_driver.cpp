@@ -119,8 +119,12 @@ Kernel::~Kernel() {
     if (current && current != context_) driver().context_set(current);
 }
 
-void Kernel::launch(void* stream, void* const* pointers, int32_t count) const {
-    const Geometry& g = geometry_;
+void Kernel::launch(void* stream, void* const* pointers, int32_t count, const int64_t* grid) const {
+    Geometry g = geometry_;
+    for (int i = 0; grid && i < 3; ++i) {
+        if (grid[i] > (i == 0 ? INT64_C(0x7fffffff) : INT64_C(65535))) fail("the kernel ", symbol_, " would run ", grid[i], " programs, more than a launch takes");
+        g.grid[i] = uint32_t(grid[i] > 0 ? grid[i] : 0);
+    }
     if (g.grid[0] == 0 || g.grid[1] == 0 || g.grid[2] == 0) return;
     void* none = nullptr;
     c10::SmallVector<void*, 48> params;

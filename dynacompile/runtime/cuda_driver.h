@@ -24,8 +24,8 @@ public:
     Kernel(const Kernel&) = delete;
     ~Kernel();
 
-    // Launches on `stream`; the device's context is current. pointers: device addresses.
-    void launch(void* stream, void* const* pointers, int32_t count) const;
+    // Launches on `stream`; the device's context is current. pointers: device addresses, and 64-bit numbers. grid: where it is not the geometry's.
+    void launch(void* stream, void* const* pointers, int32_t count, const int64_t* grid = nullptr) const;
 
 private:
     void* module_ = nullptr;

@@ -55,6 +55,9 @@ def refusal(plan: Schedule) -> str:
         return "no CUDA device: graphs don't apply"
     if not plan.steps:
         return "the program runs nothing"
+    if plan.sizes:
+        names = ", ".join(s.text() for s in plan.sizes.sources[:4])
+        return f"sizes differ from call to call ({names}): compile with dynamic=False for one graph per shape"
     elsewhere = sorted(name for name, b in plan.buffers.items() if b.device.type != "cuda")
     if elsewhere:
         return f"the program works on CPU tensors ({', '.join(elsewhere[:4])})"

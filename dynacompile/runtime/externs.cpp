@@ -110,13 +110,14 @@ IValue convert_value(PyObject* value, const c10::Type& type) {
     }
 }
 
-enum class Tensors : uint8_t { one, list, optional_list };
+enum class Tensors : uint8_t { one, list, optional_list, number, real, wrapped, numbers };
 
-// Argument `index` of the call takes these buffers' tensors.
+// Argument `index` of the call takes these buffers' tensors, or these of the call's numbers.
 struct Patch {
     size_t index;
     Tensors shape;
     std::vector<int32_t> slots;
+    std::vector<Extent> extents = {};
 };
 
 bool takes_tensor(const c10::Type& type) {
@@ -126,6 +127,30 @@ bool takes_tensor(const c10::Type& type) {
 int32_t to_slot(PyObject* value) { return value == Py_None ? -1 : int32_t(to_int(value)); }
 
 at::Tensor tensor_at(Frame& frame, int32_t slot) { return slot < 0 ? at::Tensor() : at::Tensor(frame.tensor(slot)); }
+
+Tensors shape_of_number(const c10::Type& type) {
+    const c10::Type& inner = type.kind() == TypeKind::OptionalType ? *type.containedType(0) : type;
+    switch (inner.kind()) {
+        case TypeKind::IntType:
+        case TypeKind::SymIntType:
+        case TypeKind::NumberType:
+            return Tensors::number;
+        case TypeKind::FloatType:
+        case TypeKind::SymFloatType:
+            return Tensors::real;
+        case TypeKind::ListType:
+            return Tensors::numbers;
+        default:
+            raise(PyExc_TypeError, "an extern call's argument of type " + type.str() + " can't be a size");
+    }
+}
+
+bool has_places(PyObject* value) {
+    if (!PyTuple_Check(value)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i)
+        if (is_place(PyTuple_GET_ITEM(value, i))) return true;
+    return false;
+}
 
 class BoxedCall : public ExternCall {
 public:
@@ -162,7 +187,9 @@ private:
             if (!argument.default_value()) raise(PyExc_TypeError, op_.schema().name() + " needs argument " + argument.name());
             template_.back() = *argument.default_value();
         } else if (takes_tensor(type)) {
-            if (PyTuple_Check(value))
+            if (PyTuple_Check(value) && is_place(item(value, 0)))
+                patches_.push_back({i, Tensors::wrapped, {}, {read_extent(item(value, 0))}});
+            else if (PyTuple_Check(value))
                 template_.back() = at::native::wrapped_scalar_tensor(convert_number(item(value, 0), type).toScalar());
             else if (value != Py_None)
                 patches_.push_back({i, Tensors::one, {to_slot(value)}});
@@ -177,6 +204,12 @@ private:
                 Patch patch{i, optional ? Tensors::optional_list : Tensors::list, {}};
                 for (Py_ssize_t k = 0; k < PyTuple_Size(value); ++k) patch.slots.push_back(to_slot(item(value, k)));
                 patches_.push_back(std::move(patch));
+            } else if (is_place(value)) {
+                patches_.push_back({i, shape_of_number(type), {}, {read_extent(value)}});
+            } else if (has_places(value)) {
+                Patch patch{i, Tensors::numbers, {}};
+                for (Py_ssize_t k = 0; k < PyTuple_Size(value); ++k) patch.extents.push_back(read_extent(item(value, k)));
+                patches_.push_back(std::move(patch));
             } else {
                 template_.back() = convert_value(value, type);
             }
@@ -188,6 +221,22 @@ private:
             case Tensors::one:
                 into = IValue(tensor_at(frame, patch.slots[0]));
                 break;
+            case Tensors::number:
+                into = IValue(patch.extents[0].value(frame.sizes.numbers.data()));
+                break;
+            case Tensors::real:
+                into = IValue(double(patch.extents[0].value(frame.sizes.numbers.data())));
+                break;
+            case Tensors::wrapped:
+                into = at::native::wrapped_scalar_tensor(at::Scalar(patch.extents[0].value(frame.sizes.numbers.data())));
+                break;
+            case Tensors::numbers: {
+                c10::List<int64_t> list;
+                list.reserve(patch.extents.size());
+                for (const Extent& extent : patch.extents) list.push_back(extent.value(frame.sizes.numbers.data()));
+                into = IValue(std::move(list));
+                break;
+            }
             case Tensors::list: {
                 c10::List<at::Tensor> list;
                 list.reserve(patch.slots.size());
@@ -213,9 +262,9 @@ private:
     void check_written(Frame& frame) const {
         for (int32_t slot : outputs_) {
             if (slot < 0) continue;
-            const Buffer& b = frame.program.buffers[slot];
-            if (!same_geometry(*frame.tensor(slot), b.size, b.stride))
-                fail(op_.schema().name(), " resized its out= tensor ", b.name, " to ", frame.tensor(slot)->sizes());
+            const Geometry g = frame.geometry(slot);
+            if (!same_geometry(*frame.tensor(slot), g.size, g.stride))
+                fail(op_.schema().name(), " resized its out= tensor ", frame.program.buffers[slot].name, " to ", frame.tensor(slot)->sizes());
         }
     }
 

@@ -12,13 +12,60 @@ import torch
 from dynacompile import native
 from dynacompile.env import Env
 from dynacompile.errors import BuildError, VerifyError
+from dynacompile.ir.index import Extent, Index, Symbol, extent, hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, root
 from dynacompile.ir.schedule import Allocate, CpuKernel, CudaKernel, Free, Kernel, Launch, Module, Place, ReferenceKernel, Schedule, Step
+from dynacompile.ir.sizes import Sizes, code, definition_code
 
 # As enum Memory of program.h.
 INPUT, ARENA, OWNED, EXTERNAL, CONSTANT, VIEW = range(6)
 
-Reference = Callable[[Kernel, list[torch.Tensor]], None]
+Reference = Callable[..., None]  # (kernel, tensors), and the values of the kernel's symbols, where it has some
+
+
+class Number(int):
+    """The place of one of the numbers that each call computes, where a plain int is a number itself."""
+
+
+class Numbers:
+    """The numbers that each call computes: its symbols, then what is made of them; each distinct one once."""
+
+    def __init__(self, sizes: Sizes):
+        self.sizes = sizes
+        self.places: dict[Symbol, int] = {s: i for i, s in enumerate(sizes.symbols)}
+        self.codes = [definition_code(d, self.places) for d in sizes.derived]
+        self.known: dict[Index, Number] = {}
+
+    def extent(self, value: Extent) -> int:
+        """The number itself, or the place of it."""
+        if not isinstance(value, Index):
+            return value
+        found = self.known.get(value)
+        if found is None:
+            if value.constant == 0 and len(value.terms) == 1 and value.terms[0][1] == 1 and len(value.terms[0][0]) == 1:
+                found = Number(self.places[value.terms[0][0][0]])  # type: ignore[index]
+            else:
+                found = Number(len(self.sizes.sources) + len(self.codes))
+                self.codes.append(code(value, self.places))
+            self.known[value] = found
+        return found
+
+    def rows(self, schedule: Schedule, slots: Mapping[str, int]) -> tuple:
+        """What the native program reads: see read_sizes in program_type.cpp. Last, for it takes what has been asked for by then."""
+        buffers = tuple((slots[b.name], tuple(self.extent(n) for n in (*b.size, *b.stride, b.offset))) for b in schedule.buffers.values() if b.is_symbolic)
+        checks = tuple((position, self.extent(wanted)) for position, wanted in self.sizes.checks)
+        sources = tuple(
+            (s.position, -1 if s.dimension is None else s.dimension, int(s.stride), low(s.symbol), high(s.symbol), s.symbol.name) for s in self.sizes.sources
+        )
+        return (sources, tuple(self.codes), checks, buffers)
+
+
+def low(symbol: Symbol) -> int:
+    return -(2**63) if symbol.low is None else symbol.low
+
+
+def high(symbol: Symbol) -> int:
+    return 2**63 - 1 if symbol.high is None else symbol.high
 
 
 def link(module: Module, env: Env | None = None, reference: Reference | None = None) -> Any:
@@ -34,7 +81,8 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     device = exact_device(schedule.device)
     slots = {name: i for i, name in enumerate(schedule.buffers)}
     kernels, numbers = kernel_rows(module)
-    steps = tuple(step_row(module, slots, numbers, step) for step in schedule.steps)
+    sizes = Numbers(schedule.sizes)
+    steps = tuple(step_row(module, slots, numbers, sizes, step) for step in schedule.steps)
     written, launched = written_inputs(schedule), launched_roots(schedule)
     placed = {s.buffer for s in schedule.steps if isinstance(s, Place)}
     buffers = tuple((*buffer_row(schedule, slots, b, device, placed), int(b.name in written), int(b.name in launched)) for b in schedule.buffers.values())
@@ -48,7 +96,7 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     outputs = tuple(-1 if name is None else slots[name] for name in schedule.outputs)
     if device.type == "cuda":
         torch.cuda.init()
-    return native.core().make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, schedule.arena, device, reference)
+    return native.core().make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, schedule.arena, device, reference, sizes.rows(schedule, slots))
 
 
 def exact_device(device: torch.device) -> torch.device:
@@ -75,14 +123,15 @@ def launched_roots(schedule: Schedule) -> set[str]:
 
 
 def buffer_row(schedule: Schedule, slots: Mapping[str, int], buffer: Buffer, device: torch.device, placed: Set[str]) -> tuple:
-    """(name, dtype, device, size, stride, offset, memory, root). placed: buffers in the arena."""
+    """(name, dtype, device, size, stride, offset, memory, root), symbolic ones as in the example. placed: buffers in the arena."""
     own = ARENA if buffer.name in placed else OWNED
     memory = VIEW if buffer.base is not None else {"input": INPUT, "temp": own, "extern": EXTERNAL, "constant": CONSTANT}[buffer.kind]
-    if buffer.base is None and buffer.offset and memory in (INPUT, EXTERNAL, CONSTANT):
+    if buffer.base is None and buffer.offset != 0 and memory in (INPUT, EXTERNAL, CONSTANT):
         raise VerifyError("schedule", f"{buffer.name} ({buffer.kind}) has offset {buffer.offset}; offsets count from its own first element")
     owner = slots[root(schedule.buffers, buffer.name)]
     where = device if buffer.device.type == device.type else buffer.device
-    return (buffer.name, buffer.dtype, where, tuple(buffer.size), tuple(buffer.stride), buffer.offset, memory, owner)
+    size, stride = tuple(map(hint, buffer.size)), tuple(map(hint, buffer.stride))
+    return (buffer.name, buffer.dtype, where, size, stride, hint(buffer.offset), memory, owner)
 
 
 def kernel_rows(module: Module) -> tuple[tuple, dict[str, int]]:
@@ -96,7 +145,7 @@ def kernel_rows(module: Module) -> tuple[tuple, dict[str, int]]:
                 rows.append((symbol_address(kernel.library, kernel.symbol),))
             case CudaKernel():
                 numbers[name] = len(rows)
-                rows.append((kernel.cubin, kernel.symbol, tuple(kernel.grid), 32 * kernel.warps, kernel.shared, kernel.extra))
+                rows.append((kernel.cubin, kernel.symbol, tuple(map(hint, kernel.grid)), 32 * kernel.warps, kernel.shared, kernel.extra))
             case ReferenceKernel():
                 continue
         if isinstance(kernel, CudaKernel) != (module.schedule.device.type == "cuda"):
@@ -115,16 +164,16 @@ def symbol_address(library: Path, symbol: str) -> int:
     return address
 
 
-def step_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], step: Step) -> tuple:
+def step_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, step: Step) -> tuple:
     match step:
         case Allocate():
             return ("allocate", slots[step.buffer])
         case Place():
             return place_row(module.schedule, slots, step)
         case Launch():
-            return launch_row(module, slots, numbers, step)
+            return launch_row(module, slots, numbers, sizes, step)
         case Extern():
-            return extern_row(step, slots)
+            return extern_row(step, slots, sizes)
         case Free():
             views = [name for name in module.schedule.buffers if root(module.schedule.buffers, name) == step.buffer]
             return ("free", tuple(slots[name] for name in dict.fromkeys([step.buffer, *views])))
@@ -138,26 +187,28 @@ def place_row(schedule: Schedule, slots: Mapping[str, int], step: Place) -> tupl
     return ("place", slots[step.buffer], step.offset)
 
 
-def launch_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], step: Launch) -> tuple:
+def launch_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, step: Launch) -> tuple:
     schedule = module.schedule
     if step.kernel not in module.kernels or len(step.buffers) != len(schedule.kernels[step.kernel].params):
         raise VerifyError("schedule", f"{step} does not match its kernel's params")
     roots = tuple(slots[root(schedule.buffers, name)] for name in step.buffers)
     built = module.kernels[step.kernel]
+    own = tuple(sizes.places[s] for s in schedule.kernels[step.kernel].symbols)
     if not isinstance(built, ReferenceKernel):
-        return ("launch", numbers[step.kernel], roots)
+        sized = isinstance(built, CudaKernel) and any(isinstance(n, Index) for n in built.grid)
+        return ("launch", numbers[step.kernel], roots, own, tuple(map(sizes.extent, built.grid)) if sized else ())  # type: ignore[union-attr]
     dtypes = tuple(p.dtype for p in built.kernel.params)
-    elements = tuple(root_elements(schedule, name, dtype) for name, dtype in zip(step.buffers, dtypes, strict=True))
-    return ("reference", built.kernel, roots, elements, dtypes)
+    elements = tuple(sizes.extent(root_elements(schedule, name, dtype)) for name, dtype in zip(step.buffers, dtypes, strict=True))
+    return ("reference", built.kernel, roots, elements, dtypes, own)
 
 
-def root_elements(schedule: Schedule, name: str, dtype: torch.dtype) -> int:
+def root_elements(schedule: Schedule, name: str, dtype: torch.dtype) -> Extent:
     """Elements of `dtype` in the memory of a buffer's root."""
     owner = schedule.buffers[root(schedule.buffers, name)]
-    return (owner.storage_elements + owner.offset) * owner.dtype.itemsize // dtype.itemsize if owner.numel else 0
+    return extent((owner.storage_elements + owner.offset) * owner.dtype.itemsize // dtype.itemsize) if owner.numel != 0 else 0
 
 
-def extern_row(step: Extern, slots: Mapping[str, int]) -> tuple:
+def extern_row(step: Extern, slots: Mapping[str, int], sizes: Numbers) -> tuple:
     """("extern", op name, overload, an argument per schema argument, output slots, whether it writes into them)."""
     op = step.op if step.out is None else step.out
     schema = op._schema
@@ -169,12 +220,12 @@ def extern_row(step: Extern, slots: Mapping[str, int]) -> tuple:
         if step.out is not None and argument.is_out:
             args.append(next(into, None))
         elif argument.name in step.kwargs:
-            args.append(by_slot(step.kwargs[argument.name], slots, takes_tensor(argument)))
+            args.append(by_slot(step.kwargs[argument.name], slots, sizes, takes_tensor(argument)))
         elif argument.kwarg_only:
             args.append(...)
         else:
             value = next(positional, ...)
-            args.append(value if value is ... else by_slot(value, slots, takes_tensor(argument)))
+            args.append(value if value is ... else by_slot(value, slots, sizes, takes_tensor(argument)))
     left = [*positional, *(set(step.kwargs) - {a.name for a in schema.arguments})]
     if left:
         raise VerifyError("lower", f"{step.name}: {op} does not take {left}")
@@ -188,15 +239,17 @@ def takes_tensor(argument: torch._C.Argument) -> bool:
     return isinstance(kind.getElementType() if isinstance(kind, torch._C.OptionalType) else kind, torch._C.TensorType)
 
 
-def by_slot(value: object, slots: Mapping[str, int], is_tensor: bool = False) -> object:
-    """An argument with buffer numbers for Refs and tuples for lists. is_tensor: a plain number stands for a tensor, and is put into a tuple."""
+def by_slot(value: object, slots: Mapping[str, int], sizes: Numbers, is_tensor: bool = False) -> object:
+    """An argument with buffer numbers for Refs, places for symbolic sizes, and tuples for lists. is_tensor: a plain number stands for a tensor, and is put into a tuple."""
     match value:
         case bool() | int() | float() | complex() if is_tensor:
             return (value,)
+        case Index():
+            return (sizes.extent(value),) if is_tensor else sizes.extent(value)
         case Ref():
             return slots[value.buffer]
         case tuple() | list():
-            return tuple(by_slot(v, slots) for v in value)
+            return tuple(by_slot(v, slots, sizes) for v in value)
         case torch.Tensor() | torch.Generator():
             raise VerifyError("lower", f"an extern call holds a {type(value).__name__}; tensors are buffers, generators are the default one")
         case _:

@@ -99,6 +99,8 @@ std::vector<int64_t> to_ints(PyObject* sequence) {
     return values;
 }
 
+bool is_place(PyObject* object) { return PyLong_Check(object) && !PyLong_CheckExact(object) && !PyBool_Check(object); }
+
 std::string to_string(PyObject* text) {
     Py_ssize_t size = 0;
     const char* chars = PyUnicode_AsUTF8AndSize(text, &size);

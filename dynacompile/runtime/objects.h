@@ -96,6 +96,8 @@ inline PyObject* wrap(const at::Tensor& tensor) {
 int64_t to_int(PyObject* object);
 std::vector<int64_t> to_ints(PyObject* sequence);
 std::string to_string(PyObject* text);
+// An int is a number; an instance of a subclass of it (link.Number) the place of one of a call's numbers.
+bool is_place(PyObject* object);
 PyObject* item(PyObject* tuple, Py_ssize_t index);
 
 }  // namespace dynacompile::runtime

@@ -30,11 +30,15 @@ c10::Storage make_storage(size_t bytes, c10::Device device, bool resizable) {
     return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, allocator, resizable));
 }
 
-TensorPtr make_tensor(const Buffer& buffer, c10::Storage storage, int64_t offset) {
+TensorPtr make_tensor(const Buffer& buffer, const Geometry& geometry, c10::Storage storage, int64_t offset) {
     auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), keys_of(buffer.device), buffer.meta);
     if (offset) impl->set_storage_offset(offset);
-    impl->set_sizes_and_strides(buffer.size, buffer.stride);
+    impl->set_sizes_and_strides(geometry.size, geometry.stride);
     return TensorPtr(std::move(impl));
+}
+
+TensorPtr make_tensor(const Buffer& buffer, c10::Storage storage, int64_t offset) {
+    return make_tensor(buffer, Geometry{buffer.size, buffer.stride, buffer.offset, buffer.numel, buffer.extent}, std::move(storage), offset);
 }
 
 TensorPtr make_alias(c10::TensorImpl* base, c10::IntArrayRef size, c10::IntArrayRef stride, int64_t offset, caffe2::TypeMeta meta) {
@@ -60,13 +64,46 @@ bool same_geometry(const c10::TensorImpl& tensor, c10::IntArrayRef size, c10::In
     return true;
 }
 
-at::Tensor copy_to_geometry(const Buffer& buffer, const at::Tensor& source) {
-    at::Tensor fresh{make_tensor(buffer, make_storage(buffer.extent, buffer.device, true), buffer.offset)};
+at::Tensor copy_to_geometry(const Buffer& buffer, const Geometry& geometry, const at::Tensor& source) {
+    at::Tensor fresh{make_tensor(buffer, geometry, make_storage(geometry.extent, buffer.device, true), geometry.offset)};
     at::_ops::copy_::call(fresh, source, false);
     return fresh;
 }
 
-Frame::Frame(const Program& p, c10::TensorImpl* const* inputs) : program(p), inputs_(inputs), pointers_(p.buffers.size(), nullptr), tensors_(p.buffers.size()) {
+Geometry Program::geometry(int32_t slot, const CallSizes& call) const {
+    const Buffer& b = buffers[slot];
+    if (b.place < 0) return {b.size, b.stride, b.offset, b.numel, b.extent};
+    const int64_t* at = call.geometry.data() + b.place;
+    size_t rank = b.size.size();
+    return {c10::IntArrayRef(at, rank), c10::IntArrayRef(at + rank, rank), at[2 * rank], at[2 * rank + 1], size_t(at[2 * rank + 2])};
+}
+
+CallSizes Program::measure(c10::TensorImpl* const* given, const int64_t* integers) const {
+    CallSizes call;
+    if (!sizes.any()) return call;
+    sizes.measure(given, integers, call);
+    const Extent* next = extents.data();
+    for (int32_t slot : symbolic) {
+        const Buffer& b = buffers[slot];
+        size_t rank = b.size.size();
+        size_t start = call.geometry.size();
+        for (size_t i = 0; i < 2 * rank + 1; ++i) call.geometry.push_back((next++)->value(call.numbers.data()));
+        int64_t numel = 1, last = call.geometry[start + 2 * rank];
+        for (size_t i = 0; i < rank; ++i) {
+            if (call.geometry[start + i] < 0) fail("the buffer ", b.name, " would have a negative size");
+            numel *= call.geometry[start + i];
+            last += (call.geometry[start + i] - 1) * call.geometry[start + rank + i];
+        }
+        call.geometry.push_back(numel);
+        call.geometry.push_back(numel == 0 ? 0 : (last + 1) * int64_t(b.meta.itemsize()));
+    }
+    return call;
+}
+
+Geometry Frame::geometry(int32_t slot) const { return program.geometry(slot, sizes); }
+
+Frame::Frame(const Program& p, c10::TensorImpl* const* inputs, const CallSizes& call)
+    : program(p), sizes(call), inputs_(inputs), pointers_(p.buffers.size(), nullptr), tensors_(p.buffers.size()) {
     for (const auto& [slot, constant] : p.constants) {
         tensors_[slot] = constant;
         pointers_[slot] = const_cast<void*>(constant->data());
@@ -80,8 +117,12 @@ void Frame::prepare_inputs() {
         if (slot < 0) continue;
         const Buffer& b = program.buffers[slot];
         if (!inputs_[i]) fail("input ", i, " (", b.name, ") of a compiled program must be a tensor");
+        const Geometry g = geometry(slot);
+        if (b.place >= 0 && !same_geometry(*inputs_[i], g.size, g.stride))
+            fail("input ", i, " (", b.name, ") of a compiled program must be of sizes ", g.size, " and strides ", g.stride, ", not ", inputs_[i]->sizes(),
+                 " and ", inputs_[i]->strides());
         void* data = b.written ? inputs_[i]->mutable_data() : const_cast<void*>(inputs_[i]->data());
-        if (!data && b.numel) fail("input ", i, " (", b.name, ") of a compiled program has no memory");
+        if (!data && g.numel) fail("input ", i, " (", b.name, ") of a compiled program has no memory");
         pointers_[slot] = data;
         if (cuda && inputs_[i]->is_cuda() && !aligned(data)) align_input(slot);
     }
@@ -89,7 +130,7 @@ void Frame::prepare_inputs() {
 
 void Frame::align_input(int32_t slot) {
     const Buffer& b = program.buffers[slot];
-    at::Tensor copy = copy_to_geometry(b, tensor_of(inputs_[program.input_of[slot]]));
+    at::Tensor copy = copy_to_geometry(b, geometry(slot), tensor_of(inputs_[program.input_of[slot]]));
     pointers_[slot] = copy.unsafeGetTensorImpl()->mutable_data();
     tensors_[slot] = copy.getIntrusivePtr();
     substituted_.push_back(slot);
@@ -114,9 +155,10 @@ void Frame::prepare_arena() {
 
 void Frame::allocate(int32_t slot) {
     const Buffer& b = program.buffers[slot];
-    c10::Storage storage = make_storage(b.extent, b.device, true);
+    const Geometry g = geometry(slot);
+    c10::Storage storage = make_storage(g.extent, b.device, true);
     pointers_[slot] = storage.mutable_data();
-    tensors_[slot] = make_tensor(b, std::move(storage), b.offset);
+    tensors_[slot] = make_tensor(b, g, std::move(storage), g.offset);
 }
 
 const TensorPtr& Frame::tensor(int32_t slot) {
@@ -135,8 +177,9 @@ const TensorPtr& Frame::tensor(int32_t slot) {
         case Memory::view: {
             c10::TensorImpl* base = tensor(b.root).get();
             // A root's own offset is part of its tensor; a view's counts from the root's element 0.
-            int64_t before = program.buffers[b.root].offset * int64_t(program.buffers[b.root].meta.itemsize()) / int64_t(b.meta.itemsize());
-            made = make_alias(base, b.size, b.stride, b.offset - before, b.meta);
+            const Geometry g = geometry(slot);
+            int64_t before = geometry(b.root).offset * int64_t(program.buffers[b.root].meta.itemsize()) / int64_t(b.meta.itemsize());
+            made = make_alias(base, g.size, g.stride, g.offset - before, b.meta);
             break;
         }
         default:
@@ -147,16 +190,17 @@ const TensorPtr& Frame::tensor(int32_t slot) {
 
 void Frame::adopt(int32_t slot, at::Tensor result) {
     const Buffer& b = program.buffers[slot];
+    const Geometry g = geometry(slot);
     c10::TensorImpl* impl = result.unsafeGetTensorImpl();
     if (!result.defined()) fail("an op returned no tensor for ", b.name);
     const bool here = impl->device().type() == b.device.type();
-    if (impl->dtype() != b.meta || impl->sizes() != c10::IntArrayRef(b.size) || !(here || !b.launched))
+    if (impl->dtype() != b.meta || impl->sizes() != g.size || !(here || !b.launched))
         fail("an op returned ", impl->dtype().name(), impl->sizes(), " on ", impl->device(), " for ", b.name, ", compiled for ", b.meta.name(),
-             c10::IntArrayRef(b.size), " on ", b.device);
-    bool plain = same_geometry(*impl, b.size, b.stride) && !result.is_conj() && !result.is_neg() && !result._is_zerotensor();
+             g.size, " on ", b.device);
+    bool plain = same_geometry(*impl, g.size, g.stride) && !result.is_conj() && !result.is_neg() && !result._is_zerotensor();
     if (plain && b.device.is_cuda()) plain = aligned(impl->data());
     if (!plain && here) {
-        result = copy_to_geometry(b, result);
+        result = copy_to_geometry(b, g, result);
         impl = result.unsafeGetTensorImpl();
     }
     pointers_[slot] = const_cast<void*>(impl->data());
@@ -166,10 +210,10 @@ void Frame::adopt(int32_t slot, at::Tensor result) {
 Program::Program() = default;
 Program::~Program() = default;
 
-void Program::run(c10::TensorImpl* const* given, at::Tensor* results) const {
+void Program::run(c10::TensorImpl* const* given, at::Tensor* results, const CallSizes& call) const {
     c10::OptionalDeviceGuard guard;
     if (on_cuda()) guard.reset_device(device);
-    Frame frame(*this, given);
+    Frame frame(*this, given, call);
     if (dispatches || on_cuda()) {
         BelowAutograd below;
         run_steps(frame);
@@ -195,10 +239,14 @@ void Program::run_steps(Frame& frame) const {
             case Act::cuda:
                 pointers.clear();
                 for (int32_t i = 0; i < step.count; ++i) pointers.push_back(frame.pointer(slots[i]));
+                for (int32_t i = 0; i < step.numbers; ++i)
+                    pointers.push_back(reinterpret_cast<void*>(frame.sizes.numbers[slots[step.count + i]]));  // in a pointer's place
                 if (step.act == Act::cpu)
                     cpu_kernels[step.which](pointers.data());
+                else if (step.grid < 0)
+                    cuda_kernels[step.which].launch(stream, pointers.data(), step.count + step.numbers);
                 else
-                    cuda_kernels[step.which].launch(stream, pointers.data(), step.count);
+                    launch_sized(frame, step, stream, pointers.data());
                 break;
             case Act::reference:
                 call_reference(frame, step);
@@ -214,6 +262,12 @@ void Program::run_steps(Frame& frame) const {
     frame.restore_inputs();
 }
 
+void Program::launch_sized(const Frame& frame, const Step& step, void* stream, void* const* pointers) const {
+    int64_t grid[3];
+    for (int i = 0; i < 3; ++i) grid[i] = grids[step.grid][i].value(frame.sizes.numbers.data());
+    cuda_kernels[step.which].launch(stream, pointers, step.count + step.numbers, grid);
+}
+
 // The kernel reads and writes 1-D tensors over its buffers' memory.
 void Program::call_reference(Frame& frame, const Step& step) const {
     const ReferenceCall& call = references[step.which];
@@ -221,14 +275,17 @@ void Program::call_reference(Frame& frame, const Step& step) const {
     const int64_t one = 1;
     for (int32_t i = 0; i < step.count; ++i) {
         c10::TensorImpl* root = frame.tensor(operands[step.first + i]).get();
-        flat.emplace_back(make_alias(root, call.elements[i], one, 0, call.dtypes[i]));
+        flat.emplace_back(make_alias(root, call.elements[i].value(frame.sizes.numbers.data()), one, 0, call.dtypes[i]));
     }
     WithGil gil;
     try {
         PyRef list = PyRef::take(checked(PyList_New(step.count)));
         for (int32_t i = 0; i < step.count; ++i) PyList_SET_ITEM(list.get(), i, wrap(flat[i]));
-        PyObject* args[] = {call.kernel.get(), list.get()};
-        PyRef result = PyRef::take(checked(PyObject_Vectorcall(reference.get(), args, 2, nullptr)));
+        PyRef numbers = PyRef::take(checked(PyList_New(step.numbers)));
+        for (int32_t i = 0; i < step.numbers; ++i)
+            PyList_SET_ITEM(numbers.get(), i, checked(PyLong_FromLongLong(frame.sizes.numbers[operands[step.first + step.count + i]])));
+        PyObject* args[] = {call.kernel.get(), list.get(), numbers.get()};
+        PyRef result = PyRef::take(checked(PyObject_Vectorcall(reference.get(), args, step.numbers ? 3 : 2, nullptr)));
     } catch (const PythonErrorSet&) {
         throw_python_error();
     }

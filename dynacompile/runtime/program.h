@@ -3,11 +3,13 @@
 
 #include "runtime/cuda_driver.h"
 #include "runtime/objects.h"
+#include "runtime/sizes.h"
 
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 
+#include <array>
 #include <memory>
 
 namespace dynacompile::runtime {
@@ -30,6 +32,7 @@ struct Buffer {
     bool launched = false;  // a kernel touches its memory
     int64_t numel = 0;
     size_t extent = 0;  // bytes from element 0 of the root's memory to behind the last element of this geometry
+    int32_t place = -1;  // where a call's geometry starts in CallSizes::geometry: sizes, strides, offset, numel, extent; -1: the one above
 };
 
 using CpuFunction = void (*)(void* const* params);
@@ -42,6 +45,8 @@ struct Step {
     int32_t first = 0;
     int32_t count = 0;
     int32_t which = 0;
+    int32_t numbers = 0;  // how many of the operands behind the first `count` are places of numbers that the kernel takes
+    int32_t grid = -1;    // in Program::grids, where the call's sizes decide it
 };
 
 class Program;
@@ -50,7 +55,7 @@ class ExternCall;
 // The state of one run.
 class Frame {
 public:
-    Frame(const Program& program, c10::TensorImpl* const* inputs);
+    Frame(const Program& program, c10::TensorImpl* const* inputs, const CallSizes& sizes);
     Frame(const Frame&) = delete;
 
     // The tensor of a buffer, made on first use.
@@ -63,8 +68,10 @@ public:
     void drop(int32_t slot) { tensors_[slot].reset(); }
     void restore_inputs();
     void* pointer(int32_t root) const { return pointers_[root]; }
+    Geometry geometry(int32_t slot) const;
 
     const Program& program;
+    const CallSizes& sizes;
 
 private:
     void align_input(int32_t slot);
@@ -78,7 +85,7 @@ private:
 
 struct ReferenceCall {
     PyRef kernel;
-    std::vector<int64_t> elements;  // of the 1-D tensors that it gets
+    std::vector<Extent> elements;  // of the 1-D tensors that it gets
     std::vector<caffe2::TypeMeta> dtypes;
 };
 
@@ -90,9 +97,12 @@ public:
 
     // Runs below autograd. inputs: one TensorImpl per program input, borrowed; ignored where no buffer takes it. outputs: as many
     // undefined tensors as the program has outputs. An output that is an input or constant is that very tensor. Needs no GIL.
-    void run(c10::TensorImpl* const* inputs, at::Tensor* outputs) const;
+    void run(c10::TensorImpl* const* inputs, at::Tensor* outputs, const CallSizes& call) const;
+    // The sizes of a call; integers: by input, where inputs are numbers.
+    CallSizes measure(c10::TensorImpl* const* inputs, const int64_t* integers) const;
     // Raises a Python error unless `tensor` has the geometry of input `index`.
-    void check_input(size_t index, PyObject* tensor) const;
+    void check_input(size_t index, PyObject* tensor, const CallSizes& call) const;
+    Geometry geometry(int32_t slot, const CallSizes& call) const;
     bool on_cuda() const { return device.is_cuda(); }
 
     std::vector<Buffer> buffers;
@@ -101,6 +111,10 @@ public:
     std::vector<int32_t> operands;
     std::vector<std::pair<int32_t, size_t>> places;  // arena buffer, offset in bytes
     std::vector<std::pair<int32_t, TensorPtr>> constants;
+    Sizes sizes;
+    std::vector<Extent> extents;  // sizes, strides and offset of the buffers whose geometry differs, one after the other
+    std::vector<int32_t> symbolic;  // these buffers
+    std::vector<std::array<Extent, 3>> grids;
     std::vector<int32_t> input_of;  // buffer -> program input, -1 for others
     std::vector<CpuFunction> cpu_kernels;
     std::vector<cuda::Kernel> cuda_kernels;
@@ -112,18 +126,20 @@ public:
     bool dispatches = false;  // some step calls an op or Python
 
 private:
-    [[noreturn]] void refuse_input(size_t index, PyObject* tensor) const;
+    [[noreturn]] void refuse_input(size_t index, PyObject* tensor, const Geometry& wanted) const;
     void run_steps(Frame& frame) const;
     void call_reference(Frame& frame, const Step& step) const;
+    void launch_sized(const Frame& frame, const Step& step, void* stream, void* const* pointers) const;
 };
 
 // A tensor over `bytes` of fresh memory of the device's allocator.
 TensorPtr make_tensor(const Buffer& buffer, c10::Storage storage, int64_t offset);
+TensorPtr make_tensor(const Buffer& buffer, const Geometry& geometry, c10::Storage storage, int64_t offset);
 c10::Storage make_storage(size_t bytes, c10::Device device, bool resizable);
 // A tensor that shares `base`'s storage and version counter, from `base`'s element 0 on.
 TensorPtr make_alias(c10::TensorImpl* base, c10::IntArrayRef size, c10::IntArrayRef stride, int64_t offset, caffe2::TypeMeta meta);
-// A copy of `source` in fresh memory with the buffer's strides.
-at::Tensor copy_to_geometry(const Buffer& buffer, const at::Tensor& source);
+// A copy of `source` in fresh memory with the geometry's strides.
+at::Tensor copy_to_geometry(const Buffer& buffer, const Geometry& geometry, const at::Tensor& source);
 bool same_geometry(const c10::TensorImpl& tensor, c10::IntArrayRef size, c10::IntArrayRef stride);
 
 // Keeps autograd and autocast out of ops called in its scope.
@@ -131,6 +147,8 @@ struct BelowAutograd {
     c10::impl::ExcludeDispatchKeyGuard exclude{c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
     c10::AutoGradMode grad{false};
 };
+
+Extent read_extent(PyObject* object);
 
 // The Python type, in program_type.cpp.
 bool init_program(PyObject* module);

@@ -24,6 +24,14 @@ struct ProgramObject {
 
 PyTypeObject* program_type = nullptr;
 
+// The inputs that are numbers.
+std::vector<int64_t> integers_of(const Program& program, PyObject* const* args) {
+    std::vector<int64_t> integers(program.sizes.read.size(), 0);
+    for (size_t i = 0; i < integers.size(); ++i)
+        if (program.sizes.read[i]) integers[i] = to_int(args[i]);
+    return integers;
+}
+
 ProgramObject* self_of(PyObject* object) { return reinterpret_cast<ProgramObject*>(object); }
 
 PyObject* call_program(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
@@ -33,13 +41,19 @@ PyObject* call_program(PyObject* self, PyObject* const* args, size_t flags, PyOb
         if (keywords && PyTuple_GET_SIZE(keywords)) raise(PyExc_TypeError, "a program takes no keyword arguments");
         if (count != program.inputs.size())
             raise(PyExc_TypeError, "the program takes " + std::to_string(program.inputs.size()) + " inputs, not " + std::to_string(count));
-        c10::SmallVector<c10::TensorImpl*, 16> impls;
+        c10::SmallVector<c10::TensorImpl*, 16> impls(count, static_cast<c10::TensorImpl*>(nullptr));
+        CallSizes call;
+        if (program.sizes.any()) {
+            for (size_t i = 0; i < count; ++i) impls[i] = is_tensor(args[i]) ? impl_of(args[i]) : nullptr;
+            call = program.measure(impls.data(), integers_of(program, args).data());
+        }
         for (size_t i = 0; i < count; ++i) {
-            if (program.inputs[i] >= 0) program.check_input(i, args[i]);
-            impls.push_back(program.inputs[i] >= 0 ? impl_of(args[i]) : nullptr);
+            if (program.inputs[i] < 0) continue;
+            program.check_input(i, args[i], call);
+            impls[i] = impl_of(args[i]);
         }
         c10::SmallVector<at::Tensor, 8> outputs(program.outputs.size());
-        program.run(impls.data(), outputs.data());
+        program.run(impls.data(), outputs.data(), call);
         PyRef result = PyRef::take(checked(PyTuple_New(outputs.size())));
         for (size_t i = 0; i < outputs.size(); ++i) PyTuple_SET_ITEM(result.get(), i, wrap(outputs[i]));
         return result.release();
@@ -99,9 +113,16 @@ public:
             size_t kernels = program_.on_cuda() ? program_.cuda_kernels.size() : program_.cpu_kernels.size();
             if (size_t(step.which) >= kernels) raise(PyExc_IndexError, "a launch names no kernel");
             add_operands(step, item(row, 2));
+            add_numbers(step, item(row, 3));
+            PyObject* grid = item(row, 4);
+            if (PyTuple_Size(grid) == 3) {
+                step.grid = int32_t(program_.grids.size());
+                program_.grids.push_back({read_extent(item(grid, 0)), read_extent(item(grid, 1)), read_extent(item(grid, 2))});
+            }
         } else if (code == "reference") {
             step = {Act::reference, 0, 0, int32_t(program_.references.size())};
             add_operands(step, item(row, 2));
+            add_numbers(step, item(row, 5));
             program_.references.push_back(read_reference(row));
             program_.dispatches = true;
         } else if (code == "extern") {
@@ -128,8 +149,15 @@ private:
         for (int32_t i = 0; i < step.count; ++i) program_.operands.push_back(slot(item(slots, i)));
     }
 
+    // Places of numbers, behind the slots.
+    void add_numbers(Step& step, PyObject* places) {
+        step.numbers = int32_t(PyTuple_Size(places));
+        for (int32_t i = 0; i < step.numbers; ++i) program_.operands.push_back(int32_t(to_int(item(places, i))));
+    }
+
     ReferenceCall read_reference(PyObject* row) {
-        ReferenceCall call{PyRef::share(item(row, 1)), to_ints(item(row, 3)), {}};
+        ReferenceCall call{PyRef::share(item(row, 1)), {}, {}};
+        for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 3)); ++i) call.elements.push_back(read_extent(item(item(row, 3), i)));
         PyObject* dtypes = item(row, 4);
         for (Py_ssize_t i = 0; i < PyTuple_Size(dtypes); ++i) {
             if (!THPDtype_Check(item(dtypes, i))) raise(PyExc_TypeError, "a reference kernel's params need dtypes");
@@ -178,12 +206,43 @@ void read_ends(Program& program, PyObject* inputs, PyObject* outputs, PyObject* 
     }
 }
 
-// make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference)
+// sizes: (sources, codes, checks, buffers): rows (input, dimension, stride, low, high, name) of symbols; codes of numbers; (input, extent); and
+// (slot, extents) of the buffers whose geometry differs.
+void read_sizes(Program& program, PyObject* row) {
+    Sizes& sizes = program.sizes;
+    PyObject *sources = item(row, 0), *codes = item(row, 1), *checks = item(row, 2), *buffers = item(row, 3);
+    sizes.read.assign(program.inputs.size(), false);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(sources); ++i) {
+        PyObject* s = item(sources, i);
+        sizes.sources.push_back({int32_t(to_int(item(s, 0))), int32_t(to_int(item(s, 1))), to_int(item(s, 2)) != 0, to_int(item(s, 3)), to_int(item(s, 4)),
+                                 to_string(item(s, 5))});
+        if (size_t(sizes.sources.back().input) >= program.inputs.size()) raise(PyExc_IndexError, "a size is shown by no input");
+        if (sizes.sources.back().dimension < 0) sizes.read[sizes.sources.back().input] = true;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(codes); ++i) sizes.codes.push_back(to_ints(item(codes, i)));
+    for (Py_ssize_t i = 0; i < PyTuple_Size(checks); ++i) {
+        sizes.checks.emplace_back(int32_t(to_int(item(item(checks, i), 0))), read_extent(item(item(checks, i), 1)));
+        sizes.read.at(sizes.checks.back().first) = true;
+    }
+    int32_t place = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(buffers); ++i) {
+        int32_t slot = int32_t(to_int(item(item(buffers, i), 0)));
+        PyObject* extents = item(item(buffers, i), 1);
+        Buffer& b = program.buffers.at(slot);
+        if (size_t(PyTuple_Size(extents)) != 2 * b.size.size() + 1) raise(PyExc_ValueError, b.name + " has other sizes");
+        b.place = place;
+        place += int32_t(2 * b.size.size() + 3);
+        program.symbolic.push_back(slot);
+        for (Py_ssize_t k = 0; k < PyTuple_Size(extents); ++k) program.extents.push_back(read_extent(item(extents, k)));
+    }
+}
+
+// make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference, sizes)
 PyObject* make_program(PyObject*, PyObject* args) {
-    PyObject *schedule, *buffers, *inputs, *outputs, *constants, *kernels, *steps, *device, *reference;
+    PyObject *schedule, *buffers, *inputs, *outputs, *constants, *kernels, *steps, *device, *reference, *sizes;
     Py_ssize_t arena = 0;
-    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!nOO", &schedule, &PyTuple_Type, &buffers, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type,
-                          &constants, &PyTuple_Type, &kernels, &PyTuple_Type, &steps, &arena, &device, &reference))
+    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!nOOO!", &schedule, &PyTuple_Type, &buffers, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type,
+                          &constants, &PyTuple_Type, &kernels, &PyTuple_Type, &steps, &arena, &device, &reference, &PyTuple_Type, &sizes))
         return nullptr;
     try {
         auto program = std::make_unique<Program>();
@@ -193,6 +252,7 @@ PyObject* make_program(PyObject*, PyObject* args) {
         program->reference = PyRef::share(reference);
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(buffers); ++i) program->buffers.push_back(read_buffer(PyTuple_GET_ITEM(buffers, i)));
         read_ends(*program, inputs, outputs, constants);
+        read_sizes(*program, sizes);
         read_kernels(*program, kernels);
         Reader reader(*program);
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(steps); ++i) reader.read_step(PyTuple_GET_ITEM(steps, i));
@@ -280,22 +340,28 @@ PyObject* release_memory(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {{"release_memory", release_memory, METH_NOARGS, "release_memory(): frees the memory that CPU programs keep for their next call."},
                            {"make_program", make_program, METH_VARARGS,
-                            "make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference) -> Program"},
+                            "make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference, sizes) -> Program"},
                            {nullptr}};
 
 }  // namespace
 
-void Program::check_input(size_t index, PyObject* object) const {
-    const Buffer& b = buffers[inputs[index]];
-    if (is_tensor(object)) {
-        const c10::TensorImpl& t = *impl_of(object);
-        if (t.dtype() == b.meta && (t.device().type() == b.device.type() || !b.launched) && !t.is_python_dispatch() && t.has_storage() && same_geometry(t, b.size, b.stride))
-            return;
-    }
-    refuse_input(index, object);
+Extent read_extent(PyObject* object) {
+    int64_t value = to_int(object);
+    return is_place(object) ? Extent{0, int32_t(value)} : Extent{value, -1};
 }
 
-void Program::refuse_input(size_t index, PyObject* object) const {
+void Program::check_input(size_t index, PyObject* object, const CallSizes& call) const {
+    const Buffer& b = buffers[inputs[index]];
+    const Geometry g = geometry(inputs[index], call);
+    if (is_tensor(object)) {
+        const c10::TensorImpl& t = *impl_of(object);
+        if (t.dtype() == b.meta && (t.device().type() == b.device.type() || !b.launched) && !t.is_python_dispatch() && t.has_storage() && same_geometry(t, g.size, g.stride))
+            return;
+    }
+    refuse_input(index, object, g);
+}
+
+void Program::refuse_input(size_t index, PyObject* object, const Geometry& wanted) const {
     const Buffer& b = buffers[inputs[index]];
     std::string where = "input " + std::to_string(index) + " (" + b.name + ") must be ";
     if (!is_tensor(object)) raise(PyExc_TypeError, where + "a tensor, not " + Py_TYPE(object)->tp_name);
@@ -303,7 +369,7 @@ void Program::refuse_input(size_t index, PyObject* object) const {
     if (tensor.is_python_dispatch() || !tensor.has_storage()) raise(PyExc_TypeError, where + "a plain tensor with memory, not a " + Py_TYPE(object)->tp_name);
     if (tensor.dtype() != b.meta) raise(PyExc_TypeError, where + concat(b.dtype, ", not ", tensor.dtype().name()));
     if (b.launched && tensor.device().type() != b.device.type()) raise(PyExc_ValueError, where + "on " + b.device.str() + ", not " + tensor.device().str());
-    raise(PyExc_ValueError, where + concat("of sizes ", c10::IntArrayRef(b.size), " and strides ", c10::IntArrayRef(b.stride), ", not ", tensor.sizes(),
+    raise(PyExc_ValueError, where + concat("of sizes ", wanted.size, " and strides ", wanted.stride, ", not ", tensor.sizes(),
                                            " and ", tensor.strides()));
 }
 

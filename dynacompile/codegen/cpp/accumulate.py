@@ -8,6 +8,7 @@ import torch
 
 from dynacompile.codegen.cpp.frame import Frame
 from dynacompile.codegen.cpp.render import COMBINE, highest, literal, lowest, reduction_kind, value_type
+from dynacompile.ir.index import Extent
 from dynacompile.ir.loops import Nest
 
 PLACES = ("argmax", "argmin")
@@ -20,7 +21,7 @@ class Accumulators:
         self.frame, self.reduces = frame, reduces
         self.body, self.values = frame.body, frame.values
         flat = prod(a.size for a in frame.plan.nest.r_axes)
-        self.place = "i32" if flat < 2**31 else "i64"
+        self.place = "i32" if isinstance(flat, int) and flat < 2**31 else "i64"
 
     def name(self, i: int) -> str:
         return self.values.names[i]
@@ -88,5 +89,5 @@ class Accumulators:
         return f"{field}.at" if self.is_place(i) else field
 
 
-def inner_sizes(nest: Nest) -> list[int]:
+def inner_sizes(nest: Nest) -> list[Extent]:
     return [prod(a.size for a in nest.r_axes[k + 1 :]) for k in range(len(nest.r_axes))]

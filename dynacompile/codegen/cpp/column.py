@@ -28,7 +28,7 @@ class Column:
         for k, acc in enumerate(self.accumulators):
             self.struct(k, acc)
         wanted = [self.x_values(k) for k in range(plan.passes)]
-        scratch = [f"alignas(64) {self.kept_type(i)} {self.values.names[i]}_tile[{plan.steps * plan.tile}];" for i in sorted(plan.kept)]
+        scratch = frame.scratch([(self.kept_type(i), f"{self.values.names[i]}_tile") for i in sorted(plan.kept)], plan.tile, plan.steps)
         scratch += [f"alignas(64) {self.kept_type(i)} {self.values.names[i]}_x[{plan.tile}];" for i in sorted(set().union(*wanted))]
         with frame.tasks(scratch):
             for k in range(plan.passes):
@@ -37,7 +37,7 @@ class Column:
             self.across_tile(stores, ())
             if plan.split:
                 for k, acc in enumerate(self.accumulators):
-                    if acc.reduces and plan.chunks > 1:
+                    if acc.reduces and plan.chunks != 1:
                         out.line(f"free(parts{k});")
 
     def kept_type(self, i: int) -> str:
@@ -102,16 +102,32 @@ class Column:
         given = self.ready | self.columns
         frame.statements(frame.scalars(starts, given))
         steps, lane = frame.parts(starts, given)
-        if acc.reduces and plan.split and plan.chunks > 1:
+        if acc.reduces and plan.split and plan.chunks != 1:
             out.line(f"auto* parts{k} = (Part{k}*)aligned_alloc(64, {plan.chunks} * sizeof(Part{k}));")
         elif acc.reduces:
             out.line(f"Part{k} part{k};")
             out.line(f"part{k}.clear();")
-        if plan.chunks == 1:
+        if plan.walked and acc.reduces:
+            self.walk(k, acc, starts, steps, lane)
+        elif plan.walked or plan.chunks == 1:
             self.stretch(k, acc, starts, steps, lane, f"part{k}.", "0", str(plan.steps))
         else:
             self.chunks(k, acc, starts, steps, lane)
         self.ready |= {i for i in lane if i in plan.kept}
+
+    def walk(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> None:
+        """As many chunks as there are, one after the other."""
+        out, n, unit = self.out, str(self.plan.steps), self.plan.chunk
+        out.open(f"const auto walk{k} = [&](i64 b, i64 e, Part{k}& chunk)")
+        self.stretch(k, acc, starts, steps, lane, "chunk.", "b", "e")
+        out.close(";")
+        out.line(f"walk{k}(0, {unit} < {n} ? {unit} : {n}, part{k});")
+        out.open(f"for (i64 b = {unit}; b < {n}; b += {unit})")
+        out.line(f"Part{k} chunk;")
+        out.line("chunk.clear();")
+        out.line(f"walk{k}(b, b + {unit} < {n} ? b + {unit} : {n}, chunk);")
+        out.line(f"part{k}.merge(chunk);")
+        out.close()
 
     def chunks(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> None:
         plan, out = self.plan, self.out
@@ -120,7 +136,7 @@ class Column:
             out.open("for (i64 c = c0; c < c1; ++c)")
         else:
             out.open(f"for (i64 c = 0; c < {plan.chunks}; ++c)")
-        out.line(f"const i64 b = c * {plan.chunk}, e = b + {plan.chunk} < {plan.steps} ? b + {plan.chunk} : {plan.steps};")
+        out.line(f"const i64 b = c * {plan.step}, e = b + {plan.step} < {plan.steps} ? b + {plan.step} : {plan.steps};")
         if acc.reduces:
             out.line(f"Part{k}& chunk = parts{k}[c];" if plan.split else f"Part{k} chunk;")
             out.line("chunk.clear();")

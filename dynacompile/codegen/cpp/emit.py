@@ -33,7 +33,7 @@ def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
 
 
 def emit(kernel: Kernel, entry: str, loops: Plan) -> str:
-    """The function for a plan of its loops."""
+    """The function for a plan of its loops. Behind the pointers come the symbols' values."""
     values = Values(kernel, loops)
     out = Text()
     for line in comments(kernel):
@@ -44,9 +44,13 @@ def emit(kernel: Kernel, entry: str, loops: Plan) -> str:
         kind = memory_type(p.dtype)
         const = "" if p.name in stored else "const "
         out.line(f"{const}{kind}* {values.params[p.name][0]} = ({const}{kind}*)params[{i}];")
+    for i, s in enumerate(kernel.symbols):
+        out.line(f"const i64 {s.name} = (i64)params[{len(kernel.params) + i}];")
     out.line(f"constexpr int W = lanes_of({loops.lane_bytes});")
+    for line in loops.definitions():
+        out.line(line)
     frame = Frame(loops, values, out)
-    if loops.points * loops.lane_size * loops.steps > 0:
+    if loops.points * loops.lane_size * loops.steps != 0:
         match loops.shape:
             case "pointwise":
                 pointwise(frame)

@@ -10,7 +10,7 @@ from dynacompile.codegen.cpp.plan import Plan, closure
 from dynacompile.codegen.cpp.prepare import index_of
 from dynacompile.codegen.cpp.values import Text, Values
 from dynacompile.ir.body import needs
-from dynacompile.ir.index import Var
+from dynacompile.ir.index import Extent, Var, extent
 from dynacompile.ir.loops import Axis
 
 
@@ -34,27 +34,35 @@ class Frame:
     def tasks(self, scratch: Iterable[str] = ()) -> Iterator[None]:
         """The loop over points and tiles: the outer x variables, and t0, t1 of the tile, are in scope. scratch: declarations per thread."""
         plan, out = self.plan, self.out
-        count = plan.points * plan.tiles
-        threads = plan.wide and not plan.split and count > 1
+        count = extent(plan.points * plan.tiles)
+        threads = plan.wide and not plan.split and count != 1
         loop = "for (i64 task = task0; task < task1; ++task)"
         if count == 1:
             out.open("")
         elif threads:
-            out.open(f"parallel<true>({count}, [=](i64 task0, i64 task1)")
+            out.open(f"{plan.parallel}{count}, [=](i64 task0, i64 task1)")
         for line in scratch:
             out.line(line)
-        if count > 1:
+        if count != 1:
             out.open(loop if threads else f"for (i64 task = 0; task < {count}; ++task)")
         self.task_variables(count)
         yield
-        if count > 1:
+        if count != 1:
             out.close()
         if count == 1:
             out.close()
         elif threads:
             out.close(");")
 
-    def task_variables(self, count: int) -> None:
+    @staticmethod
+    def scratch(arrays: Sequence[tuple[str, str]], length: int | str, count: Extent) -> list[str]:
+        """Declarations of arrays (type, name) of length * count elements: on the stack where that is a number."""
+        if isinstance(length, int) and isinstance(count, int):
+            return [f"alignas(64) {kind} {name}[{length * count}];" for kind, name in arrays]
+        memory = [f"const Scratch<{kind}> {name}_memory({length} * {count});" for kind, name in arrays]
+        return memory + [f"{kind}* const {name} = {name}_memory.data;" for kind, name in arrays]
+
+    def task_variables(self, count: Extent) -> None:
         plan, out = self.plan, self.out
         flat = "0" if count == 1 else "task"
         decode(out, plan.outer, flat if plan.tiles == 1 else f"task / {plan.tiles}")

@@ -19,6 +19,7 @@ import torch
 
 from dynacompile.codegen.cpp.prepare import index_of
 from dynacompile.ir.body import needs
+from dynacompile.ir.index import Extent, Index, Symbol, atom, extent, hint
 from dynacompile.ir.loops import Access, Axis, Nest, levels
 
 WIDEST = 16  # lanes that tiles and blocks are multiples of, whatever the target has
@@ -52,7 +53,8 @@ class Choice:
 class Plan:
     """lane: the axis in the lanes (None: no axes). deep[i]: op i has lanes. when[i]: the pass of an r-level op; how many passes an x-level op waits for.
     kept: r-level ops that a later pass reads back. tile: elements of a column tile, or of a block of a pointwise lane axis.
-    chunk: elements of the lane axis (row over one r axis) or steps over r that a chunk takes in; split: chunks run in parallel."""
+    chunk: elements of the lane axis (row over one r axis) or steps over r that a chunk takes in; split: chunks run in parallel.
+    weight: cost of one point. What sizes decide here, those of the example decide."""
 
     nest: Nest
     shape: str  # "pointwise" | "row" | "column"
@@ -69,32 +71,68 @@ class Plan:
     split: bool
     wide: bool
     lane_bytes: int
+    weight: float
     choice: Choice = Choice()
 
     @property
-    def steps(self) -> int:
-        return prod(a.size for a in self.middle)
+    def steps(self) -> Extent:
+        return extent(prod(a.size for a in self.middle))
 
     @property
-    def lane_size(self) -> int:
+    def lane_size(self) -> Extent:
         return 1 if self.lane is None else self.lane.size
 
     @property
-    def chunk_of(self) -> int:
+    def chunk_of(self) -> Extent:
         """What chunks divide: the lane axis of a row with no other r axis, else the steps."""
         return self.lane_size if self.shape == "row" and not self.middle else self.steps
 
     @property
-    def chunks(self) -> int:
+    def walked(self) -> bool:
+        """Chunks follow each other, as many as the call has."""
+        return type(self.chunk_of) is Index and not self.split and self.shape != "pointwise"
+
+    @property
+    def step(self) -> Extent:
+        """`chunk`, or, where as many chunks as may be at most take in more than that, what these take in."""
+        return atom(Symbol("chunk_size", self.chunk)) if type(self.chunk_of) is Index and self.split else self.chunk
+
+    @property
+    def chunks(self) -> Extent:
+        if type(self.chunk_of) is Index:
+            return atom(Symbol("chunks", -(-hint(self.chunk_of) // self.chunk)))
         return -(-self.chunk_of // self.chunk)
 
     @property
-    def tiles(self) -> int:
-        return 1 if self.lane is None or self.shape == "row" else -(-self.lane.size // self.tile)
+    def tiles(self) -> Extent:
+        if self.lane is None or self.shape == "row":
+            return 1
+        if type(self.lane.size) is Index:
+            return atom(Symbol("tiles", -(-hint(self.lane.size) // self.tile)))
+        return -(-self.lane.size // self.tile)
 
     @property
-    def points(self) -> int:
-        return prod(a.size for a in self.outer)
+    def points(self) -> Extent:
+        return extent(prod(a.size for a in self.outer))
+
+    @property
+    def parallel(self) -> str:
+        """The start of a call that runs tasks on the threads, where the call has work for them."""
+        work = extent(prod(a.size for a in self.nest.axes))
+        return "parallel<true>(" if isinstance(work, int) else f"parallel_when({work} >= {int(GRAIN / self.weight)}, "
+
+    def definitions(self) -> list[str]:
+        """Numbers of the loops that only the call knows."""
+        lines = []
+        if type(self.lane_size) is Index and self.shape != "row":
+            lines.append(f"const i64 tiles = ({self.lane_size} + {self.tile - 1}) / {self.tile};")
+        total = self.chunk_of
+        if type(total) is Index and self.split:
+            unit = 4 * WIDEST if self.shape == "row" and not self.middle else 1
+            lines.append(f"const i64 wanted = ({total} + {MOST_CHUNKS - 1}) / {MOST_CHUNKS}, wider = wanted > {self.chunk} ? wanted : {self.chunk};")
+            lines.append(f"const i64 chunk_size = (wider + {unit - 1}) / {unit} * {unit};")
+            lines.append(f"const i64 chunks = {total} > 0 ? ({total} + chunk_size - 1) / chunk_size : 1;")
+        return lines
 
 
 def choices(first: Plan) -> list[Choice]:
@@ -127,20 +165,22 @@ def plan(nest: Nest, choice: Choice = Choice()) -> Plan:
         crossing = crossing_axis(nest, lane)
         outer, middle = tuple(a for a in outer if a != crossing), () if crossing is None else (crossing,)
     wide_values = any(deep[i] and op.dtype.itemsize == 8 and op.name not in ("store", "constant") for i, op in enumerate(nest.body))
-    if prod(a.size for a in nest.r_axes) >= 2**31:
+    reduced = prod(a.size for a in nest.r_axes)
+    if type(reduced) is Index or reduced >= 2**31:
         wide_values = wide_values or any(op.name == "reduce" and op.attr in ("argmax", "argmin") for op in nest.body)
     weight = sum(COSTLY.get(op.name, 0.25) if op.name not in ("load", "store") else 1 for op in nest.body) / 3
-    work = prod(a.size for a in nest.axes) * weight
+    work = prod(hint(a.size) for a in nest.axes) * weight
     kept = values_to_keep(nest, level, deep, when, passes) if passes > 1 else frozenset()
     size = sizes(nest, shape, lane, outer, middle, kept if not choice.again else frozenset(), work)
     if choice.tile and shape == "pointwise":
         size = replace(size, tile=choice.tile)
     elif choice.tile and lane is not None and shape == "column" and not (kept and size.keep):
-        size = replace(size, tile=min(choice.tile, round_up(lane.size, WIDEST)))
+        size = replace(size, tile=min(choice.tile, round_up(hint(lane.size), WIDEST)))
     if choice.again or not size.keep:
         kept = frozenset()
     lane_bytes = 8 if wide_values else 4
-    return Plan(nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, work >= GRAIN, lane_bytes, choice)
+    wide = work >= GRAIN or any(type(a.size) is Index for a in nest.axes)
+    return Plan(nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, wide, lane_bytes, weight, choice)
 
 
 def choose_lane(nest: Nest, level: tuple[str, ...]) -> Axis | None:
@@ -157,8 +197,8 @@ def choose_lane(nest: Nest, level: tuple[str, ...]) -> Axis | None:
             stride = None if indirect_by(nest, i, axis) else op.attr.index.stride(axis.var)
             weight = 0.05 if reduces and level[i] == "x" else 2.0 if op.name == "store" else 1.0
             total += weight * (1.0 if stride == 1 else 0.7 if stride == 0 else 0.05)
-        full = -(-axis.size // WIDEST) * WIDEST
-        return total * (axis.size / full) ** 0.5
+        full = -(-hint(axis.size) // WIDEST) * WIDEST
+        return total * (hint(axis.size) / full) ** 0.5 if full else 0.0
 
     ranked = [(score(a), a.role == "r", i) for i, a in enumerate(nest.axes)]
     return nest.axes[max(ranked)[2]]
@@ -246,7 +286,7 @@ def crossing_axis(nest: Nest, lane: Axis | None) -> Axis | None:
     if lane is None:
         return None
     for axis in nest.x_axes:
-        if axis != lane and axis.size > 1:
+        if axis != lane and axis.size != 1:
             for op in nest.body:
                 if isinstance(op.attr, Access) and op.attr.index.stride(axis.var) == 1 and op.attr.index.stride(lane.var) not in (0, 1):
                     return axis
@@ -265,26 +305,32 @@ def round_up(n: int, unit: int) -> int:
     return -(-n // unit) * unit
 
 
+def padded(n: Extent) -> int | str:
+    """n rounded up to whole vectors; as text where only the call knows it."""
+    return round_up(n, WIDEST) if isinstance(n, int) else f"(({n} + {WIDEST - 1}) / {WIDEST} * {WIDEST})"
+
+
 def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], middle: tuple[Axis, ...], kept: frozenset[int], work: float) -> Sizes:
     """Tile, chunk, whether chunks run in parallel, and whether kept values fit."""
-    points, steps = prod(a.size for a in outer), prod(a.size for a in middle)
-    length = 1 if lane is None else lane.size
+    points, steps = prod(hint(a.size) for a in outer), prod(hint(a.size) for a in middle)
+    length = 1 if lane is None else hint(lane.size)
+    unknown = [type(a.size) is Index for a in nest.r_axes]  # of such, chunks are never as long as the example
     kept_bytes = sum(nest.body[i].dtype.itemsize if nest.body[i].dtype != torch.bool else 4 for i in kept)
     if shape == "pointwise":
         if middle:
             return Sizes(CROSSING, 1, False, False)
-        blocks = max(1, min(-(-4 * FEW_TASKS // points), length // 2048))
+        blocks = max(1, min(-(-4 * FEW_TASKS // max(points, 1)), length // 2048))
         return Sizes(round_up(-(-length // blocks), 64), 1, False, False)
     big = work >= GRAIN
     if shape == "row":
         total = length if not middle else steps
-        unit = BLOCK if not middle else max(1, 4 * BLOCK // length)
+        unit = BLOCK if not middle else max(1, 4 * BLOCK // max(length, 1))
         split = big and points < FEW_TASKS and length * steps >= 2 * GRAIN and total > unit
         if split:
             grown = max(unit, -(-total // MOST_CHUNKS))
             return Sizes(1, round_up(grown, 4 * WIDEST) if not middle else grown, True, False)
         keep = kept_bytes * round_up(length, WIDEST) * steps <= SCRATCH_BYTES
-        return Sizes(1, unit if total > 2 * unit else total, False, keep)
+        return Sizes(1, unit if total > 2 * unit or any(unknown) else total, False, keep)
     arrays = sum(2 if op.attr in ("argmax", "argmin") else 1 for op in nest.body if op.name == "reduce") or 1
     widest = max((op.dtype.itemsize for op in nest.body), default=4)
     cap = max(64, ARRAY_BYTES // (arrays * max(4, widest)) // 64 * 64)
@@ -298,4 +344,4 @@ def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], mi
     if big:
         wanted = round_up(-(-length * points // FEW_TASKS), 64)
         tile = max(min(tile, 64), min(tile, wanted))
-    return Sizes(tile, STEPS if steps > 2 * STEPS else steps, False, keep)
+    return Sizes(tile, STEPS if steps > 2 * STEPS or any(unknown) else steps, False, keep)

@@ -9,7 +9,7 @@ from math import gcd
 import torch
 
 from dynacompile.ir.body import Body, without_dead
-from dynacompile.ir.index import Div, Index, Mod, Var
+from dynacompile.ir.index import Div, Extent, Index, Mod, Symbol, Var, extent
 from dynacompile.ir.index import var as index_var
 from dynacompile.ir.loops import Access, Axis, Nest, Op
 
@@ -45,7 +45,7 @@ def divisions(nest: Nest) -> set[Div | Mod]:
     while pending:
         for monomial, _ in pending.pop().terms:
             for a in monomial:
-                if not isinstance(a, Var) and a not in found:
+                if not isinstance(a, (Var, Symbol)) and a not in found:
                     found.add(a)
                     pending.append(a.numerator)
     return found
@@ -55,23 +55,26 @@ def count_divisions(nest: Nest) -> int:
     return len(divisions(nest))
 
 
-def dividing_periods(nest: Nest, axis: Axis) -> list[int]:
+def dividing_periods(nest: Nest, axis: Axis) -> list[Extent]:
     """Inner sizes k for axis = outer * k + inner that a division of the axis suggests."""
     periods = set()
     for division in divisions(nest):
         stride = division.numerator.stride(axis.var)
         if stride:
-            period = division.divisor // gcd(division.divisor, abs(stride))
+            if isinstance(stride, int) and isinstance(division.divisor, int):
+                period: Extent = division.divisor // gcd(division.divisor, abs(stride))
+            else:
+                period = extent(division.divisor // stride) if not division.divisor % stride else 1
             if SHORTEST <= period < axis.size and axis.size % period == 0 and axis.size // period > 1:
                 periods.add(period)
     return sorted(periods)
 
 
-def split(nest: Nest, axis: Axis, period: int) -> Nest:
+def split(nest: Nest, axis: Axis, period: Extent) -> Nest:
     """`axis` as two axes in its place, the inner one of size `period`; positions in the flattened r axes stay."""
     taken = {a.var.name for a in nest.axes}
     names = [n for n in (f"{axis.var.name}{suffix}" for suffix in "abcdefghij") if n not in taken][:2]
-    outer, inner = Var(names[0], axis.size // period), Var(names[1], period)
+    outer, inner = Var(names[0], extent(axis.size // period)), Var(names[1], period)
     value = index_var(outer.name, outer.size) * period + index_var(inner.name, inner.size)
     body = Body()
     body.splice(nest.body, {axis.var: value})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dynacompile.codegen.cpp.accumulate import Accumulators
 from dynacompile.codegen.cpp.frame import Frame, decode
-from dynacompile.codegen.cpp.plan import COSTLY, WIDEST, roots, round_up
+from dynacompile.codegen.cpp.plan import COSTLY, MOST_CHUNKS, padded, roots
 from dynacompile.codegen.cpp.render import value_type
 
 HEAVY = 6  # costly work per element above which one set of accumulators keeps the units busy
@@ -22,8 +22,7 @@ class Row:
         for k, starts in enumerate(passes):
             self.structs(k, Accumulators(self.frame, [i for i in starts if self.body[i].name == "reduce"]))
         assert plan.lane is not None
-        length = round_up(plan.lane.size, WIDEST) * plan.steps
-        scratch = [f"alignas(64) {self.kept_type(i)} {self.values.names[i]}_row[{length}];" for i in sorted(plan.kept)]
+        scratch = self.frame.scratch([(self.kept_type(i), f"{self.values.names[i]}_row") for i in sorted(plan.kept)], padded(plan.lane.size), plan.steps)
         with self.frame.tasks(scratch):
             for k, starts in enumerate(passes):
                 self.emit_pass(k, starts)
@@ -70,16 +69,18 @@ class Row:
         frame.statements(frame.scalars(starts, self.ready))
         steps, lane = frame.parts(starts, self.ready)
         acc = Accumulators(frame, [i for i in starts if self.body[i].name == "reduce"])
-        if plan.chunks == 1:
+        if plan.walked and acc.reduces:
+            self.walk(k, acc, steps, lane)
+        elif plan.walked or plan.chunks == 1:
             self.stretch(k, acc, steps, lane, "0", str(plan.chunk_of))
             if acc.reduces:
                 out.line(f"const Part{k} part{k} = fold(a{k});")
         else:
             if acc.reduces:
-                out.line(f"Part{k} parts{k}[{plan.chunks}];")
+                out.line(f"Part{k} parts{k}[{plan.chunks if isinstance(plan.chunks, int) else MOST_CHUNKS}];")
             out.open(f"parallel<{'true' if plan.split else 'false'}>({plan.chunks}, [&](i64 c0, i64 c1)")
             out.open("for (i64 c = c0; c < c1; ++c)")
-            out.line(f"const i64 b = c * {plan.chunk}, e = b + {plan.chunk} < {plan.chunk_of} ? b + {plan.chunk} : {plan.chunk_of};")
+            out.line(f"const i64 b = c * {plan.step}, e = b + {plan.step} < {plan.chunk_of} ? b + {plan.step} : {plan.chunk_of};")
             self.stretch(k, acc, steps, lane, "b", "e")
             if acc.reduces:
                 out.line(f"parts{k}[c] = fold(a{k});")
@@ -91,6 +92,17 @@ class Row:
         for i in acc.reduces:
             out.line(f"const {value_type(self.body[i].dtype)} {self.values.names[i]} = {acc.result(i, f'part{k}')};")
         self.ready |= {i for i in lane if i in plan.kept}
+
+    def walk(self, k: int, acc: Accumulators, steps: list[int], lane: list[int]) -> None:
+        """As many chunks as there are, one after the other."""
+        plan, out = self.plan, self.out
+        out.open(f"const auto walk{k} = [&](i64 b, i64 e)")
+        self.stretch(k, acc, steps, lane, "b", "e")
+        out.line(f"return fold(a{k});")
+        out.close(";")
+        n, unit = str(plan.chunk_of), plan.chunk
+        out.line(f"Part{k} part{k} = walk{k}(0, {unit} < {n} ? {unit} : {n});")
+        out.line(f"for (i64 b = {unit}; b < {n}; b += {unit}) part{k}.merge(walk{k}(b, b + {unit} < {n} ? b + {unit} : {n}));")
 
     def stretch(self, k: int, acc: Accumulators, steps: list[int], lane: list[int], begin: str, end: str) -> None:
         """Accumulates elements begin..end of the lane axis, or, with other r axes, their steps begin..end."""
@@ -119,7 +131,7 @@ class Row:
     def lane_body(self, lane: list[int]) -> None:
         plan, out, values = self.plan, self.out, self.values
         assert plan.lane is not None
-        base = plan.lane.var.name if not plan.middle else f"s * {round_up(plan.lane.size, WIDEST)} + {plan.lane.var.name}"
+        base = plan.lane.var.name if not plan.middle else f"s * {padded(plan.lane.size)} + {plan.lane.var.name}"
         for i in lane:
             if i in self.ready:
                 out.line(f"const auto {values.names[i]} = get<W>({values.names[i]}_row + {base});")

@@ -18,7 +18,7 @@ RESERVED = frozenset(
     """all and asm auto bool break case char class const continue default delete do double else enum export extern f16 f32 f64 bf16 false float for friend
     goto i16 i32 i64 i8 if inline int long mutable namespace new not on operator or private protected public register return short signed sizeof static
     struct switch template this true try typedef typename u8 union unsigned using virtual void volatile while xor W l t0 t1 task task0 task1 s c b e a
-    place best chunk params load store gather value memory each get put where max min abs exp log""".split()
+    place best chunk chunks tiles params load store gather value memory each get put where max min abs exp log""".split()
 )
 
 BOUNDS = {"max": "at_least", "min": "at_most"}
@@ -48,7 +48,7 @@ class Values:
 
     def __init__(self, kernel: Kernel, plan: Plan):
         self.plan, self.body = plan, plan.nest.body
-        taken = {a.var.name for a in plan.nest.axes}
+        taken = {a.var.name for a in plan.nest.axes} | {s.name for s in kernel.symbols}
         self.params = {p.name: (p.name + "_" if p.name in RESERVED or p.name in taken else p.name, p.dtype) for p in kernel.params}
         taken |= {name for name, _ in self.params.values()}
         self.names = [self.unused(f"{op.attr if op.name == 'reduce' else op.name}_{i}", taken) for i, op in enumerate(self.body)]
@@ -88,7 +88,7 @@ class Values:
         if lane is None or any(v.name[0] == "%" and self.plan.deep[int(v.name[1:])] for v in access.index.variables()):
             return None
         stride = access.index.stride(lane.var)
-        return stride if stride is not None and abs(stride) < 2**26 else None
+        return stride if isinstance(stride, int) and abs(stride) < 2**26 else None
 
     def consecutive(self, access: Access) -> bool:
         """Whether neighbouring lanes access neighbouring elements."""

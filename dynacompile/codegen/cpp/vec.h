@@ -352,6 +352,18 @@ template <class F> struct Region {
     if (begin < end) body(begin, end);
   }
 };
+// With one thread where the work of this call is not worth more.
+template <class F> INLINE void parallel_when(bool wide, i64 n, F body) {
+  Region<F> region = {&body, n};
+  GOMP_parallel(Region<F>::run, &region, wide ? 0 : 1, 0);
+}
+// Memory of a thread whose size only the call knows.
+template <class T> struct Scratch {
+  T* data;
+  explicit Scratch(i64 n) : data((T*)aligned_alloc(64, (n * sizeof(T) + 127) / 64 * 64)) {}
+  Scratch(const Scratch&) = delete;
+  ~Scratch() { free(data); }
+};
 template <bool Wide, class F> INLINE void parallel(i64 n, F body) {
   if constexpr (Wide) {
     Region<F> region = {&body, n};

@@ -1,0 +1,71 @@
+#include "runtime/sizes.h"
+
+#include <algorithm>
+
+namespace dynacompile::runtime {
+
+namespace {
+
+int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+
+int64_t apply(Operation operation, int64_t a, int64_t b) {
+    switch (operation) {
+        case Operation::add:
+            return a + b;
+        case Operation::mul:
+            return a * b;
+        case Operation::floordiv:
+        case Operation::mod:
+            if (b == 0) fail("a size is divided by zero");
+            return operation == Operation::floordiv ? floor_div(a, b) : a - b * floor_div(a, b);
+        case Operation::min:
+            return std::min(a, b);
+        case Operation::max:
+            return std::max(a, b);
+        default:
+            fail("unknown operation on sizes");
+    }
+}
+
+int64_t evaluate(const std::vector<int64_t>& code, const int64_t* numbers) {
+    c10::SmallVector<int64_t, 16> stack;
+    for (size_t i = 0; i + 1 < code.size(); i += 2) {
+        Operation operation = Operation(code[i]);
+        if (operation == Operation::number) {
+            stack.push_back(code[i + 1]);
+        } else if (operation == Operation::symbol) {
+            stack.push_back(numbers[code[i + 1]]);
+        } else {
+            int64_t b = stack.pop_back_val(), a = stack.pop_back_val();
+            stack.push_back(apply(operation, a, b));
+        }
+    }
+    return stack.back();
+}
+
+}  // namespace
+
+void Sizes::measure(c10::TensorImpl* const* inputs, const int64_t* integers, CallSizes& into) const {
+    for (const Source& s : sources) {
+        int64_t value;
+        if (s.dimension < 0) {
+            if (!integers) fail("input ", s.input, " of a compiled program must be a number");
+            value = integers[s.input];
+        } else {
+            const c10::TensorImpl* tensor = inputs[s.input];
+            if (!tensor) fail("input ", s.input, " of a compiled program must be a tensor");
+            c10::IntArrayRef shown = s.stride ? tensor->strides() : tensor->sizes();
+            if (size_t(s.dimension) >= shown.size()) fail("input ", s.input, " of a compiled program has ", shown.size(), " dimensions");
+            value = shown[s.dimension];
+        }
+        if (value < s.low || value > s.high)
+            fail("the size ", s.name, " is ", value, " in input ", s.input, ", compiled for ", s.low, " to ", s.high);
+        into.numbers.push_back(value);
+    }
+    for (const std::vector<int64_t>& code : codes) into.numbers.push_back(evaluate(code, into.numbers.data()));
+    for (const auto& [input, wanted] : checks)
+        if (!integers || integers[input] != wanted.value(into.numbers.data()))
+            fail("input ", input, " of a compiled program must be ", wanted.value(into.numbers.data()));
+}
+
+}  // namespace dynacompile::runtime
