@@ -27,6 +27,7 @@ from dynacompile.ir.captured import Captured, no_guards
 from dynacompile.ir.fakes import dynamo_unloaded
 from dynacompile.ir.graphs import ForwardBackward
 from dynacompile.ir.shapes import ShapePolicy
+from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
 from dynacompile.runtime import differentiable, link, record
@@ -92,8 +93,8 @@ def begin_program(graph: torch.fx.GraphModule, env: Env) -> Callable[[], GraphCa
 def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     """The `aot_eager` backend: differentiated ahead of time, run op by op."""
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
-    backward = pair.backward
-    return differentiable(pair.forward.forward, None if backward is None else lambda: backward.forward, pair.contract)
+    backward = None if pair.backward is None else executable(pair.backward)
+    return differentiable(executable(pair.forward).forward, None if backward is None else lambda: backward.forward, pair.contract)
 
 
 def stage(name: str, env: Env, run: Callable[..., T], *args: Any) -> T:

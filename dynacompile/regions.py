@@ -106,8 +106,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     start = time.perf_counter()
     failed = nearest_failures(frame, own) if own else ()
     try:
-        policy = shape_policy(frame, info, own)
-        captured, bound, guards = compile_frame(frame, backends.resolve(info.config.backend), env, SESSION.code_cache, policy)
+        captured, bound, guards = with_shapes(frame, env, shape_policy(frame, info, own))
     except Unsupported as reason:
         if info.config.fullgraph:
             raise
@@ -141,6 +140,17 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         )
         SESSION.bus.emit(again)
     return core.Entry(bound, guards, EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph), captured.whole)
+
+
+def with_shapes(frame: Any, env: Env, policy: ShapePolicy | None) -> tuple[Captured, Any, Any]:
+    """The frame, compiled with the symbols that the policy asks for; with constants in their place where some stage can't have symbols."""
+    make_call = backends.resolve(env.config.backend)
+    try:
+        return compile_frame(frame, make_call, env, SESSION.code_cache, policy)
+    except Unsupported:
+        if not policy:
+            raise
+    return compile_frame(frame, make_call, env, SESSION.code_cache, None)
 
 
 def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from dynacompile.ir.shapes import expression_of, hint_of
 from dynacompile.ops.table import TABLE
 
-Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
+Geometry = tuple[tuple[Any, ...], tuple[Any, ...], Any, torch.dtype]
 
 FUSIBLE = frozenset({"pointwise", "create", "view", "cat", "pad", "slice_scatter", "select_scatter", "flip", "roll", "repeat", "triangle"})
 
@@ -41,16 +43,16 @@ def has_effect(node: torch.fx.Node) -> bool:
 
 
 def geometry(node: torch.fx.Node) -> Geometry | None:
-    """(sizes, strides, offset, dtype) of a node that is one tensor."""
+    """(sizes, strides, offset, dtype) of a node that is one tensor. Symbolic ones as expressions: comparing them adds no guard."""
     value = node.meta.get("val")
     if not isinstance(value, FakeTensor):
         return None
-    return tuple(value.shape), tuple(value.stride()), int(value.storage_offset()), value.dtype
+    return tuple(map(expression_of, value.shape)), tuple(map(expression_of, value.stride())), expression_of(value.storage_offset()), value.dtype
 
 
 def byte_size(node: torch.fx.Node) -> int:
     value = node.meta.get("val")
-    return value.numel() * value.dtype.itemsize if isinstance(value, FakeTensor) else 0
+    return hint_of(value.numel()) * value.dtype.itemsize if isinstance(value, FakeTensor) else 0
 
 
 def view_base(node: torch.fx.Node) -> torch.fx.Node:
@@ -83,7 +85,7 @@ def view_chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 def overlaps(tensor: torch.Tensor) -> bool:
     """Several elements share memory, as in an expanded tensor: it can't be written to, and a gradient can't have its strides."""
     reach = 0
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (hint_of(pair[0]), hint_of(pair[1]))):
         if size > 1:
             if stride <= reach:
                 return True

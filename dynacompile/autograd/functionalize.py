@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
+from dynacompile.ir.shapes import as_static
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
@@ -84,14 +85,12 @@ def wrap_inputs(recorder: Recorder, names: Sequence[str], fakes: Sequence[object
     seen: dict[int, FunctionalInput] = {}
     inputs = []
     for name, fake in zip(names, fakes, strict=True):
-        if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise Unsupported("dynamic-shape", f"input {name} is a symbolic number; only static shapes are differentiated", STATIC)
+        if isinstance(fake, (torch.SymFloat, torch.SymBool)):
+            raise Unsupported("symbolic-number", f"input {name} is a symbolic {type(fake).__name__}; only symbolic ints are differentiated", STATIC)
         if id(fake) in seen and isinstance(fake, FakeTensor):
             recorder.graph.placeholder(name).meta["val"] = seen[id(fake)].fake
             inputs.append(seen[id(fake)])
             continue
-        if isinstance(fake, FakeTensor) and any(not isinstance(n, int) for n in (*fake.shape, *fake.stride())):
-            raise Unsupported("dynamic-shape", f"input {name} has symbolic sizes {tuple(fake.shape)}; only static shapes are differentiated", STATIC)
         seen[id(fake)] = wrapped = wrap(recorder, name, fake)
         inputs.append(wrapped)
     return inputs
@@ -132,7 +131,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
     given = set(memories)
     for node in graph.graph.nodes:
         if node.op == "placeholder":
-            env[node] = next(remaining)
+            env[node] = as_static(next(remaining))
             continue
         if node.op == "get_attr":
             env[node] = attribute(graph, str(node.target))
@@ -141,6 +140,9 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         if node.op == "output":
             made = {memory: m for memory, m in memories.items() if memory not in given}
             return tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made
+        if isinstance(node.meta.get("val"), torch.SymInt):  # a size that capture has computed
+            env[node] = as_static(node.meta["val"])
+            continue
         recorder.begin(node.meta.get("site"))
         try:
             operands = [env[n] for n in node.all_input_nodes if isinstance(env[n], torch.Tensor)]

@@ -31,7 +31,8 @@ def pad_saved(saved: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]) 
 
 def is_odd(value: FakeTensor) -> bool:
     halves = value.dtype in (torch.bfloat16, torch.float16)
-    return value.device.type == "cuda" and halves and value.is_contiguous() and value.shape[1] % EVEN != 0 and value.numel() >= LEAST
+    static = all(isinstance(n, int) for n in value.shape)
+    return static and value.device.type == "cuda" and halves and value.is_contiguous() and value.shape[1] % EVEN != 0 and value.numel() >= LEAST
 
 
 def padded(value: FakeTensor) -> FakeTensor:

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, view_base
 from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.mincut import FlowNetwork
+from dynacompile.ir.shapes import hint_of
 
 Node = torch.fx.Node
 NEVER = 1 << 40
@@ -117,8 +118,8 @@ def recompute_costs(side: Sides) -> dict[Node, int]:
 
 def arithmetic_intensity(node: Node) -> int:
     """Multiply-adds per byte of result, rounded to a power of two; the length of the contraction is what counts."""
-    inner = max((a.meta["val"].shape[-1] for a in node.all_input_nodes if isinstance(a.meta.get("val"), FakeTensor) and a.meta["val"].dim()), default=1)
-    return max(int(inner), 1).bit_length()
+    inner = max((hint_of(a.meta["val"].shape[-1]) for a in node.all_input_nodes if isinstance(a.meta.get("val"), FakeTensor) and a.meta["val"].dim()), default=1)
+    return max(inner, 1).bit_length()
 
 
 def extern_depth(side: Sides) -> dict[Node, int]:

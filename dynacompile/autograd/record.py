@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import Site
 from dynacompile.ir.fakes import fake_of
+from dynacompile.ir.shapes import as_static, same_size
+from dynacompile.ir.symbolic_graphs import add_node
 
 ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift.default})
 VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default})
@@ -42,6 +45,7 @@ class Recorder(TorchDispatchMode):
         self.fake_mode = fake_mode
         self.table = table
         self.graph = torch.fx.Graph()
+        self._make = self.graph.create_node if fake_mode.shape_env is None else functools.partial(add_node, self.graph)
         self.constants: dict[str, torch.Tensor] = {}
         self.site: Site | None = None
         self.is_backward = False
@@ -66,7 +70,7 @@ class Recorder(TorchDispatchMode):
                 return out
         if func is LIFT_FRESH:
             return self.constant(args[0])
-        if func in VIEWS_TO_SAME_SIZE and isinstance(args[0], FakeTensor) and tuple(args[1]) == tuple(args[0].shape):
+        if func in VIEWS_TO_SAME_SIZE and isinstance(args[0], FakeTensor) and same_size(args[1], args[0].shape):
             return args[0]
         return self.record(func, types, args, kwargs or {})
 
@@ -155,12 +159,12 @@ class Recorder(TorchDispatchMode):
             fake_kwargs[key], node_kwargs[key] = self._map(value)
         out = self.fake_mode.dispatch(func, types, fake_args, fake_kwargs)
         if isinstance(out, FakeTensor):
-            node = self.graph.create_node("call_function", func, node_args, node_kwargs)
+            node = self._make("call_function", func, node_args, node_kwargs)
             self._finish(node, out)
             self._nodes.setdefault(id(out), node)
             return out
         if isinstance(out, (tuple, list)) and any(isinstance(o, torch.Tensor) for o in out):
-            node = self.graph.create_node("call_function", func, node_args, node_kwargs)
+            node = self._make("call_function", func, node_args, node_kwargs)
             self._finish(node, tuple(out))
             for i, value in enumerate(out):
                 if isinstance(value, FakeTensor):
@@ -168,7 +172,7 @@ class Recorder(TorchDispatchMode):
                     self._finish(item, value)
                     self._nodes[id(value)] = item
         elif not func._schema.returns:
-            self._finish(self.graph.create_node("call_function", func, node_args, node_kwargs), None)
+            self._finish(self._make("call_function", func, node_args, node_kwargs), None)
         return out
 
     def _finish(self, node: torch.fx.Node, value: object) -> None:
@@ -191,6 +195,7 @@ class Recorder(TorchDispatchMode):
             return value, self._nodes[id(value)]
         if isinstance(value, (list, tuple)):
             if not any(isinstance(v, (torch.Tensor, list, tuple)) for v in value):
+                value = value if self.fake_mode.shape_env is None else [as_static(v) for v in value]
                 return value, type(value)(value) if type(value) in (list, tuple) else list(value)
             pairs = [self._map(v) for v in value]
             kind = tuple if isinstance(value, tuple) else list
@@ -198,4 +203,5 @@ class Recorder(TorchDispatchMode):
         if isinstance(value, torch.Tensor):
             fake = self.constant(value)
             return fake, self._nodes[id(fake)]
+        value = as_static(value)
         return value, value

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.fx
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
@@ -10,9 +13,12 @@ from dynacompile.autograd.facts import byte_size
 from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.padding import pad_saved
 from dynacompile.autograd.partition import Cut, Sides, ancestors, choose_cut, sides
+from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import ForwardBackward, RuntimeContract
+from dynacompile.ir.symbolic_graphs import add_node, free_symbols, symbol_sources
 
 Node = torch.fx.Node
+Symbols = tuple[tuple[int, int | None], ...]  # as in the RuntimeContract
 
 
 class Copy:
@@ -20,6 +26,7 @@ class Copy:
 
     def __init__(self, joint: JointGraph) -> None:
         self.joint = joint
+        self.symbolic = is_symbolic(joint)
         self.graph = torch.fx.Graph()
         self.nodes: dict[Node, Node] = {}
 
@@ -30,7 +37,11 @@ class Copy:
 
     def add(self, node: Node) -> None:
         if node not in self.nodes:
-            new = self.graph.node_copy(node, self.nodes.__getitem__)
+            if self.symbolic:
+                args, kwargs = torch.fx.node.map_arg(node.args, self.nodes.__getitem__), torch.fx.node.map_arg(node.kwargs, self.nodes.__getitem__)
+                new = add_node(self.graph, node.op, node.target, args, kwargs)
+            else:
+                new = self.graph.node_copy(node, self.nodes.__getitem__)
             new.meta = dict(node.meta)
             self.nodes[node] = new
 
@@ -69,7 +80,7 @@ def split(joint: JointGraph, budget: float) -> ForwardBackward:
     saved_values = [n for n in cut.saved if n not in saved_inputs]
     pad_saved(saved_values, [*joint.groups[0], *joint.groups[1], *joint.groups[2]])
     forward, positions, kept = write_forward(joint, side, saved_values)
-    backward = write_backward(joint, side, saved_inputs, kept)
+    backward, symbols = write_backward(joint, side, saved_inputs, kept)
     facts = {
         "ops": calls(forward) + calls(backward),
         "saved_bytes": sum(byte_size(n) for n in kept),
@@ -78,10 +89,10 @@ def split(joint: JointGraph, budget: float) -> ForwardBackward:
         "uncut_bytes": cut.everything,
         "recomputed_ops": recomputed(joint, side, cut),
     }
-    return ForwardBackward(forward, backward, contract(joint, tuple(inputs.index(n) for n in saved_inputs), tuple(positions)), facts)
+    return ForwardBackward(forward, backward, contract(joint, tuple(inputs.index(n) for n in saved_inputs), tuple(positions), symbols), facts)
 
 
-def contract(joint: JointGraph, saved_inputs: tuple[int, ...], saved_positions: tuple[int, ...]) -> RuntimeContract:
+def contract(joint: JointGraph, saved_inputs: tuple[int, ...], saved_positions: tuple[int, ...], symbols: Symbols = ()) -> RuntimeContract:
     return RuntimeContract(
         inputs=joint.inputs,
         outputs=joint.outputs,
@@ -92,6 +103,7 @@ def contract(joint: JointGraph, saved_inputs: tuple[int, ...], saved_positions: 
         tangents=joint.tangents,
         grads=joint.grads,
         sources=joint.sources,
+        symbols=symbols,
     )
 
 
@@ -146,8 +158,8 @@ def call(graph: torch.fx.Graph, op: torch._ops.OpOverload, args: tuple, like: No
     return node
 
 
-def write_backward(joint: JointGraph, side: Sides, saved_inputs: list[Node], saved_values: list[Node]) -> torch.fx.GraphModule:
-    """Recomputed ops stand right before their first use."""
+def write_backward(joint: JointGraph, side: Sides, saved_inputs: list[Node], saved_values: list[Node]) -> tuple[torch.fx.GraphModule, Symbols]:
+    """Recomputed ops stand right before their first use. Also gives where forward finds the ints that backward takes first."""
     copy = Copy(joint)
     for node in saved_inputs:
         copy.placeholder(node)
@@ -160,4 +172,29 @@ def write_backward(joint: JointGraph, side: Sides, saved_inputs: list[Node], sav
     grads = joint.groups[2]
     for node in grads:
         copy.demand(node)
-    return copy.finish([copy.nodes[n] for n in grads])
+    symbols = symbolic_inputs(copy.graph, [n.meta["val"] for n in joint.placeholders[: joint.inputs]]) if copy.symbolic else ()
+    return copy.finish([copy.nodes[n] for n in grads]), symbols
+
+
+def is_symbolic(joint: JointGraph) -> bool:
+    """Whether sizes of inputs may vary."""
+    values = [n.meta.get("val") for n in joint.placeholders]
+    return any(getattr(getattr(value, "fake_mode", None), "shape_env", None) is not None for value in values)
+
+
+def symbolic_inputs(graph: torch.fx.Graph, inputs: Sequence[object]) -> Symbols:
+    """Gives the graph a leading placeholder for each symbol that it uses; and where these are found among forward's inputs."""
+    known = symbol_sources(inputs)
+    found: dict[Any, tuple[int, int | None]] = {}
+    for node in graph.nodes:
+        for symbol in free_symbols((node.args, node.kwargs, node.meta.get("val"))):
+            if symbol not in known:
+                raise Unsupported("symbolic-backward", f"backward needs the size {symbol}, which no input has", "compile with dynamic=False")
+            found[symbol] = known[symbol]
+    first = next(iter(graph.nodes))
+    for symbol, (index, dim) in found.items():
+        value = inputs[index]
+        with graph.inserting_before(first):
+            node = graph.placeholder(f"size_{symbol}")
+        node.meta["val"] = value if dim is None else value.shape[dim]  # type: ignore[attr-defined]
+    return tuple(found.values())

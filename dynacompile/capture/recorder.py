@@ -26,8 +26,8 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
-from dynacompile.ir.shapes import add_node
 from dynacompile.ir.source import Source
+from dynacompile.ir.symbolic_graphs import add_node
 
 STRIDED = ("as_strided", torch.as_strided)
 

@@ -21,13 +21,12 @@ from dynacompile.ir.shapes import (
     ShapePolicy,
     as_expression,
     as_static,
-    emit_expression,
     expression_of,
     new_symbol,
-    symbolic_numbers,
     symbolic_mode,
 )
 from dynacompile.ir.source import Local, Registered, Source
+from dynacompile.ir.symbolic_graphs import emit_expression, symbolic_numbers
 
 if TYPE_CHECKING:
     from dynacompile.capture.recorder import Recorder
@@ -268,9 +267,9 @@ def bind_numbers(recorder: Recorder, symbols: Symbols) -> None:
         node.meta["val"] = node.meta["example_value"] = fake.size(quantity.dim) if quantity.kind == "size" else fake.stride(quantity.dim)
         return node
 
-    def apply(operation: Any, left: Any, right: Any) -> torch.fx.Node:
-        node = graph.call_function(operation, (left, right))
-        node.meta["val"] = node.meta["example_value"] = compute(operation, *(v.meta["val"] if isinstance(v, torch.fx.Node) else v for v in (left, right)))
+    def apply(operation: Any, *operands: Any) -> torch.fx.Node:
+        node = graph.call_function(operation, operands)
+        node.meta["val"] = node.meta["example_value"] = compute(operation, *(v.meta["val"] if isinstance(v, torch.fx.Node) else v for v in operands))
         return node
 
     for node in list(graph.nodes):
@@ -279,6 +278,6 @@ def bind_numbers(recorder: Recorder, symbols: Symbols) -> None:
             node.kwargs = torch.fx.node.map_aggregate(node.kwargs, number)
 
 
-def compute(operation: Any, left: Any, right: Any) -> Any:
+def compute(operation: Any, *operands: Any) -> Any:
     """max and min without a guard."""
-    return torch.sym_max(left, right) if operation is max else torch.sym_min(left, right) if operation is min else operation(left, right)
+    return torch.sym_max(*operands) if operation is max else torch.sym_min(*operands) if operation is min else operation(*operands)

@@ -85,6 +85,7 @@ class RuntimeContract:
     grads: for each output of the backward graph, the input that it is the gradient of.
     sources: for each of grads, the entries of `tangents` that it comes from, by index: where autograd brings none of these, there is no
         gradient, and not zeros. Empty: not known, all of them.
+    symbols: ints that backward takes before all else: (forward input, dimension) for a size, (forward input, None) for an int.
     """
 
     inputs: int
@@ -96,6 +97,7 @@ class RuntimeContract:
     tangents: tuple[int, ...] = ()
     grads: tuple[int, ...] = ()
     sources: tuple[tuple[int, ...], ...] = ()
+    symbols: tuple[tuple[int, int | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class ForwardBackward:
         if any(p >= len(outputs) for p in used):
             raise VerifyError("autograd", f"a position of {sorted(set(used))} is beyond the {len(outputs)} forward outputs")
         if self.backward is not None:
-            expected = len(self.contract.saved_inputs) + len(self.contract.saved_positions) + len(self.contract.tangents)
+            expected = len(self.contract.symbols) + len(self.contract.saved_inputs) + len(self.contract.saved_positions) + len(self.contract.tangents)
             got = sum(n.op == "placeholder" for n in self.backward.graph.nodes)
             if got != expected:
                 raise VerifyError("autograd", f"backward takes {got} inputs, the contract gives {expected}")

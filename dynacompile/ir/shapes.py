@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import importlib
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Literal
 
 import torch
-import torch.fx
 from torch._guards import SLoc
 from torch._guards import Source as TorchSource
 from torch._subclasses import FakeTensorMode
 
 from dynacompile.config import Bounds
-from dynacompile.errors import Unsupported
 from dynacompile.ir.source import Source
 
 SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
+CONCRETE = frozenset({torch.ops.aten.constant_pad_nd.default})
+"""Ops whose implementation for fakes takes no symbols, and whose decomposition does."""
+FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 LARGEST = 2**31 - 1
 """Sizes and integers that kernels count with are at most this."""
 
@@ -87,6 +88,15 @@ def symbolic_mode(site: Callable[[], Any]) -> FakeTensorMode:
     """A mode for fakes with symbolic sizes. torch's cache of fake results is off, since a cached result would install no guards."""
     mode = FakeTensorMode(allow_non_fake_inputs=False, shape_env=shape_env(site), static_shapes=False)
     mode.cache_enabled = False
+    dispatch = mode.dispatch
+
+    def decomposed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in CONCRETE:
+            return dispatch(func, types, args, kwargs)
+        with torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE), mode:
+            return torch._decomp.decomposition_table[func](*args, **(kwargs or {}))
+
+    mode.dispatch = decomposed  # type: ignore[method-assign]
     return mode
 
 
@@ -101,7 +111,7 @@ def new_symbol(env: Any, quantity: Quantity, value: int, low: int | None, high: 
     return env.create_symintnode(symbol, hint=value, source=Named(text))
 
 
-def expression_of(number: int | torch.SymInt) -> Any:
+def expression_of(number: int | torch.SymInt | torch.SymFloat) -> Any:
     """The number as a value that can be compared and hashed without a guard: an int, or a SymPy expression."""
     if isinstance(number, int):
         return number
@@ -111,15 +121,20 @@ def expression_of(number: int | torch.SymInt) -> Any:
 
 def as_static(number: Any) -> Any:
     """A SymInt whose value is known for all calls as an int; everything else as it is."""
-    if isinstance(number, torch.SymInt):
+    if isinstance(number, (torch.SymInt, torch.SymFloat)):
         expr = number.node.expr
-        return int(expr) if expr.is_Integer else number
+        return (int if isinstance(number, torch.SymInt) else float)(expr) if expr.is_number else number
     return number
 
 
 def hint_of(number: Any) -> int:
     """The number at the call that is compiled. Adds no guard."""
     return int(number.node.hint) if isinstance(number, torch.SymInt) else int(number)
+
+
+def same_size(left: Sequence[int | torch.SymInt], right: Sequence[int | torch.SymInt]) -> bool:
+    """Whether they are known to be equal at every call. Adds no guard."""
+    return len(left) == len(right) and all(expression_of(a) == expression_of(b) for a, b in zip(left, right))
 
 
 # --- expressions as plain data ---
@@ -234,42 +249,3 @@ def bracketed(outer: str, inner: Expression, names: Sequence[str]) -> str:
     text = shown(inner, names)
     loose = outer in ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "max", "min") or outer == inner[0] or inner[0] in ("max", "min")
     return text if loose else f"({text})"
-
-
-def symbolic_numbers(value: Any) -> Iterator[torch.SymInt | torch.SymFloat | torch.SymBool]:
-    """The symbolic numbers in nested arguments."""
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from symbolic_numbers(item)
-    elif isinstance(value, dict):
-        yield from symbolic_numbers(list(value.values()))
-    elif isinstance(value, slice):
-        yield from symbolic_numbers((value.start, value.stop, value.step))
-
-
-def add_node(graph: torch.fx.Graph, kind: str, target: Any, args: tuple, kwargs: dict[str, Any]) -> torch.fx.Node:
-    """A node whose arguments may hold symbolic numbers, which fx warns about where they are given to `create_node`."""
-    node = graph.create_node(kind, target, (), {})
-    node.args, node.kwargs = args, kwargs
-    return node
-
-
-def emit_expression(expr: Any, symbol: Callable[[Any], Any], apply: Callable[[Callable, Any, Any], Any]) -> Any:
-    """Computes a SymPy expression by `apply(operation, left, right)` over ints and what `symbol` gives for symbols."""
-    symbols = sorted(expr.free_symbols, key=str)
-    expression = as_expression(expr, {s: i for i, s in enumerate(symbols)})
-    if expression is None:
-        raise Unsupported("symbolic-expression", f"a size is {expr}, which can't be computed at run time", "compile with dynamic=False")
-    return computed(expression, [symbol(s) for s in symbols], apply)
-
-
-def computed(expression: Expression, values: Sequence[Any], apply: Callable[[Callable, Any, Any], Any]) -> Any:
-    operation, *operands = expression
-    if operation == "constant":
-        return operands[0]
-    if operation == "quantity":
-        return values[operands[0]]
-    left, right = (computed(o, values, apply) for o in operands)
-    return apply(MEANINGS[operation], left, right)

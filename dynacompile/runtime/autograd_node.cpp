@@ -100,8 +100,10 @@ public:
 
     std::string name() const override { return "DynacompileBackward"; }
 
-    void remember(c10::TensorImpl* const* impls, const Tensors& outputs) {
+    void remember(const Inputs& inputs, const Tensors& outputs) {
         const Contract& contract = region_->contract;
+        const auto& impls = inputs.impls;
+        for (auto [input, dim] : contract.symbols) symbols_.push_back(dim < 0 ? inputs.numbers[input] : impls[input]->size(dim));
         geometry_ = region_->tangent_geometry(outputs);
         saved_.reserve(contract.saved_inputs.size() + contract.saved_positions.size());
         for (int64_t input : contract.saved_inputs) {
@@ -145,7 +147,7 @@ private:
             flat.push_back(fit_tangent(i < tangents.size() ? tangents[i] : at::Tensor(), (*geometry_)[i]));
             if (i < tangents.size()) tangents[i].reset();
         }
-        Tensors made = region_->backward(std::move(flat));
+        Tensors made = region_->backward(symbols_, std::move(flat));
         variable_list grads(next_edges().size());
         for (size_t i = 0; i < grads.size(); ++i)
             if (task_should_compute_output(i) && flows(i, arrived)) grads[i] = std::move(made[i]);
@@ -174,18 +176,20 @@ private:
     std::shared_ptr<Region> region_;
     std::shared_ptr<const std::vector<TangentGeometry>> geometry_;
     std::vector<SavedVariable> saved_;
+    std::vector<int64_t> symbols_;
 };
 
 }  // namespace
 
-void attach_node(const std::shared_ptr<Region>& region, c10::TensorImpl* const* impls, Tensors& outputs) {
+void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs) {
+    const auto& impls = inputs.impls;
     const Contract& contract = region->contract;
     torch::autograd::edge_list edges;
     edges.reserve(contract.grads.size());
     for (int64_t input : contract.grads) add_edge(edges, impls[input] ? tensor_of(impls[input]) : at::Tensor());
     auto node = make_node<RegionBackward>(region, std::move(edges));
     for (int64_t position : contract.tangents) set_history(outputs[position], node);
-    node->remember(impls, outputs);
+    node->remember(inputs, outputs);
 }
 
 bool init_node() {

@@ -42,10 +42,10 @@ Tensors call_python(PyObject* callable, PyObject* const* args, size_t count, con
     return outputs;
 }
 
-Tensors call_program(const Program& program, c10::TensorImpl* const* impls, const char* which, size_t expected) {
+Tensors call_program(const Program& program, const Inputs& inputs, const char* which, size_t expected) {
     if (program.outputs.size() < expected) fail("the ", which, " program has ", program.outputs.size(), " outputs, the contract needs ", expected);
     Tensors outputs(program.outputs.size());
-    program.run(impls, outputs.data());
+    program.run(inputs.impls.data(), outputs.data(), program.measure(inputs.impls.data(), inputs.numbers.data()));
     return outputs;
 }
 
@@ -67,8 +67,8 @@ std::shared_ptr<Region> Region::make(Contract contract, PyRef forward, PyRef mak
 
 // A node is set on these tensors, so each must be ours alone: one that somebody else holds (an input, a constant, the same output twice)
 // is replaced by an alias. Tensors of Python graphs have Python objects, which others may hold unseen.
-Tensors Region::forward(PyObject* const* args, c10::TensorImpl* const* impls) const {
-    Tensors outputs = forward_.program ? call_program(*forward_.program, impls, "forward", contract.positions)
+Tensors Region::forward(PyObject* const* args, const Inputs& inputs) const {
+    Tensors outputs = forward_.program ? call_program(*forward_.program, inputs, "forward", contract.positions)
                                        : call_python(forward_.callable.get(), args, contract.inputs, "forward", contract.positions);
     for (at::Tensor& output : outputs)
         if (output.defined() && (!forward_.program || output.use_count() > 1)) output = detached(output);
@@ -96,19 +96,27 @@ const Graph& Region::built_backward() {
     return backward_;
 }
 
-Tensors Region::backward(Tensors flat) {
+Tensors Region::backward(const std::vector<int64_t>& symbols, Tensors flat) {
     const Graph& graph = built_backward();
     size_t expected = contract.grads.size();
     if (graph.program) {
-        if (graph.program->inputs.size() != flat.size()) fail("the backward program takes ", graph.program->inputs.size(), " inputs, not ", flat.size());
-        c10::SmallVector<c10::TensorImpl*, 16> impls;
-        for (const at::Tensor& tensor : flat) impls.push_back(tensor.unsafeGetTensorImpl());
-        return call_program(*graph.program, impls.data(), "backward", expected);
+        const size_t given = symbols.size() + flat.size();
+        if (graph.program->inputs.size() != given) fail("the backward program takes ", graph.program->inputs.size(), " inputs, not ", given);
+        Inputs inputs;
+        inputs.impls.assign(symbols.size(), nullptr);
+        inputs.numbers.assign(symbols.begin(), symbols.end());
+        inputs.numbers.resize(given, 0);
+        for (const at::Tensor& tensor : flat) inputs.impls.push_back(tensor.unsafeGetTensorImpl());
+        return call_program(*graph.program, inputs, "backward", expected);
     }
     WithGil gil;
     try {
         std::vector<PyRef> args;
         std::vector<PyObject*> borrowed;
+        for (int64_t symbol : symbols) {
+            args.push_back(PyRef::take(checked(PyLong_FromLongLong(symbol))));
+            borrowed.push_back(args.back().get());
+        }
         for (at::Tensor& tensor : flat) {
             args.push_back(PyRef::take(wrap(tensor)));
             borrowed.push_back(args.back().get());
@@ -160,15 +168,21 @@ at::Tensor view_of(const at::Tensor& base, const Output& output) {
 class Call {
 public:
     Call(const std::shared_ptr<Region>& region, PyObject* const* args)
-        : region_(region), contract_(region->contract), args_(args), impls_(contract_.inputs, static_cast<c10::TensorImpl*>(nullptr)) {
-        for (int32_t i = 0; i < contract_.inputs; ++i)
-            if (is_tensor(args[i])) impls_[i] = impl_of(args[i]);
+        : region_(region), contract_(region->contract), args_(args) {
+        inputs_.impls.assign(contract_.inputs, nullptr);
+        inputs_.numbers.assign(contract_.inputs, 0);
+        for (int32_t i = 0; i < contract_.inputs; ++i) {
+            if (is_tensor(args[i]))
+                inputs_.impls[i] = impl_of(args[i]);
+            else if (PyLong_Check(args[i]))
+                inputs_.numbers[i] = to_int(args[i]);
+        }
     }
 
     PyObject* run() {
-        Tensors made = region_->forward(args_, impls_.data());
+        Tensors made = region_->forward(args_, inputs_);
         for (int64_t input : contract_.mutated_in_graph) tensor_input(input)->bump_version();
-        if (needs_node()) attach_node(region_, impls_.data(), made);
+        if (needs_node()) attach_node(region_, inputs_, made);
         for (const Mutation& mutation : contract_.mutations) {
             at::Tensor input = tensor_of(tensor_input(mutation.input));
             at::_ops::copy_::call(input, made[mutation.position], false);
@@ -178,15 +192,15 @@ public:
 
 private:
     c10::TensorImpl* tensor_input(int64_t input) const {
-        if (!impls_[input])
+        if (!inputs_.impls[input])
             raise(PyExc_TypeError, "input " + std::to_string(input) + " of a compiled graph must be a tensor, not " + Py_TYPE(args_[input])->tp_name);
-        return impls_[input];
+        return inputs_.impls[input];
     }
 
     bool needs_node() const {
         if (!region_->trains() || contract_.tangents.empty() || !c10::GradMode::is_enabled()) return false;
         for (int64_t input : contract_.grads)
-            if (impls_[input] && impls_[input]->requires_grad()) return true;
+            if (inputs_.impls[input] && inputs_.impls[input]->requires_grad()) return true;
         return false;
     }
 
@@ -215,7 +229,7 @@ private:
     const std::shared_ptr<Region>& region_;
     const Contract& contract_;
     PyObject* const* args_;
-    c10::SmallVector<c10::TensorImpl*, 16> impls_;
+    Inputs inputs_;
 };
 
 PyObject* call_differentiable(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
@@ -245,12 +259,13 @@ Output read_output(PyObject* row) {
     return output;
 }
 
-// make_differentiable(forward, make_backward | None, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, saved_positions, tangents, grads, sources)
+// make_differentiable(forward, make_backward | None, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, saved_positions, tangents, grads, sources,
+// symbols)
 PyObject* make_differentiable(PyObject*, PyObject* args) {
-    PyObject *forward, *make_backward, *outputs, *mutations, *in_graph, *saved_inputs, *saved_positions, *tangents, *grads, *sources;
+    PyObject *forward, *make_backward, *outputs, *mutations, *in_graph, *saved_inputs, *saved_positions, *tangents, *grads, *sources, *symbols;
     Contract contract;
-    if (!PyArg_ParseTuple(args, "OOiiO!O!OOOOOO!", &forward, &make_backward, &contract.inputs, &contract.positions, &PyTuple_Type, &outputs, &PyTuple_Type,
-                          &mutations, &in_graph, &saved_inputs, &saved_positions, &tangents, &grads, &PyTuple_Type, &sources))
+    if (!PyArg_ParseTuple(args, "OOiiO!O!OOOOOO!O!", &forward, &make_backward, &contract.inputs, &contract.positions, &PyTuple_Type, &outputs, &PyTuple_Type,
+                          &mutations, &in_graph, &saved_inputs, &saved_positions, &tangents, &grads, &PyTuple_Type, &sources, &PyTuple_Type, &symbols))
         return nullptr;
     try {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i) contract.outputs.push_back(read_output(PyTuple_GET_ITEM(outputs, i)));
@@ -264,6 +279,10 @@ PyObject* make_differentiable(PyObject*, PyObject* args) {
         contract.tangents = to_ints(tangents);
         contract.grads = to_ints(grads);
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sources); ++i) contract.sources.push_back(to_ints(PyTuple_GET_ITEM(sources, i)));
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(symbols); ++i) {
+            PyObject* row = PyTuple_GET_ITEM(symbols, i);
+            contract.symbols.emplace_back(int32_t(to_int(item(row, 0))), int32_t(to_int(item(row, 1))));
+        }
         std::shared_ptr<Region> region =
             Region::make(std::move(contract), PyRef::share(forward), make_backward == Py_None ? PyRef() : PyRef::share(make_backward));
         PyObject* self = checked(differentiable_type->tp_alloc(differentiable_type, 0));
@@ -303,7 +322,7 @@ PyType_Spec spec = {"dynacompile_native.Differentiable", sizeof(DifferentiableOb
 
 PyMethodDef functions[] = {{"make_differentiable", make_differentiable, METH_VARARGS,
                             "make_differentiable(forward, make_backward, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, "
-                            "saved_positions, tangents, grads, sources) -> Differentiable"},
+                            "saved_positions, tangents, grads, sources, symbols) -> Differentiable"},
                            {nullptr}};
 
 }  // namespace

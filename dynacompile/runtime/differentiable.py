@@ -50,6 +50,7 @@ def differentiable(forward: Callable, make_backward: Callable[[], Callable] | No
         contract.tangents if make_backward is not None else (),
         contract.grads,
         contract.sources,
+        tuple((i, -1 if dim is None else dim) for i, dim in contract.symbols),
     )
 
 

@@ -30,6 +30,7 @@ struct Contract {
     std::vector<Mutation> mutations;
     std::vector<int64_t> mutated_in_graph, saved_inputs, saved_positions, tangents, grads;
     std::vector<std::vector<int64_t>> sources;  // for each of grads, the tangents that it comes from; empty: all
+    std::vector<std::pair<int32_t, int32_t>> symbols;  // ints that backward takes first: (input, dimension), or (input, -1) for an int
 };
 
 // A graph's callable: a native program, run directly, or any Python callable over the flat inputs.
@@ -50,6 +51,12 @@ struct TangentGeometry {
 
 using Tensors = c10::SmallVector<at::Tensor, 8>;
 
+// The flat inputs of a call: impls[i] is null where numbers[i] counts.
+struct Inputs {
+    c10::SmallVector<c10::TensorImpl*, 16> impls;
+    c10::SmallVector<int64_t, 16> numbers;
+};
+
 class Region {
 public:
     // Needs the GIL, and takes it where a node drops the last reference.
@@ -57,9 +64,9 @@ public:
 
     bool trains() const { return bool(make_backward_) || bool(backward_.callable); }
     // Forward outputs, without autograd history. args: the flat inputs. Holds the GIL.
-    Tensors forward(PyObject* const* args, c10::TensorImpl* const* impls) const;
-    // Gradients of contract.grads from saved inputs, saved outputs and tangents. Takes the GIL only where it must.
-    Tensors backward(Tensors flat);
+    Tensors forward(PyObject* const* args, const Inputs& inputs) const;
+    // Gradients of contract.grads from the ints of contract.symbols, saved inputs, saved outputs and tangents. Takes the GIL only where it must.
+    Tensors backward(const std::vector<int64_t>& symbols, Tensors flat);
     std::shared_ptr<const std::vector<TangentGeometry>> tangent_geometry(const Tensors& outputs);
 
     const Contract contract;
@@ -76,8 +83,8 @@ private:
     std::shared_ptr<const std::vector<TangentGeometry>> remembered_;
 };
 
-// Gives the outputs at contract.tangents one autograd node. impls: the flat inputs.
-void attach_node(const std::shared_ptr<Region>& region, c10::TensorImpl* const* impls, Tensors& outputs);
+// Gives the outputs at contract.tangents one autograd node.
+void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs);
 bool init_node();
 
 }  // namespace dynacompile::runtime

@@ -6,6 +6,7 @@ import torch
 import torch.fx
 
 from dynacompile.autograd.facts import escaping, is_random
+from dynacompile.ir.shapes import expression_of
 
 EMPTIES = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"})
 VIEW = torch.ops.aten.view.default
@@ -41,6 +42,8 @@ def frozen(value: object) -> object:
         return tuple((k, frozen(v)) for k, v in sorted(value.items()))
     if isinstance(value, (bool, int, float, complex)):
         return type(value), repr(value)
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return "symbolic", expression_of(value)
     if isinstance(value, slice):
         return "slice", frozen(value.start), frozen(value.stop), frozen(value.step)
     return value

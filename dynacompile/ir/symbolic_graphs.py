@@ -1,0 +1,115 @@
+"""Symbolic ints in fx graphs: where a graph's inputs show them, and nodes that compute them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.fx
+
+from dynacompile.errors import Unsupported
+from dynacompile.ir.shapes import MEANINGS, OPERATIONS, as_static
+
+
+def symbolic_numbers(value: Any) -> Iterator[torch.SymInt | torch.SymFloat | torch.SymBool]:
+    """The symbolic numbers in nested arguments."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from symbolic_numbers(item)
+    elif isinstance(value, dict):
+        yield from symbolic_numbers(list(value.values()))
+    elif isinstance(value, slice):
+        yield from symbolic_numbers((value.start, value.stop, value.step))
+
+
+def add_node(graph: torch.fx.Graph, kind: str, target: Any, args: tuple, kwargs: dict[str, Any]) -> torch.fx.Node:
+    """A node whose arguments may hold symbolic numbers, which fx warns about where they are given to `create_node`."""
+    node = graph.create_node(kind, target, (), {})
+    node.args, node.kwargs = args, kwargs
+    return node
+
+
+def emit_expression(expr: Any, symbol: Callable[[Any], Any], apply: Callable[..., Any]) -> Any:
+    """Computes a SymPy expression by `apply(operation, *operands)` over numbers and what `symbol` gives for symbols."""
+    if expr.is_Symbol:
+        return symbol(expr)
+    if expr.is_Integer:
+        return int(expr)
+    if expr.is_number:
+        return float(expr)
+    name = type(expr).__name__
+    operands = [emit_expression(a, symbol, apply) for a in expr.args]
+    if name == "ToFloat":
+        return apply(float, *operands)
+    if name in ("FloatTrueDiv", "IntTrueDiv"):
+        return apply(operator.truediv, *operands)
+    if name in ("Pow", "PowByNatural", "FloatPow"):
+        return apply(operator.pow, *operands)
+    if name not in OPERATIONS:
+        raise Unsupported("symbolic-expression", f"a size is {expr}, which can't be computed at run time", "compile with dynamic=False")
+    return reduce(lambda left, right: apply(MEANINGS[OPERATIONS[name][0]], left, right), operands)
+
+
+def symbol_sources(inputs: Sequence[object]) -> dict[Any, tuple[int, int | None]]:
+    """Where a call brings each symbol: (input, dimension), or (input, None) for an int."""
+    found: dict[Any, tuple[int, int | None]] = {}
+    for index, value in enumerate(inputs):
+        if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
+            found[value.node.expr] = (index, None)
+    for index, value in enumerate(inputs):
+        for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                found.setdefault(size.node.expr, (index, dim))
+    return found
+
+
+def free_symbols(value: Any) -> Iterator[Any]:
+    """The symbols in nested arguments and the sizes and strides of fakes."""
+    if isinstance(value, torch.Tensor):
+        yield from free_symbols((*value.shape, *value.stride(), value.storage_offset()))
+    elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        yield from sorted(value.node.expr.free_symbols, key=str)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from free_symbols(item)
+    elif isinstance(value, dict):
+        yield from free_symbols(list(value.values()))
+
+
+def executable(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph in a form that Python can run: the symbolic ints among its arguments are computed from its inputs. Itself where there are none."""
+    if not any(True for n in module.graph.nodes for _ in symbolic_numbers((n.args, n.kwargs))):
+        return module
+    places = symbol_sources([n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"])
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    inputs: list[torch.fx.Node] = []
+    known: dict[Any, Any] = {}
+
+    def symbol(name: Any) -> torch.fx.Node:
+        index, dim = places[name]
+        return inputs[index] if dim is None else graph.call_function(torch.ops.aten.sym_size.int, (inputs[index], dim))
+
+    def argument(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return copies[value]
+        value = as_static(value)
+        if not isinstance(value, (torch.SymInt, torch.SymFloat)):
+            return value
+        expr = value.node.expr
+        if expr not in known:
+            known[expr] = emit_expression(expr, symbol, lambda operation, *operands: graph.call_function(operation, operands))
+        return known[expr]
+
+    for node in module.graph.nodes:
+        args, kwargs = torch.fx.node.map_aggregate(node.args, argument), torch.fx.node.map_aggregate(node.kwargs, argument)
+        copies[node] = graph.create_node(node.op, node.target, tuple(args), dict(kwargs), node.name)  # type: ignore[arg-type]
+        copies[node].meta = dict(node.meta)
+        if node.op == "placeholder":
+            inputs.append(copies[node])
+    return torch.fx.GraphModule(module, graph)
