@@ -18,6 +18,9 @@ from math import gcd
 from typing import Any
 
 
+LONGEST = 2**31 - 1  # loop over a symbolic size: programs check that at each call
+
+
 class Var:
     """An integer 0 <= name < size; size None: at least 0, no upper bound known. Names starting with % are values of the body (indirect)."""
 
@@ -40,7 +43,7 @@ class Var:
     def bounds(self) -> tuple[int | None, int | None]:
         if type(self.size) is Index:
             high = self.size.bounds()[1]
-            return 0, None if high is None else high - 1
+            return 0, LONGEST - 1 if high is None else min(high, LONGEST) - 1
         return 0, None if self.size is None else self.size - 1
 
     def variables(self) -> frozenset[Var]:

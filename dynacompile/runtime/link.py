@@ -53,11 +53,21 @@ class Numbers:
     def rows(self, schedule: Schedule, slots: Mapping[str, int]) -> tuple:
         """What the native program reads: see read_sizes in program_type.cpp. Last, for it takes what has been asked for by then."""
         buffers = tuple((slots[b.name], tuple(self.extent(n) for n in (*b.size, *b.stride, b.offset))) for b in schedule.buffers.values() if b.is_symbolic)
+        limits = {a.size for k in schedule.kernels.values() for a in k.nest.axes if isinstance(a.size, Index)}
+        if schedule.device.type == "cuda":
+            limits |= {n for s in schedule.steps if isinstance(s, Launch) for b in s.buffers if isinstance(n := reach(schedule, b), Index)}
+        longest = tuple(self.extent(n) for n in sorted(limits, key=repr))
         checks = tuple((position, self.extent(wanted)) for position, wanted in self.sizes.checks)
         sources = tuple(
             (s.position, -1 if s.dimension is None else s.dimension, int(s.stride), low(s.symbol), high(s.symbol), s.symbol.name) for s in self.sizes.sources
         )
-        return (sources, tuple(self.codes), checks, buffers)
+        return (sources, tuple(self.codes), checks, buffers, longest)
+
+
+def reach(schedule: Schedule, name: str) -> Extent:
+    """Elements that a kernel's index runs over in a buffer's memory: GPU kernels count them with 32 bits where the example's fit."""
+    owner = schedule.buffers[root(schedule.buffers, name)]
+    return extent(owner.storage_elements + owner.offset)
 
 
 def low(symbol: Symbol) -> int:

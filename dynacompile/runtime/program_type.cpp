@@ -25,8 +25,8 @@ struct ProgramObject {
 PyTypeObject* program_type = nullptr;
 
 // The inputs that are numbers.
-std::vector<int64_t> integers_of(const Program& program, PyObject* const* args) {
-    std::vector<int64_t> integers(program.sizes.read.size(), 0);
+c10::SmallVector<int64_t, 16> integers_of(const Program& program, PyObject* const* args) {
+    c10::SmallVector<int64_t, 16> integers(program.sizes.read.size(), 0);
     for (size_t i = 0; i < integers.size(); ++i)
         if (program.sizes.read[i]) integers[i] = to_int(args[i]);
     return integers;
@@ -206,8 +206,8 @@ void read_ends(Program& program, PyObject* inputs, PyObject* outputs, PyObject* 
     }
 }
 
-// sizes: (sources, codes, checks, buffers): rows (input, dimension, stride, low, high, name) of symbols; codes of numbers; (input, extent); and
-// (slot, extents) of the buffers whose geometry differs.
+// sizes: (sources, codes, checks, buffers, longest): rows (input, dimension, stride, low, high, name) of symbols; codes of numbers; (input, extent); and
+// (slot, extents) of the buffers whose geometry differs; extents of loops.
 void read_sizes(Program& program, PyObject* row) {
     Sizes& sizes = program.sizes;
     PyObject *sources = item(row, 0), *codes = item(row, 1), *checks = item(row, 2), *buffers = item(row, 3);
@@ -224,6 +224,7 @@ void read_sizes(Program& program, PyObject* row) {
         sizes.checks.emplace_back(int32_t(to_int(item(item(checks, i), 0))), read_extent(item(item(checks, i), 1)));
         sizes.read.at(sizes.checks.back().first) = true;
     }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 4)); ++i) sizes.longest.push_back(read_extent(item(item(row, 4), i)));
     int32_t place = 0;
     for (Py_ssize_t i = 0; i < PyTuple_Size(buffers); ++i) {
         int32_t slot = int32_t(to_int(item(item(buffers, i), 0)));

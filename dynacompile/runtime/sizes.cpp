@@ -63,6 +63,9 @@ void Sizes::measure(c10::TensorImpl* const* inputs, const int64_t* integers, Cal
         into.numbers.push_back(value);
     }
     for (const std::vector<int64_t>& code : codes) into.numbers.push_back(evaluate(code, into.numbers.data()));
+    for (const Extent& extent : longest)
+        if (extent.value(into.numbers.data()) > 0x7fffffff)
+            fail("the sizes of this call make a loop over ", extent.value(into.numbers.data()), " elements; programs for changing sizes count to 2147483647. Compile with dynamic=False");
     for (const auto& [input, wanted] : checks)
         if (!integers || integers[input] != wanted.value(into.numbers.data()))
             fail("input ", input, " of a compiled program must be ", wanted.value(into.numbers.data()));

@@ -6,6 +6,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -49,8 +50,10 @@ struct Sizes {
     std::vector<Source> sources;
     std::vector<std::vector<int64_t>> codes;  // of the numbers behind the symbols: the n-th may use all before it
     std::vector<std::pair<int32_t, Extent>> checks;  // integer inputs, and what they must be
+    std::vector<Extent> longest;  // what kernels count with 32 bits
     std::vector<bool> read;  // inputs that sources and checks need: as numbers
 
+    bool wants_integers() const { return std::find(read.begin(), read.end(), true) != read.end(); }
     bool any() const { return !sources.empty() || !checks.empty(); }
     // Appends a call's numbers. inputs: tensors, null for what is none; integers: by input, read where an input is a number.
     void measure(c10::TensorImpl* const* inputs, const int64_t* integers, CallSizes& into) const;

@@ -69,6 +69,8 @@ def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
     programs = x if row else -(-x // device.lanes)
     if programs >= device.programs:
         return 1
+    if row and buffers[nest.stores()[0].buffer].device.type == "cpu" and not all(isinstance(a.size, int) for a in nest.r_axes):
+        return 1  # its code cuts rows itself, and needs no mask at the end
     if not row:
         return min(max(1, r // device.column), device.chunks)
     return min(-(-device.programs // programs), device.chunks, max(1, r // device.row)) if device.programs >= 4 * programs else 1

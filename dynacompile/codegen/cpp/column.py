@@ -118,15 +118,13 @@ class Column:
     def walk(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> None:
         """As many chunks as there are, one after the other."""
         out, n, unit = self.out, str(self.plan.steps), self.plan.chunk
-        out.open(f"const auto walk{k} = [&](i64 b, i64 e, Part{k}& chunk)")
+        out.line(f"Part{k} next{k};")
+        out.open(f"for (i64 b = 0; b < {n}; b += {unit})")
+        out.line(f"const i64 e = b + {unit} < {n} ? b + {unit} : {n};")
+        out.line(f"if (b > 0) next{k}.clear();")
+        out.line(f"Part{k}& chunk = b > 0 ? next{k} : part{k};")
         self.stretch(k, acc, starts, steps, lane, "chunk.", "b", "e")
-        out.close(";")
-        out.line(f"walk{k}(0, {unit} < {n} ? {unit} : {n}, part{k});")
-        out.open(f"for (i64 b = {unit}; b < {n}; b += {unit})")
-        out.line(f"Part{k} chunk;")
-        out.line("chunk.clear();")
-        out.line(f"walk{k}(b, b + {unit} < {n} ? b + {unit} : {n}, chunk);")
-        out.line(f"part{k}.merge(chunk);")
+        out.line(f"if (b > 0) part{k}.merge(next{k});")
         out.close()
 
     def chunks(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> None:

@@ -10,7 +10,7 @@ from dynacompile.codegen.cpp.plan import Plan, closure
 from dynacompile.codegen.cpp.prepare import index_of
 from dynacompile.codegen.cpp.values import Text, Values
 from dynacompile.ir.body import needs
-from dynacompile.ir.index import Extent, Var, extent
+from dynacompile.ir.index import Extent, Index, Var, extent
 from dynacompile.ir.loops import Axis
 
 
@@ -43,10 +43,13 @@ class Frame:
             out.open(f"{plan.parallel}{count}, [=](i64 task0, i64 task1)")
         for line in scratch:
             out.line(line)
+        counters = self.counters("task0" if threads else "0") if type(count) is Index else []
         if count != 1:
             out.open(loop if threads else f"for (i64 task = 0; task < {count}; ++task)")
         self.task_variables(count)
         yield
+        for line in counters:
+            out.line(line)
         if count != 1:
             out.close()
         if count == 1:
@@ -62,16 +65,36 @@ class Frame:
         memory = [f"const Scratch<{kind}> {name}_memory({length} * {count});" for kind, name in arrays]
         return memory + [f"{kind}* const {name} = {name}_memory.data;" for kind, name in arrays]
 
+    def counters(self, start: str) -> list[str]:
+        """Declares counters of the task's axes and tile, which cost no division where their sizes are no numbers; the lines that count on."""
+        digits: list[tuple[str, Extent]] = [(f"{a.var.name}_at", a.size) for a in self.plan.outer]
+        digits += [("tile", self.plan.tiles)] if self.plan.tiles != 1 else []
+        inner: Extent = 1
+        lines: list[str] = []
+        for k in range(len(digits) - 1, -1, -1):
+            name, size = digits[k]
+            text = start if start == "0" or inner == 1 else f"{start} / {extent(inner)}"
+            self.out.line(f"i64 {name} = {text if k == 0 or start == '0' else f'{text} % {size}'};")
+            lines.append(f"++{name};" if k == 0 else f"if (++{name} == {size}) {name} = 0; else continue;")
+            inner = inner * size
+        return lines
+
     def task_variables(self, count: Extent) -> None:
         plan, out = self.plan, self.out
         flat = "0" if count == 1 else "task"
-        decode(out, plan.outer, flat if plan.tiles == 1 else f"task / {plan.tiles}")
+        tile = f"task % {plan.tiles}"
+        if type(count) is Index:
+            tile = "tile"
+            for a in plan.outer:
+                out.line(f"const i64 {a.var.name} = {a.var.name}_at;")
+        else:
+            decode(out, plan.outer, flat if plan.tiles == 1 else f"task / {plan.tiles}")
         if plan.lane is None or plan.shape == "row":
             return
         if plan.tiles == 1:
             out.line(f"constexpr i64 t0 = 0, t1 = {plan.lane.size};")
         else:
-            out.line(f"const i64 t0 = task % {plan.tiles} * {plan.tile}, t1 = t0 + {plan.tile} < {plan.lane.size} ? t0 + {plan.tile} : {plan.lane.size};")
+            out.line(f"const i64 t0 = {tile} * {plan.tile}, t1 = t0 + {plan.tile} < {plan.lane.size} ? t0 + {plan.tile} : {plan.lane.size};")
 
     def each(self) -> str:
         """The loop over lanes of the header, for this choice of unrolling."""

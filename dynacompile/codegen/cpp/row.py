@@ -96,13 +96,14 @@ class Row:
     def walk(self, k: int, acc: Accumulators, steps: list[int], lane: list[int]) -> None:
         """As many chunks as there are, one after the other."""
         plan, out = self.plan, self.out
-        out.open(f"const auto walk{k} = [&](i64 b, i64 e)")
-        self.stretch(k, acc, steps, lane, "b", "e")
-        out.line(f"return fold(a{k});")
-        out.close(";")
         n, unit = str(plan.chunk_of), plan.chunk
-        out.line(f"Part{k} part{k} = walk{k}(0, {unit} < {n} ? {unit} : {n});")
-        out.line(f"for (i64 b = {unit}; b < {n}; b += {unit}) part{k}.merge(walk{k}(b, b + {unit} < {n} ? b + {unit} : {n}));")
+        starts = [f"{{{acc.start(i)}, {acc.last_place()}}}" if acc.is_place(i) else acc.start(i) for i in acc.reduces]
+        out.line(f"Part{k} part{k} = {{{', '.join(starts)}}};")
+        out.open(f"for (i64 b = 0; b < {n}; b += {unit})")
+        out.line(f"const i64 e = b + {unit} < {n} ? b + {unit} : {n};")
+        self.stretch(k, acc, steps, lane, "b", "e")
+        out.line(f"part{k}.merge(fold(a{k}));")
+        out.close()
 
     def stretch(self, k: int, acc: Accumulators, steps: list[int], lane: list[int], begin: str, end: str) -> None:
         """Accumulates elements begin..end of the lane axis, or, with other r axes, their steps begin..end."""
