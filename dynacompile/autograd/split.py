@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.padding import pad_saved
 from dynacompile.autograd.partition import Cut, Sides, ancestors, choose_cut, sides
 from dynacompile.errors import Unsupported
-from dynacompile.ir.graphs import ForwardBackward, RuntimeContract
+from dynacompile.ir.graphs import ForwardBackward, RuntimeContract, View, ViewOfInput, ViewOfOutput
+from dynacompile.ir.sizes import Sizes, sizes_of, symbols_in
 from dynacompile.ir.symbolic_graphs import add_node, free_symbols, symbol_sources
+from dynacompile.ir.symbols import extent, sources
 
 Node = torch.fx.Node
 Symbols = tuple[tuple[int, int | None], ...]  # as in the RuntimeContract
@@ -72,7 +75,7 @@ def split(joint: JointGraph, budget: float) -> ForwardBackward:
     if not joint.tangents:
         side = sides(joint)
         forward, _, _ = write_forward(joint, side, ())
-        return ForwardBackward(forward, None, contract(joint, (), ()), {"ops": calls(forward)})
+        return ForwardBackward(forward, None, contract(joint, forward), {"ops": calls(forward)})
     side = sides(joint)
     cut = choose_cut(joint, side, budget)
     inputs = joint.placeholders[: joint.inputs]
@@ -89,13 +92,20 @@ def split(joint: JointGraph, budget: float) -> ForwardBackward:
         "uncut_bytes": cut.everything,
         "recomputed_ops": recomputed(joint, side, cut),
     }
-    return ForwardBackward(forward, backward, contract(joint, tuple(inputs.index(n) for n in saved_inputs), tuple(positions), symbols), facts)
+    return ForwardBackward(forward, backward, contract(joint, forward, tuple(inputs.index(n) for n in saved_inputs), tuple(positions), symbols), facts)
 
 
-def contract(joint: JointGraph, saved_inputs: tuple[int, ...], saved_positions: tuple[int, ...], symbols: Symbols = ()) -> RuntimeContract:
+def contract(
+    joint: JointGraph, forward: torch.fx.GraphModule, saved_inputs: tuple[int, ...] = (), saved_positions: tuple[int, ...] = (), symbols: Symbols = ()
+) -> RuntimeContract:
+    outputs, sizes = joint.outputs, Sizes()
+    if is_symbolic(joint):
+        outputs = tuple(replace(o, view=measured(o.view)) if isinstance(o, (ViewOfInput, ViewOfOutput)) else o for o in outputs)
+        views = [(o.view.size, o.view.stride, o.view.offset) for o in outputs if isinstance(o, (ViewOfInput, ViewOfOutput))]
+        sizes = sizes_of(symbols_in(views), sources(forward)[0])
     return RuntimeContract(
         inputs=joint.inputs,
-        outputs=joint.outputs,
+        outputs=outputs,
         mutations=joint.mutations,
         mutated_in_graph=joint.written,
         saved_inputs=saved_inputs,
@@ -104,7 +114,13 @@ def contract(joint: JointGraph, saved_inputs: tuple[int, ...], saved_positions: 
         grads=joint.grads,
         sources=joint.sources,
         symbols=symbols,
+        sizes=sizes,
     )
+
+
+def measured(view: View) -> View:
+    """The view with symbolic ints as extents."""
+    return View(tuple(map(extent, view.size)), tuple(map(extent, view.stride)), extent(view.offset))  # type: ignore[arg-type]
 
 
 def calls(module: torch.fx.GraphModule) -> int:

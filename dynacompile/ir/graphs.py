@@ -9,6 +9,8 @@ import torch
 import torch.fx
 
 from dynacompile.errors import VerifyError
+from dynacompile.ir.index import Extent
+from dynacompile.ir.sizes import Sizes
 
 
 @dataclass(frozen=True)
@@ -16,9 +18,9 @@ class View:
     """Geometry of a view: sizes, strides and offset in elements. The offset counts from the first element of the input or forward output
     that it is a view of (an input's own storage_offset may differ between calls)."""
 
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+    size: tuple[Extent, ...]
+    stride: tuple[Extent, ...]
+    offset: Extent
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class RuntimeContract:
     sources: for each of grads, the entries of `tangents` that it comes from, by index: where autograd brings none of these, there is no
         gradient, and not zeros. Empty: not known, all of them.
     symbols: ints that backward takes before all else: (forward input, dimension) for a size, (forward input, None) for an int.
+    sizes: of the symbols in views.
     """
 
     inputs: int
@@ -98,6 +101,7 @@ class RuntimeContract:
     grads: tuple[int, ...] = ()
     sources: tuple[tuple[int, ...], ...] = ()
     symbols: tuple[tuple[int, int | None], ...] = ()
+    sizes: Sizes = Sizes()
 
 
 @dataclass(frozen=True)

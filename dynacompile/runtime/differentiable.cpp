@@ -159,10 +159,16 @@ PyTypeObject* differentiable_type = nullptr;
 
 DifferentiableObject* self_of(PyObject* object) { return reinterpret_cast<DifferentiableObject*>(object); }
 
-at::Tensor view_of(const at::Tensor& base, const Output& output) {
+c10::SmallVector<c10::SymInt, 8> values_of(const std::vector<Extent>& extents, const int64_t* numbers) {
+    c10::SmallVector<c10::SymInt, 8> values;
+    for (const Extent& extent : extents) values.emplace_back(extent.value(numbers));
+    return values;
+}
+
+at::Tensor view_of(const at::Tensor& base, const Output& output, const int64_t* numbers) {
     at::Tensor from = output.differentiable ? base : at::_ops::detach::call(base);
-    return at::_ops::as_strided::call(from, c10::fromIntArrayRefSlow(output.size), c10::fromIntArrayRefSlow(output.stride),
-                                      base.storage_offset() + output.offset);
+    return at::_ops::as_strided::call(from, values_of(output.size, numbers), values_of(output.stride, numbers),
+                                      base.storage_offset() + output.offset.value(numbers));
 }
 
 class Call {
@@ -204,7 +210,8 @@ private:
         return false;
     }
 
-    PyObject* user_outputs(Tensors& made) const {
+    PyObject* user_outputs(Tensors& made) {
+        if (contract_.sizes.any()) contract_.sizes.measure(inputs_.impls.data(), inputs_.numbers.data(), sizes_);
         PyRef result = PyRef::take(checked(PyTuple_New(contract_.outputs.size())));
         for (size_t i = 0; i < contract_.outputs.size(); ++i) PyTuple_SET_ITEM(result.get(), i, user_output(contract_.outputs[i], made));
         return result.release();
@@ -217,9 +224,9 @@ private:
             case From::input:
                 return Py_NewRef(args_[output.index]);
             case From::input_view:
-                return wrap(view_of(tensor_of(tensor_input(output.index)), output));
+                return wrap(view_of(tensor_of(tensor_input(output.index)), output, sizes_.numbers.data()));
             case From::output_view:
-                return wrap(view_of(made[output.index], output));
+                return wrap(view_of(made[output.index], output, sizes_.numbers.data()));
             case From::constant:
                 return Py_NewRef(output.value.get());
         }
@@ -230,6 +237,7 @@ private:
     const Contract& contract_;
     PyObject* const* args_;
     Inputs inputs_;
+    CallSizes sizes_;
 };
 
 PyObject* call_differentiable(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
@@ -252,20 +260,21 @@ Output read_output(PyObject* row) {
     output.from = From(to_int(item(row, 0)));
     output.index = int32_t(to_int(item(row, 1)));
     output.differentiable = PyObject_IsTrue(item(row, 2)) == 1;
-    output.size = to_ints(item(row, 3));
-    output.stride = to_ints(item(row, 4));
-    output.offset = to_int(item(row, 5));
+    for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 3)); ++i) output.size.push_back(read_extent(item(item(row, 3), i)));
+    for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 4)); ++i) output.stride.push_back(read_extent(item(item(row, 4), i)));
+    output.offset = read_extent(item(row, 5));
     output.value = PyRef::share(item(row, 6));
     return output;
 }
 
 // make_differentiable(forward, make_backward | None, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, saved_positions, tangents, grads, sources,
-// symbols)
+// symbols, sizes)
 PyObject* make_differentiable(PyObject*, PyObject* args) {
-    PyObject *forward, *make_backward, *outputs, *mutations, *in_graph, *saved_inputs, *saved_positions, *tangents, *grads, *sources, *symbols;
+    PyObject *forward, *make_backward, *outputs, *mutations, *in_graph, *saved_inputs, *saved_positions, *tangents, *grads, *sources, *symbols, *sizes;
     Contract contract;
-    if (!PyArg_ParseTuple(args, "OOiiO!O!OOOOOO!O!", &forward, &make_backward, &contract.inputs, &contract.positions, &PyTuple_Type, &outputs, &PyTuple_Type,
-                          &mutations, &in_graph, &saved_inputs, &saved_positions, &tangents, &grads, &PyTuple_Type, &sources, &PyTuple_Type, &symbols))
+    if (!PyArg_ParseTuple(args, "OOiiO!O!OOOOOO!O!O!", &forward, &make_backward, &contract.inputs, &contract.positions, &PyTuple_Type, &outputs, &PyTuple_Type,
+                          &mutations, &in_graph, &saved_inputs, &saved_positions, &tangents, &grads, &PyTuple_Type, &sources, &PyTuple_Type, &symbols,
+                          &PyTuple_Type, &sizes))
         return nullptr;
     try {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i) contract.outputs.push_back(read_output(PyTuple_GET_ITEM(outputs, i)));
@@ -283,6 +292,7 @@ PyObject* make_differentiable(PyObject*, PyObject* args) {
             PyObject* row = PyTuple_GET_ITEM(symbols, i);
             contract.symbols.emplace_back(int32_t(to_int(item(row, 0))), int32_t(to_int(item(row, 1))));
         }
+        contract.sizes = read_numbers(sizes, size_t(contract.inputs));
         std::shared_ptr<Region> region =
             Region::make(std::move(contract), PyRef::share(forward), make_backward == Py_None ? PyRef() : PyRef::share(make_backward));
         PyObject* self = checked(differentiable_type->tp_alloc(differentiable_type, 0));
@@ -322,7 +332,7 @@ PyType_Spec spec = {"dynacompile_native.Differentiable", sizeof(DifferentiableOb
 
 PyMethodDef functions[] = {{"make_differentiable", make_differentiable, METH_VARARGS,
                             "make_differentiable(forward, make_backward, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, "
-                            "saved_positions, tangents, grads, sources, symbols) -> Differentiable"},
+                            "saved_positions, tangents, grads, sources, symbols, sizes) -> Differentiable"},
                            {nullptr}};
 
 }  // namespace

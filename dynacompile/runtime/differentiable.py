@@ -7,7 +7,8 @@ from typing import Any
 
 from dynacompile import native
 from dynacompile.errors import VerifyError
-from dynacompile.ir.graphs import Constant, Fresh, InputItself, Output, RuntimeContract, ViewOfInput, ViewOfOutput
+from dynacompile.ir.graphs import Constant, Fresh, InputItself, Output, RuntimeContract, View, ViewOfInput, ViewOfOutput
+from dynacompile.runtime.link import Numbers
 
 # As enum From of region.h.
 FRESH, INPUT, INPUT_VIEW, OUTPUT_VIEW, CONSTANT = range(5)
@@ -37,12 +38,14 @@ def differentiable(forward: Callable, make_backward: Callable[[], Callable] | No
     expected = getattr(getattr(forward, "schedule", None), "outputs", None)
     if expected is not None and len(expected) < positions:
         raise VerifyError("autograd", f"the contract uses forward output {positions - 1}, the program has {len(expected)}")
+    numbers = Numbers(contract.sizes)
+    outputs = tuple(output_row(o, numbers) for o in contract.outputs)
     return native.core().make_differentiable(
         forward,
         make_backward,
         contract.inputs,
         positions,
-        tuple(output_row(o) for o in contract.outputs),
+        outputs,
         tuple((m.input, m.position) for m in contract.mutations),
         contract.mutated_in_graph,
         contract.saved_inputs,
@@ -51,10 +54,15 @@ def differentiable(forward: Callable, make_backward: Callable[[], Callable] | No
         contract.grads,
         contract.sources,
         tuple((i, -1 if dim is None else dim) for i, dim in contract.symbols),
+        numbers.shared(),
     )
 
 
-def output_row(output: Output) -> tuple:
+def view_row(view: View, numbers: Numbers) -> tuple:
+    return tuple(map(numbers.extent, view.size)), tuple(map(numbers.extent, view.stride)), numbers.extent(view.offset)
+
+
+def output_row(output: Output, numbers: Numbers) -> tuple:
     """(from, index, differentiable, size, stride, offset, value)."""
     match output:
         case Fresh():
@@ -62,9 +70,9 @@ def output_row(output: Output) -> tuple:
         case InputItself():
             return (INPUT, output.input, True, (), (), 0, None)
         case ViewOfInput():
-            return (INPUT_VIEW, output.input, output.differentiable, output.view.size, output.view.stride, output.view.offset, None)
+            return (INPUT_VIEW, output.input, output.differentiable, *view_row(output.view, numbers), None)
         case ViewOfOutput():
-            return (OUTPUT_VIEW, output.position, output.differentiable, output.view.size, output.view.stride, output.view.offset, None)
+            return (OUTPUT_VIEW, output.position, output.differentiable, *view_row(output.view, numbers), None)
         case Constant():
             return (CONSTANT, -1, False, (), (), 0, output.value)
 

@@ -57,11 +57,15 @@ class Numbers:
         if schedule.device.type == "cuda":
             limits |= {n for s in schedule.steps if isinstance(s, Launch) for b in s.buffers if isinstance(n := reach(schedule, b), Index)}
         longest = tuple(self.extent(n) for n in sorted(limits, key=repr))
+        return (*self.shared(), buffers, longest)
+
+    def shared(self) -> tuple:
+        """The rows of symbols, codes and checks. Last, too."""
         checks = tuple((position, self.extent(wanted)) for position, wanted in self.sizes.checks)
         sources = tuple(
             (s.position, -1 if s.dimension is None else s.dimension, int(s.stride), low(s.symbol), high(s.symbol), s.symbol.name) for s in self.sizes.sources
         )
-        return (sources, tuple(self.codes), checks, buffers, longest)
+        return (sources, tuple(self.codes), checks)
 
 
 def reach(schedule: Schedule, name: str) -> Extent:

@@ -149,6 +149,8 @@ struct BelowAutograd {
 };
 
 Extent read_extent(PyObject* object);
+// row: (sources, codes, checks, ...): (input, dimension, stride, low, high, name) of symbols; codes of numbers; (input, extent). inputs: their number.
+Sizes read_numbers(PyObject* row, size_t inputs);
 
 // The Python type, in program_type.cpp.
 bool init_program(PyObject* module);

@@ -209,22 +209,9 @@ void read_ends(Program& program, PyObject* inputs, PyObject* outputs, PyObject* 
 // sizes: (sources, codes, checks, buffers, longest): rows (input, dimension, stride, low, high, name) of symbols; codes of numbers; (input, extent); and
 // (slot, extents) of the buffers whose geometry differs; extents of loops.
 void read_sizes(Program& program, PyObject* row) {
-    Sizes& sizes = program.sizes;
-    PyObject *sources = item(row, 0), *codes = item(row, 1), *checks = item(row, 2), *buffers = item(row, 3);
-    sizes.read.assign(program.inputs.size(), false);
-    for (Py_ssize_t i = 0; i < PyTuple_Size(sources); ++i) {
-        PyObject* s = item(sources, i);
-        sizes.sources.push_back({int32_t(to_int(item(s, 0))), int32_t(to_int(item(s, 1))), to_int(item(s, 2)) != 0, to_int(item(s, 3)), to_int(item(s, 4)),
-                                 to_string(item(s, 5))});
-        if (size_t(sizes.sources.back().input) >= program.inputs.size()) raise(PyExc_IndexError, "a size is shown by no input");
-        if (sizes.sources.back().dimension < 0) sizes.read[sizes.sources.back().input] = true;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_Size(codes); ++i) sizes.codes.push_back(to_ints(item(codes, i)));
-    for (Py_ssize_t i = 0; i < PyTuple_Size(checks); ++i) {
-        sizes.checks.emplace_back(int32_t(to_int(item(item(checks, i), 0))), read_extent(item(item(checks, i), 1)));
-        sizes.read.at(sizes.checks.back().first) = true;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 4)); ++i) sizes.longest.push_back(read_extent(item(item(row, 4), i)));
+    program.sizes = read_numbers(row, program.inputs.size());
+    PyObject* buffers = item(row, 3);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 4)); ++i) program.sizes.longest.push_back(read_extent(item(item(row, 4), i)));
     int32_t place = 0;
     for (Py_ssize_t i = 0; i < PyTuple_Size(buffers); ++i) {
         int32_t slot = int32_t(to_int(item(item(buffers, i), 0)));
@@ -345,6 +332,25 @@ PyMethodDef functions[] = {{"release_memory", release_memory, METH_NOARGS, "rele
                            {nullptr}};
 
 }  // namespace
+
+Sizes read_numbers(PyObject* row, size_t inputs) {
+    Sizes sizes;
+    PyObject *sources = item(row, 0), *codes = item(row, 1), *checks = item(row, 2);
+    sizes.read.assign(inputs, false);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(sources); ++i) {
+        PyObject* s = item(sources, i);
+        sizes.sources.push_back({int32_t(to_int(item(s, 0))), int32_t(to_int(item(s, 1))), to_int(item(s, 2)) != 0, to_int(item(s, 3)), to_int(item(s, 4)),
+                                 to_string(item(s, 5))});
+        if (size_t(sizes.sources.back().input) >= inputs) raise(PyExc_IndexError, "a size is shown by no input");
+        if (sizes.sources.back().dimension < 0) sizes.read[sizes.sources.back().input] = true;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(codes); ++i) sizes.codes.push_back(to_ints(item(codes, i)));
+    for (Py_ssize_t i = 0; i < PyTuple_Size(checks); ++i) {
+        sizes.checks.emplace_back(int32_t(to_int(item(item(checks, i), 0))), read_extent(item(item(checks, i), 1)));
+        sizes.read.at(sizes.checks.back().first) = true;
+    }
+    return sizes;
+}
 
 Extent read_extent(PyObject* object) {
     int64_t value = to_int(object);

@@ -15,8 +15,8 @@ struct Output {
     From from;
     int32_t index = -1;
     bool differentiable = false;
-    std::vector<int64_t> size, stride;
-    int64_t offset = 0;
+    std::vector<Extent> size, stride;  // of a view
+    Extent offset;
     PyRef value;
 };
 
@@ -30,6 +30,7 @@ struct Contract {
     std::vector<Mutation> mutations;
     std::vector<int64_t> mutated_in_graph, saved_inputs, saved_positions, tangents, grads;
     std::vector<std::vector<int64_t>> sources;  // for each of grads, the tangents that it comes from; empty: all
+    Sizes sizes;  // that the views among the outputs depend on
     std::vector<std::pair<int32_t, int32_t>> symbols;  // ints that backward takes first: (input, dimension), or (input, -1) for an int
 };
 
