@@ -123,6 +123,9 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
     if isinstance(node.meta.get("val"), torch.SymInt) and node.meta["val"].node.has_hint():
         low.values[node] = extent(node.meta["val"])
         return
+    if isinstance(node.meta.get("val"), torch.SymFloat) and node.meta["val"].node.has_hint():
+        low.values[node] = node.meta["val"]
+        return
     row = TABLE.get(str(node.target))
     elsewhere = is_elsewhere(low, node)
     if elsewhere and fold(low, node):

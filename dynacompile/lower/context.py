@@ -149,7 +149,7 @@ def plain(arg: Any) -> Any:
         return type(arg)(map(plain, arg)) if type(arg) in (tuple, list) else [plain(a) for a in arg]
     if isinstance(arg, torch.fx.Node):
         val = arg.meta.get("val")
-        return extent(val) if isinstance(val, torch.SymInt) else arg
+        return extent(val) if isinstance(val, torch.SymInt) else val if isinstance(val, torch.SymFloat) else arg
     return extent(arg) if isinstance(arg, torch.SymInt) else arg
 
 

@@ -12,7 +12,7 @@ from dynacompile.ir.body import Body
 from dynacompile.ir.index import Extent, Index, strided
 from dynacompile.ir.loops import Op
 from dynacompile.lower.context import DTYPES, Lowering, geometry, plain
-from dynacompile.lower.extern import refuse_numbers
+from dynacompile.lower.numbers import number
 from dynacompile.lower.placement import is_elsewhere, on_device
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
@@ -41,7 +41,12 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
                 return value if raw else o.cast(value, o.compute)
             arg = given
         arg = plain(arg)
-        refuse_numbers(arg)
+        if isinstance(arg, torch.SymFloat):
+            arg = number(o, arg)
+            if isinstance(arg, Value):
+                if promoted in (torch.bfloat16, torch.float16) or raw:
+                    raise NotCovered
+                return o.cast(arg, o.compute)
         if isinstance(arg, Index) and (promoted in (torch.bfloat16, torch.float16) or row.operands == "own"):
             raise NotCovered
         if isinstance(arg, (int, float)) and row.operands == "args" and promoted in (torch.bfloat16, torch.float16):
@@ -78,7 +83,7 @@ def require_element(low: Lowering, name: str, device: torch.device) -> None:
 def promote(node: torch.fx.Node) -> torch.dtype:
     """The dtype in which a comparison's arguments meet."""
     values: list[Any] = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in node.args]
-    values = [1 if isinstance(v, torch.SymInt) else v for v in values]
+    values = [1 if isinstance(v, torch.SymInt) else 1.0 if isinstance(v, torch.SymFloat) else v for v in values]
     dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor)}
     if len(dtypes) == 1:
         (dtype,) = dtypes
@@ -107,6 +112,8 @@ def create_value(low: Lowering, o: Expander, node: torch.fx.Node, what: str, ind
     match what:
         case "fill" | "scalar":
             value = args[0] if what == "scalar" else args[2] if node.target is torch.ops.aten.new_full.default else args[1]
+            if isinstance(value, torch.SymFloat):
+                return o.cast(number(o, value), o.compute)
             if not isinstance(value, (bool, int, float, Index)):
                 raise NotCovered
             return o.constant(value)
