@@ -59,7 +59,9 @@ def tuning_key(source: KernelSource) -> str:
 
 
 def lengths(source: KernelSource) -> dict[str, int] | None:
-    """Elements of each param's memory that the kernel touches, or None where that depends on values."""
+    """Elements of each param's memory that the kernel touches, or None where that depends on values, or on the call's sizes."""
+    if source.kernel.symbols:
+        return None
     reach: dict[str, int] = {p.name: 1 for p in source.kernel.params}
     for access in (*source.kernel.nest.loads(), *source.kernel.nest.stores()):
         high = top(access.index)

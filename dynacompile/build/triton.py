@@ -23,6 +23,7 @@ from dynacompile.build.store import Store
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
 from dynacompile.events import CacheLooked
+from dynacompile.ir.index import Extent
 from dynacompile.ir.schedule import Candidate, CudaKernel, KernelSource
 
 FORMAT = "1"  # of a stored kernel, and of what the worker asks of Triton
@@ -62,7 +63,8 @@ def build_candidates(sources: Mapping[str, KernelSource], wanted: Sequence[tuple
     if missing:
         jobs = [job(sources[name], sources[name].candidates[index]) for name, index in missing.values()]
         for (key, (name, _)), (facts, cubin) in zip(missing.items(), pool_for(env).compile(jobs), strict=True):
-            extra = facts["params"] - len(sources[name].kernel.params)
+            kernel = sources[name].kernel
+            extra = facts["params"] - len(kernel.params) - len(kernel.symbols)
             packed[key] = pack({"symbol": facts["symbol"], "warps": facts["warps"], "shared": facts["shared"], "extra": extra}, cubin)
             store.put(key, packed[key])
     return {(name, index): unpack(packed[key], sources[name].grids[index]) for (name, index), key in keys.items()}
@@ -74,6 +76,7 @@ def job(source: KernelSource, candidate: Candidate) -> dict:
         "text": source.text,
         "entry": source.entry,
         "pointers": [POINTERS[p.dtype] for p in source.kernel.params],
+        "scalars": ["i64" if source.wide else "i32"] * len(source.kernel.symbols),
         "constants": dict(candidate.blocks),
         "warps": candidate.warps,
         "stages": candidate.stages,
@@ -85,7 +88,7 @@ def kernel_key(source: KernelSource, candidate: Candidate) -> str:
     """Hex digest of all that the cubin depends on."""
     text = re.sub(r"^# .*\n", "", source.text, flags=re.MULTILINE)
     text = re.sub(rf"\b{re.escape(source.entry)}\b", "kernel", text)
-    rest = {k: v for k, v in job(source, candidate).items() if k not in ("text", "entry")}
+    rest = {k: v for k, v in job(source, candidate).items() if k not in ("text", "entry") and v != []}
     return hashlib.sha256(json.dumps(["triton", FORMAT, triton_version(), text, rest], sort_keys=True).encode()).hexdigest()
 
 
@@ -110,7 +113,7 @@ def pack(facts: dict, cubin: bytes) -> bytes:
     return struct.pack(">I", len(header)) + header + cubin
 
 
-def unpack(data: bytes, grid: tuple[int, int, int]) -> CudaKernel:
+def unpack(data: bytes, grid: tuple[Extent, Extent, Extent]) -> CudaKernel:
     (length,) = struct.unpack(">I", data[:4])
     facts = json.loads(data[4 : 4 + length])
     return CudaKernel(cubin=data[4 + length :], symbol=facts["symbol"], grid=grid, warps=facts["warps"], shared=facts["shared"], extra=facts["extra"])

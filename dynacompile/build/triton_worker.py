@@ -44,7 +44,7 @@ def warm_up(x_ptr, y_ptr, BLOCK: tl.constexpr):
 
 
 def compile_job(job: dict) -> tuple[dict, bytes]:
-    """job: text, entry, pointers (Triton types), constants, warps, stages, target [backend, arch, warp size].
+    """job: text, entry, pointers and scalars (Triton types), constants, warps, stages, target [backend, arch, warp size].
     Result: symbol, shared (bytes), warps, params (pointers that the cubin takes, Triton's own included); and the cubin."""
     filename = f"<{job['entry']}>"
     linecache.cache[filename] = (len(job["text"]), None, job["text"].splitlines(True), filename)
@@ -52,7 +52,7 @@ def compile_job(job: dict) -> tuple[dict, bytes]:
     exec(compile(job["text"], filename, "exec"), module)  # our own text
     function = module[job["entry"]]
     names = function.arg_names
-    signature = dict(zip(names, job["pointers"], strict=False)) | dict.fromkeys(job["constants"], "constexpr")
+    signature = dict(zip(names, [*job["pointers"], *job.get("scalars", ())], strict=False)) | dict.fromkeys(job["constants"], "constexpr")
     aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(job["pointers"]))}
     source = ASTSource(function, signature, job["constants"], aligned)
     target = GPUTarget(*job["target"])

@@ -18,7 +18,7 @@ from math import gcd
 from typing import Any
 
 
-LONGEST = 2**31 - 1  # loop over a symbolic size: programs check that at each call
+LONGEST = 2**31 - 2**17  # loop over a symbolic size, where the example's is no longer: programs check that at each call
 
 
 class Var:
@@ -43,7 +43,9 @@ class Var:
     def bounds(self) -> tuple[int | None, int | None]:
         if type(self.size) is Index:
             high = self.size.bounds()[1]
-            return 0, LONGEST - 1 if high is None else min(high, LONGEST) - 1
+            if self.size.hint <= LONGEST:
+                high = LONGEST if high is None else min(high, LONGEST)
+            return 0, None if high is None else high - 1
         return 0, None if self.size is None else self.size - 1
 
     def variables(self) -> frozenset[Var]:

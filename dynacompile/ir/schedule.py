@@ -150,7 +150,7 @@ class KernelSource:
     "triton" (a module with one @triton.jit function `entry` over the params' pointers, the symbols, then constexprs), or "reference" (run by interpreting `kernel`).
 
     candidates: best guess first. Triton: grid: x programs = ceil(points / product of x blocks), given per candidate by `grids`.
-    C++, under max-autotune: `variants` has a text per candidate, with the same entry; the first is `text`.
+    wide: whether Triton's symbols are 64-bit integers, else 32-bit ones. C++, under max-autotune: `variants` has a text per candidate, with the same entry; the first is `text`.
     """
 
     kernel: Kernel
@@ -160,6 +160,7 @@ class KernelSource:
     candidates: tuple[Candidate, ...] = ()
     grids: tuple[tuple[Extent, Extent, Extent], ...] = ()
     variants: tuple[str, ...] = ()
+    wide: bool = True
 
 
 @dataclass(frozen=True)

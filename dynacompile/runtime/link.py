@@ -12,10 +12,10 @@ import torch
 from dynacompile import native
 from dynacompile.env import Env
 from dynacompile.errors import BuildError, VerifyError
-from dynacompile.ir.index import Extent, Index, Symbol, extent, hint
+from dynacompile.ir.index import LONGEST, Extent, Index, Symbol, extent, hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, root
 from dynacompile.ir.schedule import Allocate, CpuKernel, CudaKernel, Free, Kernel, Launch, Module, Place, ReferenceKernel, Schedule, Step
-from dynacompile.ir.sizes import Sizes, code, definition_code
+from dynacompile.ir.sizes import Sizes, code, definition_code, symbols_in
 
 # As enum Memory of program.h.
 INPUT, ARENA, OWNED, EXTERNAL, CONSTANT, VIEW = range(6)
@@ -43,20 +43,33 @@ class Numbers:
         found = self.known.get(value)
         if found is None:
             if value.constant == 0 and len(value.terms) == 1 and value.terms[0][1] == 1 and len(value.terms[0][0]) == 1:
-                found = Number(self.places[value.terms[0][0][0]])  # type: ignore[index]
+                found = Number(self.place(value.terms[0][0][0]))  # type: ignore[arg-type]
             else:
-                found = Number(len(self.sizes.sources) + len(self.codes))
-                self.codes.append(code(value, self.places))
+                for symbol in value.symbols():
+                    self.place(symbol)
+                found = self.add(code(value, self.places))
             self.known[value] = found
         return found
+
+    def place(self, symbol: Symbol) -> int:
+        """Where its value is, also of a symbol that the schedule does not list."""
+        if symbol not in self.places:
+            for operand in symbols_in(symbol.definition):
+                self.place(operand)
+            self.places[symbol] = self.add(definition_code(symbol, self.places))
+        return self.places[symbol]
+
+    def add(self, steps: tuple[int, ...]) -> Number:
+        self.codes.append(steps)
+        return Number(len(self.sizes.sources) + len(self.codes) - 1)
 
     def rows(self, schedule: Schedule, slots: Mapping[str, int]) -> tuple:
         """What the native program reads: see read_sizes in program_type.cpp. Last, for it takes what has been asked for by then."""
         buffers = tuple((slots[b.name], tuple(self.extent(n) for n in (*b.size, *b.stride, b.offset))) for b in schedule.buffers.values() if b.is_symbolic)
-        limits = {a.size for k in schedule.kernels.values() for a in k.nest.axes if isinstance(a.size, Index)}
+        limits: set[Extent] = {a.size for k in schedule.kernels.values() for a in k.nest.axes}
         if schedule.device.type == "cuda":
-            limits |= {n for s in schedule.steps if isinstance(s, Launch) for b in s.buffers if isinstance(n := reach(schedule, b), Index)}
-        longest = tuple(self.extent(n) for n in sorted(limits, key=repr))
+            limits |= {reach(schedule, b) for s in schedule.steps if isinstance(s, Launch) for b in s.buffers}
+        longest = tuple(self.extent(n) for n in sorted(limits, key=repr) if isinstance(n, Index) and n.hint <= LONGEST)
         return (*self.shared(), buffers, longest)
 
     def shared(self) -> tuple:

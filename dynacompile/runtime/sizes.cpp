@@ -6,6 +6,8 @@ namespace dynacompile::runtime {
 
 namespace {
 
+constexpr int64_t longest_loop = (INT64_C(1) << 31) - (1 << 17);  // LONGEST of index.py
+
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
 int64_t apply(Operation operation, int64_t a, int64_t b) {
@@ -64,8 +66,9 @@ void Sizes::measure(c10::TensorImpl* const* inputs, const int64_t* integers, Cal
     }
     for (const std::vector<int64_t>& code : codes) into.numbers.push_back(evaluate(code, into.numbers.data()));
     for (const Extent& extent : longest)
-        if (extent.value(into.numbers.data()) > 0x7fffffff)
-            fail("the sizes of this call make a loop over ", extent.value(into.numbers.data()), " elements; programs for changing sizes count to 2147483647. Compile with dynamic=False");
+        if (extent.value(into.numbers.data()) > longest_loop)
+            fail("the sizes of this call make a loop over ", extent.value(into.numbers.data()), " elements, where a program for changing sizes counts to ",
+                 longest_loop, ". Compile it with dynamic=False");
     for (const auto& [input, wanted] : checks)
         if (!integers || integers[input] != wanted.value(into.numbers.data()))
             fail("input ", input, " of a compiled program must be ", wanted.value(into.numbers.data()));

@@ -22,7 +22,7 @@ LIBDEVICE = "from triton.language.extra import libdevice\n"
 
 def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
     """Triton source of `kernel`, with candidates and their grids. The function takes the params' storage pointers (16-byte aligned),
-    then the blocks as constexprs. Raises Unsupported for a dtype or op that Triton has no form of."""
+    then the symbols, then the blocks as constexprs. Raises Unsupported for a dtype or op that Triton has no form of."""
     if any(a.size == 0 for a in kernel.nest.axes):
         raise Unsupported("triton-empty", f"{kernel.name} has no points: the scheduler drops empty nests")
     for param in kernel.params:
@@ -30,7 +30,7 @@ def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
     tiling = choose_tiling(kernel)
     emitter = Emitter(kernel, tiling)
     text = emitter.module()
-    return KernelSource(kernel=kernel, language="triton", text=text, entry=emitter.entry, candidates=tiling.candidates, grids=tiling.grids)
+    return KernelSource(kernel=kernel, language="triton", text=text, entry=emitter.entry, candidates=tiling.candidates, grids=tiling.grids, wide=tiling.wide)
 
 
 def user_line(nest: Nest) -> Iterator[str]:
@@ -61,7 +61,7 @@ class Emitter:
         blocks = [f"{name}: tl.constexpr" for name in self.tiling.candidates[0].blocks]
         comment = "".join(f"# {line}\n" for line in dict.fromkeys(user_line(self.nest)))
         imports = HEADER + (LIBDEVICE if "libdevice." in code + functions else "")
-        return f"{imports}{functions}\n\n{comment}@triton.jit\ndef {self.entry}({', '.join([*self.values.pointers.values(), *blocks])}):\n{code}\n"
+        return f"{imports}{functions}\n\n{comment}@triton.jit\ndef {self.entry}({', '.join([*self.values.pointers.values(), *(s.name for s in self.kernel.symbols), *blocks])}):\n{code}\n"
 
     def head(self) -> list[str]:
         """Tile indices, masks, and the axes that they are taken apart into."""

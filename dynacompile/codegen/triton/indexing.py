@@ -6,11 +6,12 @@ by the linear variable itself, so that Triton sees the contiguity and makes wide
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
-from dynacompile.ir.index import Atom, Div, Index, Mod, Var
+from dynacompile.ir.index import Atom, Div, Extent, Index, Mod, Symbol, Var, extent, hint
 from dynacompile.ir.loops import Axis
 
 LIMIT = 2**31 - 2**17  # of what int32 arithmetic may reach, with room for a block past the end
@@ -24,8 +25,14 @@ class Dim:
     axes: tuple[Axis, ...]
 
     @property
-    def size(self) -> int:
-        return prod(a.size for a in self.axes)
+    def size(self) -> Any:
+        """An extent."""
+        return extent(prod(a.size for a in self.axes))
+
+    @property
+    def hint(self) -> int:
+        """Its size in the example, which decides what is right either way."""
+        return hint(self.size)
 
     @property
     def block(self) -> str:
@@ -42,13 +49,17 @@ class Indexer:
 
     def text(self, index: Index) -> tuple[str, frozenset[str]]:
         """C-like text, and the names of the dimensions that it varies over."""
-        coefficients: dict[Var, int] = {}
-        parts: list[tuple[int, str]] = []
+        coefficients: dict[Var, Any] = {}
+        parts: list[tuple[Any, str]] = []
         used: set[str] = set()
         known = {a.var for d in self.dims for a in d.axes}
         for monomial, coefficient in index.terms:
             if len(monomial) == 1 and monomial[0] in known:
-                coefficients[monomial[0]] = coefficient  # type: ignore[index]
+                coefficients[monomial[0]] = coefficients.get(monomial[0], 0) + coefficient  # type: ignore[index,arg-type]
+                continue
+            stride = symbolic_stride(monomial, known)
+            if stride is not None:
+                coefficients[stride[0]] = coefficients.get(stride[0], 0) + stride[1] * coefficient
                 continue
             factors = []
             for factor in monomial:
@@ -63,9 +74,9 @@ class Indexer:
                 used.add(dim.name)
         return sum_text(linear + parts, index.constant), frozenset(used)
 
-    def walk(self, dim: Dim, coefficients: Mapping[Var, int]) -> list[tuple[int, str]]:
+    def walk(self, dim: Dim, coefficients: Mapping[Var, Any]) -> list[tuple[Any, str]]:
         """(stride, variable) for the longest runs of axes that the index walks as one."""
-        runs: list[tuple[int, str]] = []
+        runs: list[tuple[Any, str]] = []
         end = len(dim.axes)
         while end > 0:
             inner = coefficients.get(dim.axes[end - 1].var, 0)
@@ -95,6 +106,8 @@ class Indexer:
 
     def atom(self, atom: Atom) -> tuple[str, frozenset[str]]:
         match atom:
+            case Symbol():
+                return atom.name, frozenset()
             case Var() if atom.name.startswith("%"):
                 return self.values[int(atom.name[1:])]
             case Var():
@@ -104,10 +117,21 @@ class Indexer:
                 return f"(({text}) {'//' if isinstance(atom, Div) else '%'} {atom.divisor})", dims
 
 
-def sum_text(parts: list[tuple[int, str]], constant: int) -> str:
+def symbolic_stride(monomial: tuple[Atom, ...], known: Set[Var]) -> tuple[Var, Index] | None:
+    """A variable and its stride, where the product is one of symbols and it."""
+    found = [a for a in monomial if type(a) is Var]
+    rest = tuple(a for a in monomial if type(a) is Symbol)
+    return (found[0], Index(((rest, 1),))) if len(found) == 1 and found[0] in known and len(rest) == len(monomial) - 1 else None
+
+
+def sum_text(parts: list[tuple[Any, str]], constant: int) -> str:
     """Text of constant + the sum of coefficient * factor."""
     text = ""
     for coefficient, factor in parts:
+        if isinstance(coefficient, Index):
+            term = f"{coefficient} * {factor}"
+            text = f"{text} + {term}" if text else term
+            continue
         size = abs(coefficient)
         term = factor if size == 1 else f"{size} * {factor}"
         sign = "-" if coefficient < 0 else "+"
@@ -120,5 +144,26 @@ def sum_text(parts: list[tuple[int, str]], constant: int) -> str:
 def needs_int64(index: Index) -> bool:
     """True where the part of `index` that int32 variables make may leave int32 (indirect values are int64 already)."""
     direct = Index(((m, c) for m, c in index.terms if not any(v.name.startswith("%") for a in m for v in a.variables())), index.constant)
+    if direct.symbols() or any(type(v.size) is Index for v in direct.variables()):
+        return example_reach(direct) > LIMIT  # programs check at each call that it stays so
     low, high = direct.bounds()
     return low is None or high is None or low < -LIMIT or high > LIMIT
+
+
+def example_reach(index: Index) -> int:
+    """The most that the terms of an index add up to in the example."""
+    total = abs(index.constant)
+    for monomial, coefficient in index.terms:
+        product = abs(coefficient)
+        for a in monomial:
+            match a:
+                case Var():
+                    product *= max(hint(a.size) - 1, 0) if a.size is not None else LIMIT
+                case Symbol():
+                    product *= abs(a.hint)
+                case Div():
+                    product *= example_reach(a.numerator) // max(hint(a.divisor), 1)
+                case Mod():
+                    product *= max(hint(a.divisor) - 1, 0)
+        total += product
+    return total

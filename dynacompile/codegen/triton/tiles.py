@@ -9,7 +9,7 @@ from math import prod
 from dynacompile.codegen.triton.indexing import LIMIT, Dim, needs_int64
 from dynacompile.codegen.triton.parts import parts_of
 from dynacompile.codegen.triton.reductions import online_pairs
-from dynacompile.ir.index import Index, Var
+from dynacompile.ir.index import Extent, Index, Var, ceil_div, extent, hint
 from dynacompile.ir.loops import Access, Axis, Nest, levels
 from dynacompile.ir.schedule import Candidate, Kernel
 
@@ -33,7 +33,7 @@ class Tiling:
     dims: tuple[Dim, ...]
     looped: bool
     candidates: tuple[Candidate, ...]
-    grids: tuple[tuple[int, int, int], ...]
+    grids: tuple[tuple[Extent, int, int], ...]
     masked: frozenset[str]
     wide: bool
     rows: int = 0
@@ -43,7 +43,7 @@ class Tiling:
 
 def choose_tiling(kernel: Kernel) -> Tiling:
     nest = kernel.nest
-    rows = prod(a.size for a in nest.folded) if nest.folded else 0
+    rows = prod(hint(a.size) for a in nest.folded) if nest.folded else 0
     looped = False
     if rows:
         dims: tuple[Dim, ...] = (Dim("x", nest.x_axes), Dim("r", nest.r_axes))
@@ -58,10 +58,10 @@ def choose_tiling(kernel: Kernel) -> Tiling:
         else:
             candidates = line_candidates(dims[1]) if walks_lines(kernel) else transpose_candidates(*dims)
     masked = frozenset(d.name for d in dims if any(d.size % c.blocks[d.block] for c in candidates))
-    grids = tuple((prod(-(-d.size // (rows or c.blocks[d.block])) for d in dims if d.name != "r"), 1, 1) for c in candidates)
-    wide = any(d.size > LIMIT for d in dims) or any(needs_int64(i) for i in indices(nest))
+    grids = tuple((extent(prod(ceil_div(d.size, rows or c.blocks[d.block]) for d in dims if d.name != "r")), 1, 1) for c in candidates)
+    wide = any(d.hint > LIMIT for d in dims) or any(needs_int64(i) for i in indices(nest))
     width = candidates[0].blocks.get("RBLOCK", 1)
-    parts = dims[-1].size // width if nest.r_axes and not looped and dims[-1].size > width else 1
+    parts = dims[-1].hint // width if nest.r_axes and not looped and dims[-1].hint > width else 1
     peeled = peeled_dim(kernel, dims, looped, masked)
     return Tiling(dims, looped, candidates, grids, masked, wide, rows, parts, peeled)
 
@@ -69,7 +69,7 @@ def choose_tiling(kernel: Kernel) -> Tiling:
 def peeled_dim(kernel: Kernel, dims: tuple[Dim, ...], looped: bool, masked: frozenset[str]) -> str:
     inner = dims[-1]
     alone = looped if inner.name == "r" else len(dims) == 1 or walks_lines(kernel)
-    large = prod(d.size for d in dims) >= PEELED
+    large = prod(d.hint for d in dims) >= PEELED
     return inner.name if alone and large and inner.name in masked and inner.size % (16 // smallest(kernel)) else ""
 
 
@@ -94,10 +94,10 @@ def pointwise_dims(kernel: Kernel) -> tuple[Dim, ...]:
     """One dimension over all axes; two where heavy accesses have their unit stride on different axes (a transpose), or where long lines
     have values of their own or lie apart in memory."""
     axes = kernel.nest.x_axes
-    if len(axes) >= 2 and prod(a.size for a in axes) >= 4096:
+    if len(axes) >= 2 and prod(hint(a.size) for a in axes) >= 4096:
         weights = unit_strides(kernel, axes)
         inner = axes[-1]
-        other = max(axes[:-1], key=lambda a: (weights.get(a.var, 0), a.size))
+        other = max(axes[:-1], key=lambda a: (weights.get(a.var, 0), hint(a.size)))
         if weights.get(other.var, 0) and weights.get(inner.var, 0) and inner.size >= 8 and other.size >= 8:
             rest = tuple(a for a in axes[:-1] if a != other)
             return Dim("y", (*rest, other)), Dim("x", (inner,))
@@ -111,7 +111,8 @@ def walks_lines(kernel: Kernel) -> bool:
     index is taken apart."""
     axes = kernel.nest.x_axes
     inner = axes[-1]
-    if inner.size < 2 * LINE or -(-inner.size // LINE) * LINE > 1.1 * inner.size:
+    length = hint(inner.size)
+    if length < 2 * LINE or -(-length // LINE) * LINE > 1.1 * length:
         return False
     weights = unit_strides(kernel, axes)
     if any(weights.get(a.var, 0) for a in axes[:-1]) or not weights.get(inner.var, 0):
@@ -125,11 +126,11 @@ def walks_lines(kernel: Kernel) -> bool:
 def unit_strides(kernel: Kernel, axes: tuple[Axis, ...]) -> dict[Var, int]:
     """Bytes per point of the accesses that are contiguous along each axis and large enough to matter."""
     sizes = {p.name: p.dtype.itemsize for p in kernel.params}
-    points = prod(a.size for a in axes)
+    points = prod(hint(a.size) for a in axes)
     weights: dict[Var, int] = {}
     for access in (*kernel.nest.loads(), *kernel.nest.stores()):
         strides = {a.var: access.index.stride(a.var) for a in axes}
-        touched = prod(a.size for a in axes if strides[a.var] != 0)
+        touched = prod(hint(a.size) for a in axes if strides[a.var] != 0)
         if touched * 4 < points:  # broadcast: served by the caches
             continue
         for v, stride in strides.items():
@@ -143,8 +144,8 @@ def pointwise_candidates(kernel: Kernel, x: Dim) -> tuple[Candidate, ...]:
     vector = clamp(16 // smallest(kernel), 2, 8)
     wide = sum(1 for a in kernel.nest.loads() if a.index.variables()) <= 2
     full = LANES * 4 * (16 if wide else vector * 2)  # bytes enough under way
-    block = clamp(power(-(-x.size // PROGRAMS)), min(128, power(x.size)), full)
-    whole = x.size & -x.size  # the largest power of two that divides
+    block = clamp(power(-(-x.hint // PROGRAMS)), min(128, power(x.hint)), full)
+    whole = x.size & -x.size if isinstance(x.size, int) else 0  # the largest power of two that divides
     if 512 <= whole < block:
         block = whole
     first = Candidate({"XBLOCK": block}, warps_for(block, vector, 4))
@@ -158,7 +159,7 @@ def line_candidates(x: Dim) -> tuple[Candidate, ...]:
 
 def transpose_candidates(y: Dim, x: Dim) -> tuple[Candidate, ...]:
     sides = ((64, 64, 8), (128, 64, 8), (64, 32, 4), (32, 32, 4))
-    small = [Candidate({"YBLOCK": min(a, power(y.size)), "XBLOCK": min(b, power(x.size))}, w) for a, b, w in sides]
+    small = [Candidate({"YBLOCK": min(a, power(y.hint)), "XBLOCK": min(b, power(x.hint))}, w) for a, b, w in sides]
     return unmasked(small, ("YBLOCK", y.size), ("XBLOCK", x.size))
 
 
@@ -166,25 +167,27 @@ def reduction_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Ca
     weights = unit_strides(kernel, kernel.nest.axes)
     along_x = sum(weights.get(a.var, 0) for a in x.axes)
     along_r = sum(weights.get(a.var, 0) for a in r.axes)
-    if along_x > along_r and x.size >= 8:
+    if along_x > along_r and x.hint >= 8:
         return column_candidates(kernel, x, r)
     return row_candidates(kernel, x, r)
 
 
 def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidate, ...]]:
     """r contiguous: whole rows in registers where they fit and are needed again, else a loop."""
-    width = power(r.size)
+    width = power(r.hint)
     passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2
+    if not isinstance(r.size, int):
+        return True, unmasked(unknown_row_candidates(x, width, live, narrow), ("XBLOCK", x.size))
     if width <= 1024 or (width <= PERSISTENT and passes > 1 and width * live // (LANES * 16) <= REGISTERS):
         if row_parts(kernel, r) > 1:
             return False, unmasked(part_candidates(kernel, x, r), ("XBLOCK", x.size))
-        rows = clamp(1024 // width, 1, max(1, power(x.size // PROGRAMS + 1)))
+        rows = clamp(1024 // width, 1, max(1, power(x.hint // PROGRAMS + 1)))
         best = row_warps(rows * width, narrow)
         options = [Candidate({"XBLOCK": rows, "RBLOCK": width}, w) for w in (best, best * 2, best // 2) if 1 <= w <= 32]
         for scale in (2, 4):
             tile = rows * scale * width
-            if tile * live // (LANES * 16) <= REGISTERS and rows * scale <= power(x.size):
+            if tile * live // (LANES * 16) <= REGISTERS and rows * scale <= power(x.hint):
                 options.append(Candidate({"XBLOCK": rows * scale, "RBLOCK": width}, row_warps(tile, narrow)))
         return False, unmasked(options, ("XBLOCK", x.size))
     steps = ((4096, 16), (8192, 32), (2048, 16), (2048, 8))
@@ -193,16 +196,28 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
     return True, unmasked([Candidate({"XBLOCK": 1, "RBLOCK": min(b, width)}, clamp(w, 1, min(b, width) // LANES)) for b, w in steps])
 
 
+def unknown_row_candidates(x: Dim, width: int, live: int, narrow: bool) -> list[Candidate]:
+    """Rows as long as the call says, walked in blocks that take in a row of the example where that is not too long."""
+    block = min(width, 4096)
+    rows = clamp(1024 // block, 1, max(1, power(x.hint // PROGRAMS + 1)))
+    best = row_warps(rows * block, narrow)
+    found = [Candidate({"XBLOCK": rows, "RBLOCK": block}, w) for w in (best, best * 2, best // 2) if 1 <= w <= 32]
+    if rows * 2 * block * live // (LANES * 16) <= REGISTERS and rows * 2 <= power(x.hint):
+        found.append(Candidate({"XBLOCK": rows * 2, "RBLOCK": block}, row_warps(rows * 2 * block, narrow)))
+    return found
+
+
 def row_parts(kernel: Kernel, r: Dim) -> int:
     """How many tiles make a row; 1 where their order would matter."""
-    return 1 if any(op.name == "reduce" and op.attr in ("argmax", "argmin") for op in kernel.nest.body) else parts_of(r.size)
+    ordered = any(op.name == "reduce" and op.attr in ("argmax", "argmin") for op in kernel.nest.body)
+    return 1 if ordered or not isinstance(r.size, int) else parts_of(r.size)
 
 
 def part_candidates(kernel: Kernel, x: Dim, r: Dim) -> list[Candidate]:
     """Rows of several tiles, one at a time, by few warps: less is exchanged between them."""
     width, warps = r.size // row_parts(kernel, r), part_warps(r.size)
     shapes = ((1, warps), (2, warps), (4, warps * 2), (1, warps * 2), (2, warps * 2), (1, warps // 2))
-    return [Candidate({"XBLOCK": b, "RBLOCK": width}, w) for b, w in shapes if b <= power(x.size) and 1 <= w <= 32]
+    return [Candidate({"XBLOCK": b, "RBLOCK": width}, w) for b, w in shapes if b <= power(x.hint) and 1 <= w <= 32]
 
 
 def part_warps(size: int) -> int:
@@ -223,17 +238,17 @@ def folded_candidates(kernel: Kernel, rows: int, r: Dim) -> tuple[Candidate, ...
 
 def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidate, ...]]:
     """x contiguous: a warp reads along x, the loop walks r. Few columns leave few programs, so those get many warps each."""
-    width, columns = power(r.size), power(x.size)
+    width, columns = power(r.hint), power(x.hint)
     passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2
-    if width <= 64 or (passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512):
+    if isinstance(r.size, int) and (width <= 64 or (passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512)):
         most = clamp((8192 if narrow and width > 64 else 4096) // width, 16, 64)
-        across = min(clamp(power(x.size // PROGRAMS + 1), 16, most), columns)
+        across = min(clamp(power(x.hint // PROGRAMS + 1), 16, most), columns)
         options = [Candidate({"XBLOCK": n, "RBLOCK": width}, row_warps(n * width, narrow)) for n in (across, across * 2, across // 2) if 0 < n <= columns]
         return False, unmasked(options, ("XBLOCK", x.size))
-    if x.size >= PROGRAMS * 32:
+    if x.hint >= PROGRAMS * 32:
         steps = ((128, 16, 4), (64, 8, 4), (64, 16, 4), (128, 16, 8)) if narrow else ((64, 16, 4), (32, 32, 4), (64, 8, 4), (32, 16, 4))
-    elif x.size >= 132 * 28:
+    elif x.hint >= 132 * 28:
         steps = ((32, 128, 16), (32, 64, 16), (16, 128, 16), (64, 32, 16)) if narrow else ((32, 64, 16), (16, 64, 8), (16, 128, 16), (32, 128, 16))
     else:
         steps = ((16, 128, 16), (32, 64, 16), (16, 64, 8), (32, 128, 16))
@@ -287,7 +302,7 @@ def row_warps(tile: int, narrow: bool) -> int:
     return clamp(tile // (512 if narrow else 256), 1, 16)
 
 
-def unmasked(candidates: Iterable[Candidate], *sizes: tuple[str, int]) -> tuple[Candidate, ...]:
+def unmasked(candidates: Iterable[Candidate], *sizes: tuple[str, Extent]) -> tuple[Candidate, ...]:
     """Distinct candidates; where the best guess divides a size, only those that do as well, since one text serves all."""
     ordered = list({(tuple(c.blocks.items()), c.warps, c.stages): c for c in candidates}.values())
     for block, size in sizes:

@@ -34,7 +34,7 @@ class Values:
         self.dims = {d.name: d for d in tiling.dims}
         self.entry = identifier(kernel.name)
         self.taken = set(RESERVED) | {self.entry}
-        self.taken |= {a.var.name for a in self.nest.axes}
+        self.taken |= {a.var.name for a in self.nest.axes} | {s.name for s in kernel.symbols}
         self.pointers = {p.name: self.fresh(f"{identifier(p.name)}_ptr") for p in kernel.params}
         self.dtypes = {p.name: p.dtype for p in kernel.params}
         self.names: dict[int, str] = {}
@@ -135,7 +135,7 @@ class Values:
     def index(self, i: int, op: Op) -> list[str]:
         text, self.shapes[i] = self.indexer.text(op.attr)  # type: ignore[arg-type]
         dtype = scalars.value(op.dtype)
-        text = f"({text}).to({dtype})" if self.shapes[i] else f"tl.full((), {text}, {dtype})"
+        text = f"({text}).to({dtype})" if self.shapes[i] or op.attr.symbols() else f"tl.full((), {text}, {dtype})"  # type: ignore[union-attr]
         return [f"{self.name(i)} = {text}", *self.note_indirect(i)]
 
     # memory

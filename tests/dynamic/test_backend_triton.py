@@ -1,0 +1,109 @@
+"""Triton kernels over symbolic sizes: their numbers through Triton's interpreter, at sizes that they were not made for, and their cubins."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dynacompile.build.store import Store
+from dynacompile.build.triton import build_triton
+from dynacompile.codegen.reference import program as interpreter
+from dynacompile.codegen.reference import run_kernel, run_schedule
+from dynacompile.codegen.triton import emit_kernel
+from dynacompile.ir.index import evaluated
+from dynacompile.ir.schedule import Kernel, KernelSource
+from tests.dynamic.test_backend_programs import CASES
+from tests.dynamic.tracing import stages, trace
+from tests.lower.tracing import ENV, copies
+
+CHOSEN = ("bias", "transposed", "sums", "extrema", "softmax", "norm", "norm_grads", "cat", "slices", "moves", "views", "triangles", "factories", "scalars")
+
+
+class Recorder:
+    """Runs kernels by the oracle, and keeps what each launch got and made."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Kernel, list[torch.Tensor], list[int], list[torch.Tensor]]] = []
+
+    def __call__(self, kernel: Kernel, tensors: list[torch.Tensor], sizes: list[int]) -> None:
+        before = [t.clone() for t in tensors]
+        run_kernel(kernel, tensors, sizes)
+        self.launches.append((kernel, before, sizes, [t.clone() for t in tensors]))
+
+
+@pytest.fixture(scope="module")
+def launches() -> dict[str, Recorder]:
+    """The launches of each case at its last sizes, compiled for its first ones."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CHOSEN:
+            function, calls, dims = CASES[name]
+            _, plan = stages(trace(function, calls[0], dims))
+            found[name] = Recorder()
+            patch.setattr(interpreter, "run_kernel", found[name])
+            run_schedule(plan, copies(calls[-1]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def interpreted(launches, tmp_path_factory) -> dict[str, list[list[torch.Tensor]]]:
+    folder = tmp_path_factory.mktemp("triton")
+    jobs, owners = [], []
+    for name, recorder in launches.items():
+        for seed, (kernel, before, sizes, _) in enumerate(recorder.launches):
+            source = emit_kernel(kernel, ENV)
+            choice = seed % len(source.candidates)
+            grid = tuple(evaluated(n, dict_of(kernel, sizes, source)) for n in source.grids[choice])
+            jobs.append((source.text, source.entry, dict(source.candidates[choice].blocks), grid, [*before, *sizes]))
+            owners.append(name)
+    torch.save(jobs, folder / "cases.pt")
+    command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(folder / "cases.pt"), str(folder / "results.pt")]
+    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, timeout=120)
+    found: dict[str, list[list[torch.Tensor]]] = {name: [] for name in launches}
+    for name, got in zip(owners, torch.load(folder / "results.pt", weights_only=True), strict=True):
+        found[name].append(got)
+    return found
+
+
+def dict_of(kernel: Kernel, sizes: list[int], source: KernelSource) -> dict:
+    """The symbols' values, and those of what a grid is computed of."""
+    values = dict(zip(kernel.symbols, sizes, strict=True))
+    for grid in source.grids:
+        for n in grid:
+            for s in () if isinstance(n, int) else n.symbols():
+                if s.definition is not None and s not in values:
+                    assert s.definition[0] == "floordiv"
+                    values[s] = evaluated(s.definition[1], values) // evaluated(s.definition[2], values)
+    return values
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_numbers(launches, interpreted, name):
+    for (kernel, _, _, wanted), got in zip(launches[name].launches, interpreted[name], strict=True):
+        for a, b in zip(got[: len(wanted)], wanted, strict=True):
+            torch.testing.assert_close(a, b, equal_nan=True, atol=1e-4, rtol=1e-4, msg=lambda m, k=kernel: f"{k.name}: {m}")
+
+
+def test_symbols_are_arguments_and_sizes_are_not_in_the_text():
+    function, calls, dims = CASES["softmax"]
+    _, plan = stages(trace(function, calls[0], dims))
+    for kernel in plan.kernels.values():
+        source = emit_kernel(kernel, ENV)
+        names = ", ".join(s.name for s in kernel.symbols)
+        assert f"{names}, XBLOCK: tl.constexpr" in source.text
+        assert not source.wide
+
+
+def test_cubins(tmp_path: Path):
+    function, calls, dims = CASES["norm_grads"]
+    _, plan = stages(trace(function, calls[0], dims))
+    sources = {name: emit_kernel(kernel, ENV) for name, kernel in plan.kernels.items()}
+    for name, kernel in build_triton(sources, ENV, Store(tmp_path)).items():
+        assert kernel.cubin[:4] == b"\x7fELF"
+        assert kernel.grid == sources[name].grids[0] and not isinstance(kernel.grid[0], int)
+        assert 0 <= kernel.extra <= 2
