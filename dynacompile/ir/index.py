@@ -11,126 +11,31 @@ they are for choices that are right either way; `never_negative` says what holds
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
+from dynacompile.ir.atoms import LONGEST, Atom, Div, Mod, Monomial, Symbol, Var, order_key, without
+from dynacompile.ir.bounds import never_negative
 
-LONGEST = 2**31 - 2**17  # loop over a symbolic size, where the example's is no longer: programs check that at each call
-
-
-class Var:
-    """An integer 0 <= name < size; size None: at least 0, no upper bound known. Names starting with % are values of the body (indirect)."""
-
-    __slots__ = ("name", "size", "key", "_hash")
-
-    def __init__(self, name: str, size: Extent | None = None):
-        self.name, self.size = name, size
-        self.key = (0, name)
-        self._hash = hash((name, size))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (type(other) is Var and self.name == other.name and self.size == other.size)
-
-    def __repr__(self) -> str:
-        return f"Var({self.name!r}, {self.size})"
-
-    def bounds(self) -> tuple[int | None, int | None]:
-        if type(self.size) is Index:
-            high = self.size.bounds()[1]
-            if self.size.hint <= LONGEST:
-                high = LONGEST if high is None else min(high, LONGEST)
-            return 0, None if high is None else high - 1
-        return 0, None if self.size is None else self.size - 1
-
-    def variables(self) -> frozenset[Var]:
-        return frozenset((self,))
-
-
-class Symbol:
-    """A number of a call: an extent of an input, or, with a definition, what is computed of such.
-
-    hint: its value in the example. low, high: what every call keeps to (None: no bound). definition: (op, operand, operand) with op one of
-    floordiv, mod, min, max, and operands that are extents; None for one that the call brings. Symbols of one name are one.
-    """
-
-    __slots__ = ("name", "hint", "low", "high", "definition", "key")
-
-    def __init__(self, name: str, hint: int, low: int | None = 0, high: int | None = None, definition: tuple[str, Extent, Extent] | None = None):
-        self.name, self.hint, self.low, self.high, self.definition = name, hint, low, high, definition
-        self.key = (3, name)
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (type(other) is Symbol and self.name == other.name)
-
-    def __repr__(self) -> str:
-        return f"Symbol({self.name!r}, {self.hint})"
-
-    def bounds(self) -> tuple[int | None, int | None]:
-        return self.low, self.high
-
-    def variables(self) -> frozenset[Var]:
-        return frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Div:
-    """floor(numerator / divisor), divisor > 0."""
-
-    numerator: Index
-    divisor: Extent
-
-    def bounds(self) -> tuple[int | None, int | None]:
-        low, high = self.numerator.bounds()
-        if not isinstance(self.divisor, int):
-            return (None, None) if low is None or low < 0 else (0, high)
-        return None if low is None else low // self.divisor, None if high is None else high // self.divisor
-
-    def variables(self) -> frozenset[Var]:
-        return self.numerator.variables()
-
-    @property
-    def key(self) -> tuple:
-        return (1, *divisor_key(self.divisor), self.numerator.key)
-
-
-@dataclass(frozen=True, slots=True)
-class Mod:
-    """numerator - divisor * floor(numerator / divisor), divisor > 0: never negative."""
-
-    numerator: Index
-    divisor: Extent
-
-    def bounds(self) -> tuple[int | None, int | None]:
-        high = self.divisor if isinstance(self.divisor, int) else self.divisor.bounds()[1]
-        return 0, None if high is None else high - 1
-
-    def variables(self) -> frozenset[Var]:
-        return self.numerator.variables()
-
-    @property
-    def key(self) -> tuple:
-        return (2, *divisor_key(self.divisor), self.numerator.key)
-
-
-def divisor_key(divisor: Extent) -> tuple:
-    return (divisor,) if isinstance(divisor, int) else (-1, divisor.key)
-
-
-Atom = Var | Div | Mod | Symbol
-Monomial = tuple[Atom, ...]  # a product, sorted by key
-
-
-def order_key(term: tuple[Monomial, int]) -> list:
-    return [a.key for a in term[0]]
+__all__ = [
+    "Div",
+    "Extent",
+    "Index",
+    "LONGEST",
+    "Mod",
+    "Symbol",
+    "Var",
+    "atom",
+    "constant",
+    "evaluated",
+    "extent",
+    "hint",
+    "never_negative",
+    "render",
+    "strided",
+    "var",
+]
 
 
 class Index:
@@ -246,7 +151,7 @@ class Index:
     __rmul__ = __mul__
 
     def __floordiv__(self, divisor: Extent) -> Index:
-        if type(divisor) is Index:
+        if isinstance(divisor, Index):
             return self.divided(divisor)[0]
         if divisor <= 0:
             raise ValueError(f"divisor of an index must be positive, not {divisor}")
@@ -270,7 +175,7 @@ class Index:
         return exact + atom(Div(rest, divisor))
 
     def __mod__(self, divisor: Extent) -> Index:
-        if type(divisor) is Index:
+        if isinstance(divisor, Index):
             return self.divided(divisor)[1]
         if divisor <= 0:
             raise ValueError(f"divisor of an index must be positive, not {divisor}")
@@ -343,7 +248,7 @@ class Index:
             for a in monomial:
                 if type(a) is Symbol:
                     found.add(a)
-                elif type(a) is not Var:
+                elif isinstance(a, (Div, Mod)):
                     found |= a.numerator.symbols()
                     if type(a.divisor) is Index:
                         found |= a.divisor.symbols()
@@ -423,109 +328,6 @@ def evaluated(extent: Extent, values: Mapping[Any, Any]) -> Any:
 def extent(index: Extent) -> Extent:
     """An int where it is one number in every call."""
     return index.constant if type(index) is Index and not index.terms else index
-
-
-def ceil_div(count: Extent, unit: int) -> Extent:
-    """The number of units that hold `count` elements; one that only a call knows is a symbol of its own."""
-    if isinstance(count, int):
-        return -(-count // unit)
-    found = (count + (unit - 1)) // unit
-    if all(type(a) is Symbol for m, _ in found.terms for a in m):
-        return extent(found)
-    return atom(derived("floordiv", count + (unit - 1), unit))
-
-
-def derived(op: str, a: Extent, b: Extent) -> Symbol:
-    """What is computed once per call of extents, as a symbol; equal ones have equal names."""
-    x, y = hint(a), hint(b)
-    low_a, high_a = (a, a) if isinstance(a, int) else a.bounds()
-    low_b, high_b = (b, b) if isinstance(b, int) else b.bounds()
-    low: int | None = 0
-    high: int | None = None
-    match op:
-        case "floordiv":
-            value = x // y
-            positive = low_a is not None and low_a >= 0
-            low = None if low_a is None or not positive else low_a // high_b if high_b is not None else 0
-            high = high_a // max(low_b or 1, 1) if high_a is not None and positive else None
-        case "mod":
-            value, high = x % y, None if high_b is None else high_b - 1
-        case "min":
-            value, low = min(x, y), None if low_a is None or low_b is None else min(low_a, low_b)
-            high = min((h for h in (high_a, high_b) if h is not None), default=None)
-        case "max":
-            value, low = max(x, y), max((n for n in (low_a, low_b) if n is not None), default=None)
-            high = None if high_a is None or high_b is None else max(high_a, high_b)
-        case _:
-            raise AssertionError(op)
-    digest = hashlib.sha256(f"{op} {a!r} {b!r}".encode()).hexdigest()[:8]
-    return Symbol(f"d{digest}", value, low, high, (op, a, b))
-
-
-def without(monomial: Monomial, factors: Iterable[Atom]) -> Monomial | None:
-    """The product less factors of it, None where it lacks one."""
-    rest = list(monomial)
-    for f in factors:
-        if f not in rest:
-            return None
-        rest.remove(f)
-    return tuple(rest)
-
-
-def never_negative(index: Index) -> bool:
-    """Whether index >= 0 is known to hold in every call, at every point."""
-    low = index.bounds()[0]
-    if low is not None and low >= 0:
-        return True
-    if not any(type(a) is Symbol or (type(a) is Var and type(a.size) is Index) for m, _ in index.terms for a in m):
-        return False
-    if any(s.low is None or s.low < 0 for s in index.symbols()):
-        return False
-    for _ in range(len(index.terms) + 4):
-        free = next((a for m, _ in index.terms for a in m if type(a) is not Symbol), None)
-        if free is None:
-            break
-        least = least_at(index, free)
-        if least is None:
-            return False
-        index = least
-    else:
-        return False
-    shifted = Index((), index.constant)
-    for monomial, coefficient in index.terms:
-        product = constant(coefficient)
-        for a in monomial:
-            product = product * (atom(a) + a.bounds()[0])  # type: ignore[operator]
-        shifted = shifted + product
-    return shifted.constant >= 0 and all(c >= 0 for _, c in shifted.terms)
-
-
-def least_at(index: Index, free: Atom) -> Index | None:
-    """index where an atom takes the value that makes it least; None where that depends on others."""
-    signs = {c > 0 for m, c in index.terms if free in m}
-    hidden = any(a != free and isinstance(free, Var) and free in a.variables() for m, _ in index.terms for a in m)
-    if len(signs) > 1 or hidden:
-        return None
-    low, high = free.bounds()
-    if signs == {True}:
-        if low is None or low < 0:
-            return None
-        value: Extent = low
-    elif type(free) is Var and free.size is not None:
-        value = free.size - 1
-    elif type(free) is Mod:
-        value = free.divisor - 1
-    elif high is not None:
-        value = high
-    else:
-        return None
-    total = Index((), index.constant)
-    for monomial, coefficient in index.terms:
-        product = constant(coefficient)
-        for a in monomial:
-            product = product * (value if a == free else atom(a))
-        total = total + product
-    return total
 
 
 def substitute_atom(a: Atom, values: Mapping[Var, Index | int]) -> Index:

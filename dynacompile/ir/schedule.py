@@ -147,10 +147,12 @@ class Candidate:
 @dataclass(frozen=True)
 class KernelSource:
     """Text of one kernel. language: "cpp" (entry `void entry(void* const* params)`: pointers, then the symbols' values in their place),
-    "triton" (a module with one @triton.jit function `entry` over the params' pointers, the symbols, then constexprs), or "reference" (run by interpreting `kernel`).
+    "triton" (a module with one @triton.jit function `entry` over the params' pointers, the symbols, then constexprs), or "reference" (run by
+    interpreting `kernel`).
 
     candidates: best guess first. Triton: grid: x programs = ceil(points / product of x blocks), given per candidate by `grids`.
-    wide: whether Triton's symbols are 64-bit integers, else 32-bit ones. C++, under max-autotune: `variants` has a text per candidate, with the same entry; the first is `text`.
+    wide: whether Triton's symbols are 64-bit integers, else 32-bit ones.
+    C++, under max-autotune: `variants` has a text per candidate, with the same entry; the first is `text`.
     """
 
     kernel: Kernel

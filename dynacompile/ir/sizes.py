@@ -60,7 +60,7 @@ class Sizes:
 def values_of(sizes: Sizes, inputs: Sequence[Any]) -> dict[Symbol, int]:
     """The symbols' values in a call with these inputs."""
     values = {s.symbol: s.value(inputs) for s in sizes.sources}
-    operations = {"floordiv": operator.floordiv, "mod": operator.mod, "min": min, "max": max}
+    operations: dict[str, Any] = {"floordiv": operator.floordiv, "mod": operator.mod, "min": min, "max": max}
     for one in sizes.derived:
         assert one.definition is not None
         name, a, b = one.definition

@@ -8,7 +8,8 @@ import torch
 import torch.fx
 
 from dynacompile.errors import Unsupported
-from dynacompile.ir.index import Extent, Index, Symbol, atom, constant, derived, hint
+from dynacompile.ir.extents import derived
+from dynacompile.ir.index import Extent, Index, Symbol, atom, constant, hint
 from dynacompile.ir.index import extent as simplest
 from dynacompile.ir.sizes import Source
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch.fx
 
-from dynacompile.ir.index import Extent, Index, atom, constant, derived, extent, never_negative, strided
+from dynacompile.ir.extents import derived
+from dynacompile.ir.index import Extent, Index, atom, constant, extent, never_negative, strided
 from dynacompile.ir.loops import Buffer
 from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.pointwise import require_element

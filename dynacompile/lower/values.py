@@ -21,43 +21,43 @@ class Value:
     def __init__(self, o: Expander, id: int, dtype: torch.dtype):
         self.o, self.id, self.dtype = o, id, dtype
 
-    def __add__(self, other: Value | float) -> Value:
+    def __add__(self, other: Value | float | Index) -> Value:
         return self.o.apply("add", self, other)
 
-    def __radd__(self, other: float) -> Value:
+    def __radd__(self, other: float | Index) -> Value:
         return self.o.apply("add", other, self)
 
-    def __sub__(self, other: Value | float) -> Value:
+    def __sub__(self, other: Value | float | Index) -> Value:
         return self.o.apply("sub", self, other)
 
-    def __rsub__(self, other: float) -> Value:
+    def __rsub__(self, other: float | Index) -> Value:
         return self.o.apply("sub", other, self)
 
-    def __mul__(self, other: Value | float) -> Value:
+    def __mul__(self, other: Value | float | Index) -> Value:
         return self.o.apply("mul", self, other)
 
-    def __rmul__(self, other: float) -> Value:
+    def __rmul__(self, other: float | Index) -> Value:
         return self.o.apply("mul", other, self)
 
-    def __truediv__(self, other: Value | float) -> Value:
+    def __truediv__(self, other: Value | float | Index) -> Value:
         return self.o.apply("truediv", self, other)
 
-    def __rtruediv__(self, other: float) -> Value:
+    def __rtruediv__(self, other: float | Index) -> Value:
         return self.o.apply("truediv", other, self)
 
     def __neg__(self) -> Value:
         return self.o.apply("neg", self)
 
-    def __lt__(self, other: Value | float) -> Value:
+    def __lt__(self, other: Value | float | Index) -> Value:
         return self.o.apply("lt", self, other)
 
-    def __le__(self, other: Value | float) -> Value:
+    def __le__(self, other: Value | float | Index) -> Value:
         return self.o.apply("le", self, other)
 
-    def __gt__(self, other: Value | float) -> Value:
+    def __gt__(self, other: Value | float | Index) -> Value:
         return self.o.apply("lt", other, self)
 
-    def __ge__(self, other: Value | float) -> Value:
+    def __ge__(self, other: Value | float | Index) -> Value:
         return self.o.apply("le", other, self)
 
     def __and__(self, other: Value | int) -> Value:
@@ -87,7 +87,7 @@ class Expander:
             raise AttributeError(name)
         return lambda *operands: self.apply(name, *operands)
 
-    def apply(self, name: str, *operands: Value | float) -> Value:
+    def apply(self, name: str, *operands: Value | float | Index) -> Value:
         row = SCALARS[name]
         typed = operands[1:] if name == "where" else operands
         dtype = next((v.dtype for v in typed if isinstance(v, Value)), self.compute)
@@ -105,14 +105,14 @@ class Expander:
             return self.cast(self.index(value), dtype)
         return Value(self, self.body.emit("constant", (), dtype, value), dtype)
 
-    def cast(self, value: Value | float, dtype: torch.dtype) -> Value:
+    def cast(self, value: Value | float | Index, dtype: torch.dtype) -> Value:
         if not isinstance(value, Value):
             return self.constant(value, dtype)
         if value.dtype == dtype:
             return value
         return Value(self, self.body.emit("cast", (value.id,), dtype), dtype)
 
-    def test(self, value: Value | float) -> Value:
+    def test(self, value: Value | float | Index) -> Value:
         """value != 0, as bool."""
         return self.cast(value, torch.bool)
 
@@ -121,7 +121,7 @@ class Expander:
             return self.constant(index.constant, dtype)
         return Value(self, self.body.emit("index", (), dtype, index), dtype)
 
-    def select(self, condition: Value, a: Value | float, b: Value | float) -> Value:
+    def select(self, condition: Value, a: Value | float | Index, b: Value | float | Index) -> Value:
         return self.apply("where", condition, a, b)
 
     def power(self, x: Value, exponent: int) -> Value:

@@ -14,7 +14,7 @@ from dynacompile.env import Env
 from dynacompile.errors import BuildError, VerifyError
 from dynacompile.ir.index import LONGEST, Extent, Index, Symbol, extent, hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, root
-from dynacompile.ir.schedule import Allocate, CpuKernel, CudaKernel, Free, Kernel, Launch, Module, Place, ReferenceKernel, Schedule, Step
+from dynacompile.ir.schedule import Allocate, CpuKernel, CudaKernel, Free, Launch, Module, Place, ReferenceKernel, Schedule, Step
 from dynacompile.ir.sizes import Sizes, code, definition_code, symbols_in
 
 # As enum Memory of program.h.
@@ -123,7 +123,9 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     outputs = tuple(-1 if name is None else slots[name] for name in schedule.outputs)
     if device.type == "cuda":
         torch.cuda.init()
-    return native.core().make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, schedule.arena, device, reference, sizes.rows(schedule, slots))
+    return native.core().make_program(
+        schedule, buffers, inputs, outputs, constants, kernels, steps, schedule.arena, device, reference, sizes.rows(schedule, slots)
+    )
 
 
 def exact_device(device: torch.device) -> torch.device:
@@ -267,7 +269,9 @@ def takes_tensor(argument: torch._C.Argument) -> bool:
 
 
 def by_slot(value: object, slots: Mapping[str, int], sizes: Numbers, is_tensor: bool = False) -> object:
-    """An argument with buffer numbers for Refs, places for symbolic sizes, and tuples for lists. is_tensor: a plain number stands for a tensor, and is put into a tuple."""
+    """An argument with buffer numbers for Refs, places for symbolic sizes, and tuples for lists.
+
+    is_tensor: a plain number stands for a tensor, and is put into a tuple."""
     match value:
         case bool() | int() | float() | complex() if is_tensor:
             return (value,)

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 import torch
 
 from dynacompile.ir.body import Body
-from dynacompile.ir.index import Index, Var, atom
+from dynacompile.ir.index import Extent, Index, Var, atom
 from dynacompile.ir.loops import Access, Axis, Buffer, Extern, LoopProgram, Nest, Op, Ref, refs, root
 from dynacompile.ops.scalars import compute_dtype
 
@@ -29,10 +30,10 @@ class Matrix:
     """What a matmul sees of an operand: all of a root's memory as rows x cols, or its transpose. pitch: elements from row to row."""
 
     root: str
-    rows: int
-    cols: int
+    rows: Any
+    cols: Any
     turned: bool
-    pitch: int
+    pitch: Any
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Plan:
         return up(self.matrix.cols) if self.cols else self.matrix.cols
 
 
-def up(n: int) -> int:
+def up(n: Any) -> int:
     return -(-n // UNIT) * UNIT
 
 
@@ -313,7 +314,7 @@ def block(target: Buffer, shape: tuple[int, int], offset: int, step: Nest | Exte
     return copying(target.name, axes, index, None if source is None else i * row_stride(source) + j, source or target, step)
 
 
-def row_stride(buffer: Buffer) -> int:
+def row_stride(buffer: Buffer) -> Extent:
     return buffer.stride[-2]
 
 

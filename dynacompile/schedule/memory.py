@@ -96,7 +96,8 @@ def plan(
             if name in placed:
                 arena.give(placed.pop(name), memory_bytes(buffers[name]))
             elif name not in outputs and (
-                buffers[name].kind == "extern" or (buffers[name].kind == "temp" and name in known and (name in lent or buffers[name].device != device or buffers[name].is_symbolic))
+                buffers[name].kind == "extern"
+                or (buffers[name].kind == "temp" and name in known and (name in lent or buffers[name].device != device or buffers[name].is_symbolic))
             ):
                 steps.append(Free(name))
     steps += [Allocate(name) for name in sorted(outputs) if buffers[name].kind == "temp" and name not in known]

@@ -7,7 +7,8 @@ import math
 import torch
 
 from dynacompile.ir.body import Body, without_dead
-from dynacompile.ir.index import Extent, Index, Var, atom, ceil_div, constant, hint
+from dynacompile.ir.extents import ceil_div
+from dynacompile.ir.index import Extent, Index, Var, atom, constant, hint
 from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op
 from dynacompile.schedule.domain import linear, merge_axes
 
@@ -84,8 +85,8 @@ def cut(axes: tuple[Axis, ...], count: int) -> tuple[tuple[Axis, ...], tuple[Axi
             values[axis.var] = atom(whole.var)
             count = -(-count // hint(axis.size))
         elif count > 1:
-            parts = good_divisor(hint(axis.size), count)
-            size = -(-hint(axis.size) // parts)
+            parts: Extent = good_divisor(hint(axis.size), count)
+            size = -(-hint(axis.size) // hint(parts))
             parts = ceil_div(axis.size, size)
             chunk, rest = Axis(Var(f"c{position}", parts), "x"), Axis(Var(f"r{position}", size), "r")
             outer.append(chunk)

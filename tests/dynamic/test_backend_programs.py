@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from tests.dynamic.tracing import Dims, compare, stages, trace
 from tests.lower.tracing import ENV, UNFUSED, check_same, copies
 
 R = torch.randn
+INTERPRETED = ENV.with_config(reference=True)
 LOOSE = {"atol": 1e-4, "rtol": 1e-4}
 Case = tuple[Callable, Sequence[Sequence[object]], Dims]
 
@@ -83,7 +86,7 @@ CASES: dict[str, Case] = {
     "loss": (lambda x, t: F.cross_entropy(x, t), [(R(6, 11), torch.randint(0, 11, (6,))), (R(9, 11), torch.randint(0, 11, (9,)))], {0: [0], 1: [0]}),
     "lengths": (lengths, [(R(3, 5), torch.tensor([1, 2, 5])), (R(2, 9), torch.tensor([9, 4]))], {0: [0, 1], 1: [0]}),
     "in_place": (lambda x: x.copy_(x * 2 + 1), PLANE, BOTH),
-    "long_rows": (lambda x: (x * x).sum() + x.argmax(), [(R(100, 700),), (R(3, 900),), (R(1000, 40),)], BOTH),
+    "long_rows": (lambda x: (x * x).sum() + x.argmax(), [(R(100, 700),), (R(3, 900),), (R(900, 40),)], BOTH),
     "long_columns": (lambda x: (x.sum(0), x.var(0)), [(R(7000, 20),), (R(9001, 20),), (R(30, 20),)], {0: [0]}),
 }
 
@@ -119,12 +122,12 @@ def check_calls(case: Case, program: Callable) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_native_runtime(name: str) -> None:
-    check_calls(CASES[name], linked(CASES[name], ENV.with_config(reference=True)))
+    check_calls(CASES[name], linked(CASES[name], INTERPRETED))
 
 
-@pytest.mark.parametrize("name", ["sums", "variances", "extrema", "cat", "norm_grads", "attention_grads", "conv_grads", "long_rows", "long_columns", "scalars"])
-def test_kernels(name: str) -> None:
-    check_calls(CASES[name], linked(CASES[name], ENV))
+@pytest.mark.parametrize("name", ["sums", "variances", "extrema", "cat", "norm_grads", "attention_grads", "long_rows", "long_columns", "scalars"])
+def test_kernels(name: str, tmp_path: Path) -> None:
+    check_calls(CASES[name], linked(CASES[name], replace(ENV, cache=tmp_path)))
 
 
 def test_fusion_is_that_of_static_sizes() -> None:
@@ -141,7 +144,7 @@ def test_a_static_graph_has_no_symbols() -> None:
 
 def test_inputs_must_keep_what_was_promised() -> None:
     case: Case = (lambda x, y: x + y, [(R(4, 5), R(4, 5))], {0: [0], 1: [0]})
-    program = linked(case, ENV.with_config(reference=True))
+    program = linked(case, INTERPRETED)
     with pytest.raises(ValueError, match=r"sizes \[6, 5\] and strides \[5, 1\], not \[7, 5\]"):
         program(R(6, 5), R(7, 5))
     with pytest.raises(ValueError, match="strides"):

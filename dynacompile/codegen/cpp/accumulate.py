@@ -75,7 +75,8 @@ class Accumulators:
     def position(self) -> str:
         """The flattened position over the r axes, in lanes."""
         nest, lane = self.frame.plan.nest, self.frame.plan.lane
-        terms, stride = [], 0
+        terms: list[str] = []
+        stride: Extent = 0
         for axis, inner in zip(nest.r_axes, inner_sizes(nest), strict=True):
             terms.append(axis.var.name if inner == 1 else f"{axis.var.name} * {inner}")
             if axis == lane:

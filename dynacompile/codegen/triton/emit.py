@@ -58,10 +58,11 @@ class Emitter:
         lines = [*self.head(), *(f"{name} = tl.full((), {text}, {scalars.value(dtype)})" for (text, dtype), name in self.values.constants.items()), *body]
         code = "\n".join(f"    {line}" for line in lines)
         functions = device_functions(code)
-        blocks = [f"{name}: tl.constexpr" for name in self.tiling.candidates[0].blocks]
+        sizes = [s.name for s in self.kernel.symbols]
+        parameters = ", ".join([*self.values.pointers.values(), *sizes, *(f"{name}: tl.constexpr" for name in self.tiling.candidates[0].blocks)])
         comment = "".join(f"# {line}\n" for line in dict.fromkeys(user_line(self.nest)))
         imports = HEADER + (LIBDEVICE if "libdevice." in code + functions else "")
-        return f"{imports}{functions}\n\n{comment}@triton.jit\ndef {self.entry}({', '.join([*self.values.pointers.values(), *(s.name for s in self.kernel.symbols), *blocks])}):\n{code}\n"
+        return f"{imports}{functions}\n\n{comment}@triton.jit\ndef {self.entry}({parameters}):\n{code}\n"
 
     def head(self) -> list[str]:
         """Tile indices, masks, and the axes that they are taken apart into."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from dynacompile.ir.index import Atom, Div, Extent, Index, Mod, Symbol, Var, extent, hint
+from dynacompile.ir.index import Atom, Div, Index, Mod, Symbol, Var, extent, hint
 from dynacompile.ir.loops import Axis
 
 LIMIT = 2**31 - 2**17  # of what int32 arithmetic may reach, with room for a block past the end

@@ -9,7 +9,8 @@ from math import prod
 from dynacompile.codegen.triton.indexing import LIMIT, Dim, needs_int64
 from dynacompile.codegen.triton.parts import parts_of
 from dynacompile.codegen.triton.reductions import online_pairs
-from dynacompile.ir.index import Extent, Index, Var, ceil_div, extent, hint
+from dynacompile.ir.extents import ceil_div
+from dynacompile.ir.index import Extent, Index, Var, extent, hint
 from dynacompile.ir.loops import Access, Axis, Nest, levels
 from dynacompile.ir.schedule import Candidate, Kernel
 
