@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from dynacompile.errors import ConfigError, nearest
 
+
 @dataclass(frozen=True)
 class Bounds:
     """The values that a symbolic size or int may have, both ends included. None: as far as sizes or ints go."""
@@ -36,8 +37,8 @@ def check_dynamic(dynamic: object) -> None:
             for key in given or {}:
                 if key not in ("min", "max"):
                     raise ConfigError(f"dynamic[{name!r}][{dim}]: unknown key {key!r}: {nearest(str(key), ('min', 'max'))}")
-            bounds = [None if given is None else given.get(key) for key in ("min", "max")]
-            if any(b is not None and (not isinstance(b, int) or isinstance(b, bool) or b < 0) for b in bounds) or None not in bounds and bounds[0] > bounds[1]:
+            low, high = (None if given is None else given.get(key) for key in ("min", "max"))
+            if any(b is not None and (not isinstance(b, int) or isinstance(b, bool) or b < 0) for b in (low, high)) or (high is not None and high < (low or 0)):
                 raise ConfigError(f"dynamic[{name!r}][{dim}]: min and max are ints >= 0, min <= max, not {dict(given)}")
 
 
@@ -67,7 +68,6 @@ class CompileConfig:
     error_on_recompile: bool = option(False, "runtime", "a recompile is an error")
     # options
     specialize_int: bool = option(False, "code", "an entry for each value of an int, also after the int has changed")
-    specialize_zero_one: bool = option(True, "code", "sizes 0 and 1 get entries of their own, so that the others need not allow for them")
     rng: str = option("eager", "code", '"eager": random numbers equal eager\'s')
     memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward; less recomputes more")
     fuse: bool = option(True, "code", "fuse loop nests (False: one kernel per op, for debugging)")
@@ -114,7 +114,9 @@ class CompileConfig:
         """The dimensions that `dynamic` names, by the user's name for the tensor."""
         if not isinstance(self.dynamic, Mapping):
             return {}
-        return {str(n): {int(d): Bounds(*(None if r is None else r.get(k) for k in ("min", "max"))) for d, r in dims.items()} for n, dims in self.dynamic.items()}
+        return {
+            str(n): {int(d): Bounds(*(None if r is None else r.get(k) for k in ("min", "max"))) for d, r in dims.items()} for n, dims in self.dynamic.items()
+        }
 
     @property
     def autotune(self) -> bool:

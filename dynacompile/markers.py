@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from dynacompile.errors import Unsupported
+from dynacompile.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,13 +43,48 @@ def is_compiling() -> bool:
     return False
 
 
-def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max: int | None = None) -> None:
-    """Asks for one entry that serves every size of `dim`.
+class DimRange(NamedTuple):
+    """The sizes that a dimension may have; None: any."""
 
-    Raises Unsupported: shapes are static in this version, each size gets an entry of its own.
+    dim: int
+    min: int | None
+    max: int | None
+
+
+def mark_dynamic(tensor: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None) -> None:
+    """Has the next compile serve every size of `dim`, or those from `min` to `max`, with one entry. Sizes 0 and 1 get
+    entries of their own where min does not allow them, or the program treats them differently.
+
+    The mark stays on this tensor object, and counts where the tensor is an input of a compiled function. A program that is right only for
+    one size, or that has an unsupported operation there, raises MarkViolated. Raises IndexError for a dimension that the tensor has not.
     """
-    raise Unsupported(
-        "dynamic-shapes",
-        f"mark_dynamic(dim={dim}): symbolic sizes are not compiled; each size of an input gets an entry of its own",
-        "pad to a few sizes, or raise recompile_limit to the number of sizes that occur",
-    )
+    ranges = table(tensor, "_dynamo_dynamic_range")
+    for d in dimensions(tensor, dim):
+        if min is not None and min < 0 or max is not None and max < (min or 0):
+            raise ConfigError(f"mark_dynamic: min and max are sizes, min <= max, not {min!r} and {max!r}")
+        table(tensor, "_dynamo_dynamic_indices").add(d)
+        ranges -= {r for r in ranges if r.dim == d}
+        ranges.add(DimRange(d, min, max))
+
+
+def maybe_mark_dynamic(tensor: torch.Tensor, dim: int | Sequence[int]) -> None:
+    """As mark_dynamic, where that is possible: a program that needs one size gets an entry for it."""
+    table(tensor, "_dynamo_weak_dynamic_indices").update(dimensions(tensor, dim))
+
+
+def mark_static(tensor: torch.Tensor, dim: int | Sequence[int] | None = None) -> None:
+    """Each size of `dim` (None: of every dimension) gets an entry of its own, whatever has changed before."""
+    table(tensor, "_dynamo_static_indices").update(range(tensor.dim()) if dim is None else dimensions(tensor, dim))
+
+
+def dimensions(tensor: torch.Tensor, dim: int | Sequence[int]) -> list[int]:
+    given = [dim] if isinstance(dim, int) else list(dim)
+    for d in given:
+        if not -tensor.dim() <= d < tensor.dim():
+            raise IndexError(f"dimension {d} of a tensor of {tensor.dim()} dimensions")
+    return [d % tensor.dim() for d in given]
+
+
+def table(tensor: torch.Tensor, name: str) -> set[Any]:
+    """The marks of one kind, in the attribute in which torch keeps its own: marks of either mean the same to both."""
+    return tensor.__dict__.setdefault(name, set())

@@ -158,7 +158,7 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
     config = info.config
     if config.dynamic is False:
         return None
-    first = ShapePolicy(everything=config.dynamic is True, declared=config.declared_shapes(), least=2 if config.specialize_zero_one else 0)
+    first = ShapePolicy(everything=config.dynamic is True, declared=config.declared_shapes())
     known = info.shapes.get(frame.code, first) if own else first
     info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame, not config.specialize_int)
     return known

@@ -109,13 +109,6 @@ def test_wrong_options_are_named(options, said):
         dynacompile.compile(scaled, **options)
 
 
-def test_dynamic_shapes_are_refused_by_name():
-    with pytest.raises(dynacompile.exc.Unsupported, match="dynamic-shapes"):
-        dynacompile.compile(scaled, dynamic=True)
-    with pytest.raises(dynacompile.exc.Unsupported, match="dynamic-shapes"):
-        dynacompile.mark_dynamic(x(), 0)
-
-
 def test_what_is_not_callable_in_python_is_refused():
     for thing in (3, len, torch.add, int):
         with pytest.raises(dynacompile.exc.ConfigError, match="takes a Python function"):

@@ -119,4 +119,4 @@ def geometry(tensor: torch.Tensor, base: torch.Tensor) -> View:
     """`tensor` over the memory of `base`; the offset counts from base's first element."""
     if tensor.dtype != base.dtype or tensor.is_conj() != base.is_conj() or tensor.is_neg() != base.is_neg():
         raise Unsupported("aliased-outputs", f"an output is the memory of a {base.dtype} tensor seen as {tensor.dtype}", "clone the output")
-    return View(tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset() - base.storage_offset())
+    return View(tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset() - base.storage_offset())  # type: ignore[arg-type]

@@ -118,7 +118,9 @@ def recompute_costs(side: Sides) -> dict[Node, int]:
 
 def arithmetic_intensity(node: Node) -> int:
     """Multiply-adds per byte of result, rounded to a power of two; the length of the contraction is what counts."""
-    inner = max((hint_of(a.meta["val"].shape[-1]) for a in node.all_input_nodes if isinstance(a.meta.get("val"), FakeTensor) and a.meta["val"].dim()), default=1)
+    inner = max(
+        (hint_of(a.meta["val"].shape[-1]) for a in node.all_input_nodes if isinstance(a.meta.get("val"), FakeTensor) and a.meta["val"].dim()), default=1
+    )
     return max(inner, 1).bit_length()
 
 

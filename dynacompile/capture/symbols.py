@@ -16,6 +16,7 @@ from dynacompile.ir.fakes import fake_with
 from dynacompile.ir.guard_facts import ShapeFacts
 from dynacompile.ir.shapes import (
     LARGEST,
+    LEAST,
     Bounds,
     Quantity,
     ShapePolicy,
@@ -79,13 +80,13 @@ class Symbols:
         mark = self.mark(real, source, dim)
         if mark is None:
             return value
-        low = self.policy.least if mark.bounds.low is None else mark.bounds.low
-        if value < low or value in (0, 1) and self.policy.least > 1 and mark.bounds.low is None:
-            if mark.strict:
-                name = f"{source.text()}.size({dim})"
-                raise MarkViolated(f"{name} is marked as dynamic and is {value}: sizes 0 and 1 are compiled as constants", "call it first with a larger size")
+        low = LEAST if mark.bounds.low is None else mark.bounds.low
+        quantity = Quantity(source, "size", dim)
+        if not low <= value <= (LARGEST if mark.bounds.high is None else mark.bounds.high):
+            if mark.strict and (value > 1 or mark.bounds.low is not None):
+                self.violated(quantity.text(), f"is {value}, which is not from {low} to {mark.bounds.high}", None)
             return value
-        return self.symbol(Quantity(source, "size", dim), value, Bounds(low, mark.bounds.high), mark if mark.strict else None)
+        return self.symbol(quantity, value, Bounds(low, mark.bounds.high), mark if mark.strict else None)
 
     def mark(self, real: torch.Tensor, source: Source, dim: int) -> Mark | None:
         """What is asked of a dimension; None where it is static."""
@@ -194,22 +195,22 @@ class Symbols:
 
     def constants(self, symbols: Sequence[Any], place: Site | None) -> list[Guard]:
         """The symbols are as they are at this call: for a condition that the guard machine has no instructions for."""
-        return [
-            Guard("SHAPE", None, ShapeFacts((self.quantities[s],), ("eq", ("quantity", 0), ("constant", self._values[s]))), place) for s in symbols
-        ]
+        return [Guard("SHAPE", None, ShapeFacts((self.quantities[s],), ("eq", ("quantity", 0), ("constant", self._values[s]))), place) for s in symbols]
 
     def check_marks(self, places: Mapping[Any, Site]) -> None:
         """Raises MarkViolated where the program needs one value, or fewer values, of a dimension that the user marked as dynamic."""
         for symbol, mark in self._strict.items():
             name = self.quantities[symbol].text()
             value = self.env.replace(symbol)
+            if self._values[symbol] < LEAST:
+                continue
             if value.is_Integer:
                 self.violated(name, f"the program is right only where it is {value}", places.get(symbol))
             now = self.env.var_to_range[symbol]
             low, high = self._bounds[symbol].low, self._bounds[symbol].high
             for bound, asked, sign in ((now.lower, low, ">="), (now.upper, high, "<=")):
                 given = mark.bounds.low if sign == ">=" else mark.bounds.high
-                if given is not None and bound.is_Integer and int(bound) != asked:
+                if given is not None and bound.is_Integer and int(bound) != asked and int(bound) > LEAST:
                     self.violated(name, f"the program is right only where it is {sign} {bound}, the mark says {sign} {asked}", places.get(symbol))
 
     def violated(self, name: str, what: str, place: Site | None) -> None:

@@ -41,9 +41,7 @@ def is_int_change(failure: Failure, frame: Any) -> bool:
     return guard.kind == "EQUALS" and guard.source is not None and type(guard.expected) is int and type(evaluate(guard.source, frame)) is int
 
 
-def changed_extents(
-    source: Source, facts: TensorFacts, now: Any, sizes: dict[Source, frozenset[int]], strides: dict[Source, frozenset[int]]
-) -> None:
+def changed_extents(source: Source, facts: TensorFacts, now: Any, sizes: dict[Source, frozenset[int]], strides: dict[Source, frozenset[int]]) -> None:
     """Adds the dimensions in which a tensor differs from what an entry was made for, where it is one of as many dimensions."""
     if not isinstance(now, torch.Tensor) or now.dim() != len(facts.sizes):
         return

@@ -24,6 +24,8 @@ SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
 CONCRETE = frozenset({torch.ops.aten.constant_pad_nd.default})
 """Ops whose implementation for fakes takes no symbols, and whose decomposition does."""
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+LEAST = 2
+"""Sizes 0 and 1 are constants, unless a mark allows for them: torch broadcasts and strides them differently."""
 LARGEST = 2**31 - 1
 """Sizes and integers that kernels count with are at most this."""
 
@@ -52,8 +54,7 @@ class ShapePolicy:
     """Which sizes and ints of a frame become symbols.
 
     everything: all that are no module state. sizes, strides: dimensions by the source of the tensor. numbers: sources of ints. declared:
-    dimensions and their ranges by the user's name for the tensor. least: the smallest size that is no constant. marks: there are
-    tensors with marks.
+    dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks.
     """
 
     everything: bool = False
@@ -61,7 +62,6 @@ class ShapePolicy:
     strides: Mapping[Source, frozenset[int]] = field(default_factory=dict)
     numbers: frozenset[Source] = frozenset()
     declared: Mapping[str, Mapping[int, Bounds]] = field(default_factory=dict)
-    least: int = 2
     marks: bool = False
 
     def __bool__(self) -> bool:
@@ -104,8 +104,8 @@ def new_symbol(env: Any, quantity: Quantity, value: int, low: int | None, high: 
     """A symbol for a quantity that is `value` at this call, and from `low` to `high` at every call. low: None for any int."""
     module = importlib.import_module(SYMBOLIC)
     text = quantity.text()
-    nonnegative = True if low is not None else None
-    symbol = env.create_symbol(value, Named(text), module.DimDynamic.DYNAMIC, None, nonnegative, do_not_specialize_zero_one=True)
+    positive = True if low is not None and low > 0 else None
+    symbol = env.create_symbol(value, Named(text), module.DimDynamic.DYNAMIC, None, positive, do_not_specialize_zero_one=True)
     ranges = importlib.import_module("torch.utils._sympy.value_ranges").ValueRanges
     env.var_to_range[symbol] = ranges(-LARGEST - 1 if low is None else low, LARGEST if high is None else high)
     return env.create_symintnode(symbol, hint=value, source=Named(text))

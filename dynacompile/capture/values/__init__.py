@@ -67,7 +67,7 @@ def wrap(cx: Trace, real: Any, source: Source) -> Value:
 def value_of(cx: Trace, real: Any) -> Value:
     """The value of an immutable object that capture computed or found in a code object."""
     if isinstance(real, torch.Size) and is_symbolic(real):
-        return number_value(cx.symbols, real)
+        return number_value(cx.symbols, real)  # type: ignore[arg-type]  # there are symbols
     if type(real) is tuple:
         return TupleValue([cx.of(item) for item in real])
     if isinstance(real, type):
@@ -77,5 +77,5 @@ def value_of(cx: Trace, real: Any) -> Value:
     if is_constant_object(real) or isinstance(real, DESCRIPTIONS):
         return ConstantValue(real)
     if isinstance(real, NUMBERS):
-        return number_value(cx.symbols, real)
+        return number_value(cx.symbols, real)  # type: ignore[arg-type]  # there are symbols
     raise unsupported("unknown-object", f"a {type(real).__name__} computed by a builtin")

@@ -100,14 +100,6 @@ def row_bool(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(args[0].truth(cx) if args else False)
 
 
-@handles(len)
-def row_len(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (value,) = args
-    if isinstance(value, TensorValue) and value.fake.dim():
-        return cx.of(value.fake.shape[0])
-    return ConstantValue(value.length(cx))
-
-
 @handles(abs)
 def row_abs(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.operator("abs", args)

@@ -14,6 +14,7 @@ from dynacompile.capture.values.objects import ObjectIterator, ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue, sort_values
 from dynacompile.capture.values.symbolic import symbolic_extreme
+from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -71,6 +72,14 @@ def row_reversed(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Valu
     if isinstance(value, ObjectValue):
         return value.method(cx, "__reversed__", [], {})
     return SequenceIterator(TupleValue(value.elements(cx)[::-1]))
+
+
+@handles(len)
+def row_len(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = args
+    if isinstance(value, TensorValue) and value.fake.dim():
+        return cx.of(value.fake.shape[0])
+    return ConstantValue(value.length(cx))
 
 
 @handles(sorted)

@@ -137,7 +137,7 @@ class TupleValue(SequenceValue):
         if name == "_asdict" and not args and not kwargs:
             return cx.dict_of(self.fields(), self.elements(cx))
         if name == "numel" and self.cls is torch.Size:
-            return functools.reduce(lambda a, b: cx.operator("mul", [a, b]), self.items, ConstantValue(1))
+            return functools.reduce(lambda a, b: cx.operator("mul", [a, b]), self.elements(cx) or [ConstantValue(1)])
         if name == "_make" and len(args) == 1:
             return TupleValue(args[0].elements(cx), self.cls)
         return super().method(cx, name, args, kwargs)

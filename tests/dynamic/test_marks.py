@@ -1,0 +1,118 @@
+"""mark_dynamic, maybe_mark_dynamic, mark_static, and `dynamic={...}`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import dynacompile
+from dynacompile.errors import ConfigError, MarkViolated
+from dynacompile.events import Compiled
+
+
+def entries(fn, calls, **options):
+    """Entries made by the calls."""
+    made = []
+    end = dynacompile.subscribe(made.append)
+    try:
+        compiled = dynacompile.compile(fn, backend="eager", isolate_recompiles=True, **options)
+        for args in calls:
+            torch.testing.assert_close(compiled(*args), fn(*args))
+    finally:
+        end()
+    return sum(isinstance(e, Compiled) for e in made)
+
+
+def marked(n, mark=dynacompile.mark_dynamic, dim=0, **options):
+    x = torch.randn(n, 3)
+    mark(x, dim, **options)
+    return x
+
+
+def double(x):
+    return x * 2
+
+
+def four(x):
+    y = x + 1
+    return y * 2 if x.size(0) == 4 else y
+
+
+def test_a_mark_makes_one_entry():
+    assert entries(double, [(marked(n),) for n in (4, 5, 6)]) == 1
+    assert entries(double, [(marked(n, dim=-2),) for n in (4, 5, 6)]) == 1
+    assert entries(double, [(marked(4),), (torch.randn(5, 3),)]) == 1
+
+
+def test_torchs_own_marks_count():
+    x = torch.randn(4, 3)
+    x._dynamo_dynamic_indices = {0}
+    assert entries(double, [(x,), (torch.randn(5, 3),), (torch.randn(6, 3),)]) == 1
+
+
+def test_sizes_0_and_1_may_be_constants():
+    assert entries(double, [(marked(n, min=0),) for n in (4, 1, 0, 5)]) == 3
+    assert entries(double, [(marked(n),) for n in (1, 4, 5)]) == 2
+
+
+def test_a_weak_mark_allows_constants():
+    mark = dynacompile.maybe_mark_dynamic
+    assert entries(double, [(marked(n, mark),) for n in (4, 5, 6)]) == 1
+    assert entries(four, [(marked(n, mark),) for n in (4, 5, 6)]) == 2
+
+
+def test_static_dimensions_stay_so():
+    assert entries(double, [(marked(n, dynacompile.mark_static),) for n in (4, 5, 6)]) == 3
+    x = [torch.randn(n, n) for n in (4, 5, 6)]
+    for t in x:
+        dynacompile.mark_static(t)
+    assert entries(double, [(t,) for t in x], dynamic=True) == 3
+
+
+def test_a_mark_is_not_heeded_where_nothing_is_dynamic():
+    assert entries(double, [(marked(n),) for n in (4, 5, 6)], dynamic=False) == 3
+
+
+def test_a_violated_mark_names_the_line():
+    line = four.__code__.co_firstlineno + 2
+    with pytest.raises(MarkViolated, match=rf"x\.size\(0\) is marked as dynamic, but .* only where it is 4\n  at .*test_marks.py:{line} in four"):
+        dynacompile.compile(four, backend="eager", isolate_recompiles=True)(marked(4))
+
+
+def test_a_violated_range():
+    with pytest.raises(MarkViolated, match=r"is >= 2, the mark says >= 1|!= 4|only where"):
+        dynacompile.compile(lambda x: x * 2 if x.size(0) > 3 else x, backend="eager", isolate_recompiles=True)(marked(5, min=1, max=9))
+    with pytest.raises(MarkViolated, match="is 12, which is not from 1 to 9"):
+        dynacompile.compile(double, backend="eager", isolate_recompiles=True)(marked(12, min=1, max=9))
+
+
+def test_declared():
+    shapes = {"x": {0: {"min": 1, "max": 64}}}
+    assert entries(double, [(torch.randn(n, 3),) for n in (4, 5, 1, 6)], dynamic=shapes) == 2
+    assert entries(double, [(torch.randn(n, 3),) for n in (4, 5, 6)], dynamic={"x": {"0": None}}) == 1
+    assert entries(double, [(torch.randn(4, n),) for n in (4, 5, 6)], dynamic={"x": {"0": None}}) == 2
+    with pytest.raises(MarkViolated, match="only where it is 4"):
+        dynacompile.compile(four, backend="eager", dynamic=shapes, isolate_recompiles=True)(torch.randn(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "said"),
+    [
+        ("yes", "dynamic must be"),
+        ({"x": 3}, "must map dimensions"),
+        ({"x": {"first": None}}, "no dimension"),
+        ({"x": {0: {"minimum": 3}}}, "did you mean 'min'"),
+        ({"x": {0: {"min": 5, "max": 3}}}, "min <= max"),
+        ({"x": {0: {"min": -1}}}, ">= 0"),
+    ],
+)
+def test_wrong_declarations(dynamic, said):
+    with pytest.raises(ConfigError, match=said):
+        dynacompile.compile(double, dynamic=dynamic)
+
+
+def test_wrong_marks():
+    with pytest.raises(IndexError, match="dimension 2"):
+        marked(3, dim=2)
+    with pytest.raises(ConfigError, match="min <= max"):
+        marked(3, min=4, max=2)
