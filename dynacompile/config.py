@@ -41,7 +41,7 @@ class CompileConfig:
     fuse: bool = option(True, "code", "fuse loop nests (False: one kernel per op, for debugging)")
     reference: bool = option(False, "code", "run kernels through the reference interpreter instead of C++/Triton (the oracle; slow)")
     cpp_flags: str = option("", "code", "further flags for the C++ compiler")
-    threads: int = option(0, "runtime", "threads of a CPU kernel; 0: torch.get_num_threads()")
+    threads: int = option(0, "code", "threads of a CPU kernel; 0: torch.get_num_threads()")
     workers: int = option(0, "runtime", "kernel build processes; 0: chosen from the cores")
     verify: bool = option(False, "report", "verify every hand-off between stages")
 
@@ -62,6 +62,10 @@ class CompileConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{name} must be an int >= 1, not {value!r}")
+        for name in ("threads", "workers"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ConfigError(f"{name} must be an int >= 0 (0: chosen from the machine), not {value!r}")
         if not 0.0 <= self.memory_budget <= 1.0:
             raise ConfigError(f"memory_budget must be between 0 and 1, not {self.memory_budget!r}")
 

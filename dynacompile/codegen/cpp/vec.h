@@ -340,6 +340,9 @@ template <class A> INLINE void merge_parts(A* parts, i64 n) {
     for (i64 i = 0; i + width < n; i += 2 * width) parts[i].merge(parts[i + width]);
 }
 
+#ifndef DC_THREADS
+#define DC_THREADS 0  // as many as the calling thread's setting says
+#endif
 // body(begin, end) over 0..n, on the calling thread's OpenMP team where the work is worth it. The call is the one that GCC makes of a
 // parallel region; every OpenMP runtime on Linux has it, so that any compiler's kernels run on the runtime that torch has loaded.
 template <class F> struct Region {
@@ -355,7 +358,7 @@ template <class F> struct Region {
 template <bool Wide, class F> INLINE void parallel(i64 n, F body) {
   if constexpr (Wide) {
     Region<F> region = {&body, n};
-    GOMP_parallel(Region<F>::run, &region, 0, 0);
+    GOMP_parallel(Region<F>::run, &region, DC_THREADS, 0);
   } else body(0, n);
 }
 
