@@ -28,7 +28,9 @@ OPS = frozenset(
     f for folder in OP_FOLDERS for name in dir(folder) if not name.startswith("__") and isinstance(f := getattr(folder, name), types.BuiltinFunctionType)
 )
 # Python functions of torch that run on fakes as one node.
-LEAF_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor", "torch.linalg", "torch.fft", "torch.special", "torch._jit_internal"})
+LEAF_MODULES = frozenset(
+    {"torch.nn.functional", "torch.functional", "torch._tensor", "torch.linalg", "torch.fft", "torch.special", "torch._jit_internal", "torch.masked._ops"}
+)
 # Prefixes of modules whose functions end the graph, by the reason. The longest prefix decides.
 REFUSED = {
     "torch.utils.checkpoint": "checkpoint",
