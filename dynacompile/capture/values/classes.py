@@ -17,7 +17,8 @@ from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, cla
 from dynacompile.capture.values.dict_objects import C_METHODS, BaseMethods, DictObjectValue, is_dict_class, made_dict_object
 from dynacompile.capture.values.exceptions import ExceptionValue, make_exception
 from dynacompile.capture.values.functions import BoundMethod
-from dynacompile.capture.values.objects import GetAttribute, ObjectValue
+from dynacompile.capture.values.object_parts import GetAttribute
+from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import TupleValue, is_namedtuple
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source

@@ -12,7 +12,8 @@ from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.classes import is_plain_class
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.objects import InstanceDict, ObjectValue
+from dynacompile.capture.values.object_parts import InstanceDict
+from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue

@@ -80,8 +80,7 @@ class DictObjectValue(ObjectValue):
         out.remember(self)
         for key, value in self.table.content.values():
             self.rebuild_part(out, base.__setitem__, key, value)
-        for name, stored in self.stored.items():
-            self.rebuild_part(out, object.__setattr__, ConstantValue(name), stored)  # type: ignore[arg-type]
+        self.rebuild_attributes(out)
 
     def rebuild_part(self, out: Builder, setter: object, key: Value, value: Value) -> None:
         out.push_null()

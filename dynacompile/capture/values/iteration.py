@@ -10,7 +10,8 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterator, FilterIterator, IsliceIterator, MapIterator, ZipIterator
-from dynacompile.capture.values.objects import ObjectIterator, ObjectValue
+from dynacompile.capture.values.object_parts import ObjectIterator
+from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue, sort_values
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Hashable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
@@ -28,8 +29,11 @@ def key_of(value: Value) -> Hashable:
                 return value.constant()
             except NotConstant as reason:
                 raise unsupported("unknown-operation", f"a tuple of {reason} as a key") from reason
-        if value.pytype().__hash__ is None:
-            raise unsupported("would-raise", f"unhashable type: {value.pytype().__name__!r}") from None
+        cls = value.pytype()
+        if isinstance(cls.__hash__, FunctionType) and cls.__hash__.__module__.partition(".")[0] != "torch":
+            raise unsupported("unknown-operation", f"{value.describe()} as a key, which has its own __hash__") from None
+        if cls.__hash__ is None:
+            raise unsupported("would-raise", f"unhashable type: {cls.__name__!r}") from None
         return value
 
 
@@ -278,6 +282,11 @@ def pairs_of(cx: Trace, value: Value) -> list[tuple[Value, Value]]:
     """The (key, value) pairs that dict(value) would hold."""
     if isinstance(value, DictValue):
         return [(value.content[k][0], value.at(cx, k)) for k in value.keys(cx)]
+    if hasattr(value, "snapshot"):  # an object's __dict__
+        return pairs_of(cx, value.snapshot(cx))
+    if value.source is not None and value.has_attr(cx, "keys"):
+        keys = value.get_attr(cx, "keys").call(cx, [], {}).elements(cx)
+        return [(key, cx.operator("getitem", [value, key])) for key in keys]
     out = []
     for element in value.elements(cx):
         pair = element.elements(cx)

@@ -15,7 +15,8 @@ from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.objects import DELETED, ObjectValue
+from dynacompile.capture.values.object_parts import DELETED
+from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.guard_facts import GLOBAL_HOOKS, module_facts
 from dynacompile.ir.source import Attr, DictAttr, Item, Registered, Source

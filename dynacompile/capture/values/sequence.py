@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
-from dynacompile.ir.source import Attr, Item, Source
+from dynacompile.ir.source import Item, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -370,4 +370,4 @@ def is_namedtuple(cls: type) -> bool:
 
 def wrap_namedtuple(cx: Trace, real: Any, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
-    return TupleValue([Lazy(cx, item, Attr(source, name)) for name, item in zip(type(real)._fields, real)], type(real), source)
+    return TupleValue([Lazy(cx, item, Item(source, i)) for i, item in enumerate(tuple.__iter__(real))], type(real), source)
