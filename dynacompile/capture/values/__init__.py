@@ -11,7 +11,7 @@ import torch
 
 from dynacompile import native
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values import attention, builtins, contexts, deques, iteration, itertools_rows, python_modules, signatures, torch_functions
+from dynacompile.capture.values import builtins, contexts, deques, iteration, itertools_rows, python_modules, signatures, torch_functions, torch_kinds
 from dynacompile.capture.values.base import WRAPPERS, Value
 from dynacompile.capture.values.classes import UnboundMethod, wrap_class
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object, wrap_by_identity
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 DESCRIPTIONS = (types.CodeType, types.GenericAlias, types.UnionType, typing.TypeVar)  # of code and of types
-KINDS = (attention, builtins, contexts, deques, iteration, itertools_rows, python_modules, signatures, torch_functions)  # importing them fills their tables
+KINDS = (builtins, contexts, deques, iteration, itertools_rows, python_modules, signatures, torch_functions, torch_kinds)  # importing them fills their tables
 
 
 def wrap(cx: Trace, real: Any, source: Source) -> Value:

@@ -101,7 +101,7 @@ class GradModeContext(RepeatableContext):
 class DecoratedValue(CallableValue):
     """A function that runs in a manager: `torch.no_grad()(function)`."""
 
-    def __init__(self, context: RepeatableContext, function: CallableValue):
+    def __init__(self, context: RepeatableContext, function: Value):
         self.context, self.function = context, function
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -389,7 +389,8 @@ def wrap_autocast(cx: Trace, real: Any, source: Source) -> Value:
     """A manager that was made before the frame, such as the one that a decorated function holds."""
     cx.guard("TYPE", source, type(real))
     names = ("device", "fast_dtype", "_enabled", "_cache_enabled")
-    return AutocastContext(*(cx.child(real, source, name).constant() for name in names), source)
+    device, dtype, enabled, cache = (cx.child(real, source, name).constant() for name in names)
+    return AutocastContext(device, dtype, enabled, cache, source)
 
 
 @handles(torch.inference_mode)

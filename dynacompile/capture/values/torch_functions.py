@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-import torch.utils.checkpoint
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
@@ -33,12 +32,11 @@ LEAF_MODULES = frozenset(
 )
 # Prefixes of modules whose functions end the graph, by the reason. The longest prefix decides.
 REFUSED = {
-    "torch.utils.checkpoint": "checkpoint",
     "torch.random": "random-state",
     "torch.cuda.random": "random-state",
     "torch.autograd": "autograd-call",
     "torch.autograd.function": "autograd-function",
-    "torch.distributed": "unknown-function",
+    "torch.distributed": "collective",
     "torch.cuda": "unknown-function",
     "torch.multiprocessing": "unknown-function",
     "torch.serialization": "unknown-function",
@@ -61,6 +59,8 @@ REFUSED = {
     "inspect": "unknown-function",
     "traceback": "unknown-function",
 }
+# Modules below a refused one whose functions are inlined nevertheless.
+INLINED = frozenset({"torch.utils.checkpoint", "torch.distributed._functional_collectives"})
 # Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.
 STATE_FACTS = (
     torch.get_default_dtype,
@@ -68,6 +68,7 @@ STATE_FACTS = (
     torch.cuda.is_available,
     torch.cuda.device_count,
     torch.are_deterministic_algorithms_enabled,
+    torch.is_deterministic_algorithms_warn_only_enabled,
     torch.is_autocast_enabled,
     torch.get_autocast_dtype,
     torch.is_autocast_cache_enabled,
@@ -81,6 +82,7 @@ STATE_FACTS = (
     torch.promote_types,
     torch.result_type,
     torch.can_cast,
+    torch._C._get_privateuse1_backend_name,
     torch._C._get_tracing_state,
     torch.broadcast_shapes,
     torch.jit.is_scripting,
@@ -146,6 +148,8 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
     home = str(real.__globals__.get("__name__"))
+    if module in INLINED:
+        return None
     code = "disabled" if home == "torch._compile" and refusal(module) is None else refusal(module) or refusal(home)
     if code is not None:
         cx.guard("ID", source, identity(real))
@@ -237,18 +241,6 @@ def asked_break(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value
     reason = args[0] if args else kwargs.get("reason")
     text = reason.constant() if isinstance(reason, ConstantValue) else ""
     raise unsupported("asked", f": {text}" if text else "")
-
-
-@handles(torch.utils.checkpoint.checkpoint)
-def checkpoint(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """The function itself: what is kept for backward is the partitioner's choice."""
-    given = dict(kwargs)
-    reentrant = given.pop("use_reentrant", None)
-    given.pop("preserve_rng_state", None)
-    options = {"context_fn", "determinism_check", "debug", "early_stop"}
-    if not isinstance(reentrant, ConstantValue) or reentrant.value is not False or options & set(given):
-        raise unsupported("checkpoint", "checkpoint() other than with use_reentrant=False alone")
-    return args[0].call(cx, args[1:], given)
 
 
 @handles(torch.Size)
