@@ -7,6 +7,7 @@ graph -> differentiate -> ForwardBackward -> (forward and backward, the latter w
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,13 +43,26 @@ def compile_frame(frame: Any, make_call: Callable[[Captured, Env], GraphCall], e
     Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks.
     """
     expect_builds(env)
-    with dynamo_unloaded(), unseen_by_hooks():
+    with dynamo_unloaded(), unseen_by_hooks(), without_collections():
         captured = stage("capture", env, capture_frame, frame, env, codes)
         call = make_call(captured, env) if captured.graph is not None else None
     code = captured.code
     if call is not None:
         code = captured.bind(compile_gather(captured.roots, [i.source for i in captured.inputs], call))
     return captured, code, stage("guards", env, compile_guards, captured.guards)
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Cyclic garbage is left for later: capture makes many objects that live until its end, and each full collection would walk them all, and
+    the user's."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager
