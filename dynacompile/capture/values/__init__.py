@@ -11,12 +11,25 @@ import torch
 
 from dynacompile import native
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values import builtins, contexts, deques, iteration, itertools_rows, python_modules, signatures, torch_functions, torch_kinds
+from dynacompile.capture.values import (
+    builtins,
+    contexts,
+    copies,
+    deques,
+    iteration,
+    itertools_rows,
+    python_modules,
+    signatures,
+    texts,
+    torch_functions,
+    torch_kinds,
+)
 from dynacompile.capture.values.base import WRAPPERS, Value
 from dynacompile.capture.values.classes import UnboundMethod, wrap_class
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object, wrap_by_identity
 from dynacompile.capture.values.dict_objects import is_dict_class, wrap_dict_object
 from dynacompile.capture.values.functions import RefusedValue
+from dynacompile.capture.values.list_objects import is_list_class, wrap_list_object
 from dynacompile.capture.values.modules import wrap_module
 from dynacompile.capture.values.objects import wrap_object
 from dynacompile.capture.values.python_modules import wrap_python_module
@@ -29,7 +42,19 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 DESCRIPTIONS = (types.CodeType, types.GenericAlias, types.UnionType, typing.TypeVar)  # of code and of types
-KINDS = (builtins, contexts, deques, iteration, itertools_rows, python_modules, signatures, torch_functions, torch_kinds)  # importing them fills their tables
+KINDS = (
+    builtins,
+    contexts,
+    copies,
+    deques,
+    iteration,
+    itertools_rows,
+    python_modules,
+    signatures,
+    texts,
+    torch_functions,
+    torch_kinds,
+)  # importing them fills their tables
 
 
 def wrap(cx: Trace, real: Any, source: Source) -> Value:
@@ -60,6 +85,8 @@ def wrap(cx: Trace, real: Any, source: Source) -> Value:
         return RefusedValue(real, "logging" if cls.__module__.startswith("logging") else "unknown-object", source, f"{source.text()} ({cls.__name__})")
     if isinstance(real, dict) and is_dict_class(cls):
         return wrap_dict_object(cx, real, source)
+    if isinstance(real, list) and is_list_class(cls):
+        return wrap_list_object(cx, real, source)
     return wrap_object(cx, real, source)
 
 

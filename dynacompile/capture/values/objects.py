@@ -65,7 +65,7 @@ class ObjectValue(Value):
         """object.__getattribute__, None for a missing attribute."""
         if name == "__class__":
             return self.class_value(cx)
-        if name == "__dict__" and isinstance(class_lookup(self.cls, name), types.GetSetDescriptorType):
+        if name == "__dict__" and isinstance(class_lookup(self.cls, name), (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return InstanceDict(self)
         raw = class_lookup(self.cls, name)
         if raw is not MISSING and is_data_descriptor(raw):
@@ -276,8 +276,9 @@ class ObjectValue(Value):
                 call_hook(out, object.__delattr__, self, ConstantValue(name))
 
     def rebuild(self, out: Builder) -> None:
+        new = self.cls.__new__
         out.push_null()
-        out.const(object.__new__)
+        out.const(new if isinstance(new, types.BuiltinFunctionType) else object.__new__)
         out.const(self.cls)
         out.call(1)
         out.remember(self)
@@ -354,7 +355,7 @@ def wrap_object(cx: Trace, real: Any, source: Source) -> Value:
         return wrap_exception(cx, real, source)
     if (
         not isinstance(cls.__getattribute__, types.FunctionType)
-        and cls.__getattribute__ is not object.__getattribute__
+        and cls.__getattribute__ not in (object.__getattribute__, types.SimpleNamespace.__getattribute__)
         or cls.__module__ == "builtins"
         or issubclass(cls, (dict, list, tuple, set, int, float, str, BaseException))
     ):
