@@ -73,7 +73,7 @@ def start(cx: Trace, out: Builder, roots: Sequence[Source] | None, outputs: list
     """Calls the graph, builds all values that later effects could change, and replays the effects. keep: build them in any case."""
     out.outputs = {value: i for i, value in enumerate(outputs)}
     if roots is not None:
-        out.call_graph(roots)
+        out.call_graph(roots, cx.recorder.uncounted())
     stored = cx.effects.values()
     out.count([*values, *stored])
     if stored or keep:
@@ -101,6 +101,7 @@ def reached(values: Sequence[Value]) -> list[Value]:
 
 
 def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
+    frame.refuse_pending()
     before = frame.entry_grad_mode
     after = torch.is_grad_enabled()
     keeps = decide_cells(cx, [value], False)
@@ -118,6 +119,7 @@ def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
 
 def finish_break(cx: Trace, frame: SymbolicFrame, execute: bool) -> Ending:
     """The residual code of a frame that stops before `frame.current`; execute: it runs that instruction itself."""
+    frame.refuse_pending()
     instr = frame.current
     taken = OPERANDS[instr.op](instr.arg) if execute else 0
     lower, operands = split(frame.stack, taken)

@@ -145,7 +145,9 @@ def plan(attempt: Attempt, why: Break) -> Stop:
     heads = decoded.loop_heads(instr)
     unrolls = len(heads) == 1 and heads[0].op == "FOR_ITER" and step == last and can_execute(instr) and is_short_loop(attempt.frame)
     if heads and not unrolls:
-        return Stop(attempt.first_steps[heads[0].index], False, wrapped(why, "in-loop"))
+        begun = next((attempt.first_steps[head.index] for head in heads if head.index in attempt.first_steps), None)
+        # a resume function may begin inside of a loop
+        return Stop(step if begun is None else begun, False, wrapped(why, "in-loop"))
     is_handled_raise = instr.op == "RAISE_VARARGS" and decoded.handler_of(instr) is not None  # a handler that breaks is Python's, with the raise
     if not can_execute(instr) or is_handled_raise:
         return Stop(step, False, wrapped(why, "in-block") if decoded.handler_of(instr) is not None else why)

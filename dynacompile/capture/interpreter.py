@@ -62,6 +62,7 @@ class SymbolicFrame:
         self.yielded: Value | None = None
         self.entry_grad_mode = torch.is_grad_enabled()
         self.steps = 0  # instructions run so far
+        self.generators: list[GeneratorValue] = []  # made while this is the captured frame
         self.raised_at = 0  # the step that raised what is being handled
 
     def line(self) -> int:
@@ -126,6 +127,12 @@ class SymbolicFrame:
         frames.pop()
         return self.returned
 
+    def refuse_pending(self) -> None:
+        """Blocks of generators that are dropped unfinished run when Python says."""
+        for generator in self.generators:
+            if generator.is_pending():
+                raise unsupported("generator", f"{generator.frame.code.co_qualname} is dropped inside of a block")
+
     def resume(self) -> Value | None:
         """Until the generator yields (the value) or returns (None)."""
         if self.returned is not None:
@@ -168,6 +175,12 @@ class GeneratorValue(IteratorValue):
     def describe(self) -> str:
         return f"generator {self.frame.code.co_qualname}"
 
+    def is_pending(self) -> bool:
+        """Whether it would run a finally or with block when Python drops it."""
+        frame = self.frame
+        handler = frame.decoded.handler_of(frame.current) if self.started and frame.returned is None else None
+        return handler is not None and handler.target.op != "CALL_INTRINSIC_1"  # 3.12 has one that turns StopIteration into RuntimeError
+
     def next(self, cx: Trace) -> Value | None:
         if self.frame in cx.frames:
             raise unsupported("would-raise", "generator already executing")
@@ -206,7 +219,8 @@ def inline(cx: Trace, function: FunctionValue, args: list[Value], kwargs: dict[s
     for index, value in enumerate(bind_call(cx, function, args, kwargs)):
         frame.slots[index] = cx.force(value) if isinstance(value, Lazy) else value
     if code.co_flags & inspect.CO_GENERATOR:
-        return GeneratorValue(frame)
+        cx.frames[0].generators.append(made := GeneratorValue(frame))
+        return made
     return frame.run()
 
 

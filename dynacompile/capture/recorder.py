@@ -25,6 +25,12 @@ from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
 from dynacompile.ir.source import Source
 
+ONE_DTYPE = frozenset(
+    {operator.matmul, torch.nn.functional.linear, torch.matmul, torch.mm, torch.mv, torch.addmm, torch.conv1d, torch.conv2d, torch.conv3d}
+    | {torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d}
+    | {"matmul", "mm", "mv", "addmm"}
+)
+"""Operations that refuse operands of several types, which their fakes don't notice."""
 STRIDED = ("as_strided", torch.as_strided)
 
 
@@ -69,9 +75,14 @@ class Recorder:
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
         operands = tensors_in((fakes, fake_kwargs))
+        if target in ONE_DTYPE and len({f.dtype for f in operands}) > 1 and not torch.is_autocast_enabled(operands[0].device.type):
+            raise unsupported("op-failed", f"{target_name(target)}: operands of several types")
         before = [f._version for f in operands]
         result = self.run(kind, target, fakes, fake_kwargs)
-        writes = any(f._version != v for f, v in zip(operands, before))
+        written = [f for f, v in zip(operands, before) if f._version != v]
+        writes = bool(written)
+        if self.bases:
+            self.check_bases(written)
         if not writes and (known := self.known(result)) is not None:
             return known
         node = self.graph.create_node(kind, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})

@@ -15,7 +15,7 @@ from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.dict_objects import C_METHODS, BaseMethods, DictObjectValue, is_dict_class, made_dict_object
-from dynacompile.capture.values.exceptions import ExceptionValue, make_exception
+from dynacompile.capture.values.exceptions import ExceptionValue, SuperMethod, make_exception
 from dynacompile.capture.values.functions import BoundMethod, is_trusted
 from dynacompile.capture.values.list_objects import ListObjectValue, is_list_class
 from dynacompile.capture.values.object_parts import GetAttribute
@@ -279,7 +279,7 @@ class SuperValue(Value):
             return new_of(raw)
         if not isinstance(raw, (types.FunctionType, staticmethod, classmethod, property)):
             if isinstance(self.owner, ExceptionValue) and name in ("__init__", "__str__"):
-                return Method(self.owner, name)
+                return SuperMethod(self.owner, name, self.start)
             if isinstance(self.owner, DictObjectValue) and isinstance(raw, C_METHODS) and hasattr(dict, name) and raw is not getattr(object, name, None):
                 return Method(BaseMethods(self.owner), name)
             if callable(raw) and name == "__init__":

@@ -76,6 +76,8 @@ class ExceptionValue(Value):
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__init__" and not kwargs:
+            if self.source is not None:
+                raise unsupported("mutation", f"{self.describe()}.__init__()")
             self.args = args
             return ConstantValue(None)
         if name == "with_traceback" and self.raised:
@@ -116,6 +118,22 @@ class ExceptionValue(Value):
             out.value(value)
             out.emit("SWAP", 2)
             out.store_attr(name)
+
+
+class SuperMethod(Method):
+    """super(start, owner).name, where what is found is written in C."""
+
+    def __init__(self, owner: Value, name: str, start: type):
+        super().__init__(owner, name)
+        self.start = start
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(super)
+        out.const(self.start)
+        out.value(self.owner)
+        out.call(2)
+        out.load_attr(self.name)
 
 
 class HandledValue(Value):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
-from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue
-from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
+from dynacompile.capture.values.constant import CONSTANT_TYPES, KEYS_BY_IDENTITY, ConstantValue
+from dynacompile.capture.values.dict_iterators import DictIterator
+from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.ir.guard_facts import Presence
-from dynacompile.ir.source import Attr, Item, Source
+from dynacompile.ir.source import Attr, Constant, Item, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -128,7 +129,7 @@ class DictValue(Value):
         return self.key_values(cx)
 
     def iterate(self, cx: Trace) -> IteratorValue:
-        return SequenceIterator(TupleValue(self.key_values(cx)))
+        return DictIterator(cx, self, "keys")
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if not hasattr(self.cls, name):
@@ -312,7 +313,7 @@ class DictView(Value):
         return [v for _, v in pairs] if self.kind == "values" else [TupleValue([k, v]) for k, v in pairs]
 
     def iterate(self, cx: Trace) -> IteratorValue:
-        return SequenceIterator(TupleValue(self.elements(cx)))
+        return DictIterator(cx, self.owner, self.kind)
 
     def length(self, cx: Trace) -> int:
         return self.owner.length(cx)
@@ -347,6 +348,9 @@ def wrap_dict(cx: Trace, real: dict, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
     content: dict[Hashable, tuple[Value, Value]] = {}
     for key, value in real.items():
+        if isinstance(key, KEYS_BY_IDENTITY):
+            content[key] = (cx.wrap(key, Constant(key, repr(key))), Lazy(cx, value, Item(source, key)))
+            continue
         if type(key) not in CONSTANT_TYPES and not (type(key) is tuple and all(type(k) in CONSTANT_TYPES for k in key)):
             raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")
         content[key] = (cx.of(key), Lazy(cx, value, Item(source, key)))
