@@ -225,7 +225,7 @@ class Builder:
 
     def prepare(self, value: Value) -> None:
         """Builds a value before effects can change what it is loaded from."""
-        if isinstance(value, ConstantValue) or value in self._temps or value is NULL:
+        if isinstance(value, ConstantValue) and not isinstance(value.value, (float, complex)) or value in self._temps or value is NULL:
             return
         self.value(value)
         if value in self._temps:
