@@ -47,6 +47,8 @@ class Recorder:
         self.values: dict[int, TensorValue] = {}  # id of a fake -> the value it belongs to; the values keep the fakes alive
         self.versions: dict[int, int] = {}  # id of an input's fake -> its version at the start
         self.ops = 0
+        self.bases: dict[int, TensorValue] = {}  # id of a storage -> the tensor that the frame read `.data` of
+        self.data_written: dict[int, TensorValue] = {}  # id of a fake -> a tensor whose `.data` was written
         self._site = site
         self._last_placeholder: torch.fx.Node | None = None
 
@@ -89,6 +91,21 @@ class Recorder:
         self.annotate(node, result)
         self.ops += 1
         return self.result(node, result)
+
+    def data_of(self, value: TensorValue) -> Value:
+        """`.data`: the same memory, unknown to autograd."""
+        self.bases.setdefault(storage_of(value.fake), value)
+        return self.op("call_function", getattr, [value, ConstantValue("data")], {})
+
+    def check_bases(self, written: list[torch.Tensor]) -> None:
+        """Refuses to write the memory of `.data` where autograd kept the tensor already: eager's backward would see the new values."""
+        for fake in written:
+            base = self.bases.get(storage_of(fake))
+            if base is None:
+                continue
+            self.data_written[id(base.fake)] = base
+            if base.fake.requires_grad and any(t.requires_grad and not t.is_leaf for user in base.node.users for t in tensors_in(user.meta.get("val"))):
+                raise unsupported("mutation", f"{base.describe()}.data is written after an operation that gradients go through")
 
     def run(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """One operation on fakes. What the user's operation may raise is up to torch: every exception means that eager is to run it."""
@@ -153,7 +170,15 @@ class Recorder:
         return node
 
     def written_inputs(self) -> list[GraphInput]:
-        return [i for i in self.inputs if self.values[id(i.fake)].fake._version != self.versions[id(i.fake)]]
+        return [i for i in self.inputs if self.is_counted(id(i.fake)) or id(i.fake) in self.data_written]
+
+    def is_counted(self, key: int) -> bool:
+        """Whether writes to an input changed its version."""
+        return self.values[key].fake._version != self.versions[key]
+
+    def uncounted(self) -> list[TensorValue]:
+        """Inputs that are written through `.data` alone, which autograd must not notice."""
+        return [value for key, value in self.data_written.items() if key in self.versions and not self.is_counted(key)]
 
     def fresh_inputs(self) -> tuple[GraphInput, ...]:
         """The inputs with the metadata they have before the graph runs, also where the graph writes them."""
@@ -167,6 +192,10 @@ class Recorder:
                 item = GraphInput(item.name, item.source, fresh)
             out.append(item)
         return tuple(out)
+
+
+def storage_of(fake: torch.Tensor) -> int:
+    return fake.untyped_storage()._cdata
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:

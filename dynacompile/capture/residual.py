@@ -242,8 +242,18 @@ class Builder:
 
     # the graph
 
-    def call_graph(self, roots: Sequence[Source]) -> None:
-        """Calls the graph and keeps its outputs in a local."""
+    def call_graph(self, roots: Sequence[Source], uncounted: Sequence[TensorValue]) -> None:
+        """Calls the graph and keeps its outputs in a local. uncounted: inputs whose version stays as it is."""
+        for value in uncounted:
+            self.push_null()
+            self.const(torch._C._autograd._unsafe_set_version_counter)
+            self.source(value.source)
+            self.emit("COPY", 1)
+            self.load_attr("_version")
+            self.emit("BUILD_TUPLE", 1)
+            self.emit("SWAP", 2)
+            self.emit("BUILD_TUPLE", 1)
+            self.emit("SWAP", 2)
         self.push_null()
         self.const(GRAPH)
         for root in roots:
@@ -251,6 +261,9 @@ class Builder:
         self.call(len(roots))
         self._output_slot = self.new_temp()
         self.local("STORE_FAST", self._output_slot)
+        for _ in uncounted:
+            self.call(2)
+            self.emit("POP_TOP")
 
     def graph_output(self, value: TensorValue) -> None:
         if self._output_slot is None:

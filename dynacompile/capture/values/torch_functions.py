@@ -13,6 +13,7 @@ from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, RefusedValue
 from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
+from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.tensor import BREAKING, TensorValue
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Source
@@ -121,6 +122,8 @@ class TorchFunction(CallableValue):
         name = getattr(self.real, "__name__", "")
         if BREAKING.get(name) == "tensor-attribute" and args and isinstance(args[0], TensorValue):
             raise unsupported("tensor-attribute", f"torch.{name}()")
+        if self.real in PYTHON_VALUES and args and holds_tensors(args[0]):
+            raise unsupported("to-python", f"torch.{name} of a list of tensors")
         return cx.op("call_function", self.real, args, kwargs)
 
     def get_attr(self, cx: Trace, name: str) -> Value:
@@ -135,6 +138,13 @@ class TorchFunction(CallableValue):
 
     def rebuild(self, out: Builder) -> None:
         out.const(self.real)
+
+
+PYTHON_VALUES = (torch.tensor, torch.as_tensor, torch.asarray)
+
+
+def holds_tensors(value: Value) -> bool:
+    return isinstance(value, SequenceValue) and any(isinstance(item, TensorValue) or holds_tensors(item) for item in value.items)
 
 
 def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Value | None:
@@ -236,6 +246,11 @@ def exporting(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(False)
 
 
+@handles(torch._C._log_api_usage_once)
+def log_usage(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(None)
+
+
 @handles(graph_break)
 def asked_break(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     reason = args[0] if args else kwargs.get("reason")
@@ -252,6 +267,31 @@ def constructor(cls: type) -> None:
     @handles(cls)
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.pure(cls, args, kwargs)
+
+
+def typed_tensor(cls: Any, dtype: torch.dtype | None) -> None:
+    """`torch.FloatTensor(sizes or values)`, and `torch.Tensor` of the default dtype."""
+
+    @handles(cls)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        options: dict[str, Value] = {"dtype": ConstantValue(dtype or torch.get_default_dtype())}
+        if len(args) == 1 and isinstance(args[0], SequenceValue) and not holds_tensors(args[0]) and not kwargs:
+            return cx.op("call_function", torch.tensor, args, options)
+        if kwargs or not all(isinstance(a, ConstantValue) and type(a.value) is int for a in args):
+            raise unsupported("unknown-function", f"{cls.__name__} of other things than numbers")
+        return cx.op("call_function", torch.empty, [cx.tuple_of(args or [ConstantValue(0)])], options)
+
+
+typed_tensor(torch.Tensor, None)
+for _name, _dtype in (
+    ("Float", torch.float32),
+    ("Double", torch.float64),
+    ("Half", torch.float16),
+    ("Long", torch.int64),
+    ("Int", torch.int32),
+    ("Bool", torch.bool),
+):
+    typed_tensor(getattr(torch, f"{_name}Tensor"), _dtype)
 
 
 for _cls in (torch.device, torch.finfo, torch.iinfo):
