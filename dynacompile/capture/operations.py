@@ -123,6 +123,9 @@ def unary(cx: Trace, name: str, value: Value) -> Value:
     return cx.pure(getattr(operator, name), [value], {})
 
 
+SET_INPLACE = {"ior": "update", "iand": "intersection_update", "isub": "difference_update", "ixor": "symmetric_difference_update"}
+
+
 def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
     if isinstance(left, ListValue) and name == "iadd":
         left.method(cx, "extend", [right], {})
@@ -130,8 +133,8 @@ def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
     if isinstance(left, DictValue) and name == "ior":
         left.method(cx, "update", [right], {})
         return left
-    if isinstance(left, SetValue) and name == "ior":
-        left.method(cx, "update", [right], {})
+    if isinstance(left, SetValue) and name in SET_INPLACE:
+        left.method(cx, SET_INPLACE[name], [right], {})
         return left
     if isinstance(left, ObjectValue):
         result = left.special(cx, f"__{name.rstrip('_')}__", [right])

@@ -65,13 +65,21 @@ class DictIterator(IteratorValue):
         out.value(self.owner)
         out.const(self.kind)
         out.const(len(self.hashes) + 1 if self.done else self.index)
-        out.call(3)
+        out.const(len(self.hashes))
+        out.call(4)
 
 
-def advanced(owner: Any, kind: str, count: int) -> Iterator[Any]:
-    """An iterator of owner.keys(), .values() or .items() that was asked `count` times."""
+def advanced(owner: Any, kind: str, count: int, size: int) -> Iterator[Any]:
+    """An iterator of owner.keys(), .values() or .items(), made when there were `size` of them, that was asked `count` times."""
+    if len(owner) != size and count <= size:
+        return outdated()
     view: Iterable[Any] = getattr(owner, kind)()
     iterator = iter(view)
     for _ in range(count):
         next(iterator, None)
     return iterator
+
+
+def outdated() -> Iterator[Any]:
+    raise RuntimeError("dictionary changed size during iteration")
+    yield

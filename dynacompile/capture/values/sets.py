@@ -79,6 +79,9 @@ class SetValue(Value):
             for other in args:
                 for element in other.elements(cx) if not isinstance(other, SetValue) else list(other.content.values()):
                     self.content.setdefault(key_of(element), element)
+        elif name in ("intersection_update", "difference_update") and len(args) == 1:
+            other = args[0] if isinstance(args[0], SetValue) else SetValue(args[0].elements(cx))
+            self.content = {k: v for k, v in self.content.items() if (k in other.content) == (name == "intersection_update")}
         elif name == "clear":
             self.content.clear()
         elif name in ("union", "__or__"):
