@@ -78,6 +78,7 @@ class Raised(Unsupported):
         row = BREAKS[code]
         super().__init__(code, row.reason.format(detail), row.hint)
         self.value, self.cls, self.args_ = value, cls, args
+        self.linked = False  # the exception that was being handled is known to it
 
 
 def raises(cls: type, *args: object, known: bool = True) -> Raised:

@@ -8,8 +8,9 @@ from types import CodeType
 
 import torch
 
+from dynacompile.capture.assemble import assemble
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.bytecode import PY312, Handler, Instr
+from dynacompile.capture.bytecode import PY312, Handler, Instr, Position
 from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in
@@ -17,6 +18,7 @@ from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of, resume_co
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import NULL, IteratorValue, Value
 from dynacompile.capture.values.contexts import ExitValue, GradModeContext
+from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Source
@@ -115,6 +117,50 @@ def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
         out.emit("RETURN_VALUE")
 
     return Ending(outputs, keeps, emit)
+
+
+def finish_raise(cx: Trace, frame: SymbolicFrame, value: ExceptionValue) -> Ending:
+    """The exception leaves the frame: effects first, then it is raised through code that stands for the inlined frames, for its traceback."""
+    frame.refuse_pending()
+    before, after = frame.entry_grad_mode, torch.is_grad_enabled()
+    made = list(value.children()) if value.source is None else [value]
+    keeps = decide_cells(cx, made, False)
+    outputs = outputs_in([*made, *cx.effects.values()])
+    (_, position), *inner = value.trail
+
+    def emit(out: Builder, roots: Sequence[Source] | None) -> None:
+        start(cx, out, roots, outputs, [v for v in made if not isinstance(v, ExceptionValue)], True)
+        if after != before:
+            out.grad_mode(after)
+        out.position = position
+        if inner:
+            out.push_null()
+            out.const(raising_code(inner))
+            out.emit("MAKE_FUNCTION", 0)
+        value.rebuild_chain(out)
+        if inner:
+            out.call(1)
+        out.emit("RAISE_VARARGS", 1)
+
+    return Ending(outputs, keeps, emit)
+
+
+def raising_code(trail: Sequence[tuple[CodeType, Position]]) -> CodeType:
+    """A function that raises its argument, by way of one that stands for the next frame of the trail."""
+    (code, position), *inner = trail
+    consts = (raising_code(inner),) if inner else (None,)
+    instrs = [Instr("RESUME", 0, None, position)]
+    if inner:
+        instrs += [Instr(op, 0, None, position) for op in ("PUSH_NULL", "LOAD_CONST", "MAKE_FUNCTION")]
+    instrs.append(Instr("LOAD_FAST", 0, None, position))
+    if inner:
+        instrs += [Instr(op, 1, None, position) for op in (("CALL",) if PY312 else ("PRECALL", "CALL"))]
+    instrs.append(Instr("RAISE_VARARGS", 1, None, position))
+    fields = {"co_varnames": ("exception",), "co_cellvars": (), "co_freevars": (), "co_names": (), "co_consts": consts}
+    return assemble(code, instrs, (), co_argcount=1, co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=OPTIMIZED, **fields)
+
+
+OPTIMIZED = 0x1 | 0x2  # locals in slots, and of its own
 
 
 def finish_break(cx: Trace, frame: SymbolicFrame, execute: bool) -> Ending:

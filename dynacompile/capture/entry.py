@@ -14,12 +14,13 @@ import torch.fx
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.breaks import BREAKS, NotConstant, Raised, unsupported
 from dynacompile.capture.bytecode import CodeCache
-from dynacompile.capture.ending import can_execute, finish_break, finish_return, is_short_loop
+from dynacompile.capture.ending import can_execute, finish_break, finish_raise, finish_return, is_short_loop
 from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.resume import RESUME_PREFIX
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
+from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.torch_functions import refusal
 from dynacompile.env import Env
@@ -52,6 +53,7 @@ class Attempt:
     returned: Value | None = None
     broke: Break | None = None
     escaped: int | None = None  # the step that raised the exception which leaves the frame
+    raised: ExceptionValue | None = None  # that exception, where a raise statement raised it and the residual code can raise it
 
 
 def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None) -> Captured:
@@ -71,7 +73,7 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None) -> Captu
         raise unsupported("active-mode")
     with SavedModes() as modes:
         attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode)), frame, None)
-        if attempt.broke is None:
+        if attempt.broke is None or attempt.raised is not None:
             return build(attempt, frame, state, None)
     if env.config.fullgraph:
         raise located(attempt.broke)
@@ -98,7 +100,9 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
             symbolic.step()
         except (Unsupported, NotConstant, RecursionError) as reason:
             attempt.broke = break_of(reason, cx)
-            attempt.escaped = reason.value.step if isinstance(reason, Raised) and reason.value is not None else None
+            if isinstance(reason, Raised) and isinstance(reason.value, ExceptionValue):
+                attempt.escaped = reason.value.step
+                attempt.raised = reason.value if reason.value.trail and reason.value.can_be_made() else None
             return attempt
         except VerifyError:
             raise
@@ -170,7 +174,9 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     site = Site(code.co_filename, code.co_firstlineno, code.co_qualname)
     if stop is not None and not stop.execute and not cx.recorder.ops and not cx.effects:
         raise located(stop.why)
-    if stop is None:
+    if stop is None and attempt.raised is not None:
+        ending = finish_raise(cx, symbolic, attempt.raised)
+    elif stop is None:
         ending = finish_return(cx, symbolic, attempt.returned)  # type: ignore[arg-type]
     else:
         ending = finish_break(cx, symbolic, stop.execute)

@@ -93,7 +93,18 @@ class SymbolicFrame:
         try:
             row.run(self, instr)
         except Raised as reason:
+            self.link(instr, reason)
             self.handle(instr, reason)
+
+    def link(self, instr: Instr, reason: Raised) -> None:
+        """A new exception knows the one that is being handled."""
+        handling = self.cx.handling
+        if handling is None or instr.op == "RERAISE" or reason.linked:
+            return
+        value = value_of_raised(reason)
+        reason.linked = True
+        if value is not handling and value.context is None and not value.raised:
+            value.context = handling
 
     def handle(self, instr: Instr, reason: Raised) -> None:
         """Goes to the handler of what `instr` raised; raises it on where this frame has none."""
