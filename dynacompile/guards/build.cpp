@@ -39,8 +39,20 @@ constexpr OpName ops[] = {
     {"dict_keys", Op::dict_keys}, {"dict_has", Op::dict_has}, {"length", Op::length}, {"state", Op::state}, {"flag", Op::flag}, {"set", Op::set},
 };
 
+bool is_tensor_type(PyTypeObject* type) {  // tensors hash by identity, too, and a dict that has one finds it without comparing
+    while (type && std::strcmp(type->tp_name, "torch._C.TensorBase") != 0) type = type->tp_base;
+    return type != nullptr;
+}
+
+bool hashes_by_identity(PyObject* object) {  // classes, functions and the like: a lookup of one runs no user code
+    PyTypeObject* type = Py_TYPE(object);
+    return (type->tp_hash == PyBaseObject_Type.tp_hash && type->tp_richcompare == PyBaseObject_Type.tp_richcompare) || is_tensor_type(type);
+}
+
+bool is_key(PyObject* object) { return is_constant(object) || hashes_by_identity(object); }
+
 bool parse_key(PyObject* key, Node& node) {
-    if (!is_constant(key)) {
+    if (!is_key(key)) {
         PyErr_Format(PyExc_ValueError, "a guard can't look up a key of type %.200s", Py_TYPE(key)->tp_name);
         return false;
     }
@@ -66,6 +78,17 @@ bool parse_constant(PyObject* argument, Check& check) {
     }
     PyErr_Format(PyExc_ValueError, "a guard can't compare a value of type %.200s", Py_TYPE(argument)->tp_name);
     return false;
+}
+
+bool parse_keys(PyObject* argument, Check& check) {
+    bool known = PyTuple_Check(argument);
+    for (Py_ssize_t i = 0; known && i < PyTuple_GET_SIZE(argument); i++) known = is_key(PyTuple_GET_ITEM(argument, i));
+    if (known) {
+        check.expected.hold_strong(argument);
+    } else {
+        PyErr_SetString(PyExc_ValueError, "dict_keys takes a tuple of constants and of objects that hash by identity");
+    }
+    return known;
 }
 
 bool parse_function(PyObject* argument, Check& check) {
@@ -300,7 +323,7 @@ bool parse_check(const char* op, PyObject* argument, Check& check) {
         case Op::is:
         case Op::type: return check.expected.hold(argument);
         case Op::equals: return parse_constant(argument, check);
-        case Op::dict_keys: return PyTuple_Check(argument) ? parse_constant(argument, check) : (PyErr_SetString(PyExc_TypeError, "dict_keys takes a tuple"), false);
+        case Op::dict_keys: return parse_keys(argument, check);
         case Op::tensor: return (check.tensor = parse_tensor(argument)) != nullptr;
         case Op::state: return (check.state = parse_state(argument)) != nullptr;
         case Op::set:
@@ -315,7 +338,12 @@ bool parse_check(const char* op, PyObject* argument, Check& check) {
         case Op::length: check.number = PyLong_AsSsize_t(argument); return !PyErr_Occurred();
         case Op::has_attribute:
         case Op::dict_has:
-            if (!parse_pair(argument, &object, &check.flag) || !parse_constant(object, check)) return false;
+            if (!parse_pair(argument, &object, &check.flag)) return false;
+            if (hashes_by_identity(object)) {
+                check.expected.hold_strong(object);
+            } else if (!parse_constant(object, check)) {
+                return false;
+            }
             check.hash = PyObject_Hash(object);
             return check.hash != -1;
     }

@@ -21,6 +21,7 @@ STEPS: Mapping[type[Source], Callable[..., tuple[Step, ...]]] = {
     ir.Registered: lambda s: (("instance_dict", None), ("dict_item", s.table), ("dict_item", s.name)),
     ir.Item: lambda s: (("item", s.key),),
     ir.Entry: lambda s: (("item", s.key),),
+    ir.ItemOf: lambda s: (("item", s.key),),
     ir.TypeOf: lambda s: (("type", None),),
     ir.ClosureCell: lambda s: (("cell", s.index),),
     ir.DefaultArg: lambda s: (("positional_default" if isinstance(s.key, int) else "keyword_default", s.key),),

@@ -7,13 +7,15 @@ from collections.abc import Hashable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import CONSTANT_TYPES, KEYS_BY_IDENTITY, ConstantValue
 from dynacompile.capture.values.dict_iterators import DictIterator
 from dynacompile.capture.values.sequence import ListValue, TupleValue
-from dynacompile.ir.guard_facts import Presence
-from dynacompile.ir.source import Attr, Constant, Item, Source
+from dynacompile.ir.guard_facts import Presence, identity
+from dynacompile.ir.source import Attr, Constant, Item, ItemOf, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 def key_of(value: Value) -> Hashable:
     """What stands for a value as a dict key: its constant, or the value itself where the object hashes by identity."""
+    real = getattr(value, "real", None)
+    if isinstance(real, torch.Tensor):
+        return real
     try:
         return value.identity()
     except NotConstant:
@@ -70,17 +75,23 @@ class DictValue(Value):
         if not self.known_keys:
             self.known_keys = True
             self.guard_keys(cx)
+        if any(isinstance(key, Lazy) for key, _ in self.content.values()):
+            raise unsupported("unknown-operation", f"all keys of {self.describe()}, which are tensors")
         return list(self.content)
 
     def guard_keys(self, cx: Trace) -> None:
         cx.guard("DICT_KEYS", self.source, tuple(self.original))
 
     def guard_key(self, cx: Trace, key: Hashable) -> None:
-        if not self.known_keys:
+        if not self.known_keys and not (isinstance(key, Value) and key.source is None):
             cx.guard("DICT_CONTAINS", self.source, Presence(key, key in self.original))
 
     def find(self, cx: Trace, key: Value) -> Value | None:
         hashed = key_of(key)
+        if isinstance(hashed, torch.Tensor) and not self.known_keys:
+            cx.guard("ID", key.source, identity(hashed))
+        elif isinstance(hashed, Value) and hashed.source is not None and not self.known_keys:
+            raise unsupported("unknown-operation", f"{key.describe()} as a key of {self.describe()}")
         self.guard_key(cx, hashed)
         if hashed not in self.content:
             return None
@@ -350,6 +361,9 @@ def wrap_dict(cx: Trace, real: dict, source: Source) -> Value:
     for key, value in real.items():
         if isinstance(key, KEYS_BY_IDENTITY):
             content[key] = (cx.wrap(key, Constant(key, repr(key))), Lazy(cx, value, Item(source, key)))
+            continue
+        if isinstance(key, torch.Tensor):
+            content[key] = (Lazy(cx, key, Constant(key, "a tensor")), Lazy(cx, value, ItemOf(source, key)))
             continue
         if type(key) not in CONSTANT_TYPES and not (type(key) is tuple and all(type(k) in CONSTANT_TYPES for k in key)):
             raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")
