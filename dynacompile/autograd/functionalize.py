@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
-from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm
+from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 
@@ -22,6 +22,8 @@ STATIC = "compile with dynamic=False"
 SUBSTITUTES: dict[object, Callable] = {
     torch.batch_norm: batch_norm,
     torch.nn.functional.batch_norm: functional_batch_norm,
+    torch.instance_norm: instance_norm,
+    torch.nn.functional.instance_norm: functional_instance_norm,
     torch.bernoulli: bernoulli,
     torch.nn.functional.one_hot: one_hot,
 }
@@ -142,6 +144,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             made = {memory: m for memory, m in memories.items() if memory not in given}
             return tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made
         recorder.begin(node.meta.get("site"))
+        refuse_lazy(node, recorder)
         try:
             operands = [env[n] for n in node.all_input_nodes if isinstance(env[n], torch.Tensor)]
             versions = [t._version for t in operands]
@@ -192,6 +195,17 @@ def keep_strides(memory: Memory, recorder: Recorder) -> None:
 def different_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Where it matters: of dimensions with several elements."""
     return a.shape == b.shape and a.numel() > 0 and any(s != t for s, t, size in zip(a.stride(), b.stride(), a.shape, strict=True) if size > 1)
+
+
+def refuse_lazy(node: torch.fx.Node, recorder: Recorder) -> None:
+    """A lazy conjugate of the user's own may be written through, or returned as the view that it is. One in new memory is computed."""
+    seen = node.meta.get("val")
+    if not isinstance(seen, torch.Tensor) or not (seen.is_conj() or seen.is_neg()):
+        return
+    operands = [n.meta.get("val") for n in node.all_input_nodes]
+    if any(isinstance(t, torch.Tensor) and storage(t) == storage(seen) and (t.is_conj(), t.is_neg()) != (seen.is_conj(), seen.is_neg()) for t in operands):
+        hint = "use torch.conj_physical, or torch.view_as_real, in its place"
+        raise Unsupported("lazy-conjugate", f"{node.target} makes a tensor that is conjugated or negated where it is read", hint, str(recorder.site or ""))
 
 
 def run_node(node: torch.fx.Node, args: Any, kwargs: Any) -> object:

@@ -55,7 +55,7 @@ def hardshrink_backward(grad, x, lambd):
 @row(ACTIVATIONS, aten.softshrink.default)
 def softshrink(x, lambd=0.5):
     shrunk = where(aten.gt.Scalar(x, 0), sub(x, lambd), add(x, lambd))
-    return where(aten.gt.Scalar(aten.abs.default(x), lambd), shrunk, mul(x, 0.0))  # a NaN input stays one
+    return where(aten.gt.Scalar(aten.abs.default(x), lambd), shrunk, where(aten.isnan.default(x), x, 0.0))
 
 
 @row(ACTIVATIONS, aten.softshrink_backward.default)
