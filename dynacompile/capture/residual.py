@@ -16,7 +16,7 @@ from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import GRAPH
-from dynacompile.ir.source import Attr, Builtin, ClosureCell, Constant, DefaultArg, DictAttr, Free, Global, Item, Local, Registered, Source, TypeOf
+from dynacompile.ir.source import Attr, Builtin, ClosureCell, Constant, DefaultArg, DictAttr, Entry, Free, Global, Item, Local, Registered, Source, TypeOf
 
 
 class Pool:
@@ -157,6 +157,12 @@ class Builder:
                 self.load_attr(table)
                 self.const(name)
                 self.emit("BINARY_SUBSCR")
+            case Entry(base, key):
+                self.push_null()
+                self.const(dict.__getitem__)
+                self.source(base)
+                self.const(key)
+                self.call(2)
             case Item(base, key):
                 self.source(base)
                 self.const(key)
@@ -303,7 +309,7 @@ class Builder:
 
 def is_loadable(value: Value) -> bool:
     """Whether the residual code can load the object itself."""
-    return value.source is not None and not isinstance(value, ConstantValue) or isinstance(value, Lazy)
+    return value.source is not None and not isinstance(value, ConstantValue) and not value.is_made or isinstance(value, Lazy)
 
 
 def parameter_count(code: types.CodeType) -> int:

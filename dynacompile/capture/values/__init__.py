@@ -18,11 +18,14 @@ from dynacompile.capture.values import (
     deques,
     iteration,
     itertools_rows,
+    made_modules,
+    memoized,
     python_modules,
     signatures,
     texts,
     torch_functions,
     torch_kinds,
+    type_hints,
 )
 from dynacompile.capture.values.base import WRAPPERS, Value
 from dynacompile.capture.values.classes import UnboundMethod, wrap_class
@@ -41,7 +44,7 @@ from dynacompile.ir.source import Constant, Source
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
-DESCRIPTIONS = (types.CodeType, types.GenericAlias, types.UnionType, typing.TypeVar)  # of code and of types
+DESCRIPTIONS = (types.CodeType, typing.TypeVar, *type_hints.HINTS)  # of code and of types
 KINDS = (
     builtins,
     contexts,
@@ -49,11 +52,14 @@ KINDS = (
     deques,
     iteration,
     itertools_rows,
+    made_modules,
+    memoized,
     python_modules,
     signatures,
     texts,
     torch_functions,
     torch_kinds,
+    type_hints,
 )  # importing them fills their tables
 
 

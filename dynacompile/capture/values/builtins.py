@@ -49,7 +49,7 @@ for _real in (
     bin,
     hex,
     oct,
-    *(f for n, f in vars(math).items() if isinstance(f, types.BuiltinFunctionType)),
+    *(f for n, f in vars(math).items() if isinstance(f, types.BuiltinFunctionType) and n != "prod"),
 ):
     fold(_real)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
+import typing
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ SCALARS = (int, float, bool, complex, str, bytes)
 BY_VALUE = (*SCALARS, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, range)
 BY_IDENTITY = (types.EllipsisType, types.NotImplementedType, torch.finfo, torch.iinfo, frozenset)
 CONSTANT_TYPES = frozenset((*BY_VALUE, *BY_IDENTITY, type(None)))
+KEYS_BY_IDENTITY = (type, types.FunctionType, types.BuiltinFunctionType, type(typing.Union))
 
 
 class ConstantValue(Value):

@@ -18,7 +18,7 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.objects import ObjectValue, call_hook
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
-from dynacompile.ir.source import Constant, Item, Source
+from dynacompile.ir.source import Constant, Entry, Item, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -125,13 +125,14 @@ def made_dict_object(cls: type) -> DictObjectValue:
 def wrap_dict_object(cx: Trace, real: dict, source: Source) -> Value:
     cls: Any = type(real)
     plain = OrderedDict if issubclass(cls, OrderedDict) else dict
-    if cls.__iter__ is not plain.__iter__ or cls.__getitem__ is not plain.__getitem__:
+    if cls.__iter__ is not plain.__iter__:
         raise unsupported("unknown-object", f"{source.text()}, a {cls.__name__} with an order of its own")
     content: dict[Hashable, tuple[Value, Value]] = {}
+    entry = Item if cls.__getitem__ is plain.__getitem__ else Entry
     for key in plain.keys(real):
         if type(key) not in CONSTANT_TYPES:
             raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")
-        content[key] = (cx.of(key), cx.lazy(dict.__getitem__(real, key), Item(source, key)))
+        content[key] = (cx.of(key), cx.lazy(dict.__getitem__(real, key), entry(source, key)))
     cx.guard("TYPE", source, cls)
     return DictObjectValue(cls, DictValue(content, plain, source), real, source)
 

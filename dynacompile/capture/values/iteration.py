@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import unsupported
@@ -84,6 +85,16 @@ def row_sum(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     iterator = values.iterate(cx)
     while (item := iterator.next(cx)) is not None:
         start = cx.operator("add", [start, item])
+    return start
+
+
+@handles(math.prod)
+def row_prod(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    values, start = args[0], kwargs.get("start", ConstantValue(1))
+    if len(args) != 1 or set(kwargs) - {"start"}:
+        raise unsupported("would-raise", "wrong arguments of math.prod")
+    for item in values.elements(cx):
+        start = cx.operator("mul", [start, item])
     return start
 
 

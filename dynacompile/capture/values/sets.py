@@ -49,8 +49,6 @@ class SetValue(Value):
             return list(self.content.values())
         if any(isinstance(key, Value) for key in self.content):
             raise unsupported("unknown-operation", "iteration over a set of objects")
-        if any(isinstance(key, (str, bytes)) for key in self.content):
-            raise unsupported("unknown-operation", "iteration over a set of strings (its order is random)")
         if self.real is not None:  # its order depends on its history
             raise unsupported("unknown-operation", f"iteration over {self.describe()}")
         ordered = set()
