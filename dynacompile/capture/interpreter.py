@@ -10,6 +10,7 @@ import torch
 
 from dynacompile.capture.breaks import Raised, raises, unsupported
 from dynacompile.capture.bytecode import Decoded, Instr
+from dynacompile.capture.dropping import runs_code
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.binding import bind_call
@@ -189,8 +190,7 @@ class GeneratorValue(IteratorValue):
     def is_pending(self) -> bool:
         """Whether it would run a finally or with block when Python drops it."""
         frame = self.frame
-        handler = frame.decoded.handler_of(frame.current) if self.started and frame.returned is None else None
-        return handler is not None and handler.target.op != "CALL_INTRINSIC_1"  # 3.12 has one that turns StopIteration into RuntimeError
+        return self.started and frame.returned is None and runs_code(frame.decoded, frame.current, frame.scope.table)
 
     def next(self, cx: Trace) -> Value | None:
         if self.frame in cx.frames:

@@ -10,7 +10,6 @@ from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.descriptors import LruWrapper
 from dynacompile.capture.values.functions import CallableValue
-from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
 
@@ -56,7 +55,7 @@ class MemoizedFunction(CallableValue):
                 result = self.real(*(known(a) for a in args), **{k: known(v) for k, v in kwargs.items()})
             except NotConstant:
                 return self.wrapped(cx).call(cx, args, kwargs)
-            except Exception as reason:  # noqa: BLE001  (it is the program's own)
+            except Exception as reason:  # the program's own
                 raise raises(type(reason), str(reason), known=False) from reason
             if is_immutable(result):
                 return cx.of(result)

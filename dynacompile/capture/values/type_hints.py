@@ -15,7 +15,8 @@ from dynacompile.capture.values.sequence import TupleValue
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
-FORMS = (type(typing.Union), type(typing.List), type(typing.List[int]), type(typing.Union[int, str]), type(typing.Literal[1]))
+SPELLED = (typing.Union, typing.List, typing.List[int], typing.Union[int, str], typing.Literal[1])  # noqa: UP006, UP007
+FORMS = tuple(type(form) for form in SPELLED)
 HINTS = tuple(dict.fromkeys((*FORMS, types.UnionType, types.GenericAlias)))  # annotations that are objects of their own kinds
 
 wraps(*HINTS)(wrap_by_identity)
