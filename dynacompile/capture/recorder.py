@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.overlap import is_refused_write
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
 from dynacompile.capture.values.sequence import ListValue, TupleValue
@@ -83,6 +84,8 @@ class Recorder:
         result = self.run(kind, target, fakes, fake_kwargs)
         written = [f for f, v in zip(operands, before) if f._version != v]
         writes = bool(written)
+        if writes and len(operands) > 1 and written[0] is operands[0] and is_refused_write(target, fakes, operands):
+            raise unsupported("op-failed", f"{target_name(target)}: operands share a part of their memory")
         if self.bases:
             self.check_bases(written)
         if not writes and (known := self.known(result)) is not None:

@@ -56,7 +56,11 @@ def form(template: str, *kinds: str) -> Make:
     """A row that fills `template` with expressions of `kinds`, each given by {}."""
 
     def make(g: Scope, d: int) -> str:
-        return template.format(*(expression(g, k, d) for k in kinds))
+        is_comprehension = " for " in template
+        g.no_walrus += is_comprehension
+        text = template.format(*(expression(g, k, d) for k in kinds))
+        g.no_walrus -= is_comprehension
+        return text
 
     return make
 

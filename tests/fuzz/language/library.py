@@ -46,7 +46,6 @@ class Box:
         self.n = n
         self.items = items if items is not None else []
         self.t = t
-        type(self).made += 1
 
     def total(self):
         return self.n + len(self.items)
@@ -68,6 +67,7 @@ class Box:
 
     @classmethod
     def of(cls, n):
+        cls.made += 1
         return cls(n, [n])
 
     @staticmethod

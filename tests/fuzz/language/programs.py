@@ -84,7 +84,7 @@ def generate(seed: int) -> Program:
     for number in range(pick.choice((0, 1, 1, 2, 2, 3))):
         function(g, f"part{number}", pick.randint(3, 9))
     is_module = g.chance(0.15)
-    kinds = tuple([TENSOR, INT, *(pick.choice(TYPES) for _ in range(pick.randint(0, 4)))])
+    kinds = (TENSOR, INT, *(pick.choice(TYPES) for _ in range(pick.randint(0, 4))))
     names = [g.fresh(k) for k in kinds]
     if is_module:
         g.line("class Whole(Net):")
