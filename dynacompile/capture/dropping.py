@@ -28,7 +28,7 @@ def leaves(decoded: Decoded, handler: Handler, table: Mapping[str, Any]) -> Inst
     instrs, index = decoded.instrs, handler.target.index
     while True:
         instr = instrs[index]
-        if instr.op == "RERAISE":
+        if instr.op in ("RERAISE", "CLEANUP_THROW"):  # the second: after `yield from`, whose iterator is asked for itself
             return instr
         if instr.op in QUIET:
             index += 1

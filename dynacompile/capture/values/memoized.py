@@ -21,7 +21,7 @@ class MemoizedFunction(CallableValue):
     """A cached function: with constants it is asked once, while the graph is made; with other arguments it is inlined, past its cache.
 
     Asking it runs its body at most once in all, as in eager, for the cache remembers it. That is done only while the frame has changed nothing
-    that the body could read.
+    that the body could read, or for functions that are marked as constant.
     """
 
     def __init__(self, real: Any, source: Source):
@@ -50,7 +50,8 @@ class MemoizedFunction(CallableValue):
         return cx.wrap(self.real.__wrapped__, Constant(self.real.__wrapped__, f"{self.real.__qualname__}.__wrapped__"))
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if not cx.effects and self.real.cache_parameters()["maxsize"] != 0:
+        marked = getattr(self.real.__wrapped__, "_dynamo_marked_constant", False)  # by torch.compiler.assume_constant_result
+        if marked or not cx.effects and self.real.cache_parameters()["maxsize"] != 0:
             try:
                 result = self.real(*(known(a) for a in args), **{k: known(v) for k, v in kwargs.items()})
             except NotConstant:
