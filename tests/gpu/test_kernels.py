@@ -115,7 +115,7 @@ def test_trigonometry_on_the_device(name, store):
     assert torch.equal(got[x == 0].signbit(), wanted[x == 0].signbit())
 
 
-@pytest.mark.parametrize("call", ["F.embedding(i, w)", "w[i] * 2", "w.index_select(0, i) + 1"])
+@pytest.mark.parametrize("call", ["F.embedding(i, w)", "w[i] * 2", "w.index_select(0, i) + 1", "F.cross_entropy(w.t()[:2], i).expand(2, 8)"])
 def test_positions_out_of_range_are_a_device_assertion(call):
     """As in eager; in a process of its own, whose context is lost with it."""
     text = f"""
