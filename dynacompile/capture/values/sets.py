@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 
+RELATIONS = {"issubset": "__le__", "issuperset": "__ge__", "isdisjoint": "isdisjoint"}
 CHANGES = frozenset("add discard remove pop update clear difference_update intersection_update symmetric_difference_update".split())
 
 
@@ -93,6 +94,9 @@ class SetValue(Value):
             other = SetValue(args[0].elements(cx)) if not isinstance(args[0], SetValue) else args[0]
             keep = name in ("intersection", "__and__")
             return SetValue([v for k, v in self.content.items() if (k in other.content) == keep], None, self.real if self.real is not None else other.real)
+        elif name in RELATIONS and len(args) == 1:
+            other = args[0] if isinstance(args[0], SetValue) else SetValue(args[0].elements(cx))
+            return ConstantValue(getattr(self.content.keys(), RELATIONS[name])(other.content.keys()))
         else:
             raise unsupported("unknown-operation", f"set.{name}()")
         return ConstantValue(None)

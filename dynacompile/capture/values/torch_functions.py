@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import CallableValue, RefusedValue
+from dynacompile.capture.values.functions import CallableValue, RefusedValue, function_value
 from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.tensor import BREAKING, TensorValue
+from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import identity
-from dynacompile.ir.source import Source
+from dynacompile.ir.source import Constant, Source
 from dynacompile.markers import graph_break, is_compiling
 
 if TYPE_CHECKING:
@@ -124,7 +125,12 @@ class TorchFunction(CallableValue):
             raise unsupported("tensor-attribute", f"torch.{name}()")
         if self.real in PYTHON_VALUES and args and holds_tensors(args[0]):
             raise unsupported("to-python", f"torch.{name} of a list of tensors")
-        return cx.op("call_function", self.real, args, kwargs)
+        try:
+            return cx.op("call_function", self.real, args, kwargs)
+        except Unsupported as reason:
+            if not isinstance(self.real, types.FunctionType) or not isinstance(reason.__cause__, NotConstant):
+                raise
+        return function_value(cx, self.real, self.source or Constant(self.real, name)).call(cx, args, kwargs)  # a module or function among the arguments
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in ("__name__", "__qualname__", "__module__"):
