@@ -37,6 +37,7 @@ class CompileConfig:
     error_on_recompile: bool = option(False, "runtime", "a recompile is an error")
     # options
     rng: str = option("eager", "code", '"eager": random numbers equal eager\'s')
+    reports: str = option("replay", "code", '"replay": calls of logging and warnings are made after the graph; "break": they end it')
     memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward; less recomputes more")
     fuse: bool = option(True, "code", "fuse loop nests (False: one kernel per op, for debugging)")
     reference: bool = option(False, "code", "run kernels through the reference interpreter instead of C++/Triton (the oracle; slow)")
@@ -58,6 +59,8 @@ class CompileConfig:
             raise ConfigError(f'fallback must be "default" or "none", not {self.fallback!r}')
         if self.rng not in ("eager",):
             raise ConfigError(f'rng must be "eager", not {self.rng!r}')
+        if self.reports not in ("replay", "break"):
+            raise ConfigError(f'reports must be "replay" or "break", not {self.reports!r}')
         for name in ("recompile_limit", "accumulated_recompile_limit"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -72,14 +72,14 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None) -> Captu
     if state.function_modes or state.functorch or state.dispatch_modes:
         raise unsupported("active-mode")
     with SavedModes() as modes:
-        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode)), frame, None)
+        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay")), frame, None)
         if attempt.broke is None or attempt.raised is not None:
             return build(attempt, frame, state, None)
     if env.config.fullgraph:
         raise located(attempt.broke)
     stop = plan(attempt, attempt.broke)
     with SavedModes() as modes:
-        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode)), frame, stop)
+        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay")), frame, stop)
         if attempt.broke is not None:
             raise VerifyError("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
         return build(attempt, frame, state, stop)
@@ -206,7 +206,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
 
 def continues_break(cx: Trace, code: CodeType) -> bool:
     """Whether a resume function does nothing before its break: then Python just goes on after the break before, and it counts as that one."""
-    return code.co_name.startswith(RESUME_PREFIX) and not cx.recorder.ops and not cx.effects
+    return code.co_qualname.startswith(RESUME_PREFIX) and not cx.recorder.ops and not cx.effects
 
 
 def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> torch.fx.GraphModule | None:

@@ -39,8 +39,8 @@ TORCH_FOLDER = torch.__file__.rpartition("/")[0] + "/"
 class Trace:
     """State of one attempt to capture one frame; values call back into it. Dropped when the attempt ends."""
 
-    def __init__(self, codes: CodeCache, root_globals: dict[str, Any], builtins: dict[str, Any], inference: bool):
-        self.codes, self.builtins, self.inference = codes, builtins, inference
+    def __init__(self, codes: CodeCache, root_globals: dict[str, Any], builtins: dict[str, Any], inference: bool, replays_reports: bool = True):
+        self.codes, self.builtins, self.inference, self.replays_reports = codes, builtins, inference, replays_reports
         self.frames: list[SymbolicFrame] = []
         self.recorder = Recorder(self.site)
         self.effects = Effects()

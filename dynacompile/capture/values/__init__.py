@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ from dynacompile.capture.values.list_objects import is_list_class, wrap_list_obj
 from dynacompile.capture.values.modules import wrap_module
 from dynacompile.capture.values.objects import wrap_object
 from dynacompile.capture.values.python_modules import wrap_python_module
+from dynacompile.capture.values.reports import wrap_logger
 from dynacompile.capture.values.sequence import TupleValue, is_namedtuple, wrap_namedtuple
 from dynacompile.capture.values.tensor import wrap_tensor
 from dynacompile.ir.guard_facts import identity
@@ -87,6 +89,8 @@ def wrap(cx: Trace, real: Any, source: Source) -> Value:
     if isinstance(real, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         cx.guard("ID", source, identity(real))
         return UnboundMethod(real.__objclass__, real.__name__, source)
+    if isinstance(real, (logging.Logger, logging.LoggerAdapter)):
+        return wrap_logger(cx, real, source)
     if cls.__module__.partition(".")[0] in ("logging", "numpy"):
         return RefusedValue(real, "logging" if cls.__module__.startswith("logging") else "unknown-object", source, f"{source.text()} ({cls.__name__})")
     if isinstance(real, dict) and is_dict_class(cls):

@@ -9,7 +9,6 @@ import math
 import operator
 import types
 import typing
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -303,11 +302,6 @@ def row_cast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(print, input, builtins.open)
 def row_print(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise unsupported("print", "print()")
-
-
-@handles(warnings.warn)
-def row_warn(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise unsupported("logging", "warnings.warn()")
 
 
 @handles(vars)
