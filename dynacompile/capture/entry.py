@@ -22,6 +22,7 @@ from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import CellValue
+from dynacompile.capture.values.optimizers import STEP_CODE, is_scheduled
 from dynacompile.capture.values.torch_functions import refusal
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported, VerifyError
@@ -68,6 +69,8 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None) -> Captu
         raise unsupported("frame-kind", f"{code.co_qualname} is a generator, coroutine or module body")
     if refusal(str(frame.globals.get("__name__"))) is not None:
         raise unsupported("frame-kind", f"{code.co_qualname} belongs to {frame.globals['__name__']}")
+    if code is STEP_CODE and is_scheduled(frame.slots[0][0] if frame.slots[0] else None):
+        raise unsupported("scheduled-rate", type(frame.slots[0][0]).__name__)
     state = global_state()
     if state.function_modes or state.functorch or state.dispatch_modes:
         raise unsupported("active-mode")

@@ -13,6 +13,7 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import SequenceIterator
+from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.source import Attr, Source
@@ -220,7 +221,8 @@ class TensorValue(Value):
             return cx.pure(self.fake.type, [], {}) if name == "type" else self.refuse(name)
         if name == "type_as" and len(args) == 1 and isinstance(args[0], TensorValue):
             return cx.op("call_method", "type_as", [self, args[0]], {})
-        return cx.op("call_method", name, [self, *args], kwargs)
+        found = with_tensor_scalar(cx, name, [self, *args], kwargs)
+        return cx.op("call_method", name, [self, *args], kwargs) if found is None else found
 
     def become(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The object stands for a view of what it was, from here on."""

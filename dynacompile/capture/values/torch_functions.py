@@ -12,9 +12,11 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, RefusedValue, function_value
+from dynacompile.capture.values.optimizers import wrap_step
 from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.tensor import BREAKING, TensorValue
+from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
@@ -125,6 +127,9 @@ class TorchFunction(CallableValue):
             raise unsupported("tensor-attribute", f"torch.{name}()")
         if self.real in PYTHON_VALUES and args and holds_tensors(args[0]):
             raise unsupported("to-python", f"torch.{name} of a list of tensors")
+        found = with_tensor_scalar(cx, name, args, kwargs)
+        if found is not None:
+            return found
         try:
             return cx.op("call_function", self.real, args, kwargs)
         except Unsupported as reason:
@@ -166,6 +171,8 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
     home = str(real.__globals__.get("__name__"))
     if module in INLINED:
         return None
+    if home == "torch.optim.optimizer" and (step := wrap_step(cx, real, source)) is not None:
+        return step
     code = "disabled" if home == "torch._compile" and refusal(module) is None else refusal(module) or refusal(home)
     if code is not None:
         cx.guard("ID", source, identity(real))
