@@ -83,7 +83,9 @@ PyObject* borrow(const Node* node, const Roots& roots) {
 }
 
 uint64_t step_key(uint64_t parent, const Node& node) {
-    uint64_t argument = node.access == Access::constant ? word(node.key.get()) : node.key.get() ? constant_number(node.key.get()) : static_cast<uint64_t>(node.index);
+    PyObject* key = node.key.get();
+    const bool by_value = key && node.access != Access::constant && is_constant(key);
+    const uint64_t argument = by_value ? constant_number(key) : key ? word(key) : static_cast<uint64_t>(node.index);
     return mix(mix(parent, static_cast<uint64_t>(node.access) + 1), argument);
 }
 
