@@ -55,13 +55,13 @@ def cached_with_tensor(x):
     return scaled(x) + 1
 
 
-VALIDATORS = {typing.Union: len, int: abs, made_modules: 3, print: 4}
+VALIDATORS = {typing.Union: len, int: abs, made_modules: 3}
 
 
 def class_keys(x):
     origin = typing.get_origin(int | str)
     found = VALIDATORS.get(typing.Union, None)
-    return x * VALIDATORS[int](-3) + len(typing.get_args(int | str)) + (found is len) + (origin in VALIDATORS) + VALIDATORS[made_modules] + VALIDATORS[print]
+    return x * VALIDATORS[int](-3) + len(typing.get_args(int | str)) + (found is len) + (origin in VALIDATORS) + VALIDATORS[made_modules]
 
 
 def own_getitem(x):

@@ -23,7 +23,7 @@ SCALARS = (int, float, bool, complex, str, bytes)
 BY_VALUE = (*SCALARS, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, range)
 BY_IDENTITY = (types.EllipsisType, types.NotImplementedType, torch.finfo, torch.iinfo, frozenset)
 CONSTANT_TYPES = frozenset((*BY_VALUE, *BY_IDENTITY, type(None)))
-KEYS_BY_IDENTITY = (type, types.FunctionType, types.BuiltinFunctionType, type(typing.Union))
+KEYS_BY_IDENTITY = (type, types.FunctionType, type(typing.Union))
 
 
 class ConstantValue(Value):
@@ -172,6 +172,11 @@ def wrap_by_identity(cx: Trace, real: Any, source: Source) -> Value:
 def wrap_slice(cx: Trace, real: slice, source: Source) -> Value:
     cx.guard("TYPE", source, slice)
     return SliceValue([cx.child(real, source, part) for part in ("start", "stop", "step")])
+
+
+def is_identity_key(real: Any) -> bool:
+    """Whether an object is a dict key that hashes by identity: a class, a function, a special form of typing."""
+    return isinstance(real, KEYS_BY_IDENTITY) and type(real).__hash__ is object.__hash__ and type(real).__eq__ is object.__eq__
 
 
 def is_constant_object(real: Any) -> bool:

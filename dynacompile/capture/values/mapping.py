@@ -11,7 +11,7 @@ import torch
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
-from dynacompile.capture.values.constant import CONSTANT_TYPES, KEYS_BY_IDENTITY, ConstantValue
+from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, is_identity_key
 from dynacompile.capture.values.dict_iterators import DictIterator
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.ir.guard_facts import Presence, identity
@@ -359,7 +359,7 @@ def wrap_dict(cx: Trace, real: dict, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
     content: dict[Hashable, tuple[Value, Value]] = {}
     for key, value in real.items():
-        if isinstance(key, KEYS_BY_IDENTITY):
+        if is_identity_key(key):
             content[key] = (cx.wrap(key, Constant(key, repr(key))), Lazy(cx, value, Item(source, key)))
             continue
         if isinstance(key, torch.Tensor):
