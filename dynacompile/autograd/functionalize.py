@@ -148,7 +148,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         try:
             operands = [env[n] for n in node.all_input_nodes if isinstance(env[n], torch.Tensor)]
             versions = [t._version for t in operands]
-            env[node] = run_node(node, args, kwargs)
+            env[node] = with_dtypes(run_node(node, args, kwargs), node.meta.get("val"))
             for operand, version in zip(operands, versions, strict=True):
                 if operand._version != version:
                     keep_strides(memories[storage(operand)], recorder)
@@ -175,6 +175,15 @@ def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -
         if not different_strides(laid, eager):
             result = laid
     memories[storage(result)] = Memory(result, eager if isinstance(eager, FakeTensor) else None)
+    return result
+
+
+def with_dtypes(result: object, eager: object) -> object:
+    """Tensors as eager has them where a decomposition keeps more digits, as of the statistics that a norm gives beside its result."""
+    if isinstance(result, (tuple, list)) and isinstance(eager, (tuple, list)) and len(result) == len(eager):
+        return type(result)([with_dtypes(r, e) for r, e in zip(result, eager)]) if type(result) in (tuple, list) else result
+    if isinstance(result, torch.Tensor) and isinstance(eager, torch.Tensor) and result.dtype != eager.dtype:
+        return result.to(eager.dtype)
     return result
 
 

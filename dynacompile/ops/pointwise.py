@@ -58,13 +58,17 @@ def _pow(o, x, exponent):
     return o.exp2(exponent) if x == 2 else o.pow(x, exponent)
 
 
+def _nearest(o, x):
+    return getattr(o, NEAREST[o.out])(x) if o.out in NEAREST else x
+
+
 def _div_mode(o, x, y, rounding_mode=None):
     if rounding_mode is None:
         return x / y
     if rounding_mode == "floor":
         return o.floordiv(x, y)
     if o.compute.is_floating_point:
-        return o.trunc(x / y)
+        return o.trunc(_nearest(o, x / y))  # eager truncates a quotient that its dtype holds
     return o.floordiv(x - o.fmod(x, y), y)
 
 
@@ -164,7 +168,7 @@ def _same(o, x, *_, **__):
 
 def _convert(o, x, *_, **__):
     """x as the result's dtype holds it: what reads it further on sees the rounded number, as in eager."""
-    return getattr(o, NEAREST[o.out])(o.cast(x, o.compute)) if o.out in NEAREST else x
+    return _nearest(o, o.cast(x, o.compute)) if o.out in NEAREST else x
 
 
 def _unary(name: str) -> Callable:
