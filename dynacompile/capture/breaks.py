@@ -54,6 +54,7 @@ BREAKS: dict[str, Row] = {
     "in-block": Row("a graph break inside a with or try block: {}", "remove the break, or move the block's body to a function"),
     "active-mode": Row("a torch-function mode, dispatch mode, torch.func transform or forward-mode differentiation is active{}", "call it outside of the mode"),
     "frame-kind": Row("frames of this kind are not captured: {}", "compile a plain function or method"),
+    "internal": Row("capture itself failed on {}", "Python runs the frame instead; please report it with DYNACOMPILE_LOGS=all"),
     "too-deep": Row("calls nest too deeply to be inlined ({})", "unroll the recursion"),
     "too-long": Row("more than {} instructions were traced", "compile a smaller function, or the body of the loop"),
 }

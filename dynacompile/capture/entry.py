@@ -61,9 +61,18 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None) -> Captu
     """Captures the call that `frame` (code, function, globals, builtins, slots, closure) is about to run.
 
     codes: what earlier captures found out about code objects; a shared one lets recompiles share resume functions.
-    Raises Unsupported where nothing of the frame can be captured and, under fullgraph, at the first break.
+    Raises Unsupported where nothing of the frame can be captured and, under fullgraph, at the first break. A bug of capture itself leaves the
+    frame to Python as well, with a reason that says so; under `verify` it is raised.
     """
-    codes = codes or CodeCache()
+    try:
+        return capture(frame, env, codes or CodeCache())
+    except (VerifyError, LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError) as bug:
+        if env.config.verify:
+            raise
+        raise unsupported("internal", f"{frame.code.co_qualname}: {type(bug).__name__}: {bug}") from bug
+
+
+def capture(frame: Any, env: Env, codes: CodeCache) -> Captured:
     code = frame.code
     if not is_plain_frame(code):
         raise unsupported("frame-kind", f"{code.co_qualname} is a generator, coroutine or module body")

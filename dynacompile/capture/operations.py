@@ -133,7 +133,7 @@ def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
     if isinstance(left, DictValue) and name == "ior":
         left.method(cx, "update", [right], {})
         return left
-    if isinstance(left, SetValue) and name in SET_INPLACE:
+    if isinstance(left, SetValue) and name in SET_INPLACE and issubclass(right.pytype(), (set, frozenset)):
         left.method(cx, SET_INPLACE[name], [right], {})
         return left
     if isinstance(left, ObjectValue):
@@ -150,7 +150,7 @@ def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
         found = sequence_binary(cx, name, left, right)
         if found is not None:
             return found
-    if isinstance(left, SetValue) and name in ("or_", "and_", "sub"):
+    if isinstance(left, SetValue) and name in ("or_", "and_", "sub") and issubclass(right.pytype(), (set, frozenset)):
         return left.method(cx, {"or_": "union", "and_": "intersection", "sub": "difference"}[name], [right], {})
     if isinstance(left, DictValue) and isinstance(right, DictValue) and name == "or_" and Counter not in (left.cls, right.cls):
         merged = left.method(cx, "copy", [], {})

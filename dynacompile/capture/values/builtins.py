@@ -69,6 +69,8 @@ number(float, "__float__")
 
 @handles(bool)
 def row_bool(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if kwargs or len(args) > 1:
+        raise unsupported("would-raise", "bool() takes one argument")
     return ConstantValue(args[0].truth(cx) if args else False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -66,12 +67,14 @@ class ConstantValue(Value):
         return cx.pure(getattr(self.value, name), args, kwargs)
 
     def get_item(self, cx: Trace, key: Value) -> Value:
+        if not hasattr(type(self.value), "__getitem__"):
+            raise raises(TypeError, f"{type(self.value).__name__!r} object is not subscriptable")
         return self.method(cx, "__getitem__", [key], {})
 
     def contains(self, cx: Trace, item: Value) -> Value:
         if isinstance(self.value, (str, bytes)):
             return self.method(cx, "__contains__", [item], {})
-        return ConstantValue(item.constant() in self.value)
+        return cx.pure(operator.contains, [self, item], {})
 
     def iterate(self, cx: Trace) -> IteratorValue:
         if not isinstance(self.value, (str, bytes, tuple, range, frozenset, torch.Size)):

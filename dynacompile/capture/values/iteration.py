@@ -56,6 +56,8 @@ def row_zip(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(map)
 def row_map(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) < 2:
+        raise unsupported("would-raise", "map() must have at least two arguments.")
     return MapIterator(args[0], [a.iterate(cx) for a in args[1:]])
 
 

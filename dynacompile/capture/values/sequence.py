@@ -284,7 +284,7 @@ LIST_METHODS = {
 def sort_values(cx: Trace, values: Sequence[Value], kwargs: dict[str, Value]) -> list[Value]:
     """sorted(), by comparisons as Python makes them."""
     key = kwargs.get("key")
-    keys = [v if key is None or isinstance(key, ConstantValue) else key.call(cx, [v], {}) for v in values]
+    keys = [v if key is None or isinstance(key, ConstantValue) and key.value is None else key.call(cx, [v], {}) for v in values]
     reverse = "reverse" in kwargs and kwargs["reverse"].truth(cx)
     try:
         raw = [k.constant() for k in keys]

@@ -168,6 +168,10 @@ def isinstance_check(g: Scope, d: int) -> str:
     return f"isinstance({value}, {g.pick.choice(('int', 'bool', '(int, str)', 'list', 'Box', 'BigBox', 'torch.Tensor', 'dict | None', 'tuple'))})"
 
 
+def made_box(g: Scope, d: int) -> str:
+    return f"{g.pick.choice(g.classes)}({expression(g, INT, d)}, {expression(g, INTS, d)}, {g.pick.choice(('None', expression(g, TENSOR, d)))})"
+
+
 def item(of: str, kind: str) -> Make:
     """xs[n] where it can't be out of range."""
 
@@ -194,7 +198,7 @@ LEAVES: dict[str, Make] = {
     SET: lambda g, d: g.pick.choice(("{1, 2, 3}", "set()", "{7}")),
     TUPLE: lambda g, d: g.pick.choice(("()", "(1,)", "(2, 3, 5)", "(4, 4)")),
     TABLE: lambda g, d: f"{{'a': {expression(g, TENSOR, 0)}, 'b': {expression(g, TENSOR, 0)}}}",
-    BOX: lambda g, d: f"{g.pick.choice(('Box', 'BigBox', 'SlotBox'))}({small(g)})",
+    BOX: lambda g, d: f"{g.pick.choice(g.classes)}({small(g)})",
     CALL: lambda g, d: g.pick.choice(("abs", "cached", "decorated", "factorial_of_two", "Box(2)", "counter(1)")).replace("factorial_of_two", "printing"),
     MAP: lambda g, d: g.pick.choice(("torch.tanh", "torch.sin", "torch.relu", "breaking")),
 }
@@ -455,6 +459,7 @@ ROWS: dict[str, list[tuple[float, Make]]] = {
     BOX: [
         (1, LEAVES[BOX]),
         (1, form("Box({}, {})", INT, INTS)),
+        (1, made_box),
         (1, form("BigBox({}, {}, {})", INT, INTS, TENSOR)),
         (0.5, form("SlotBox({}, items={})", INT, INTS)),
         (0.5, form("Box.of({})", INT)),

@@ -204,7 +204,8 @@ def call(target: Callable[..., Any], args: tuple, names: dict[str, Any]) -> Sigh
     sight.tokens.append("arguments")
     sight.many(args)
     sight.tokens.append("globals")
-    sight.look_dict({k: v for k, v in names.items() if k in STATE or k not in names_of_library(names)})
+    made = names_of_library(names)
+    sight.look_dict({k: v for k, v in names.items() if k in STATE or k not in made})
     sight.tokens.append(f"printed {printed.getvalue()!r}")
     if raised is not None:
         raised.__traceback__ = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.fuzz.language.expressions import LEAVES, expression
+from tests.fuzz.language.more import generated_class
 from tests.fuzz.language.scope import BOOL, CALL, INT, INTS, MAP, TENSOR, TYPES, Scope
 from tests.fuzz.language.statements import body, function
 
@@ -81,6 +82,9 @@ def generate(seed: int) -> Program:
     g.modules = ("model",) if g.chance(0.5) else ()
     for kind, name in ((INTS, "GLIST"), (INT, "GINT"), (INT, "GBOX.n"), ("counts", "GDICT"), ("box", "GBOX")):
         g.declare(name, kind, own=False)
+    for number in range(pick.choice((0, 0, 1, 2))):
+        generated_class(g, f"Own{number}", pick.choice(("Box", "BigBox", "SlotBox", *(f"Own{i}" for i in range(number)))))
+        g.classes.append(f"Own{number}")
     for number in range(pick.choice((0, 1, 1, 2, 2, 3))):
         function(g, f"part{number}", pick.randint(3, 9))
     is_module = g.chance(0.15)

@@ -49,6 +49,7 @@ class Scope:
     returns: str = INT
     is_generator: bool = False
     modules: tuple[str, ...] = ()
+    classes: list[str] = field(default_factory=lambda: ["Box", "BigBox", "SlotBox"])
 
     def __post_init__(self) -> None:
         self.pick = random.Random(self.seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.fuzz.language.expressions import expression, real, small, word
+from tests.fuzz.language.more import attribute_work, early_return, function_calls, grad_state, module_state, nested_data, tensor_calls, view_write
 from tests.fuzz.language.scope import (
     BOOL,
     BOX,
@@ -544,6 +545,14 @@ ROWS: list[tuple[float, Statement]] = [
     (1.2, define),
     (0.8, emit),
     (0.2, drive),
+    (0.8, view_write),
+    (0.8, module_state),
+    (0.8, early_return),
+    (0.8, attribute_work),
+    (0.6, nested_data),
+    (0.5, grad_state),
+    (0.8, function_calls),
+    (0.8, tensor_calls),
 ]
 
 
