@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import math
+import operator
 import sys
 import time
 import warnings
@@ -26,9 +27,10 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
 ACTIVATIONS = ("relu", "relu6", "gelu", "silu", "mish", "elu", "selu", "celu", "softplus", "softsign", "hardtanh", "hardsigmoid", "hardswish") + (
     *("hardshrink", "softshrink", "tanhshrink", "leaky_relu", "logsigmoid", "threshold", "rrelu"),
 )
+ARITHMETIC = {name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod")}
 MORE: dict[str, Callable] = {
-    **{f"{o}.{n}": eval(f"lambda x: x {o} {n}") for o in ("+", "-", "*", "/", "//", "%") for n in ("3", "-2", "0.7", "-2.5", "1e30")},  # noqa: S307
-    **{f"{n}.{o}": eval(f"lambda x: {n} {o} x") for o in ("-", "/", "//", "%") for n in ("3", "-2.5")},  # noqa: S307
+    **{f"{name}.{n}": (lambda o, n: lambda x: o(x, n))(o, n) for name, o in ARITHMETIC.items() for n in (3, -2, 0.7, -2.5, 1e30)},
+    **{f"{n}.{name}": (lambda o, n: lambda x: o(n, x))(o, n) for name, o in ARITHMETIC.items() for n in (3, -2.5)},
     "where": lambda x: torch.where(x > 0, x, -x if x.dtype != torch.bool else x),
     "clamp.both": lambda x: torch.clamp(x, -1, 2),
     "lerp": lambda x: torch.lerp(x, x.flip(0), 0.25),
@@ -210,6 +212,7 @@ def main() -> None:
     parser.add_argument("--dtypes", type=lambda s: [getattr(torch, n) for n in s.split(",")], default=list(DTYPES))
     args = parser.parse_args()
     warnings.simplefilter("ignore")
+    common_methods_invocations.wrapper_set_seed = lambda op, *given, **named: op(*given, **named)
     torch.set_num_threads(1)
     options = {"reference": True} if args.backend == "reference" else {}
     start, ops, wrong = time.perf_counter(), 0, 0

@@ -109,15 +109,15 @@ def _elu(o, x, alpha=1, scale=1, input_scale=1):
 
 def _elu_backward(o, g, alpha, scale, input_scale, is_result, x):
     negative = g * input_scale * (x + alpha * scale) if is_result else g * (input_scale * alpha * scale) * o.exp(x * input_scale)
-    return o.select(x <= 0, negative, g * scale)
+    return o.select(x > 0, g * scale, negative)
 
 
 def _hardtanh_backward(o, g, x, low, high):
-    return o.select((x <= low) | (x >= high), 0.0, g)
+    return o.select((x > low) & (x < high), g, 0.0)
 
 
 def _hardswish_backward(o, g, x):
-    return o.select(x <= -3.0, 0.0, o.select(x < 3.0, g * (x / 3.0 + 0.5), g))
+    return o.select(x <= -3.0, 0.0, o.select(x >= 3.0, g, g * (x / 3.0 + 0.5)))
 
 
 def _silu_backward(o, g, x):
