@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dynacompile import errors as exc
-from dynacompile.api import compile, explain, list_backends, reset, restore, subscribe, subscribe_from_environment
+from dynacompile.api import compile, decompile, explain, list_backends, reset, restore, subscribe, subscribe_from_environment
 from dynacompile.markers import disable, graph_break, is_compiling, mark_dynamic, mark_static, maybe_mark_dynamic
 
 __version__ = "0.1.0"
 __all__ = [
     "compile",
+    "decompile",
     "disable",
     "exc",
     "explain",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from dynacompile import backends
+from dynacompile import backends, native
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
 from dynacompile.events import Observer, Subscriber
+from dynacompile.observe.decompile import decompiled
 from dynacompile.observe.explain import Explanation, explanation
 from dynacompile.observe.log import log_subscriber
 from dynacompile.observe.trace import trace_subscriber
@@ -103,6 +105,28 @@ def explain(fn: Any, *, backward: bool = False, observer: Observer | None = None
         return explanation(events, result)
 
     return explained
+
+
+def decompile(target: Any) -> str:
+    """What runs in the stead of a compiled function, method or module: the residual code of each of its entries, resume functions included, as Python."""
+    function = target.forward if isinstance(target, torch.nn.Module) else target
+    while not isinstance(function, FunctionType):
+        inner = getattr(function, "__func__", None) or getattr(function, "__wrapped__", None)
+        if inner is None:
+            raise ConfigError(f"decompile() takes a function, a method or a module, not {type(target).__name__}")
+        function = inner
+    texts: list[str] = []
+    seen: set[CodeType] = set()
+    work = [function.__code__]
+    while work:
+        code = work.pop(0)
+        if code in seen:
+            continue
+        seen.add(code)
+        for _, entry in native.core().entries(code):
+            texts.append(decompiled(entry.info.captured))
+            work += entry.info.captured.resumes
+    return "\n\n".join(texts) or f"# no entry of {function.__qualname__} is compiled"
 
 
 def list_backends() -> tuple[str, ...]:

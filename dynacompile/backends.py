@@ -20,7 +20,23 @@ def default(captured: Captured, env: Env) -> GraphCall:
 
 
 def eager(captured: Captured, env: Env) -> GraphCall:
-    return disable(captured.graph.forward)  # type: ignore[union-attr]
+    graph: Any = captured.graph
+    changes = any(node.op == "call_function" and node.target is torch._C._set_grad_enabled for node in graph.graph.nodes)
+    return disable(restoring(graph.forward) if changes else graph.forward)
+
+
+def restoring(forward: Callable[..., tuple]) -> Callable[..., tuple]:
+    """Gradients are on or off as before the call, also where one of its operations raises."""
+
+    def call(*inputs: Any) -> tuple:
+        mode = torch.is_grad_enabled()
+        try:
+            return forward(*inputs)
+        except BaseException:
+            torch._C._set_grad_enabled(mode)
+            raise
+
+    return call
 
 
 def aot_eager(captured: Captured, env: Env) -> GraphCall:

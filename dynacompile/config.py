@@ -69,11 +69,12 @@ class CompileConfig:
     # options
     specialize_int: bool = option(False, "code", "an entry for each value of an int, also after the int has changed")
     rng: str = option("eager", "code", '"eager": random numbers equal eager\'s')
+    reports: str = option("replay", "code", '"replay": calls of logging and warnings are made after the graph; "break": they end it')
     memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward; less recomputes more")
     fuse: bool = option(True, "code", "fuse loop nests (False: one kernel per op, for debugging)")
     reference: bool = option(False, "code", "run kernels through the reference interpreter instead of C++/Triton (the oracle; slow)")
     cpp_flags: str = option("", "code", "further flags for the C++ compiler")
-    threads: int = option(0, "runtime", "threads of a CPU kernel; 0: torch.get_num_threads()")
+    threads: int = option(0, "code", "threads of a CPU kernel; 0: torch.get_num_threads()")
     workers: int = option(0, "runtime", "kernel build processes; 0: chosen from the cores")
     verify: bool = option(False, "report", "verify every hand-off between stages")
 
@@ -90,11 +91,17 @@ class CompileConfig:
             raise ConfigError(f'fallback must be "default" or "none", not {self.fallback!r}')
         if self.rng not in ("eager",):
             raise ConfigError(f'rng must be "eager", not {self.rng!r}')
+        if self.reports not in ("replay", "break"):
+            raise ConfigError(f'reports must be "replay" or "break", not {self.reports!r}')
         for name in ("recompile_limit", "accumulated_recompile_limit"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{name} must be an int >= 1, not {value!r}")
         check_dynamic(self.dynamic)
+        for name in ("threads", "workers"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ConfigError(f"{name} must be an int >= 0 (0: chosen from the machine), not {value!r}")
         if not 0.0 <= self.memory_budget <= 1.0:
             raise ConfigError(f"memory_budget must be between 0 and 1, not {self.memory_budget!r}")
 

@@ -7,6 +7,7 @@ graph -> differentiate -> ForwardBackward -> (forward and backward, the latter w
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ def compile_frame(
     Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks.
     """
     expect_builds(env)
-    with dynamo_unloaded(), unseen_by_hooks():
+    with dynamo_unloaded(), unseen_by_hooks(), without_collections():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy)
         call = make_call(captured, env) if captured.graph is not None else None
         captured = replace(captured, guards=captured.guards + captured.shape_guards(), shape_guards=no_guards)
@@ -55,6 +56,19 @@ def compile_frame(
     if call is not None:
         code = captured.bind(compile_gather(captured.roots, [i.source for i in captured.inputs], call))
     return captured, code, stage("guards", env, compile_guards, captured.guards)
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Cyclic garbage is left for later: capture makes many objects that live until its end, and each full collection would walk them all, and
+    the user's."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -168,6 +168,8 @@ def left_to_python(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any
     """The answer for a frame that can't be captured: this call alone, where another call may be captured, else every call."""
     if reason.code == "active-mode":
         return native.core().RUN_ONCE
+    if reason.code == "scheduled-rate":
+        return native.core().SKIP_RECURSIVE
     info.refused[code] += 1
     return native.core().RUN_ONCE if reason.code in OF_THE_CALL and info.refused[code] < MOST_REFUSALS else native.core().SKIP
 

@@ -46,7 +46,9 @@ def twin(module: torch.nn.Module, config: CompileConfig) -> torch.nn.Module:
     Its class is a subclass made for it, named as the original's; the compiled frames see the original as `self`.
     """
     cls = type(module)
-    region = make_region(torch.nn.Module._call_impl, config, cls, cls.__name__)
+    own = getattr(cls, "__call__", None)  # noqa: B004  (the function itself is what is compiled)
+    inherited: Callable[..., Any] = torch.nn.Module._call_impl
+    region = make_region(own if isinstance(own, FunctionType) and own is not torch.nn.Module.__call__ else inherited, config, cls, cls.__name__)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return region(module, *args, **kwargs)

@@ -32,6 +32,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from scripts import bench_capture  # noqa: E402
 from scripts.workloads import WORKLOADS, Step, Workload  # noqa: E402  (the script runs from anywhere)
 
 SYSTEMS = ("eager", "torch.compile", "dynacompile")
@@ -177,8 +178,26 @@ def write(title: str, text: str) -> None:
     path.write_text(pattern.sub(lambda m: section, old) if pattern.search(old) else old.rstrip() + "\n\n" + section)
 
 
+def measure_capture(only: str, keep: bool) -> None:
+    """The table of first calls with backend="eager"; into docs/performance.md where `keep`."""
+    subprocess.run([sys.executable, "-c", "from dynacompile import native; native.core()"], env=environment(), check=True)
+    rows: dict[str, dict[str, Any]] = {}
+    for name in fnmatch.filter(bench_capture.MODELS, only):
+        rows[name] = {}
+        for system in SYSTEMS[1:]:
+            command = [sys.executable, __file__, "capture", "--worker", system, "--only", name]
+            run = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+            rows[name][system] = json.loads(run.stdout.strip().splitlines()[-1])
+            print(f"{name}: {system} {rows[name][system]}", file=sys.stderr, flush=True)
+    text = f'`python scripts/bench.py capture` on {machine("cpu")}. Seconds of the first call with backend="eager".\n\n' + bench_capture.table(rows)
+    print(text)
+    if keep:
+        write("Capture", text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", default="steps", choices=("steps", "capture"), help="steps of workloads, or the first call with backend='eager'")
     parser.add_argument("--only", default="*", help="glob over workload names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--mode", default="default")
@@ -187,7 +206,13 @@ def main() -> None:
     parser.add_argument("--worker", choices=SYSTEMS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        print(json.dumps(worker(args.worker, args.only, args.device, args.mode, args.seconds)))
+        figures = (
+            bench_capture.worker(args.worker, args.only) if args.what == "capture" else worker(args.worker, args.only, args.device, args.mode, args.seconds)
+        )
+        print(json.dumps(figures))
+        return
+    if args.what == "capture":
+        measure_capture(args.only, args.write)
         return
     chosen = [w for w in WORKLOADS.values() if args.device in w.devices and fnmatch.fnmatch(w.name, args.only)]
     if not chosen:

@@ -14,10 +14,10 @@ aten = torch.ops.aten
 
 
 def undeclared_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps):
-    """`native_batch_norm` writes to its running statistics without saying so; only instance_norm still calls it."""
+    """`native_batch_norm` writes to its running statistics without saying so; only who calls it by name gets here."""
     if training and running_mean is not None:
-        reason = "instance_norm with track_running_stats updates its buffers without saying so"
-        raise Unsupported("hidden-mutation", reason, "set track_running_stats=False, or run the layer outside")
+        reason = "native_batch_norm updates the running statistics without saying so"
+        raise Unsupported("hidden-mutation", reason, "call torch.nn.functional.batch_norm or instance_norm")
     if training:
         return batch_norm_no_stats(x, weight, bias, True, momentum, eps)
     return batch_norm_inference(x, weight, bias, running_mean, running_var, momentum, eps)

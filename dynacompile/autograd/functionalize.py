@@ -15,7 +15,7 @@ from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.shapes import as_static
-from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm
+from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 
@@ -23,6 +23,8 @@ STATIC = "compile with dynamic=False"
 SUBSTITUTES: dict[object, Callable] = {
     torch.batch_norm: batch_norm,
     torch.nn.functional.batch_norm: functional_batch_norm,
+    torch.instance_norm: instance_norm,
+    torch.nn.functional.instance_norm: functional_instance_norm,
     torch.bernoulli: bernoulli,
     torch.nn.functional.one_hot: one_hot,
 }
@@ -144,10 +146,11 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             env[node] = as_static(node.meta["val"])
             continue
         recorder.begin(node.meta.get("site"))
+        refuse_lazy(node, recorder)
         try:
             operands = [env[n] for n in node.all_input_nodes if isinstance(env[n], torch.Tensor)]
             versions = [t._version for t in operands]
-            env[node] = run_node(node, args, kwargs)
+            env[node] = with_dtypes(run_node(node, args, kwargs), node.meta.get("val"))
             for operand, version in zip(operands, versions, strict=True):
                 if operand._version != version:
                     keep_strides(memories[storage(operand)], recorder)
@@ -177,6 +180,15 @@ def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -
     return result
 
 
+def with_dtypes(result: object, eager: object) -> object:
+    """Tensors as eager has them where a decomposition keeps more digits, as of the statistics that a norm gives beside its result."""
+    if isinstance(result, (tuple, list)) and isinstance(eager, (tuple, list)) and len(result) == len(eager):
+        return type(result)([with_dtypes(r, e) for r, e in zip(result, eager)]) if type(result) in (tuple, list) else result
+    if isinstance(result, torch.Tensor) and isinstance(eager, torch.Tensor) and result.dtype != eager.dtype:
+        return result.to(eager.dtype)
+    return result
+
+
 def keep_strides(memory: Memory, recorder: Recorder) -> None:
     """Gives written memory back the strides that it had: written through a view, its new value is made from that view, with strides of its own."""
     tensor = memory.tensor
@@ -194,6 +206,17 @@ def keep_strides(memory: Memory, recorder: Recorder) -> None:
 def different_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Where it matters: of dimensions with several elements."""
     return a.shape == b.shape and a.numel() > 0 and any(s != t for s, t, size in zip(a.stride(), b.stride(), a.shape, strict=True) if size > 1)
+
+
+def refuse_lazy(node: torch.fx.Node, recorder: Recorder) -> None:
+    """A lazy conjugate of the user's own may be written through, or returned as the view that it is. One in new memory is computed."""
+    seen = node.meta.get("val")
+    if not isinstance(seen, torch.Tensor) or not (seen.is_conj() or seen.is_neg()):
+        return
+    operands = [n.meta.get("val") for n in node.all_input_nodes]
+    if any(isinstance(t, torch.Tensor) and storage(t) == storage(seen) and (t.is_conj(), t.is_neg()) != (seen.is_conj(), seen.is_neg()) for t in operands):
+        hint = "use torch.conj_physical, or torch.view_as_real, in its place"
+        raise Unsupported("lazy-conjugate", f"{node.target} makes a tensor that is conjugated or negated where it is read", hint, str(recorder.site or ""))
 
 
 def run_node(node: torch.fx.Node, args: Any, kwargs: Any) -> object:

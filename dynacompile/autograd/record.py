@@ -22,7 +22,7 @@ from dynacompile.ir.symbolic_graphs import add_node
 ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift.default})
 VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default})
 LAZY = {torch.ops.aten._conj.default: torch.ops.aten._conj_physical.default, torch.ops.aten._neg_view.default: torch.ops.aten.neg.default}
-"""Views that differ from what they view by a mark alone, and the ops that compute them."""
+"""Views that differ from what they view by a mark alone, and the ops that compute them: inside of other ops, where nothing is written through them."""
 LIFT_FRESH = torch.ops.aten.lift_fresh.default
 DEVICE = torch.ops.prim.device.default
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
@@ -48,7 +48,6 @@ class Recorder(TorchDispatchMode):
         self._make = self.graph.create_node if fake_mode.shape_env is None else functools.partial(add_node, self.graph)
         self.constants: dict[str, torch.Tensor] = {}
         self.site: Site | None = None
-        self.is_backward = False
         self._nodes: dict[int, torch.fx.Node] = {}  # by id of the fake value, which the node's meta keeps alive
         self._sequence: list[int] = []  # autograd sequence number at which each site began
         self._sites: list[Site | None] = []
@@ -59,7 +58,7 @@ class Recorder(TorchDispatchMode):
         if func in ALIASES:
             return args[0]
         if func in LAZY:
-            func = self.computed(func)
+            func = LAZY[func]
             if not isinstance(args[0], torch.Tensor):
                 return torch.scalar_tensor(complex(args[0]).conjugate(), dtype=torch.complex128)
         rule = self.table.get(func)
@@ -73,13 +72,6 @@ class Recorder(TorchDispatchMode):
         if func in VIEWS_TO_SAME_SIZE and isinstance(args[0], FakeTensor) and same_size(args[1], args[0].shape):
             return args[0]
         return self.record(func, types, args, kwargs or {})
-
-    def computed(self, func: torch._ops.OpOverload) -> torch._ops.OpOverload:
-        """What computes a lazy conjugate. The user's own may be written through, or returned as the view that it is; autograd's may not."""
-        if not self.is_backward:
-            hint = "use torch.conj_physical, or torch.view_as_real, in its place"
-            raise Unsupported("lazy-conjugate", f"{func} makes a tensor that is conjugated or negated where it is read", hint, str(self.site or ""))
-        return LAZY[func]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -95,7 +87,6 @@ class Recorder(TorchDispatchMode):
     def begin_backward(self) -> None:
         """Sites now follow the autograd node that runs."""
         self.site = None
-        self.is_backward = True
 
     def placeholder(self, name: str, value: object) -> torch.fx.Node:
         node = self.graph.placeholder(name)

@@ -77,7 +77,7 @@ def variant(source: KernelSource, index: int) -> KernelSource:
 def build_units(sources: Mapping[str, KernelSource], env: Env, store: Store) -> dict[str, CpuKernel]:
     """The kernels by name, from as many libraries as their text is worth."""
     groups = units(sources)
-    flags = shlex.split(env.config.cpp_flags)
+    flags = [*shlex.split(env.config.cpp_flags), *([f"-DDC_THREADS={env.config.threads}"] if env.config.threads else [])]
     if len(groups) < 2:
         return unit(groups[0], flags, env, store) if groups else {}
     with ThreadPoolExecutor(min(len(groups), jobs(env))) as pool:

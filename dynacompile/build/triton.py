@@ -26,7 +26,7 @@ from dynacompile.events import CacheLooked
 from dynacompile.ir.index import Extent
 from dynacompile.ir.schedule import Candidate, CudaKernel, KernelSource
 
-FORMAT = "1"  # of a stored kernel, and of what the worker asks of Triton
+FORMAT = "2"  # of a stored kernel, and of what the worker asks of Triton
 DEFAULT_ARCH = 90
 POINTERS = {
     torch.bool: "*i1", torch.uint8: "*u8", torch.int8: "*i8", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",

@@ -57,7 +57,10 @@ def compile_job(job: dict) -> tuple[dict, bytes]:
     source = ASTSource(function, signature, job["constants"], aligned)
     target = GPUTarget(*job["target"])
     backend = make_backend(target)
-    options = backend.parse_options({"num_warps": job["warps"], "num_stages": job["stages"], "enable_fp_fusion": True})
+    asked = {"num_warps": job["warps"], "num_stages": job["stages"], "enable_fp_fusion": True}
+    if "tl.device_assert" in job["text"]:  # what else debugging brings, checks of integer overflow, stays off
+        asked |= {"debug": True, "sanitize_overflow": False}
+    options = backend.parse_options(asked)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)

@@ -20,11 +20,13 @@ BREAKS: dict[str, Row] = {
     "asked": Row("dynacompile.graph_break() was called{}", "remove the call to keep one graph"),
     "disabled": Row("{} is marked to run as plain Python", "remove the mark, or move the call out of the compiled region"),
     "print": Row("{} writes to a stream", "move it out of the compiled region, or guard it with `if not dynacompile.is_compiling()`"),
-    "logging": Row("{} logs or warns", "guard it with `if not dynacompile.is_compiling()`"),
+    "logging": Row("{} logs or warns", "log strings and numbers, or guard the call with `if not dynacompile.is_compiling()`"),
     "to-python": Row("{} turns a tensor into a Python value", "keep the value a tensor, or compute it outside of the compiled region"),
     "data-dependent-branch": Row("a branch depends on the values of a tensor ({})", "use torch.where or torch.cond"),
     "data-dependent-shape": Row("the shape of {}'s result depends on values", "use a masked variant with a fixed shape"),
     "unknown-function": Row("{} is not known to capture", "call it outside of the compiled region"),
+    "collective": Row("{} talks to other processes", "use torch.distributed._functional_collectives, or call it outside of the compiled region"),
+    "scheduled-rate": Row("a scheduler moves the learning rate of {}, which is a Python number", "make the optimizer with lr=torch.tensor(...)"),
     "unknown-object": Row("{} is not modelled by capture", "use plain tensors, numbers, lists, tuples, dicts or nn.Module attributes here"),
     "unknown-attribute": Row("attribute access not modelled by capture: {}", "read the attribute before the compiled region and pass the value in"),
     "unknown-opcode": Row("the instruction {} is not modelled by capture", "rewrite the statement, or move it to a function marked with dynacompile.disable"),
@@ -52,6 +54,7 @@ BREAKS: dict[str, Row] = {
     "in-block": Row("a graph break inside a with or try block: {}", "remove the break, or move the block's body to a function"),
     "active-mode": Row("a torch-function mode, dispatch mode, torch.func transform or forward-mode differentiation is active{}", "call it outside of the mode"),
     "frame-kind": Row("frames of this kind are not captured: {}", "compile a plain function or method"),
+    "internal": Row("capture itself failed on {}", "Python runs the frame instead; please report it with DYNACOMPILE_LOGS=all"),
     "too-deep": Row("calls nest too deeply to be inlined ({})", "unroll the recursion"),
     "too-long": Row("more than {} instructions were traced", "compile a smaller function, or the body of the loop"),
 }
@@ -77,6 +80,7 @@ class Raised(Unsupported):
         row = BREAKS[code]
         super().__init__(code, row.reason.format(detail), row.hint)
         self.value, self.cls, self.args_ = value, cls, args
+        self.linked = False  # the exception that was being handled is known to it
 
 
 def raises(cls: type, *args: object, known: bool = True) -> Raised:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.functions import CellValue
 
 if TYPE_CHECKING:
+    from dynacompile.capture.bytecode import Position
     from dynacompile.capture.residual import Builder
 
 
@@ -15,12 +17,14 @@ class Effects:
     """touched: values with a changed content, in the order of their first change; each knows how to `replay` it.
 
     own_cells: the residual code makes the cells of the frame itself, so stores to them count.
+    calls: (function, arguments, place) of calls that report something to others and have no result, in their order.
     globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion).
     """
 
     def __init__(self) -> None:
         self.touched: dict[Value, None] = {}
         self.globals: dict[tuple[int, str], tuple[dict, bool, Value | None]] = {}
+        self.calls: list[tuple[Callable, list[Value], Position]] = []
         self.own_cells = False
 
     def touch(self, value: Value) -> None:
@@ -28,6 +32,9 @@ class Effects:
 
     def store_global(self, table: dict, is_root: bool, name: str, value: Value | None) -> None:
         self.globals[id(table), name] = (table, is_root, value)
+
+    def defer(self, function: Callable, args: list[Value], position: Position) -> None:
+        self.calls.append((function, args, position))
 
     def pending(self) -> list[Value]:
         """Touched values that exist outside of the frame, so that others can see the change."""
@@ -40,10 +47,11 @@ class Effects:
             out.append(value)
             out.extend(value.replay_values())  # type: ignore[attr-defined]
         out.extend(value for _, _, value in self.globals.values() if value is not None)
+        out.extend(arg for _, args, _ in self.calls for arg in args)
         return out
 
     def __bool__(self) -> bool:
-        return bool(self.globals) or bool(self.pending())
+        return bool(self.globals) or bool(self.calls) or bool(self.pending())
 
     def replay(self, out: Builder) -> None:
         for value in self.pending():
@@ -64,3 +72,16 @@ class Effects:
                 out.const(table)
                 out.const(name)
                 out.emit("STORE_SUBSCR")
+        self.replay_calls(out)
+
+    def replay_calls(self, out: Builder) -> None:
+        """Last, as handlers of logs may write what the frame writes."""
+        here = out.position
+        for function, args, out.position in self.calls:
+            out.push_null()
+            out.const(function)
+            for arg in args:
+                out.value(arg)
+            out.call(len(args))
+            out.emit("POP_TOP")
+        out.position = here

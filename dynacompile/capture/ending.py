@@ -8,8 +8,9 @@ from types import CodeType
 
 import torch
 
+from dynacompile.capture.assemble import assemble
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.bytecode import PY312, Handler, Instr
+from dynacompile.capture.bytecode import PY312, Handler, Instr, Position
 from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in
@@ -17,6 +18,7 @@ from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of, resume_co
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import NULL, IteratorValue, Value
 from dynacompile.capture.values.contexts import ExitValue, GradModeContext
+from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Source
@@ -73,7 +75,7 @@ def start(cx: Trace, out: Builder, roots: Sequence[Source] | None, outputs: list
     """Calls the graph, builds all values that later effects could change, and replays the effects. keep: build them in any case."""
     out.outputs = {value: i for i, value in enumerate(outputs)}
     if roots is not None:
-        out.call_graph(roots)
+        out.call_graph(roots, cx.recorder.uncounted())
     stored = cx.effects.values()
     out.count([*values, *stored])
     if stored or keep:
@@ -101,6 +103,7 @@ def reached(values: Sequence[Value]) -> list[Value]:
 
 
 def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
+    frame.refuse_pending()
     before = frame.entry_grad_mode
     after = torch.is_grad_enabled()
     keeps = decide_cells(cx, [value], False)
@@ -116,8 +119,53 @@ def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
     return Ending(outputs, keeps, emit)
 
 
+def finish_raise(cx: Trace, frame: SymbolicFrame, value: ExceptionValue) -> Ending:
+    """The exception leaves the frame: effects first, then it is raised through code that stands for the inlined frames, for its traceback."""
+    frame.refuse_pending()
+    before, after = frame.entry_grad_mode, torch.is_grad_enabled()
+    made = list(value.children()) if value.source is None else [value]
+    keeps = decide_cells(cx, made, False)
+    outputs = outputs_in([*made, *cx.effects.values()])
+    (_, position), *inner = value.trail
+
+    def emit(out: Builder, roots: Sequence[Source] | None) -> None:
+        start(cx, out, roots, outputs, [v for v in made if not isinstance(v, ExceptionValue)], True)
+        if after != before:
+            out.grad_mode(after)
+        out.position = position
+        if inner:
+            out.push_null()
+            out.const(raising_code(inner))
+            out.emit("MAKE_FUNCTION", 0)
+        value.rebuild_chain(out)
+        if inner:
+            out.call(1)
+        out.emit("RAISE_VARARGS", 1)
+
+    return Ending(outputs, keeps, emit)
+
+
+def raising_code(trail: Sequence[tuple[CodeType, Position]]) -> CodeType:
+    """A function that raises its argument, by way of one that stands for the next frame of the trail."""
+    (code, position), *inner = trail
+    consts = (raising_code(inner),) if inner else (None,)
+    instrs = [Instr("RESUME", 0, None, position)]
+    if inner:
+        instrs += [Instr(op, 0, None, position) for op in ("PUSH_NULL", "LOAD_CONST", "MAKE_FUNCTION")]
+    instrs.append(Instr("LOAD_FAST", 0, None, position))
+    if inner:
+        instrs += [Instr(op, 1, None, position) for op in (("CALL",) if PY312 else ("PRECALL", "CALL"))]
+    instrs.append(Instr("RAISE_VARARGS", 1, None, position))
+    fields = {"co_varnames": ("exception",), "co_cellvars": (), "co_freevars": (), "co_names": (), "co_consts": consts}
+    return assemble(code, instrs, (), co_argcount=1, co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=OPTIMIZED, **fields)
+
+
+OPTIMIZED = 0x1 | 0x2  # locals in slots, and of its own
+
+
 def finish_break(cx: Trace, frame: SymbolicFrame, execute: bool) -> Ending:
     """The residual code of a frame that stops before `frame.current`; execute: it runs that instruction itself."""
+    frame.refuse_pending()
     instr = frame.current
     taken = OPERANDS[instr.op](instr.arg) if execute else 0
     lower, operands = split(frame.stack, taken)

@@ -14,14 +14,16 @@ import torch.fx
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.breaks import BREAKS, NotConstant, Raised, unsupported
 from dynacompile.capture.bytecode import CodeCache
-from dynacompile.capture.ending import can_execute, finish_break, finish_return, is_short_loop
+from dynacompile.capture.ending import can_execute, finish_break, finish_raise, finish_return, is_short_loop
 from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.resume import RESUME_PREFIX
 from dynacompile.capture.symbols import NeedsSymbols, bind_numbers
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
+from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import CellValue
+from dynacompile.capture.values.optimizers import STEP_CODE, is_scheduled
 from dynacompile.capture.values.torch_functions import refusal
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError
@@ -54,6 +56,7 @@ class Attempt:
     returned: Value | None = None
     broke: Break | None = None
     escaped: int | None = None  # the step that raised the exception which leaves the frame
+    raised: ExceptionValue | None = None  # that exception, where a raise statement raised it and the residual code can raise it
 
 
 def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: ShapePolicy | None = None) -> Captured:
@@ -61,35 +64,46 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: 
 
     codes: what earlier captures found out about code objects; a shared one lets recompiles share resume functions. policy: which sizes
     and ints become symbols, besides those of tensors that are marked; None: not even these.
-    Raises Unsupported where nothing of the frame can be captured and, under fullgraph, at the first break.
+    Raises Unsupported where nothing of the frame can be captured and, under fullgraph, at the first break. A bug of capture itself leaves the
+    frame to Python as well, with a reason that says so; under `verify` it is raised.
     """
-    codes = codes or CodeCache()
+    try:
+        return capture(frame, env, codes or CodeCache(), policy)
+    except (VerifyError, LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError) as bug:
+        if env.config.verify:
+            raise
+        raise unsupported("internal", f"{frame.code.co_qualname}: {type(bug).__name__}: {bug}") from bug
+
+
+def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None) -> Captured:
     code = frame.code
     if not is_plain_frame(code):
         raise unsupported("frame-kind", f"{code.co_qualname} is a generator, coroutine or module body")
     if refusal(str(frame.globals.get("__name__"))) is not None:
         raise unsupported("frame-kind", f"{code.co_qualname} belongs to {frame.globals['__name__']}")
+    if code is STEP_CODE and is_scheduled(frame.slots[0][0] if frame.slots[0] else None):
+        raise unsupported("scheduled-rate", type(frame.slots[0][0]).__name__)
     state = global_state()
     if state.function_modes or state.functorch or state.dispatch_modes:
         raise unsupported("active-mode")
     try:
-        return capture(frame, env, codes, state, policy)
+        return interpreted(frame, env, codes, state, policy)
     except NeedsSymbols:
-        return capture(frame, env, codes, state, replace(policy or ShapePolicy(), marks=True))
+        return interpreted(frame, env, codes, state, replace(policy or ShapePolicy(), marks=True))
 
 
-def capture(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None) -> Captured:
+def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None) -> Captured:
     """Interprets the frame, and again up to its break where it has one."""
     code = frame.code
     with SavedModes() as modes:
-        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, policy)), frame, None)
-        if attempt.broke is None:
+        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy)), frame, None)
+        if attempt.broke is None or attempt.raised is not None:
             return build(attempt, frame, state, None)
     if env.config.fullgraph:
         raise located(attempt.broke)
     stop = plan(attempt, attempt.broke)
     with SavedModes() as modes:
-        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, policy)), frame, stop)
+        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy)), frame, stop)
         if attempt.broke is not None:
             raise VerifyError("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
         return build(attempt, frame, state, stop)
@@ -110,7 +124,9 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
             symbolic.step()
         except (Unsupported, NotConstant, RecursionError) as reason:
             attempt.broke = break_of(reason, cx)
-            attempt.escaped = reason.value.step if isinstance(reason, Raised) and reason.value is not None else None
+            if isinstance(reason, Raised) and isinstance(reason.value, ExceptionValue):
+                attempt.escaped = reason.value.step
+                attempt.raised = reason.value if reason.value.trail and reason.value.can_be_made() else None
             return attempt
         except (VerifyError, NeedsSymbols, MarkViolated):
             raise
@@ -157,7 +173,9 @@ def plan(attempt: Attempt, why: Break) -> Stop:
     heads = decoded.loop_heads(instr)
     unrolls = len(heads) == 1 and heads[0].op == "FOR_ITER" and step == last and can_execute(instr) and is_short_loop(attempt.frame)
     if heads and not unrolls:
-        return Stop(attempt.first_steps[heads[0].index], False, wrapped(why, "in-loop"))
+        begun = next((attempt.first_steps[head.index] for head in heads if head.index in attempt.first_steps), None)
+        # a resume function may begin inside of a loop
+        return Stop(step if begun is None else begun, False, wrapped(why, "in-loop"))
     is_handled_raise = instr.op == "RAISE_VARARGS" and decoded.handler_of(instr) is not None  # a handler that breaks is Python's, with the raise
     if not can_execute(instr) or is_handled_raise:
         return Stop(step, False, wrapped(why, "in-block") if decoded.handler_of(instr) is not None else why)
@@ -180,7 +198,9 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     site = Site(code.co_filename, code.co_firstlineno, code.co_qualname)
     if stop is not None and not stop.execute and not cx.recorder.ops and not cx.effects:
         raise located(stop.why)
-    if stop is None:
+    if stop is None and attempt.raised is not None:
+        ending = finish_raise(cx, symbolic, attempt.raised)
+    elif stop is None:
         ending = finish_return(cx, symbolic, attempt.returned)  # type: ignore[arg-type]
     else:
         ending = finish_break(cx, symbolic, stop.execute)
@@ -211,7 +231,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
 
 def continues_break(cx: Trace, code: CodeType) -> bool:
     """Whether a resume function does nothing before its break: then Python just goes on after the break before, and it counts as that one."""
-    return code.co_name.startswith(RESUME_PREFIX) and not cx.recorder.ops and not cx.effects
+    return code.co_qualname.startswith(RESUME_PREFIX) and not cx.recorder.ops and not cx.effects
 
 
 def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> torch.fx.GraphModule | None:

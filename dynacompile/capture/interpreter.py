@@ -10,6 +10,7 @@ import torch
 
 from dynacompile.capture.breaks import Raised, raises, unsupported
 from dynacompile.capture.bytecode import Decoded, Instr
+from dynacompile.capture.dropping import runs_code
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.binding import bind_call
@@ -62,6 +63,7 @@ class SymbolicFrame:
         self.yielded: Value | None = None
         self.entry_grad_mode = torch.is_grad_enabled()
         self.steps = 0  # instructions run so far
+        self.generators: list[GeneratorValue] = []  # made while this is the captured frame
         self.raised_at = 0  # the step that raised what is being handled
 
     def line(self) -> int:
@@ -92,7 +94,18 @@ class SymbolicFrame:
         try:
             row.run(self, instr)
         except Raised as reason:
+            self.link(instr, reason)
             self.handle(instr, reason)
+
+    def link(self, instr: Instr, reason: Raised) -> None:
+        """A new exception knows the one that is being handled."""
+        handling = self.cx.handling
+        if handling is None or instr.op == "RERAISE" or reason.linked:
+            return
+        value = value_of_raised(reason)
+        reason.linked = True
+        if value is not handling and value.context is None and not value.raised:
+            value.context = handling
 
     def handle(self, instr: Instr, reason: Raised) -> None:
         """Goes to the handler of what `instr` raised; raises it on where this frame has none."""
@@ -125,6 +138,12 @@ class SymbolicFrame:
             self.step()
         frames.pop()
         return self.returned
+
+    def refuse_pending(self) -> None:
+        """Blocks of generators that are dropped unfinished run when Python says."""
+        for generator in self.generators:
+            if generator.is_pending():
+                raise unsupported("generator", f"{generator.frame.code.co_qualname} is dropped inside of a block")
 
     def resume(self) -> Value | None:
         """Until the generator yields (the value) or returns (None)."""
@@ -168,6 +187,11 @@ class GeneratorValue(IteratorValue):
     def describe(self) -> str:
         return f"generator {self.frame.code.co_qualname}"
 
+    def is_pending(self) -> bool:
+        """Whether it would run a finally or with block when Python drops it."""
+        frame = self.frame
+        return self.started and frame.returned is None and runs_code(frame.decoded, frame.current, frame.scope.table)
+
     def next(self, cx: Trace) -> Value | None:
         if self.frame in cx.frames:
             raise unsupported("would-raise", "generator already executing")
@@ -206,7 +230,8 @@ def inline(cx: Trace, function: FunctionValue, args: list[Value], kwargs: dict[s
     for index, value in enumerate(bind_call(cx, function, args, kwargs)):
         frame.slots[index] = cx.force(value) if isinstance(value, Lazy) else value
     if code.co_flags & inspect.CO_GENERATOR:
-        return GeneratorValue(frame)
+        cx.frames[0].generators.append(made := GeneratorValue(frame))
+        return made
     return frame.run()
 
 

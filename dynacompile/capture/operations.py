@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -127,6 +128,9 @@ def unary(cx: Trace, name: str, value: Value) -> Value:
     return cx.pure(getattr(operator, name), [value], {})
 
 
+SET_INPLACE = {"ior": "update", "iand": "intersection_update", "isub": "difference_update", "ixor": "symmetric_difference_update"}
+
+
 def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
     if isinstance(left, ListValue) and name == "iadd":
         left.method(cx, "extend", [right], {})
@@ -134,8 +138,8 @@ def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
     if isinstance(left, DictValue) and name == "ior":
         left.method(cx, "update", [right], {})
         return left
-    if isinstance(left, SetValue) and name == "ior":
-        left.method(cx, "update", [right], {})
+    if isinstance(left, SetValue) and name in SET_INPLACE and issubclass(right.pytype(), (set, frozenset)):
+        left.method(cx, SET_INPLACE[name], [right], {})
         return left
     if isinstance(left, ObjectValue):
         result = left.special(cx, f"__{name.rstrip('_')}__", [right])
@@ -151,7 +155,7 @@ def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
         found = sequence_binary(cx, name, left, right)
         if found is not None:
             return found
-    if isinstance(left, SetValue) and name in ("or_", "and_", "sub"):
+    if isinstance(left, SetValue) and name in ("or_", "and_", "sub") and issubclass(right.pytype(), (set, frozenset)):
         return left.method(cx, {"or_": "union", "and_": "intersection", "sub": "difference"}[name], [right], {})
     if isinstance(left, DictValue) and isinstance(right, DictValue) and name == "or_" and Counter not in (left.cls, right.cls):
         merged = left.method(cx, "copy", [], {})
@@ -173,9 +177,14 @@ def object_binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
             result = owner.special(cx, special, [other])
             if result is not None and not (isinstance(result, ConstantValue) and result.value is NotImplemented):
                 return result
-    if name in ("eq", "ne"):
+    if name in ("eq", "ne") and all(compares_by_identity(v) for v in (left, right)):
         return ConstantValue((left is right) == (name == "eq"))
     raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
+
+
+def compares_by_identity(value: Value) -> bool:
+    """Whether == of an object, or what its own == left undecided, is a question of identity."""
+    return not isinstance(value, ObjectValue) or value.cls.__eq__ is object.__eq__ or isinstance(value.cls.__eq__, FunctionType)
 
 
 def sequence_binary(cx: Trace, name: str, left: Value, right: Value) -> Value | None:
@@ -196,10 +205,20 @@ def sequence_binary(cx: Trace, name: str, left: Value, right: Value) -> Value | 
         if isinstance(sequence, SequenceValue) and (isinstance(count, SymbolicInt) or isinstance(count, ConstantValue) and isinstance(count.value, int)):
             return sequence.like(sequence.items * count.constant())
     if name in ("lt", "le", "gt", "ge"):
-        return fold(cx, getattr(operator, name), left, right) or refuse(name, left, right)
+        return fold(cx, getattr(operator, name), left, right) or ordered(cx, name, left, right)
     if name == "mod" and isinstance(left, ConstantValue) and not isinstance(left.value, sized):
         return fold(cx, operator.mod, left, right) or refuse(name, left, right)
     return None
+
+
+def ordered(cx: Trace, name: str, left: Value, right: Value) -> Value:
+    """Compares the first items that differ."""
+    if not isinstance(left, SequenceValue) or not isinstance(right, SequenceValue) or is_tuple(left) != is_tuple(right):
+        return refuse(name, left, right)
+    for a, b in zip(left.elements(cx), right.elements(cx)):
+        if a is not b and not cx.equal(a, b):
+            return apply_operator(cx, name, [a, b])
+    return ConstantValue(getattr(operator, name)(len(left.items), len(right.items)))
 
 
 def refuse(name: str, left: Value, right: Value) -> Value:
@@ -310,6 +329,8 @@ def op_index(cx: Trace, value: Value) -> Value:
         return value
     if isinstance(value, TensorValue):
         raise unsupported("to-python", f"operator.index of {value.describe()}")
+    if isinstance(value, ObjectValue):
+        return value.method(cx, "__index__", [], {})
     return cx.pure(operator.index, [value], {})
 
 

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.overlap import is_refused_write
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
@@ -29,6 +30,12 @@ from dynacompile.ir.fakes import fake_mode, fake_of
 from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node
 
+ONE_DTYPE = frozenset(
+    {operator.matmul, torch.nn.functional.linear, torch.matmul, torch.mm, torch.mv, torch.addmm, torch.conv1d, torch.conv2d, torch.conv3d}
+    | {torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d}
+    | {"matmul", "mm", "mv", "addmm"}
+)
+"""Operations that refuse operands of several types, which their fakes don't notice."""
 STRIDED = ("as_strided", torch.as_strided)
 
 
@@ -46,6 +53,8 @@ class Recorder:
         self.values: dict[int, TensorValue] = {}  # id of a fake -> the value it belongs to; the values keep the fakes alive
         self.versions: dict[int, int] = {}  # id of an input's fake -> its version at the start
         self.ops = 0
+        self.bases: dict[int, TensorValue] = {}  # id of a storage -> the tensor that the frame read `.data` of
+        self.data_written: dict[int, TensorValue] = {}  # id of a fake -> a tensor whose `.data` was written
         self._site = site
         self._last_placeholder: torch.fx.Node | None = None
 
@@ -97,9 +106,16 @@ class Recorder:
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
         operands = tensors_in((fakes, fake_kwargs))
+        if target in ONE_DTYPE and len({f.dtype for f in operands}) > 1 and not torch.is_autocast_enabled(operands[0].device.type):
+            raise unsupported("op-failed", f"{target_name(target)}: operands of several types")
         before = [f._version for f in operands]
         result = self.run(kind, target, fakes, fake_kwargs)
-        writes = any(f._version != v for f, v in zip(operands, before))
+        written = [f for f, v in zip(operands, before) if f._version != v]
+        writes = bool(written)
+        if writes and len(operands) > 1 and written[0] is operands[0] and is_refused_write(target, fakes, operands):
+            raise unsupported("op-failed", f"{target_name(target)}: operands share a part of their memory")
+        if self.bases:
+            self.check_bases(written)
         if not writes and (known := self.known(result)) is not None:
             return known
         make = self.graph.create_node if self.symbols is None else functools.partial(add_node, self.graph)
@@ -107,6 +123,21 @@ class Recorder:
         self.annotate(node, result)
         self.ops += 1
         return self.result(node, result)
+
+    def data_of(self, value: TensorValue) -> Value:
+        """`.data`: the same memory, unknown to autograd."""
+        self.bases.setdefault(storage_of(value.fake), value)
+        return self.op("call_function", getattr, [value, ConstantValue("data")], {})
+
+    def check_bases(self, written: list[torch.Tensor]) -> None:
+        """Refuses to write the memory of `.data` where autograd kept the tensor already: eager's backward would see the new values."""
+        for fake in written:
+            base = self.bases.get(storage_of(fake))
+            if base is None:
+                continue
+            self.data_written[id(base.fake)] = base
+            if base.fake.requires_grad and any(t.requires_grad and not t.is_leaf for user in base.node.users for t in tensors_in(user.meta.get("val"))):
+                raise unsupported("mutation", f"{base.describe()}.data is written after an operation that gradients go through")
 
     def run(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """One operation on fakes. What the user's operation may raise is up to torch: every exception means that eager is to run it."""
@@ -175,7 +206,15 @@ class Recorder:
         return node
 
     def written_inputs(self) -> list[GraphInput]:
-        return [i for i in self.inputs if isinstance(i.fake, torch.Tensor) and self.values[id(i.fake)].fake._version != self.versions[id(i.fake)]]
+        return [i for i in self.inputs if isinstance(i.fake, torch.Tensor) and (self.is_counted(id(i.fake)) or id(i.fake) in self.data_written)]
+
+    def is_counted(self, key: int) -> bool:
+        """Whether writes to an input changed its version."""
+        return self.values[key].fake._version != self.versions[key]
+
+    def uncounted(self) -> list[TensorValue]:
+        """Inputs that are written through `.data` alone, which autograd must not notice."""
+        return [value for key, value in self.data_written.items() if key in self.versions and not self.is_counted(key)]
 
     def fresh_inputs(self) -> tuple[GraphInput, ...]:
         """The inputs with the metadata they have before the graph runs, also where the graph writes them."""
@@ -189,6 +228,10 @@ class Recorder:
                 item = GraphInput(item.name, item.source, fresh)
             out.append(item)
         return tuple(out)
+
+
+def storage_of(fake: torch.Tensor) -> int:
+    return fake.untyped_storage()._cdata
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:

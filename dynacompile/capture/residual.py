@@ -16,7 +16,7 @@ from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import GRAPH
-from dynacompile.ir.source import Attr, Builtin, ClosureCell, Constant, DefaultArg, DictAttr, Free, Global, Item, Local, Registered, Source, TypeOf
+from dynacompile.ir.source import Attr, Builtin, ClosureCell, Constant, DefaultArg, DictAttr, Entry, Free, Global, Item, Local, Registered, Source, TypeOf
 
 
 class Pool:
@@ -157,6 +157,12 @@ class Builder:
                 self.load_attr(table)
                 self.const(name)
                 self.emit("BINARY_SUBSCR")
+            case Entry(base, key):
+                self.push_null()
+                self.const(dict.__getitem__)
+                self.source(base)
+                self.const(key)
+                self.call(2)
             case Item(base, key):
                 self.source(base)
                 self.const(key)
@@ -225,7 +231,7 @@ class Builder:
 
     def prepare(self, value: Value) -> None:
         """Builds a value before effects can change what it is loaded from."""
-        if isinstance(value, ConstantValue) or value in self._temps or value is NULL:
+        if isinstance(value, ConstantValue) and not isinstance(value.value, (float, complex)) or value in self._temps or value is NULL:
             return
         self.value(value)
         if value in self._temps:
@@ -242,8 +248,18 @@ class Builder:
 
     # the graph
 
-    def call_graph(self, roots: Sequence[Source]) -> None:
-        """Calls the graph and keeps its outputs in a local."""
+    def call_graph(self, roots: Sequence[Source], uncounted: Sequence[TensorValue]) -> None:
+        """Calls the graph and keeps its outputs in a local. uncounted: inputs whose version stays as it is."""
+        for value in uncounted:
+            self.push_null()
+            self.const(torch._C._autograd._unsafe_set_version_counter)
+            self.source(value.source)
+            self.emit("COPY", 1)
+            self.load_attr("_version")
+            self.emit("BUILD_TUPLE", 1)
+            self.emit("SWAP", 2)
+            self.emit("BUILD_TUPLE", 1)
+            self.emit("SWAP", 2)
         self.push_null()
         self.const(GRAPH)
         for root in roots:
@@ -251,6 +267,9 @@ class Builder:
         self.call(len(roots))
         self._output_slot = self.new_temp()
         self.local("STORE_FAST", self._output_slot)
+        for _ in uncounted:
+            self.call(2)
+            self.emit("POP_TOP")
 
     def graph_output(self, value: TensorValue) -> None:
         if self._output_slot is None:
@@ -290,7 +309,7 @@ class Builder:
 
 def is_loadable(value: Value) -> bool:
     """Whether the residual code can load the object itself."""
-    return value.source is not None and not isinstance(value, ConstantValue) or isinstance(value, Lazy)
+    return value.source is not None and not isinstance(value, ConstantValue) and not value.is_made or isinstance(value, Lazy)
 
 
 def parameter_count(code: types.CodeType) -> int:

@@ -15,7 +15,7 @@ from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.errors import VerifyError
 
-RESUME_PREFIX = "<resume at line "  # of their names
+RESUME_PREFIX = "<resume at line "  # of their qualified names; tracebacks and logs show the name of the function
 # flags that a resume function keeps: OPTIMIZED, NEWLOCALS, NESTED and the future imports; not *args, **kwargs
 KEPT_FLAGS = 0x1 | 0x2 | 0x10 | 0xFFE0000
 
@@ -137,7 +137,7 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
         handlers.append(Handler(raising, raising, copies[point.index], len(point.stack), point.lasti))
     elif body[0] is not copies[point.index]:
         prologue.append(Instr("JUMP_FORWARD", 0, copies[point.index], start.position))
-    base = re.sub(rf"^{RESUME_PREFIX}\d+ of (.*)>$", r"\1", code.co_name)
+    base = re.sub(rf"^{RESUME_PREFIX}\d+ of (.*)>$", r"\1", code.co_qualname)
     return assemble(
         code,
         prologue + body,
@@ -151,7 +151,7 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
         co_posonlyargcount=0,
         co_kwonlyargcount=0,
         co_flags=code.co_flags & KEPT_FLAGS,
-        co_name=f"{RESUME_PREFIX}{start.line or code.co_firstlineno} of {base}>",
+        co_qualname=f"{RESUME_PREFIX}{start.line or code.co_firstlineno} of {base}>",
     )
 
 

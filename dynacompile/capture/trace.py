@@ -20,9 +20,9 @@ from dynacompile.capture.values import value_of, wrap
 from dynacompile.capture.values.base import Lazy, Method, Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
-from dynacompile.capture.values.descriptors import class_lookup
+from dynacompile.capture.values.descriptors import bind_descriptor, class_lookup, class_source
 from dynacompile.capture.values.exceptions import ExceptionValue
-from dynacompile.capture.values.functions import BoundMethod, CellValue, FunctionValue, RefusedValue
+from dynacompile.capture.values.functions import CellValue, FunctionValue, RefusedValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.rows import HANDLERS, Row
 from dynacompile.capture.values.sequence import ListValue, TupleValue
@@ -42,9 +42,17 @@ TORCH_FOLDER = torch.__file__.rpartition("/")[0] + "/"
 class Trace:
     """State of one attempt to capture one frame; values call back into it. Dropped when the attempt ends."""
 
-    def __init__(self, codes: CodeCache, root_globals: dict[str, Any], builtins: dict[str, Any], inference: bool, policy: ShapePolicy | None = None):
+    def __init__(
+        self,
+        codes: CodeCache,
+        root_globals: dict[str, Any],
+        builtins: dict[str, Any],
+        inference: bool,
+        replays_reports: bool = True,
+        policy: ShapePolicy | None = None,
+    ):
         """policy: which sizes and ints are symbolic; None: none are, and the machinery for symbols is not loaded."""
-        self.codes, self.builtins, self.inference = codes, builtins, inference
+        self.codes, self.builtins, self.inference, self.replays_reports = codes, builtins, inference, replays_reports
         self.frames: list[SymbolicFrame] = []
         self.symbols = Symbols(policy, self.site) if policy else None
         self.recorder = Recorder(self.site, self.symbols, policy is not None)
@@ -147,9 +155,13 @@ class Trace:
             raise unsupported("would-raise", f"name {name!r} is not defined")
         return stored[2]
 
-    def bound(self, function: FunctionType, owner: Value, name: str) -> Value:
+    def class_attribute(self, owner: Value, name: str) -> Value | None:
+        """What the class of `owner` defines in Python under a name, bound to it; None where it does not."""
         cls = owner.pytype()
-        return BoundMethod(self.wrap(function, Attr(Constant(cls, cls.__qualname__), name)), owner, None, name)
+        raw = class_lookup(cls, name)
+        if not isinstance(raw, (FunctionType, property, staticmethod, classmethod)) and not is_constant_object(raw):
+            return None
+        return bind_descriptor(self, raw, owner, self.class_value(cls, None), name, class_source(cls, name))
 
     def bound_builtin(self, real: Any, source: Source) -> Value:
         """A method written in C, bound to an object. Where the object's class hides it by one of its own, only Python can call it."""
@@ -222,7 +234,7 @@ class Trace:
     def call_real(self, function: Callable, source: Source, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
         return self.wrap(function, source).call(self, args, kwargs or {})
 
-    def unless_missing(self, get: Callable[[], Value], missing: type = AttributeError) -> Value | None:
+    def unless_missing(self, get: Callable[[], Value | None], missing: type = AttributeError) -> Value | None:
         """get(), or None where it raises `missing`."""
         depth, handling = len(self.frames), self.handling
         try:

@@ -3,10 +3,10 @@
 
 #include <structmember.h>
 
+#include <time.h>
+
 #include <algorithm>
 #include <utility>
-
-#include "guards/machine.h"
 
 namespace dynacompile {
 
@@ -22,6 +22,8 @@ struct SkipRule {
 Py_ssize_t extra_index = -1;
 Extra* all_extras = nullptr;
 uint64_t next_serial = 0;
+uint64_t uses = 0;
+constexpr size_t few_entries = 1;  // that need no index
 std::vector<SkipRule>* skip_rules;
 
 // Takes the bucket's entries out; they are released by the caller, since releasing may run any code.
@@ -89,9 +91,15 @@ Bucket* find_bucket(Extra* extra, long id) {
     return at != extra->buckets.end() && at->id == id ? &*at : nullptr;
 }
 
+std::vector<Entry*> latest_first(const Bucket& bucket) {
+    std::vector<Entry*> entries = bucket.entries;
+    std::stable_sort(entries.begin(), entries.end(), [](const Entry* a, const Entry* b) { return a->used > b->used; });
+    return entries;
+}
+
 Bucket* need_bucket(Extra* extra, long id) {
     auto at = std::lower_bound(extra->buckets.begin(), extra->buckets.end(), id, [](const Bucket& b, long wanted) { return b.id < wanted; });
-    if (at == extra->buckets.end() || at->id != id) at = extra->buckets.insert(at, Bucket{id, {}});
+    if (at == extra->buckets.end() || at->id != id) at = extra->buckets.insert(at, Bucket{id, {}, nullptr});
     return &*at;
 }
 
@@ -164,6 +172,7 @@ PyMemberDef entry_members[] = {
     {"info", T_OBJECT, offsetof(Entry, info), READONLY, "what the compiler keeps about it"},
     {"kind", T_LONG, offsetof(Entry, kind), READONLY, "of the region that made it: it serves regions of this kind only"},
     {"hits", T_PYSSIZET, offsetof(Entry, hits), READONLY, "calls that it served"},
+    {"last_used", T_DOUBLE, offsetof(Entry, last_used), READONLY, "when it last served one: seconds since the epoch; 0 where it has not"},
     {"whole", T_BOOL, offsetof(Entry, whole), READONLY, "the hook is off while it runs"},
     {nullptr},
 };
@@ -188,7 +197,7 @@ PyObject* entries_of(PyObject*, PyObject* object) {
     Extra* extra = find_extra(code);
     if (!list || !extra) return list;
     for (const Bucket& bucket : extra->buckets) {
-        for (Entry* entry : bucket.entries) {
+        for (Entry* entry : latest_first(bucket)) {
             PyObject* pair = Py_BuildValue("(lO)", bucket.id, entry);
             int failed = pair ? PyList_Append(list, pair) : -1;
             Py_XDECREF(pair);
@@ -213,6 +222,24 @@ PyObject* remove_bucket(PyObject*, PyObject* args) {
     if (!code) return nullptr;
     if (Extra* extra = find_extra(code)) release(take(extra, bucket));
     Py_RETURN_NONE;
+}
+
+PyObject* remove_entry(PyObject*, PyObject* args) {
+    PyObject *object, *entry;
+    if (!PyArg_ParseTuple(args, "O!O!:remove_entry", &PyCode_Type, &object, entry_type, &entry)) return nullptr;
+    Extra* extra = find_extra(reinterpret_cast<PyCodeObject*>(object));
+    for (size_t b = 0; extra && b < extra->buckets.size(); b++) {
+        Bucket& bucket = extra->buckets[b];
+        auto at = std::find(bucket.entries.begin(), bucket.entries.end(), reinterpret_cast<Entry*>(entry));
+        if (at == bucket.entries.end()) continue;
+        bucket.index.reset();
+        bucket.entries.erase(at);
+        if (bucket.entries.empty()) extra->buckets.erase(extra->buckets.begin() + b);
+        extra->changes++;
+        Py_DECREF(entry);
+        Py_RETURN_TRUE;
+    }
+    Py_RETURN_FALSE;
 }
 
 PyObject* reset_code(PyObject*, PyObject* object) {
@@ -257,6 +284,7 @@ PyObject* add_skip_prefix(PyObject*, PyObject* args, PyObject* kwargs) {
 PyMethodDef functions[] = {
     {"entries", entries_of, METH_O, "entries(code) -> list of (bucket, Entry), most recently used first in each bucket."},
     {"remove_bucket", remove_bucket, METH_VARARGS, "remove_bucket(code, bucket): drops its entries; code=None: of every code object."},
+    {"remove_entry", remove_entry, METH_VARARGS, "remove_entry(code, entry) -> bool: drops that entry; a call that runs it goes on."},
     {"reset_code", reset_code, METH_O, "reset_code(code): drops all its entries, and what regions decided about it."},
     {"skip_code", reinterpret_cast<PyCFunction>(skip_code), METH_VARARGS | METH_KEYWORDS, "skip_code(code, recursive=False): it runs as Python; recursive: so does all that it calls."},
     {"add_skip_prefix", reinterpret_cast<PyCFunction>(add_skip_prefix), METH_VARARGS | METH_KEYWORDS,
@@ -285,22 +313,52 @@ Extra* need_extra(PyCodeObject* code) {
     return extra;
 }
 
+void mark_used(Entry* entry) {
+    timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    entry->hits++;
+    entry->used = ++uses;
+    entry->last_used = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+namespace {
+
+enum class Tried { holds, fails, outdated };
+
+Tried try_entry(const Extra& extra, Entry* entry, const Roots& roots) {
+    const uint64_t changes = extra.changes;
+    Py_INCREF(entry);
+    const bool holds = guards_hold(entry->guards, roots);
+    const bool outdated = extra.changes != changes;  // a guard let others in, who changed the buckets
+    Py_DECREF(entry);
+    return outdated ? Tried::outdated : holds ? Tried::holds : Tried::fails;
+}
+
+Entry* lookup_by_index(const Extra& extra, const IndexNode& index, long kind, const Roots& roots) {
+    Candidates candidates;
+    find_candidates(index, roots, candidates);
+    Entry** at = candidates.begin();
+    for (Entry** end = at + candidates.count; at != end; at++) {
+        if ((*at)->kind != kind) continue;
+        const Tried tried = try_entry(extra, *at, roots);
+        if (tried != Tried::fails) return tried == Tried::holds ? *at : nullptr;
+    }
+    return nullptr;
+}
+
+}  // namespace
+
 Entry* lookup(Extra* extra, long id, long kind, Frame* frame) {
     Bucket* bucket = find_bucket(extra, id);
     if (!bucket) return nullptr;
     PyFunctionObject* function = frame_function(frame);
     Roots roots{frame_slots(frame), frame_code(frame)->co_nlocalsplus, function->func_closure, frame_globals(frame), frame_builtins(frame)};
-    uint64_t changes = extra->changes;
-    for (size_t i = 0; i < bucket->entries.size(); i++) {
-        Entry* entry = bucket->entries[i];
-        if (entry->kind != kind) continue;
-        Py_INCREF(entry);
-        bool holds = guards_hold(entry->guards, roots);
-        Py_DECREF(entry);
-        if (extra->changes != changes) return nullptr;
-        if (!holds) continue;
-        if (i) std::rotate(bucket->entries.begin(), bucket->entries.begin() + i, bucket->entries.begin() + i + 1);
-        return entry;
+    if (bucket->entries.size() > few_entries) {
+        if (!bucket->index) bucket->index = build_index(bucket->entries);
+        return lookup_by_index(*extra, *bucket->index, kind, roots);
+    }
+    for (Entry* entry : bucket->entries) {
+        if (entry->kind == kind) return try_entry(*extra, entry, roots) == Tried::holds ? entry : nullptr;
     }
     return nullptr;
 }
@@ -314,8 +372,11 @@ bool add_entry(PyCodeObject* original, const RegionState& state, Entry* entry) {
     if (!replacement || !extra) return false;
     replacement->mark = Mark::skip;
     entry->kind = state.kind;
-    std::vector<Entry*>& entries = need_bucket(extra, state.bucket)->entries;
+    Bucket* bucket = need_bucket(extra, state.bucket);
+    std::vector<Entry*>& entries = bucket->entries;
     if (std::find(entries.begin(), entries.end(), entry) != entries.end()) return true;  // another thread's, met while waiting for it
+    entry->used = ++uses;
+    bucket->index.reset();
     entries.insert(entries.begin(), reinterpret_cast<Entry*>(Py_NewRef(reinterpret_cast<PyObject*>(entry))));
     extra->changes++;
     return true;
@@ -335,8 +396,9 @@ Py_ssize_t count_entries(const Extra& extra) {
 
 PyObject* bucket_entries(const Extra& extra, long id) {
     Bucket* bucket = find_bucket(const_cast<Extra*>(&extra), id);
-    PyObject* tuple = PyTuple_New(bucket ? bucket->entries.size() : 0);
-    for (Py_ssize_t i = 0; tuple && i < PyTuple_GET_SIZE(tuple); i++) PyTuple_SET_ITEM(tuple, i, Py_NewRef(reinterpret_cast<PyObject*>(bucket->entries[i])));
+    const std::vector<Entry*> entries = bucket ? latest_first(*bucket) : std::vector<Entry*>{};
+    PyObject* tuple = PyTuple_New(entries.size());
+    for (Py_ssize_t i = 0; tuple && i < PyTuple_GET_SIZE(tuple); i++) PyTuple_SET_ITEM(tuple, i, Py_NewRef(reinterpret_cast<PyObject*>(entries[i])));
     return tuple;
 }
 

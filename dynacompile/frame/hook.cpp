@@ -94,7 +94,7 @@ PyObject* run_code(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
 }
 
 PyObject* run_entry(PyThreadState* ts, Frame* frame, Entry* entry) {
-    entry->hits++;
+    mark_used(entry);
     if (!entry->whole) return run_code(ts, frame, entry->code);
     RegionScope off(nullptr, nullptr);
     return run_code(ts, frame, entry->code);
@@ -126,11 +126,12 @@ PyObject* run_answer(PyThreadState* ts, Frame* frame, Thread& thread, PyObject* 
         thread.state->full->insert(extra->serial);
         return run_plainly(ts, frame);
     }
+    if (answer == answer_run_plainly) return run_plainly(ts, frame);
     if (answer == answer_skip || answer == answer_skip_recursive) {
         extra->mark = answer == answer_skip ? Mark::skip : Mark::skip_recursive;
         return answer == answer_skip ? _PyEval_EvalFrameDefault(ts, frame, 0) : run_plainly(ts, frame);
     }
-    PyErr_Format(PyExc_TypeError, "a region's compile_frame must return an Entry, SKIP, SKIP_RECURSIVE or RUN_ONCE, not %.200s", Py_TYPE(answer)->tp_name);
+    PyErr_Format(PyExc_TypeError, "a region's compile_frame must return an Entry, SKIP, SKIP_RECURSIVE, RUN_ONCE or RUN_PLAINLY, not %.200s", Py_TYPE(answer)->tp_name);
     return unwind(ts, frame);
 }
 

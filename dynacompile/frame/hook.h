@@ -3,9 +3,13 @@
 #include "frame_compat.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
+
+#include "guards/machine.h"
 
 namespace dynacompile {
 
@@ -16,6 +20,8 @@ struct Entry {
     PyObject* guards;
     PyObject* info;
     Py_ssize_t hits;
+    uint64_t used;      // grows with every use of any entry: the latest is the largest
+    double last_used;   // seconds since the epoch, to some milliseconds; 0: not yet
     long kind;   // of the region that made it
     char whole;  // no user Python runs after its graph: the hook is off while it runs
 };
@@ -35,9 +41,38 @@ struct RegionState {
 
 enum class Mark : uint8_t { eligible, skip, skip_recursive };
 
+// A node of a bucket's index. See index.cpp.
+struct IndexNode {
+    struct Slot {
+        uint64_t number;
+        std::unique_ptr<IndexNode> below;  // null: the slot is free
+    };
+    PyObject* program = nullptr;  // borrowed from an entry; null: a leaf
+    size_t feature = 0;
+    std::vector<Slot> by;         // a hash table; its size is a power of two
+    std::unique_ptr<IndexNode> others;
+    std::vector<Entry*> entries;
+};
+
+// The entries that a call may belong to, borrowed.
+struct Candidates {
+    static constexpr size_t room = 16;
+    Entry* few[room];
+    std::vector<Entry*> many;  // all of them, once there is no room
+    size_t count = 0;
+    Entry** begin() { return count > room ? many.data() : few; }
+    void add(Entry* entry) {
+        if (count == room) many.assign(few, few + room);
+        if (count >= room) many.push_back(entry);
+        if (count < room) few[count] = entry;
+        count++;
+    }
+};
+
 struct Bucket {
     long id;
-    std::vector<Entry*> entries;  // most recently used first
+    std::vector<Entry*> entries;
+    std::unique_ptr<IndexNode> index;  // where there are several
 };
 
 // What a code object remembers, in its co_extra.
@@ -83,8 +118,13 @@ Py_ssize_t count_entries(const Extra& extra, const RegionState& state);  // in i
 Py_ssize_t count_entries(const Extra& extra);
 PyObject* bucket_entries(const Extra& extra, long bucket);  // new tuple
 void drop_bucket(long bucket);
+void mark_used(Entry* entry);
 extern PyTypeObject* entry_type;
 bool init_dispatch(PyObject* module);
+
+// index.cpp
+std::unique_ptr<IndexNode> build_index(const std::vector<Entry*>& entries);
+void find_candidates(const IndexNode& index, const Roots& roots, Candidates& into);  // most recently used first
 
 // hook.cpp
 void hook_enter(_PyFrameEvalFunction* previous);
@@ -95,7 +135,7 @@ PyObject* new_proxy(Frame* frame, Extra* extra, const RegionState* state);
 void end_proxy(PyObject* proxy);
 bool proxy_frame(PyObject* object, Frame** frame);  // false: not a proxy, or one that is over
 const char* limit_reached(const Extra& extra, const RegionState& state);
-extern PyObject *answer_null, *answer_skip, *answer_skip_recursive, *answer_run_once;
+extern PyObject *answer_null, *answer_skip, *answer_skip_recursive, *answer_run_once, *answer_run_plainly;
 bool init_proxy(PyObject* module);
 
 // region.cpp

@@ -3,7 +3,7 @@
 
 namespace dynacompile {
 
-PyObject *answer_null, *answer_skip, *answer_skip_recursive, *answer_run_once;
+PyObject *answer_null, *answer_skip, *answer_skip_recursive, *answer_run_once, *answer_run_plainly;
 
 namespace {
 
@@ -137,7 +137,8 @@ bool init_proxy(PyObject* module) {
     sentinel_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&sentinel_spec));
     return proxy_type && sentinel_type && PyModule_AddObjectRef(module, "FrameProxy", reinterpret_cast<PyObject*>(proxy_type)) == 0 &&
            add_sentinel(module, "NULL", &answer_null) && add_sentinel(module, "SKIP", &answer_skip) &&
-           add_sentinel(module, "SKIP_RECURSIVE", &answer_skip_recursive) && add_sentinel(module, "RUN_ONCE", &answer_run_once);
+           add_sentinel(module, "SKIP_RECURSIVE", &answer_skip_recursive) && add_sentinel(module, "RUN_ONCE", &answer_run_once) &&
+           add_sentinel(module, "RUN_PLAINLY", &answer_run_plainly);
 }
 
 }  // namespace dynacompile

@@ -14,6 +14,9 @@ struct Region {
     PyObject* function;
     PyObject* on_miss;  // null: the hook is off in this region
     RegionState* state;
+    PyObject* choose;    // null, or the user's dispatch: (*args, **kwargs) -> key
+    PyObject* new_state;  // key -> RegionState
+    PyObject* states;    // a dict: the RegionState of each key that was met
     PyObject* dict;
     PyObject* weakrefs;
 };
@@ -101,19 +104,48 @@ PyType_Spec state_spec = {"dynacompile_native.RegionState", sizeof(RegionState),
 
 // --- Region ---
 
+// The state of the sub-bucket that the user's dispatch chooses for this call (a new reference). It runs with the hook off.
+RegionState* chosen_state(Region* region, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+    RegionScope off(nullptr, nullptr);
+    PyObject* key = PyObject_Vectorcall(region->choose, args, PyVectorcall_NARGS(nargsf), kwnames);
+    if (!key) return nullptr;
+    PyObject* state = Py_XNewRef(PyDict_GetItemWithError(region->states, key));
+    if (!state && !PyErr_Occurred()) {
+        state = PyObject_CallOneArg(region->new_state, key);
+        if (state && !PyObject_TypeCheck(state, state_type)) {
+            PyErr_Format(PyExc_TypeError, "Region: new_state must give a RegionState, not %.200s", Py_TYPE(state)->tp_name);
+            Py_CLEAR(state);
+        }
+        PyObject* first = state ? PyDict_SetDefault(region->states, key, state) : nullptr;  // another thread may have met the key meanwhile
+        if (first != state) Py_XSETREF(state, Py_XNewRef(first));
+    }
+    Py_DECREF(key);
+    return reinterpret_cast<RegionState*>(state);
+}
+
+PyObject* call_in_scope(Region* region, RegionState* state, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+    _PyFrameEvalFunction previous;
+    hook_enter(&previous);
+    PyObject* result;
+    {
+        RegionScope scope(state, region->on_miss);
+        result = PyObject_Vectorcall(region->function, args, nargsf, kwnames);
+    }
+    hook_leave(previous);
+    return result;
+}
+
 PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     Region* region = reinterpret_cast<Region*>(self);
     if (this_thread().compiling) return PyObject_Vectorcall(region->function, args, nargsf, kwnames);
     Py_INCREF(self);  // the call may drop the last reference to its own region
     PyObject* result;
-    if (region->on_miss) {
-        _PyFrameEvalFunction previous;
-        hook_enter(&previous);
-        {
-            RegionScope scope(region->state, region->on_miss);
-            result = PyObject_Vectorcall(region->function, args, nargsf, kwnames);
-        }
-        hook_leave(previous);
+    if (region->choose) {
+        RegionState* state = chosen_state(region, args, nargsf, kwnames);
+        result = state ? call_in_scope(region, state, args, nargsf, kwnames) : nullptr;
+        Py_XDECREF(reinterpret_cast<PyObject*>(state));
+    } else if (region->on_miss) {
+        result = call_in_scope(region, region->state, args, nargsf, kwnames);
     } else {
         RegionScope off(nullptr, nullptr);
         result = PyObject_Vectorcall(region->function, args, nargsf, kwnames);
@@ -123,9 +155,13 @@ PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
 }
 
 PyObject* region_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-    static const char* names[] = {"function", "compile_frame", "state", nullptr};
-    PyObject *function, *on_miss = Py_None, *state = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OO:Region", const_cast<char**>(names), &function, &on_miss, &state)) return nullptr;
+    static const char* names[] = {"function", "compile_frame", "state", "choose", "new_state", nullptr};
+    PyObject *function, *on_miss = Py_None, *state = Py_None, *choose = Py_None, *new_state = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOOO:Region", const_cast<char**>(names), &function, &on_miss, &state, &choose, &new_state)) return nullptr;
+    if (choose != Py_None && (!PyCallable_Check(choose) || !PyCallable_Check(new_state) || on_miss == Py_None)) {
+        PyErr_SetString(PyExc_TypeError, "Region: choose takes the call's arguments and gives a key, new_state takes a key and gives a RegionState");
+        return nullptr;
+    }
     if (!PyCallable_Check(function) || (on_miss != Py_None && (!PyCallable_Check(on_miss) || !PyObject_TypeCheck(state, state_type)))) {
         PyErr_SetString(PyExc_TypeError, "Region(function, compile_frame, state): two callables and a RegionState; or a callable alone, to run it with the hook off");
         return nullptr;
@@ -138,6 +174,15 @@ PyObject* region_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
         region->on_miss = Py_NewRef(on_miss);
         region->state = reinterpret_cast<RegionState*>(Py_NewRef(state));
     }
+    if (choose != Py_None) {
+        region->choose = Py_NewRef(choose);
+        region->new_state = Py_NewRef(new_state);
+        region->states = PyDict_New();
+        if (!region->states) {
+            Py_DECREF(reinterpret_cast<PyObject*>(region));
+            return nullptr;
+        }
+    }
     return reinterpret_cast<PyObject*>(region);
 }
 
@@ -147,6 +192,9 @@ int region_traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(region->function);
     Py_VISIT(region->on_miss);
     Py_VISIT(region->state);
+    Py_VISIT(region->choose);
+    Py_VISIT(region->new_state);
+    Py_VISIT(region->states);
     Py_VISIT(region->dict);
     return 0;
 }
@@ -158,6 +206,9 @@ int region_clear(PyObject* self) {
     Py_XDECREF(function);
     Py_CLEAR(region->on_miss);
     Py_CLEAR(region->state);
+    Py_CLEAR(region->choose);
+    Py_CLEAR(region->new_state);
+    Py_CLEAR(region->states);
     Py_CLEAR(region->dict);
     return 0;
 }
@@ -170,6 +221,9 @@ void region_dealloc(PyObject* self) {
     Py_XDECREF(region->function);
     Py_XDECREF(region->on_miss);
     Py_XDECREF(region->state);
+    Py_XDECREF(region->choose);
+    Py_XDECREF(region->new_state);
+    Py_XDECREF(region->states);
     Py_XDECREF(region->dict);
     type->tp_free(self);
     Py_DECREF(type);
@@ -204,6 +258,14 @@ int set_own(PyObject* self, PyObject* value, void* name) {
     return result;
 }
 
+// Views of its buckets, made by the owner of its state.
+PyObject* get_buckets(PyObject* self, void*) {
+    Region* region = reinterpret_cast<Region*>(self);
+    if (region->state) return PyObject_CallMethod(region->state->owner, "views", "O", self);
+    PyErr_SetString(PyExc_AttributeError, "buckets");
+    return nullptr;
+}
+
 PyObject* region_repr(PyObject* self) { return PyUnicode_FromFormat("<compiled %R>", reinterpret_cast<Region*>(self)->function); }
 
 // Pickles and copies as the function does: by its qualified name, under which a decorator put this region.
@@ -214,6 +276,7 @@ PyMethodDef region_methods[] = {{"__reduce__", region_reduce, METH_NOARGS, nullp
 PyMemberDef region_members[] = {
     {"__wrapped__", T_OBJECT, offsetof(Region, function), READONLY, "the function that the region runs"},
     {"state", T_OBJECT, offsetof(Region, state), READONLY, "its RegionState, or None where the hook is off"},
+    {"states", T_OBJECT, offsetof(Region, states), READONLY, "the RegionState of each key that `choose` gave; None without one"},
     {"__dictoffset__", T_PYSSIZET, offsetof(Region, dict), READONLY},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Region, weakrefs), READONLY},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Region, call), READONLY},
@@ -221,6 +284,7 @@ PyMemberDef region_members[] = {
 };
 
 PyGetSetDef region_fields[] = {
+    {"buckets", get_buckets, nullptr, "its buckets of entries, one for each key of its dispatch"},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict},
     {"__doc__", get_of_function, set_own, nullptr, const_cast<char*>("__doc__")},
     {"__module__", get_of_function, set_own, nullptr, const_cast<char*>("__module__")},

@@ -3,6 +3,7 @@
 #include <structmember.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "guards/program.h"
@@ -39,8 +40,20 @@ constexpr OpName ops[] = {
     {"dict_keys", Op::dict_keys}, {"dict_has", Op::dict_has}, {"length", Op::length}, {"state", Op::state}, {"flag", Op::flag}, {"set", Op::set},
 };
 
+bool is_tensor_type(PyTypeObject* type) {  // tensors hash by identity, too, and a dict that has one finds it without comparing
+    while (type && std::strcmp(type->tp_name, "torch._C.TensorBase") != 0) type = type->tp_base;
+    return type != nullptr;
+}
+
+bool hashes_by_identity(PyObject* object) {  // classes, functions and the like: a lookup of one runs no user code
+    PyTypeObject* type = Py_TYPE(object);
+    return (type->tp_hash == PyBaseObject_Type.tp_hash && type->tp_richcompare == PyBaseObject_Type.tp_richcompare) || is_tensor_type(type);
+}
+
+bool is_key(PyObject* object) { return is_constant(object) || hashes_by_identity(object); }
+
 bool parse_key(PyObject* key, Node& node) {
-    if (!is_constant(key)) {
+    if (!is_key(key)) {
         PyErr_Format(PyExc_ValueError, "a guard can't look up a key of type %.200s", Py_TYPE(key)->tp_name);
         return false;
     }
@@ -68,6 +81,17 @@ bool parse_constant(PyObject* argument, Check& check) {
     return false;
 }
 
+bool parse_keys(PyObject* argument, Check& check) {
+    bool known = PyTuple_Check(argument);
+    for (Py_ssize_t i = 0; known && i < PyTuple_GET_SIZE(argument); i++) known = is_key(PyTuple_GET_ITEM(argument, i));
+    if (known) {
+        check.expected.hold_strong(argument);
+    } else {
+        PyErr_SetString(PyExc_ValueError, "dict_keys takes a tuple of constants and of objects that hash by identity");
+    }
+    return known;
+}
+
 bool parse_function(PyObject* argument, Check& check) {
     PyObject *code, *globals;
     if (!PyArg_ParseTuple(argument, "O!O!", &PyCode_Type, &code, &PyDict_Type, &globals)) return false;
@@ -89,6 +113,7 @@ bool add_nodes(Program& program, PyObject* list) {
             PyErr_Format(PyExc_ValueError, "accessor %zd (%s) can't start from %zd", i, op, parent);
             return false;
         }
+        node->parent = parent < 0 ? nullptr : program.nodes[parent].get();
         (parent < 0 ? program.roots : program.nodes[parent]->children).push_back(node.get());
         if (node->access == Access::instance_dict) program.nodes[parent]->snapshots = true;
         program.nodes.push_back(std::move(node));
@@ -180,6 +205,7 @@ PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject*) {
     auto program = std::make_unique<Program>();
     if (!add_nodes(*program, accessors) || !add_checks(*program, checks) || !add_relations(*program, relations)) return nullptr;
     settle(*program);
+    find_features(*program);
     GuardProgram* made = reinterpret_cast<GuardProgram*>(type->tp_alloc(type, 0));
     if (made) made->program = program.release();
     return reinterpret_cast<PyObject*>(made);
@@ -192,25 +218,47 @@ void program_dealloc(PyObject* self) {
     Py_DECREF(type);
 }
 
-PyObject* program_check(PyObject* self, PyObject* args) {
-    PyObject *slots, *closure, *globals, *builtins;
-    if (!PyArg_ParseTuple(args, "O!OO!O!:check", &PyTuple_Type, &slots, &closure, &PyDict_Type, &globals, &PyDict_Type, &builtins)) return nullptr;
+bool parse_roots(PyObject* slots, PyObject* closure, PyObject* globals, PyObject* builtins, Roots& roots) {
     if (closure != Py_None && !PyTuple_Check(closure)) {
         PyErr_SetString(PyExc_TypeError, "check: closure is a tuple of cells or None");
-        return nullptr;
+        return false;
     }
-    Roots roots{&PyTuple_GET_ITEM(slots, 0), PyTuple_GET_SIZE(slots), closure == Py_None ? nullptr : closure, globals, builtins};
-    return PyBool_FromLong(guards_hold(self, roots));
+    roots = {&PyTuple_GET_ITEM(slots, 0), PyTuple_GET_SIZE(slots), closure == Py_None ? nullptr : closure, globals, builtins};
+    return true;
 }
 
-PyObject* program_repeat(PyObject* self, PyObject* args) {
-    PyObject *slots, *globals;
+PyObject* program_check(PyObject* self, PyObject* args) {
+    PyObject *slots, *closure, *globals, *builtins;
+    Roots roots;
+    if (!PyArg_ParseTuple(args, "O!OO!O!:check", &PyTuple_Type, &slots, &closure, &PyDict_Type, &globals, &PyDict_Type, &builtins)) return nullptr;
+    return parse_roots(slots, closure, globals, builtins, roots) ? PyBool_FromLong(guards_hold(self, roots)) : nullptr;
+}
+
+using Clock = std::chrono::steady_clock;
+
+double nanoseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::nano>(Clock::now() - start).count(); }
+
+// Fills the first and second level of the processor's cache with other memory.
+void cool_caches() {
+    static std::vector<uint64_t> other((size_t{4} << 20) / sizeof(uint64_t));
+    for (size_t i = 0; i < other.size(); i += 8) reinterpret_cast<volatile uint64_t*>(other.data())[i]++;
+}
+
+PyObject* program_measure(PyObject* self, PyObject* args) {
+    PyObject *slots, *closure, *globals, *builtins;
     Py_ssize_t times;
-    if (!PyArg_ParseTuple(args, "O!O!n:repeat", &PyTuple_Type, &slots, &PyDict_Type, &globals, &times)) return nullptr;
-    Roots roots{&PyTuple_GET_ITEM(slots, 0), PyTuple_GET_SIZE(slots), nullptr, globals, globals};
-    Py_ssize_t held = 0;
+    Roots roots;
+    if (!PyArg_ParseTuple(args, "O!OO!O!n:measure", &PyTuple_Type, &slots, &closure, &PyDict_Type, &globals, &PyDict_Type, &builtins, &times)) return nullptr;
+    if (!parse_roots(slots, closure, globals, builtins, roots)) return nullptr;
+    if (times < 1) return PyErr_Format(PyExc_ValueError, "measure: times must be 1 or more");
+    Py_ssize_t held = guards_hold(self, roots);
+    cool_caches();
+    Clock::time_point start = Clock::now();
+    held += guards_hold(self, roots);
+    const double cold = nanoseconds_since(start);
+    start = Clock::now();
     for (Py_ssize_t i = 0; i < times; i++) held += guards_hold(self, roots);
-    return PyLong_FromSsize_t(held);
+    return Py_BuildValue("ddn", nanoseconds_since(start) / static_cast<double>(times), cold, held);
 }
 
 PyObject* program_failed(PyObject* self, void*) { return PyLong_FromLong(reinterpret_cast<GuardProgram*>(self)->program->failed); }
@@ -218,7 +266,8 @@ Py_ssize_t program_length(PyObject* self) { return reinterpret_cast<GuardProgram
 
 PyMethodDef program_methods[] = {
     {"check", program_check, METH_VARARGS, "check(slots, closure, globals, builtins) -> bool: whether every guard holds for these roots of a frame."},
-    {"repeat", program_repeat, METH_VARARGS, "repeat(slots, globals, times) -> int: how many of `times` checks held; to be timed."},
+    {"measure", program_measure, METH_VARARGS,
+     "measure(slots, closure, globals, builtins, times) -> (hot, cold, held): nanoseconds of a check, mean of `times` and with caches cooled; how many of times + 2 held."},
     {nullptr},
 };
 PyGetSetDef program_fields[] = {{"last_failed", program_failed, nullptr, "index of the guard that failed last, or -1"}, {nullptr}};
@@ -302,7 +351,7 @@ bool parse_check(const char* op, PyObject* argument, Check& check) {
         case Op::is:
         case Op::type: return check.expected.hold(argument);
         case Op::equals: return parse_constant(argument, check);
-        case Op::dict_keys: return PyTuple_Check(argument) ? parse_constant(argument, check) : (PyErr_SetString(PyExc_TypeError, "dict_keys takes a tuple"), false);
+        case Op::dict_keys: return parse_keys(argument, check);
         case Op::tensor: return (check.tensor = parse_tensor(argument)) != nullptr;
         case Op::state: return (check.state = parse_state(argument)) != nullptr;
         case Op::set:
@@ -317,7 +366,12 @@ bool parse_check(const char* op, PyObject* argument, Check& check) {
         case Op::length: check.number = PyLong_AsSsize_t(argument); return !PyErr_Occurred();
         case Op::has_attribute:
         case Op::dict_has:
-            if (!parse_pair(argument, &object, &check.flag) || !parse_constant(object, check)) return false;
+            if (!parse_pair(argument, &object, &check.flag)) return false;
+            if (hashes_by_identity(object)) {
+                check.expected.hold_strong(object);
+            } else if (!parse_constant(object, check)) {
+                return false;
+            }
             check.hash = PyObject_Hash(object);
             return check.hash != -1;
     }
@@ -327,6 +381,16 @@ bool parse_check(const char* op, PyObject* argument, Check& check) {
 bool is_guard_program(PyObject* object) { return Py_IS_TYPE(object, program_type); }
 
 bool guards_hold(PyObject* program, const Roots& roots) { return program_holds(*reinterpret_cast<GuardProgram*>(program)->program, roots); }
+
+namespace {
+const Feature& feature_at(PyObject* program, size_t feature) { return reinterpret_cast<GuardProgram*>(program)->program->features[feature]; }
+}  // namespace
+
+size_t feature_count(PyObject* program) { return reinterpret_cast<GuardProgram*>(program)->program->features.size(); }
+uint64_t feature_key(PyObject* program, size_t feature) { return feature_at(program, feature).key; }
+int feature_cost(PyObject* program, size_t feature) { return feature_at(program, feature).cost; }
+uint64_t feature_wanted(PyObject* program, size_t feature) { return wanted_number(feature_at(program, feature)); }
+uint64_t feature_now(PyObject* program, size_t feature, const Roots& roots) { return number_now(feature_at(program, feature), roots); }
 
 }  // namespace dynacompile
 

@@ -1,18 +1,16 @@
 // Checks what torch reads from thread and process state.
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Dtype.h>
 
 #include "guards/program.h"
 
-// Exported by torch; its own headers for these two take ten seconds to compile.
+// Exported by torch; its own header takes ten seconds to compile.
 namespace at::autocast {
-bool is_autocast_enabled(at::DeviceType device_type);
 at::ScalarType get_autocast_dtype(at::DeviceType device_type);
 }  // namespace at::autocast
 c10::impl::PyInterpreter* getPyInterpreter();
@@ -33,8 +31,12 @@ Py_ssize_t count_module_hooks() {
 
 // Whether tensors may carry tangents: the level of forward-mode differentiation, a global of torch's Python code, is -1 where there is none.
 bool in_forward_ad() {
-    PyObject* level = forward_ad_names ? PyDict_GetItemWithError(forward_ad_names, level_name) : nullptr;
-    return level && PyLong_CheckExact(level) && PyLong_AsLong(level) >= 0;
+    static uint64_t seen_off = 0;  // the namespace's tag when it was so
+    if (!forward_ad_names || dict_tag(forward_ad_names) == seen_off) return false;
+    PyObject* level = PyDict_GetItemWithError(forward_ad_names, level_name);
+    if (level && PyLong_CheckExact(level) && PyLong_AsLong(level) >= 0) return true;
+    seen_off = dict_tag(forward_ad_names);
+    return false;
 }
 
 bool same_function_modes(PyObject* expected) {
@@ -46,8 +48,10 @@ bool same_function_modes(PyObject* expected) {
     return true;
 }
 
-int8_t autocast_dtype(c10::DeviceType device) {
-    return at::autocast::is_autocast_enabled(device) ? static_cast<int8_t>(at::autocast::get_autocast_dtype(device)) : int8_t{-1};
+constexpr c10::DispatchKey autocast_keys[] = {c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA};  // excluded where autocast is off
+
+int8_t autocast_dtype(const c10::impl::LocalDispatchKeySet& keys, int device) {
+    return keys.excluded_.has(autocast_keys[device]) ? int8_t{-1} : static_cast<int8_t>(at::autocast::get_autocast_dtype(autocast_devices[device]));
 }
 
 bool parse_dtype(PyObject* object, int8_t& into) {
@@ -66,15 +70,34 @@ bool parse_dtype(PyObject* object, int8_t& into) {
 }  // namespace
 
 bool state_holds(const StateCheck& check) {
-    if (c10::GradMode::is_enabled() != check.grad_mode || c10::InferenceMode::is_enabled() != check.inference_mode) return false;
+    const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+    if (autograd.get_grad_mode() != check.grad_mode || autograd.get_inference_mode() != check.inference_mode) return false;
+    const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
     for (int i = 0; i < 2; i++) {
-        if (autocast_dtype(autocast_devices[i]) != check.autocast[i]) return false;
+        if (autocast_dtype(keys, i) != check.autocast[i]) return false;
     }
-    bool functorch = c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) || in_forward_ad();
+    bool functorch = keys.included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) || in_forward_ad();
     return functorch == check.functorch && static_cast<int8_t>(c10::get_default_dtype_as_scalartype()) == check.default_dtype &&
            at::globalContext().deterministicAlgorithms() == check.deterministic &&
            static_cast<int>(at::impl::PythonTorchFunctionTLS::get_disabled_state()) == check.torch_function && same_function_modes(check.function_modes) &&
            c10::impl::TorchDispatchModeTLS::stack_len() == check.dispatch_modes && count_module_hooks() == check.module_hooks;
+}
+
+uint64_t number_of(bool grad_mode, bool inference_mode, int8_t cpu, int8_t cuda, int8_t default_dtype, bool deterministic) {
+    uint64_t number = (uint64_t{grad_mode} << 2) | (uint64_t{inference_mode} << 1) | uint64_t{deterministic};
+    for (int8_t dtype : {cpu, cuda, default_dtype}) number = (number << 8) | static_cast<uint8_t>(dtype);
+    return number;
+}
+
+uint64_t state_number() {
+    const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+    const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+    return number_of(autograd.get_grad_mode(), autograd.get_inference_mode(), autocast_dtype(keys, 0), autocast_dtype(keys, 1),
+                     static_cast<int8_t>(c10::get_default_dtype_as_scalartype()), at::globalContext().deterministicAlgorithms());
+}
+
+uint64_t state_number(const StateCheck& check) {
+    return number_of(check.grad_mode, check.inference_mode, check.autocast[0], check.autocast[1], check.default_dtype, check.deterministic);
 }
 
 std::unique_ptr<StateCheck> parse_state(PyObject* tuple) {

@@ -71,8 +71,8 @@ bool relation_holds(Relation& relation, PyObject* const* registers) {
 }
 
 // Moves the child that failed to the front: it is likely to be what differs next time too.
-void promote(std::vector<Node*>& nodes, size_t at) {
-    if (at) std::rotate(nodes.begin(), nodes.begin() + at, nodes.begin() + at + 1);
+void promote(const Program& program, std::vector<Node*>& nodes, size_t at) {
+    if (at && program.running == 1) std::rotate(nodes.begin(), nodes.begin() + at, nodes.begin() + at + 1);
 }
 
 bool run_program(Run& run) {
@@ -85,7 +85,7 @@ bool run_program(Run& run) {
     }
     for (size_t i = 0; i < program.roots.size(); i++) {
         if (visit(run, *program.roots[i], nullptr)) continue;
-        promote(program.roots, i);
+        promote(program, program.roots, i);
         return false;
     }
     for (Relation& relation : program.relations) {
@@ -165,7 +165,7 @@ bool visit_value(Run& run, Node& node, PyObject* value) {
         bool holds = visit(run, child, value);
         run.recording = recording;
         if (holds) continue;
-        promote(node.children, i);
+        promote(run.program, node.children, i);
         return false;
     }
     return true;
@@ -196,7 +196,10 @@ bool program_holds(Program& program, const Roots& roots) {
     PyObject* local[few];
     std::vector<PyObject*> many(program.registers > few ? program.registers : 0);
     Run run{program, roots, program.registers > few ? many.data() : local, nullptr, {}};
-    return run_program(run);
+    program.running++;
+    bool holds = run_program(run);
+    program.running--;
+    return holds;
 }
 
 }  // namespace dynacompile

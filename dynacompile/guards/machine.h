@@ -2,6 +2,9 @@
 #pragma once
 #include <Python.h>
 
+#include <cstddef>
+#include <cstdint>
+
 namespace dynacompile {
 
 // Borrowed values that accessors start from. slots: localsplus or a tuple's items; closure: tuple of cells or null.
@@ -17,5 +20,13 @@ bool is_guard_program(PyObject* object);
 
 // Whether every guard holds. Sets no error; runs no Python code of the user.
 bool guards_hold(PyObject* program, const Roots& roots);
+
+// Facts of a call that a program demands, each as a number: equal where the fact is, so that entries can be found by hash. They may miss a difference,
+// never see one that the guards don't. `key` names the fact, alike in all programs.
+size_t feature_count(PyObject* program);
+uint64_t feature_key(PyObject* program, size_t feature);
+int feature_cost(PyObject* program, size_t feature);
+uint64_t feature_wanted(PyObject* program, size_t feature);
+uint64_t feature_now(PyObject* program, size_t feature, const Roots& roots);  // runs no Python code, changes nothing
 
 }  // namespace dynacompile

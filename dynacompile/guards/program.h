@@ -19,6 +19,7 @@ enum class Op : uint8_t { is, type, equals, tensor, function, has_attribute, dic
 // What a tensor must be. -1 in sizes and strides: any; strides empty with any_strides: not looked at.
 struct TensorCheck {
     Held type;
+    PyTypeObject* exact = nullptr;  // the type, where it is one of torch's own, which stay
     int8_t dtype, device_type, device_index;
     bool requires_grad, any_strides;
     std::vector<int64_t> sizes, strides;
@@ -51,11 +52,14 @@ struct Check {
 struct Node;
 
 // What a walk below one object relied on, so that the next one can compare a few words instead. See snapshot.cpp.
-struct Fact {
-    enum Kind : uint8_t { dict, object, type, class_of, class_version } kind;
-    PyObject* about;
-    const void* place;     // object: where its dict is kept. type: the Held expected type. class_of: the class.
-    uint64_t stamp;        // dict: its tag. object: its dict. class_of, class_version: the class's version.
+struct Fact {              // a word of an object that was read, and what it was
+    const uint64_t* at;
+    uint64_t value;
+};
+struct KnownTensor {
+    const Check* check;
+    PyObject* value;
+    const void* ahead;     // what the check will read, to be fetched early; never read through
 };
 struct Rest {              // what must be looked at on every call
     const Check* check;    // on `value`; or, when null,
@@ -63,11 +67,15 @@ struct Rest {              // what must be looked at on every call
     PyObject* value;
 };
 struct Snapshot {
-    PyTypeObject* root_type;  // compared only
+    PyObject* root;
+    PyTypeObject* root_type;          // compared only
+    PyObject* root_dict = nullptr;    // compared only; null: not relied on
     std::vector<Fact> facts;
+    std::vector<std::pair<const Held*, PyObject*>> types;  // classes that must not have died, since their address could be another's then
+    std::vector<KnownTensor> tensors;
     std::vector<Rest> rest;
     std::vector<std::pair<int, PyObject*>> registers;
-    std::unordered_set<PyObject*> recorded;  // dicts and objects that have a fact; used while recording only
+    std::unordered_set<const void*> recorded;  // what has a fact; used while recording only
 };
 
 struct Node {
@@ -81,7 +89,9 @@ struct Node {
     int cost = 0;
     std::vector<Check> checks;
     std::vector<Node*> children;
+    Node* parent = nullptr;
     std::unordered_map<PyObject*, Snapshot> known;  // by object
+    const Snapshot* latest = nullptr;               // of them, the one that held last
     unsigned changed = 0;    // snapshots that did not hold since the last that did
 };
 
@@ -102,6 +112,17 @@ struct Relation {
     std::vector<int64_t> program;     // shape: an expression in postfix form, see shapes.cpp
 };
 
+enum class TensorPart : uint8_t { sizes, layout };  // dtype and sizes, or what else a tensor check looks at
+
+// A fact by which a call is sorted to the entries that it may belong to: what one check looks at, as a number. See features.cpp.
+struct Feature {
+    uint64_t key;        // equal in programs that look at the same place for the same sort of thing
+    const Node* node;    // null: the state of thread and process
+    const Check* check;
+    TensorPart part;     // of a tensor check
+    int cost;
+};
+
 struct Program {
     std::vector<std::unique_ptr<Node>> nodes;
     std::vector<Node*> roots;
@@ -110,6 +131,8 @@ struct Program {
     int registers = 0;
     int guards = 0;
     int failed = -1;  // the guard that failed last
+    int running = 0;  // runs under way. What a run may free or reorder is touched only where this is 1: a run can let another thread in.
+    std::vector<Feature> features;
 };
 
 // One run of a program.
@@ -130,6 +153,11 @@ bool visit_value(Run& run, Node& node, PyObject* value);  // checks, descends
 bool check_holds(const Check& check, PyObject* value);
 Loaded load(const Node& node, PyObject* base, const Roots& roots);
 
+// features.cpp
+void find_features(Program& program);
+uint64_t wanted_number(const Feature& feature);
+uint64_t number_now(const Feature& feature, const Roots& roots);
+
 // snapshot.cpp
 extern bool snapshots_enabled;
 bool visit_snapshot(Run& run, Node& node, PyObject* value);
@@ -138,6 +166,10 @@ bool record_step(Snapshot& into, const Node& child, PyObject* base);  // false: 
 
 // tensor_match.cpp
 bool tensor_holds(const TensorCheck& check, PyObject* value);
+bool tensors_hold(const std::vector<KnownTensor>& tensors, int& failed);
+const void* tensor_ahead(PyObject* value);                 // for KnownTensor
+uint64_t tensor_number(const TensorCheck& check, TensorPart part, PyObject* value);  // of any value
+uint64_t tensor_number(const TensorCheck& check, TensorPart part);                   // as the check wants it
 bool memory_range(PyObject* value, MemoryRange& range);  // false: no tensor
 std::unique_ptr<TensorCheck> parse_tensor(PyObject* tuple);  // null with an error set
 bool probe_tensor_offset(PyObject* tensor, PyObject* parameter);
@@ -150,8 +182,15 @@ bool parse_shape(PyObject* tuple, size_t places, std::vector<int64_t>& into);  /
 
 // global_state.cpp
 bool state_holds(const StateCheck& check);
+uint64_t state_number();                         // of the facts that tell calls apart most
+uint64_t state_number(const StateCheck& check);
 std::unique_ptr<StateCheck> parse_state(PyObject* tuple);
 void watch_state(PyObject* hook_dicts, PyObject* forward_ad);  // a tuple of dicts; the namespace of torch.autograd.forward_ad. Both are kept.
+
+inline uint64_t mix(uint64_t seed, uint64_t value) {
+    uint64_t x = (seed ^ value) * 0x9E3779B97F4A7C15ull;
+    return x ^ (x >> 29);
+}
 
 // build.cpp
 bool parse_access(const char* op, PyObject* argument, Node& node);

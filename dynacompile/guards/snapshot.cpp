@@ -1,9 +1,9 @@
 // Snapshots: an unchanged object tree is recognised by the version tags of its dicts instead of being walked.
 //
-// While a walk below an object holds, it records what it read: for a dict its version tag (unique to that state of that dict), for an object where its
-// dict is, for a type check the object. Facts stand in the order of reading, and each is about an object that the facts before it prove to be the one
-// that was seen, hence alive; the first is about the object at hand. What tags can't tell (a tensor's metadata, list items, cells, functions) is looked
-// at on every call, without a lookup. A tag is an accelerator only: where one differs, the full walk decides.
+// While a walk below an object holds, it records the words that prove what it read: of a dict its version tag (unique to that state of that dict), of
+// an object its class and where its dict is, of a class its version. Words stand in the order of reading, and each is of an object that the words before
+// it prove to be the one that was seen, hence alive; the first are of the object at hand. What no word tells (a tensor's metadata, list items, cells,
+// functions) is looked at on every call, without a lookup. A snapshot is an accelerator only: where a word differs, the full walk decides.
 #include "guards/program.h"
 
 namespace dynacompile {
@@ -16,37 +16,21 @@ constexpr size_t most_objects = 256;     // per node
 constexpr unsigned patience = 4;         // changes in a row after which not every walk records
 constexpr unsigned record_every = 64;
 
-uint64_t class_version(PyObject* type) {
-    auto* t = reinterpret_cast<PyTypeObject*>(type);
-    return t->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG ? t->tp_version_tag : 0;
-}
-
-bool fact_holds(const Fact& fact) {
-    switch (fact.kind) {
-        case Fact::dict: return dict_tag(fact.about) == fact.stamp;
-        case Fact::object: return reinterpret_cast<uint64_t>(*static_cast<PyObject* const*>(fact.place)) == fact.stamp;
-        case Fact::type: return reinterpret_cast<PyObject*>(Py_TYPE(fact.about)) == static_cast<const Held*>(fact.place)->get();
-        case Fact::class_of: return Py_TYPE(fact.about) == fact.place && class_version(reinterpret_cast<PyObject*>(Py_TYPE(fact.about))) == fact.stamp;
-        case Fact::class_version: return class_version(fact.about) == fact.stamp;
-    }
-    return false;
-}
-
 // The root may be another object at the same address: where its dict is kept is asked anew.
 bool unchanged(const Snapshot& snapshot, PyObject* root) {
-    if (Py_TYPE(root) != snapshot.root_type) return false;
+    if (Py_TYPE(root) != snapshot.root_type || (snapshot.root_dict && instance_dict(root) != snapshot.root_dict)) return false;
     for (const Fact& fact : snapshot.facts) {
-        if (fact.kind == Fact::object && fact.about == root) {
-            if (reinterpret_cast<uint64_t>(instance_dict(root)) != fact.stamp) return false;
-        } else if (!fact_holds(fact)) {
-            return false;
-        }
+        if (*fact.at != fact.value) return false;
+    }
+    for (const auto& [held, type] : snapshot.types) {
+        if (held->get() != type) return false;
     }
     return true;
 }
 
 bool rest_holds(Run& run, const Snapshot& snapshot) {
     for (const auto& [reg, value] : snapshot.registers) run.registers[reg] = value;
+    if (!tensors_hold(snapshot.tensors, run.program.failed)) return false;
     for (const Rest& rest : snapshot.rest) {
         if (!rest.check) {
             if (!visit(run, *rest.node, rest.value)) return false;
@@ -58,17 +42,40 @@ bool rest_holds(Run& run, const Snapshot& snapshot) {
     return true;
 }
 
+void add_word(Snapshot& into, const void* at, const void* value) {
+    into.facts.push_back({static_cast<const uint64_t*>(at), reinterpret_cast<uint64_t>(value)});
+}
+
 void add_dict(Snapshot& into, PyObject* dict) {
-    if (into.recorded.insert(dict).second) into.facts.push_back({Fact::dict, dict, nullptr, dict_tag(dict)});
+    if (into.recorded.insert(dict).second) into.facts.push_back({dict_tag_word(dict), dict_tag(dict)});
+}
+
+void add_type(Snapshot& into, PyObject* value) {
+    if (into.recorded.insert(&value->ob_type).second) add_word(into, &value->ob_type, Py_TYPE(value));
+}
+
+// Where the object keeps its dict; false: nowhere.
+bool add_dict_slot(Snapshot& into, PyObject* object) {
+    PyObject** slot = instance_dict_slot(object);
+    if (!slot || (object == into.root && !*slot)) return false;
+    if (object == into.root) {
+        into.root_dict = *slot;
+    } else if (into.recorded.insert(slot).second) {
+        add_word(into, slot, *slot);
+    }
+    return true;
 }
 
 bool is_immutable(PyObject* value) { return PyTuple_CheckExact(value) || PyUnicode_CheckExact(value) || PyBytes_CheckExact(value) || PyFrozenSet_CheckExact(value); }
 
-// Versions are given out at the first lookup.
-uint64_t need_class_version(PyObject* type) {
+// The class's version, which belongs to no other class nor state of it; false: it has none. Versions are given out at the first lookup.
+bool add_class_version(Snapshot& into, PyTypeObject* type) {
     static PyObject* any_name = PyUnicode_InternFromString("__class__");
-    if (!class_version(type)) _PyType_Lookup(reinterpret_cast<PyTypeObject*>(type), any_name);
-    return class_version(type);
+    if (!type->tp_version_tag) _PyType_Lookup(type, any_name);
+    if (!type->tp_version_tag || !(type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG)) return false;
+    const auto* at = reinterpret_cast<const uint64_t*>(&type->tp_version_tag);  // and the padding beside it
+    if (into.recorded.insert(at).second) into.facts.push_back({at, *at});
+    return true;
 }
 
 // Whether the attribute is an object of its own at each reading, which nothing keeps alive.
@@ -78,13 +85,31 @@ bool makes_new_object(const Node& child, PyObject* base) {
     return loaded.owned;
 }
 
+// An attribute that class and instance dict alone decide.
+bool record_attribute(Snapshot& into, const Node& child, PyObject* base) {
+    PyTypeObject* type = Py_TYPE(base);
+    if (type == &PyType_Type) return !makes_new_object(child, base) && add_class_version(into, reinterpret_cast<PyTypeObject*>(base));
+    PyObject* found = _PyType_Lookup(type, child.key.get());
+    if (PyType_Check(base) || (found && PyDescr_IsData(found)) || makes_new_object(child, base)) return false;
+    add_type(into, base);
+    if (!add_class_version(into, type)) return false;
+    if (add_dict_slot(into, base)) {
+        if (PyObject* dict = instance_dict(base)) add_dict(into, dict);
+    }
+    return true;
+}
+
 }  // namespace
 
 void record_check(Snapshot& into, const Check& check, PyObject* value) {
     switch (check.op) {
         case Op::is:
         case Op::equals: return;  // about the identity or an immutable value
-        case Op::type: into.facts.push_back({Fact::type, value, &check.expected, 0}); return;
+        case Op::type:
+            add_type(into, value);
+            if (into.recorded.insert(Py_TYPE(value)).second) into.types.emplace_back(&check.expected, reinterpret_cast<PyObject*>(Py_TYPE(value)));
+            return;
+        case Op::tensor: into.tensors.push_back({&check, value, tensor_ahead(value)}); return;
         case Op::dict_keys:
             if (PyDict_CheckExact(value)) return add_dict(into, value);
             break;
@@ -101,12 +126,7 @@ void record_check(Snapshot& into, const Check& check, PyObject* value) {
 bool record_step(Snapshot& into, const Node& child, PyObject* base) {
     bool constant = false;
     switch (child.access) {
-        case Access::instance_dict:
-            if (PyObject** slot = instance_dict_slot(base)) {
-                if (into.recorded.insert(base).second) into.facts.push_back({Fact::object, base, slot, reinterpret_cast<uint64_t>(*slot)});
-                constant = true;
-            }
-            break;
+        case Access::instance_dict: constant = add_dict_slot(into, base); break;
         case Access::dict_item:
         case Access::item:
             if (PyDict_Check(base)) {
@@ -116,20 +136,11 @@ bool record_step(Snapshot& into, const Node& child, PyObject* base) {
                 constant = PyTuple_CheckExact(base);
             }
             break;
-        case Access::type: {
-            PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(base));
-            uint64_t version = need_class_version(type);
-            if (version) into.facts.push_back({Fact::class_of, base, type, version});
-            constant = version != 0;
+        case Access::type:
+            add_type(into, base);
+            constant = add_class_version(into, Py_TYPE(base));
             break;
-        }
-        case Access::attribute: {
-            if (!Py_IS_TYPE(base, &PyType_Type) || makes_new_object(child, base)) break;
-            uint64_t version = need_class_version(base);
-            if (version) into.facts.push_back({Fact::class_version, base, nullptr, version});
-            constant = version != 0;
-            break;
-        }
+        case Access::attribute: constant = record_attribute(into, child, base); break;
         default: break;
     }
     if (!constant) into.rest.push_back({nullptr, const_cast<Node*>(&child), base});
@@ -137,25 +148,40 @@ bool record_step(Snapshot& into, const Node& child, PyObject* base) {
 }
 
 bool visit_snapshot(Run& run, Node& node, PyObject* value) {
-    auto known = node.known.find(value);
-    if (known != node.known.end()) {
-        if (unchanged(known->second, value)) {
+    const Snapshot* snapshot = node.latest;
+    if (!snapshot || snapshot->root != value) {
+        auto known = node.known.find(value);
+        snapshot = known == node.known.end() ? nullptr : &known->second;
+    }
+    const bool alone = run.program.running == 1;
+    if (snapshot && unchanged(*snapshot, value)) {
+        if (alone) {
             node.changed = 0;
-            return rest_holds(run, known->second);
+            node.latest = snapshot;
         }
-        node.known.erase(known);
+        return rest_holds(run, *snapshot);
+    }
+    if (!alone) return visit_value(run, node, value);
+    if (snapshot) {
+        node.latest = nullptr;
+        node.known.erase(value);
         node.changed++;
     }
     if (node.changed > patience && node.changed++ % record_every) return visit_value(run, node, value);
     Snapshot recorded;
+    recorded.root = value;
     recorded.root_type = Py_TYPE(value);
     run.recording = &recorded;
     bool holds = visit_value(run, node, value);
     run.recording = nullptr;
     if (!holds) return false;
+    if (run.program.running != 1) return true;
     recorded.recorded.clear();
-    if (node.known.size() >= most_objects) node.known.clear();
-    node.known.emplace(value, std::move(recorded));
+    if (node.known.size() >= most_objects) {
+        node.latest = nullptr;
+        node.known.clear();
+    }
+    node.known.insert_or_assign(value, std::move(recorded));
     return true;
 }
 

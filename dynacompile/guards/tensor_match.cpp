@@ -22,11 +22,37 @@ c10::DispatchKeySet plain_keys() {
     return keys;
 }
 
+const uint64_t not_plain = ~plain_keys().raw_repr();
+
 bool matches(c10::IntArrayRef actual, const std::vector<int64_t>& expected) {
     for (size_t i = 0; i < expected.size(); i++) {  // a loop: sizes are few, and memcmp's call costs more
         if (expected[i] >= 0 && actual[i] != expected[i]) return false;
     }
     return true;
+}
+
+bool metadata_holds(const TensorCheck& check, const c10::TensorImpl* impl) {
+    if ((impl->key_set().raw_repr() & not_plain) || impl->has_symbolic_sizes_strides()) return false;
+    if (static_cast<int8_t>(c10::typeMetaToScalarType(impl->dtype())) != check.dtype || impl->requires_grad() != check.requires_grad) return false;
+    c10::Device device = impl->device();
+    if (static_cast<int8_t>(device.type()) != check.device_type || (check.device_index >= 0 && device.has_index() && device.index() != check.device_index)) return false;
+    c10::IntArrayRef sizes = impl->sizes();
+    if (sizes.size() != check.sizes.size() || !matches(sizes, check.sizes)) return false;
+    return check.any_strides || matches(impl->strides(), check.strides);
+}
+
+uint64_t sizes_seed(c10::ScalarType dtype, size_t dim) { return mix(static_cast<uint64_t>(dtype), dim); }
+
+uint64_t layout_seed(const void* type, bool requires_grad, int8_t device_type) {
+    return mix(reinterpret_cast<uint64_t>(type), uint64_t{requires_grad} | (static_cast<uint64_t>(device_type) << 1));
+}
+
+// Of those that `wanted` fixes.
+uint64_t add_extents(uint64_t number, const std::vector<int64_t>& wanted, c10::IntArrayRef extents) {
+    for (size_t i = 0; i < wanted.size() && i < extents.size(); i++) {
+        if (wanted[i] >= 0) number = mix(number, static_cast<uint64_t>(extents[i]));
+    }
+    return number;
 }
 
 // The offset of the TensorImpl pointer in `tensor`, found by the address that its `_cdata` reports; -1 where there is none.
@@ -58,16 +84,43 @@ bool parse_extents(PyObject* tuple, std::vector<int64_t>& into) {
 }  // namespace
 
 bool tensor_holds(const TensorCheck& check, PyObject* value) {
-    static const uint64_t not_plain = ~plain_keys().raw_repr();
-    if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != check.type.get()) return false;
+    PyTypeObject* type = check.exact ? check.exact : reinterpret_cast<PyTypeObject*>(check.type.get());
+    return Py_TYPE(value) == type && metadata_holds(check, tensor_impl(value));
+}
+
+bool tensors_hold(const std::vector<KnownTensor>& tensors, int& failed) {
+    constexpr size_t ahead = 6;
+    const size_t count = tensors.size();
+    for (size_t i = 0; i < count; i++) {
+        if (i + ahead < count) {
+            const char* next = static_cast<const char*>(tensors[i + ahead].ahead);
+            __builtin_prefetch(next);
+            __builtin_prefetch(next + 64);
+            __builtin_prefetch(next + 128);
+        }
+        if (tensor_holds(*tensors[i].check->tensor, tensors[i].value)) continue;
+        failed = tensors[i].check->guard;
+        return false;
+    }
+    return true;
+}
+
+const void* tensor_ahead(PyObject* value) { return tensor_impl(value); }
+
+uint64_t tensor_number(const TensorCheck& check, TensorPart part, PyObject* value) {
+    if (!PyObject_TypeCheck(value, tensor_type)) return 0;
     const c10::TensorImpl* impl = tensor_impl(value);
-    if ((impl->key_set().raw_repr() & not_plain) || impl->has_symbolic_sizes_strides()) return false;
-    if (static_cast<int8_t>(c10::typeMetaToScalarType(impl->dtype())) != check.dtype || impl->requires_grad() != check.requires_grad) return false;
-    c10::Device device = impl->device();
-    if (static_cast<int8_t>(device.type()) != check.device_type || (check.device_index >= 0 && device.has_index() && device.index() != check.device_index)) return false;
-    c10::IntArrayRef sizes = impl->sizes();
-    if (sizes.size() != check.sizes.size() || !matches(sizes, check.sizes)) return false;
-    return check.any_strides || matches(impl->strides(), check.strides);
+    if (impl->has_symbolic_sizes_strides()) return 0;
+    if (part == TensorPart::sizes) return add_extents(sizes_seed(c10::typeMetaToScalarType(impl->dtype()), impl->sizes().size()), check.sizes, impl->sizes());
+    if (impl->key_set().raw_repr() & not_plain) return 0;
+    const uint64_t seed = layout_seed(Py_TYPE(value), impl->requires_grad(), static_cast<int8_t>(impl->device().type()));
+    return check.any_strides ? seed : add_extents(seed, check.strides, impl->strides());
+}
+
+uint64_t tensor_number(const TensorCheck& check, TensorPart part) {
+    if (part == TensorPart::sizes) return add_extents(sizes_seed(static_cast<c10::ScalarType>(check.dtype), check.sizes.size()), check.sizes, check.sizes);
+    const uint64_t seed = layout_seed(check.type.get(), check.requires_grad, check.device_type);
+    return check.any_strides ? seed : add_extents(seed, check.strides, check.strides);
 }
 
 bool memory_range(PyObject* value, MemoryRange& range) {
@@ -107,6 +160,7 @@ std::unique_ptr<TensorCheck> parse_tensor(PyObject* tuple) {
     check->device_index = wanted.index();
     check->requires_grad = requires_grad;
     check->any_strides = strides == Py_None;
+    if (type == reinterpret_cast<PyObject*>(torch_types.tensor) || type == reinterpret_cast<PyObject*>(torch_types.parameter)) check->exact = reinterpret_cast<PyTypeObject*>(type);
     if (!check->type.hold(type) || !parse_extents(sizes, check->sizes) || (!check->any_strides && !parse_extents(strides, check->strides))) return nullptr;
     if (!check->any_strides && check->strides.size() != check->sizes.size()) {
         PyErr_SetString(PyExc_ValueError, "a tensor check's strides and sizes differ in number");

@@ -20,6 +20,8 @@ STEPS: Mapping[type[Source], Callable[..., tuple[Step, ...]]] = {
     ir.DictAttr: lambda s: (("instance_dict", None), ("dict_item", s.name)),
     ir.Registered: lambda s: (("instance_dict", None), ("dict_item", s.table), ("dict_item", s.name)),
     ir.Item: lambda s: (("item", s.key),),
+    ir.Entry: lambda s: (("item", s.key),),
+    ir.ItemOf: lambda s: (("item", s.key),),
     ir.TypeOf: lambda s: (("type", None),),
     ir.ClosureCell: lambda s: (("cell", s.index),),
     ir.DefaultArg: lambda s: (("positional_default" if isinstance(s.key, int) else "keyword_default", s.key),),
@@ -34,6 +36,7 @@ class Tree:
         self.checks: list[tuple[str, int, object, int]] = []
         self.relations: list[tuple[str, tuple[int, ...], int, int, tuple[int, ...]]] = []
         self._known: dict[tuple, int] = {}
+        self._asked: set[tuple] = set()
 
     def step(self, parent: int, accessor: str, argument: object = None) -> int:
         """The node that `accessor` loads from node `parent` (-1: from the frame); made at the first use."""
@@ -54,9 +57,12 @@ class Tree:
         return parent
 
     def check(self, op: str, node: int, argument: object, guard: int) -> None:
-        row = (op, node, argument, guard)
-        if op != "dict_has" or row not in self.checks:
-            self.checks.append(row)
+        if op == "dict_has":  # asked for each use of a builtin
+            key = (op, node, argument, guard)
+            if key in self._asked:
+                return
+            self._asked.add(key)
+        self.checks.append((op, node, argument, guard))
 
     def relate(self, op: str, nodes: tuple[int, ...], guard: int, written: int = 0, program: tuple[int, ...] = ()) -> None:
         """written: for "disjoint", how many of the nodes, from the first, share no memory with any other. program: for "shape"."""

@@ -63,7 +63,8 @@ inline PyObject* dict_item(PyObject* dict, PyObject* key, Py_hash_t hash) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 // Changes with every change of the dict, and belongs to no other dict.
-inline uint64_t dict_tag(PyObject* dict) { return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag; }
+inline const uint64_t* dict_tag_word(PyObject* dict) { return &reinterpret_cast<PyDictObject*>(dict)->ma_version_tag; }
+inline uint64_t dict_tag(PyObject* dict) { return *dict_tag_word(dict); }
 #pragma GCC diagnostic pop
 
 }  // namespace dynacompile

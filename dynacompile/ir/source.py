@@ -137,6 +137,25 @@ class Item(Source):
 
 
 @dataclass(frozen=True)
+class Entry(Item):
+    """`dict.__getitem__(base, key)`, for a dict whose class has a `__getitem__` of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class ItemOf(Item):
+    """`base[key]` for an object that hashes by identity and may not compare to a bool, such as a tensor; the entry keeps it alive."""
+
+    def text(self) -> str:
+        return f"{self.base.text()}[<{type(self.key).__name__}>]"
+
+    def __hash__(self) -> int:
+        return hash((self.base, id(self.key)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ItemOf) and other.key is self.key and other.base == self.base
+
+
+@dataclass(frozen=True)
 class TypeOf(Source):
     """`type(base)`."""
 

@@ -42,6 +42,11 @@ def prelu_backward(grad, x, weight):
     return where(positive, grad, mul(weight, grad)), where(positive, 0.0, mul(x, grad))
 
 
+def outside(x: torch.Tensor, lambd: float) -> torch.Tensor:
+    """Where a shrinking function has a slope: nowhere at NaN."""
+    return aten.gt.Scalar(aten.abs.default(x), lambd)
+
+
 @row(ACTIVATIONS, aten.hardshrink.default)
 def hardshrink(x, lambd=0.5):
     return where(aten.le.Scalar(aten.abs.default(x), lambd), 0.0, x)
@@ -49,19 +54,18 @@ def hardshrink(x, lambd=0.5):
 
 @row(ACTIVATIONS, aten.hardshrink_backward.default)
 def hardshrink_backward(grad, x, lambd):
-    return where(aten.le.Scalar(aten.abs.default(x), lambd), 0.0, grad)
+    return where(outside(x, lambd), grad, 0.0)
 
 
 @row(ACTIVATIONS, aten.softshrink.default)
 def softshrink(x, lambd=0.5):
     shrunk = where(aten.gt.Scalar(x, 0), sub(x, lambd), add(x, lambd))
-    return where(aten.gt.Scalar(aten.abs.default(x), lambd), shrunk, mul(x, 0.0))  # a NaN input stays one
+    return where(aten.gt.Scalar(aten.abs.default(x), lambd), shrunk, where(aten.isnan.default(x), x, 0.0))
 
 
 @row(ACTIVATIONS, aten.softshrink_backward.default)
 def softshrink_backward(grad, x, lambd):
-    inside = aten.logical_and.default(aten.ge.Scalar(x, -lambd), aten.le.Scalar(x, lambd))
-    return where(inside, 0.0, grad)
+    return where(outside(x, lambd), grad, 0.0)
 
 
 def halves(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,12 +17,21 @@ def batch_norm(
     cudnn_enabled: bool = True,
 ) -> torch.Tensor:
     """`torch.batch_norm`: [N, C, ...] -> the same shape; running statistics [C] are updated in place when training."""
+    if not input.numel():
+        return affine_of_nothing(input, weight, bias)
     if not training:
         assert running_mean is not None and running_var is not None
         return torch.ops.aten._native_batch_norm_legit_no_training.default(input, weight, bias, running_mean, running_var, momentum, eps)[0]
     if running_mean is None or running_var is None:
         return torch.ops.aten._native_batch_norm_legit.no_stats(input, weight, bias, True, momentum, eps)[0]
     return torch.ops.aten._native_batch_norm_legit.default(input, weight, bias, running_mean, running_var, True, momentum, eps)[0]
+
+
+def affine_of_nothing(input: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
+    """What batch norm gives for an input without elements: statistics are left alone, and parameters get gradients of zero."""
+    out = input.clone()
+    out = out if weight is None else out * weight[0]
+    return out if bias is None else out + bias[0]
 
 
 def functional_batch_norm(
@@ -37,3 +46,40 @@ def functional_batch_norm(
 ) -> torch.Tensor:
     """`torch.nn.functional.batch_norm`, by the same op."""
     return batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+def instance_norm(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> torch.Tensor:
+    """`torch.instance_norm`: batch norm of [1, N * C, ...]; running statistics [C] become the means over N of what that makes of them."""
+    n, channels = input.shape[:2]
+    kept = [None if s is None else s.repeat(n) for s in (running_mean, running_var)]
+    scales = [None if p is None else p.repeat(n) for p in (weight, bias)]
+    flat = input.contiguous().view(1, n * channels, *input.shape[2:])
+    out = batch_norm(flat, *scales, *kept, use_input_stats, momentum, eps)
+    for statistic, new in zip((running_mean, running_var), kept, strict=True):
+        if statistic is not None and new is not None:
+            statistic.copy_(new.view(n, channels).mean(0))
+    return out.view(input.shape)
+
+
+def functional_instance_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None = None,
+    running_var: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """`torch.nn.functional.instance_norm`, by the same op."""
+    return instance_norm(input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps)

@@ -112,7 +112,7 @@ def aminmax(x, *, dim=None, keepdim=False):
 
 @row(SHAPES, aten.dot.default)
 def dot(a, b):
-    return NotImplemented if a.is_complex() else aten.sum.default(mul(a, b))
+    return NotImplemented if a.is_complex() else aten.sum.default(mul(a, b), dtype=a.dtype)
 
 
 def each(op: torch._ops.OpOverload, lists: int) -> Callable[..., list[torch.Tensor]]:

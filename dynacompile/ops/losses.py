@@ -116,6 +116,16 @@ CHECKS.impl("check_classes", check_classes, "CPU")
 CHECKS.impl("check_classes", lambda target, classes, ignore_index: None, "Meta")
 
 
+def require_classes(target: torch.Tensor, classes: int, ignore_index: int) -> None:
+    """The check of the targets as part of the graph. On GPUs it is a device assertion, as in eager."""
+    if target.device.type == "cpu":
+        torch.ops.dynacompile.check_classes.default(target, classes, ignore_index)
+        return
+    wrong = aten.logical_or.default(aten.lt.Scalar(target, 0), aten.ge.Scalar(target, classes))
+    wrong = aten.logical_and.default(wrong, aten.ne.Scalar(target, ignore_index))
+    aten._assert_async.msg(aten.logical_not.default(aten.any.default(wrong)), "a target is out of bounds")
+
+
 def is_class(x: torch.Tensor, target: torch.Tensor, axis: int) -> torch.Tensor:
     """Of x's shape: true where the position along `axis` is the target class."""
     classes = aten.arange.start_step(0, x.shape[axis], 1, dtype=target.dtype, device=x.device)
@@ -127,8 +137,7 @@ def is_class(x: torch.Tensor, target: torch.Tensor, axis: int) -> torch.Tensor:
 @row(LOSSES, aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss(x, target, weight, reduction, ignore_index):
     axis = class_axis(x)
-    if x.device.type == "cpu":  # on GPUs eager's own check is a device assertion
-        torch.ops.dynacompile.check_classes.default(target, x.shape[axis], ignore_index)
+    require_classes(target, x.shape[axis], ignore_index)
     counts, safe = safe_targets(target, ignore_index)
     picked = aten.sum.dim_IntList(where(is_class(x, safe, axis), wide(x), 0.0), [axis])  # one load: the scheduler removes the loop
     weights = None if weight is None else class_weights(wide(weight), safe)

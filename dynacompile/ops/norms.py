@@ -202,6 +202,12 @@ def batch_norm_functional(x, weight, bias, running_mean, running_var, training, 
     return out, mean, rstd, cast(new_mean, running_mean.dtype), cast(new_var, running_var.dtype)
 
 
+@row(NORMS, aten._batch_norm_with_update_functional.default)
+def batch_norm_with_update(x, weight, bias, running_mean, running_var, momentum, eps):
+    out, mean, rstd, new_mean, new_var = batch_norm_functional(x, weight, bias, running_mean, running_var, True, momentum, eps)
+    return out, mean, rstd, aten.full.default([0], 0, dtype=torch.uint8, device=x.device), new_mean, new_var
+
+
 @row(NORMS, aten._native_batch_norm_legit.no_stats)
 def batch_norm_no_stats(x, weight, bias, training, momentum, eps):
     return batch_norm_training(x, weight, bias, eps)[:3]
@@ -233,6 +239,11 @@ def batch_norm_backward(grad, x, weight, running_mean, running_var, save_mean, s
     grad_weight = cast(sum_gn, x.dtype if weight is None else weight.dtype) if mask[1] else None
     grad_bias = cast(sum_g, x.dtype if weight is None else weight.dtype) if mask[2] else None
     return grad_x, grad_weight, grad_bias
+
+
+@row(NORMS, aten.batch_norm_backward.default)
+def batch_norm_with_update_backward(grad, x, weight, running_mean, running_var, save_mean, save_rstd, training, eps, mask, reserve):
+    return batch_norm_backward(grad, x, weight, running_mean, running_var, save_mean, save_rstd, training, eps, mask)
 
 
 @row(NORMS, aten.native_group_norm.default)

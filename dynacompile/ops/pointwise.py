@@ -47,7 +47,7 @@ def _pow_scalar(o, x, exponent):
     if float(exponent).is_integer() and abs(exponent) <= 16 and (exponent >= 0 or o.compute.is_floating_point):
         result = o.power(x, abs(int(exponent)))
         return result if exponent >= 0 else 1.0 / result
-    if exponent in (0.5, -0.5):
+    if exponent in (0.5, -0.5) and o.out != torch.float16:  # of minus infinity, eager's float16 alone takes C's power
         return o.sqrt(x) if exponent > 0 else o.rsqrt(x)
     return _pow(o, x, exponent)
 
@@ -58,13 +58,17 @@ def _pow(o, x, exponent):
     return o.exp2(exponent) if x == 2 else o.pow(x, exponent)
 
 
+def _nearest(o, x):
+    return getattr(o, NEAREST[o.out])(x) if o.out in NEAREST else x
+
+
 def _div_mode(o, x, y, rounding_mode=None):
     if rounding_mode is None:
         return x / y
     if rounding_mode == "floor":
         return o.floordiv(x, y)
     if o.compute.is_floating_point:
-        return o.trunc(x / y)
+        return o.trunc(_nearest(o, x / y))  # eager truncates a quotient that its dtype holds
     return o.floordiv(x - o.fmod(x, y), y)
 
 
@@ -105,15 +109,15 @@ def _elu(o, x, alpha=1, scale=1, input_scale=1):
 
 def _elu_backward(o, g, alpha, scale, input_scale, is_result, x):
     negative = g * input_scale * (x + alpha * scale) if is_result else g * (input_scale * alpha * scale) * o.exp(x * input_scale)
-    return o.select(x <= 0, negative, g * scale)
+    return o.select(x > 0, g * scale, negative)
 
 
 def _hardtanh_backward(o, g, x, low, high):
-    return o.select((x <= low) | (x >= high), 0.0, g)
+    return o.select((x > low) & (x < high), g, 0.0)
 
 
 def _hardswish_backward(o, g, x):
-    return o.select(x <= -3.0, 0.0, o.select(x < 3.0, g * (x / 3.0 + 0.5), g))
+    return o.select(x <= -3.0, 0.0, o.select(x >= 3.0, g, g * (x / 3.0 + 0.5)))
 
 
 def _silu_backward(o, g, x):
@@ -164,7 +168,7 @@ def _same(o, x, *_, **__):
 
 def _convert(o, x, *_, **__):
     """x as the result's dtype holds it: what reads it further on sees the rounded number, as in eager."""
-    return getattr(o, NEAREST[o.out])(o.cast(x, o.compute)) if o.out in NEAREST else x
+    return _nearest(o, o.cast(x, o.compute)) if o.out in NEAREST else x
 
 
 def _unary(name: str) -> Callable:
@@ -253,7 +257,7 @@ POINTWISE: dict[str, tuple[str, str, Callable]] = {
     "atan2.default": ("out", "binary_nonzero", lambda o, x, y: o.atan2(x, y)),
     "xlogy.Tensor": ("out", "xlogy", _xlogy),
     "addcmul.default": ("out", "ternary", lambda o, x, a, b, value=1: x + (a * b if value == 1 else value * a * b)),
-    "addcdiv.default": ("out", "ternary", lambda o, x, a, b, value=1: x + (a / b if value == 1 else value * (a / b))),
+    "addcdiv.default": ("out", "ternary", lambda o, x, a, b, value=1: x + (a / b if value == 1 else value * a / b)),
     "lerp.Scalar": ("out", "lerp_number", _lerp),
     "lerp.Tensor": ("out", "lerp_tensor", _lerp),
     # comparisons and logic

@@ -2,6 +2,7 @@
 
 #include <c10/core/impl/alloc_cpu.h>
 
+#include <cstdlib>
 #include <list>
 #include <mutex>
 #include <unordered_map>
@@ -16,8 +17,18 @@ struct Block {
     size_t bytes;
 };
 
+// The C library's malloc takes the size of the largest mapped block that was freed (up to 32 MiB) as the size above which it maps, and gives
+// back twice that at the heap's end: tensors of ops below that size then come without new pages too. Programs that free large tensors get
+// there by themselves; one whose large tensors are all ours would not.
+void widen_heap() {
+    void* volatile large = std::malloc(31u << 20);
+    std::free(large);
+}
+
 class Blocks {
 public:
+    Blocks() { widen_heap(); }
+
     Block* take(size_t bytes) {
         std::lock_guard<std::mutex> lock(mutex_);
         in_use_ += bytes;

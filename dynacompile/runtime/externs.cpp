@@ -100,6 +100,8 @@ IValue convert_value(PyObject* value, const c10::Type& type) {
             return convert_number(value, type);
         case TypeKind::StringType:
             return IValue(to_string(value));
+        case TypeKind::AnyType:  // names of process groups
+            return PyUnicode_Check(value) ? IValue(to_string(value)) : convert_number(value, type);
         case TypeKind::DeviceObjType:
             if (!THPDevice_Check(value)) cannot_convert(value, type);
             return IValue(reinterpret_cast<THPDevice*>(value)->device);

@@ -65,7 +65,11 @@ class Numbers:
 
     def rows(self, schedule: Schedule, slots: Mapping[str, int]) -> tuple:
         """What the native program reads: see read_sizes in program_type.cpp. Last, for it takes what has been asked for by then."""
-        buffers = tuple((slots[b.name], tuple(self.extent(n) for n in (*b.size, *b.stride, b.offset))) for b in schedule.buffers.values() if b.is_symbolic)
+        alike: dict[tuple, list[int]] = {}  # buffers of one geometry, which each call computes once
+        for b in schedule.buffers.values():
+            if b.is_symbolic:
+                alike.setdefault((len(b.size), b.dtype.itemsize, *b.size, *b.stride, b.offset), []).append(slots[b.name])
+        buffers = tuple((tuple(found), tuple(map(self.extent, geometry[2:]))) for geometry, found in alike.items())
         limits: set[Extent] = {a.size for k in schedule.kernels.values() for a in k.nest.axes}
         if schedule.device.type == "cuda":
             limits |= {reach(schedule, b) for s in schedule.steps if isinstance(s, Launch) for b in s.buffers}

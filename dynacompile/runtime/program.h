@@ -113,7 +113,7 @@ public:
     std::vector<std::pair<int32_t, TensorPtr>> constants;
     Sizes sizes;
     std::vector<Extent> extents;  // sizes, strides and offset of the buffers whose geometry differs, one after the other
-    std::vector<int32_t> symbolic;  // these buffers
+    std::vector<int32_t> symbolic;  // one buffer of each of these geometries
     std::vector<std::array<Extent, 3>> grids;
     std::vector<int32_t> input_of;  // buffer -> program input, -1 for others
     std::vector<CpuFunction> cpu_kernels;

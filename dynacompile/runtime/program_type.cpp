@@ -207,20 +207,23 @@ void read_ends(Program& program, PyObject* inputs, PyObject* outputs, PyObject* 
 }
 
 // sizes: (sources, codes, checks, buffers, longest): rows (input, dimension, stride, low, high, name) of symbols; codes of numbers; (input, extent); and
-// (slot, extents) of the buffers whose geometry differs; extents of loops.
+// (slots, extents) of the buffers whose geometry differs; extents of loops.
 void read_sizes(Program& program, PyObject* row) {
     program.sizes = read_numbers(row, program.inputs.size());
     PyObject* buffers = item(row, 3);
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 4)); ++i) program.sizes.longest.push_back(read_extent(item(item(row, 4), i)));
     int32_t place = 0;
     for (Py_ssize_t i = 0; i < PyTuple_Size(buffers); ++i) {
-        int32_t slot = int32_t(to_int(item(item(buffers, i), 0)));
+        std::vector<int64_t> slots = to_ints(item(item(buffers, i), 0));
         PyObject* extents = item(item(buffers, i), 1);
-        Buffer& b = program.buffers.at(slot);
-        if (size_t(PyTuple_Size(extents)) != 2 * b.size.size() + 1) raise(PyExc_ValueError, b.name + " has other sizes");
-        b.place = place;
-        place += int32_t(2 * b.size.size() + 3);
-        program.symbolic.push_back(slot);
+        const size_t rank = program.buffers.at(slots.at(0)).size.size();
+        for (int64_t slot : slots) {
+            Buffer& b = program.buffers.at(slot);
+            if (size_t(PyTuple_Size(extents)) != 2 * rank + 1 || b.size.size() != rank) raise(PyExc_ValueError, b.name + " has other sizes");
+            b.place = place;
+        }
+        place += int32_t(2 * rank + 3);
+        program.symbolic.push_back(int32_t(slots[0]));
         for (Py_ssize_t k = 0; k < PyTuple_Size(extents); ++k) program.extents.push_back(read_extent(item(extents, k)));
     }
 }

@@ -62,7 +62,7 @@ SAMPLES: dict[str, list[tuple]] = {
     "aten.diagonal_backward.default": [(x(3), [3, 4], 1, 0, 1)],
     "aten.native_dropout_backward.default": [(G, V > 0, 2.0)],
     "aten.aminmax.default": [(V,), (V, {"dim": 1, "keepdim": True})],
-    "aten.dot.default": [(x(5), unit(5))],
+    "aten.dot.default": [(x(5), unit(5)), (torch.arange(5, dtype=torch.uint8), torch.full((5,), 100, dtype=torch.uint8))],
     "aten.log_sigmoid_forward.default": [(V,), (V * 50,)],
     "aten.log_sigmoid_backward.default": [(G, V, torch.exp(-V.abs()))],
     "aten.mish_backward.default": [(G, V)],
@@ -106,6 +106,8 @@ SAMPLES: dict[str, list[tuple]] = {
     "aten._fused_rms_norm.default": [(V, [6], x(6), 1e-5), (V, [6], None, None)],
     "aten._fused_rms_norm_backward.default": [(G, V, [6], (V.square().mean(-1, keepdim=True) + 1e-5).rsqrt(), x(6), [True, True])],
     "aten._native_batch_norm_legit_functional.default": [(IMG, W4, B4, M4, V4, True, 0.1, 1e-5), (IMG, None, None, M4, V4, True, 0.3, 1e-5)],
+    "aten._batch_norm_with_update_functional.default": [(IMG, W4, B4, M4, V4, 0.1, 1e-5)],
+    "aten.batch_norm_backward.default": [(x(2, 4, 3, scale=1.0), IMG, W4, M4, V4, *BN, True, 1e-5, MASK, torch.zeros(0, dtype=torch.uint8))],
     "aten._native_batch_norm_legit.no_stats": [(IMG, W4, B4, True, 0.1, 1e-5)],
     "aten._native_batch_norm_legit_no_training.default": [(IMG, W4, B4, M4, V4, 0.1, 1e-5)],
     "aten.native_batch_norm_backward.default": [

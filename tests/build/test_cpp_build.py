@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dynacompile.build import build
-from dynacompile.build.cpp import HEADERS, openmp_library, unit_key, units
+from dynacompile.build import build, cpp
+from dynacompile.build.cpp import HEADERS, compile_unit, openmp_library, unit_key, units
 from dynacompile.build.processor import measure_here
 from dynacompile.codegen import generate
 from dynacompile.config import CompileConfig
@@ -190,3 +190,27 @@ def test_equal_names_of_different_kernels_are_refused(tmp_path):
     sources["double_1"] = dataclasses.replace(sources["double_1"], entry=sources["double_0"].entry)
     with pytest.raises(BuildError, match="a bug in dynacompile"):
         build(dataclasses.replace(generate(program(kernels=2), one), kernels=sources), one)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_number_of_threads_can_be_set(tmp_path, threads):
+    text = """#include "vecmath.h"
+extern "C" void team(i64* out) {
+  *out = 0;
+  parallel<true>(64, [=](i64 begin, i64 end) { if (begin == 0) *out = omp_get_num_threads(); });
+}
+"""
+    library = tmp_path / "team.so"
+    library.write_bytes(compile_unit(text, [f"-DDC_THREADS={threads}"]))
+    out = ctypes.c_int64()
+    ctypes.CDLL(str(library)).team(ctypes.byref(out))
+    assert out.value == threads
+
+
+def test_threads_are_part_of_the_text(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(cpp, "compile_unit", lambda text, flags: asked.append(flags) or b"")
+    for threads in (0, 2):
+        given, _ = env(tmp_path, threads=threads)
+        build(generate(program(), given), given)
+    assert asked == [[], ["-DDC_THREADS=2"]]

@@ -220,7 +220,7 @@ def gather(n: int = 50, width: int = 24) -> Kernel:
     b = Build("embedding", (n, width))
     i = b.load("ids", I64, b.at(1, 0))
     i = b.where(b.lt(i, b.const(0, I64)), b.add_(i, b.const(9, I64)), i)
-    row = Index((((Var(f"%{i}"),), width),))
+    row = Index((((Var(f"%{i}", 9),), width),))
     b.store("out", F16, b.at(width, 1), b.load("table", F16, row + b.ix[1]))
     return b.kernel()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,17 @@ def test_trigonometry_on_the_device(name, store):
     ulp = (torch.nextafter(reference, torch.tensor(float("inf"))) - reference).double()
     assert ((got[finite].double() - wanted[finite]).abs() / ulp).max() <= 2.1
     assert torch.equal(got[x == 0].signbit(), wanted[x == 0].signbit())
+
+
+@pytest.mark.parametrize("call", ["F.embedding(i, w)", "w[i] * 2", "w.index_select(0, i) + 1", "F.cross_entropy(w.t()[:2], i).expand(2, 8)"])
+def test_positions_out_of_range_are_a_device_assertion(call):
+    """As in eager; in a process of its own, whose context is lost with it."""
+    text = f"""
+import torch, torch.nn.functional as F, dynacompile
+fn = dynacompile.compile(lambda w, i: {call})
+w = torch.randn(4, 8, device="cuda")
+print(fn(w, torch.tensor([3, 0], device="cuda")).shape, flush=True)
+print(fn(w, torch.tensor([3, 4], device="cuda")).sum().item())
+"""
+    run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert "torch.Size([2, 8])" in run.stdout and "device-side assert" in run.stderr, run.stderr[-2000:]

@@ -6,14 +6,16 @@ import builtins
 import types
 
 import pytest
+import torch
 
 from dynacompile.guards.evaluate import MISSING, FrameValues, evaluate
 from dynacompile.guards.program import compile_gather, compile_guards
 from dynacompile.guards.tree import STEPS
 from dynacompile.ir.captured import Guard
-from dynacompile.ir.source import Attr, Builtin, ClosureCell, Constant, DefaultArg, DictAttr, Free, Global, Item, Local, Registered, Source, TypeOf
+from dynacompile.ir.source import Attr, Builtin, ClosureCell, Constant, DefaultArg, DictAttr, Free, Global, Item, ItemOf, Local, Registered, Source, TypeOf
 
 X = Local("x", 0)
+KEY = torch.zeros(1)
 
 
 class Slotted:
@@ -71,6 +73,8 @@ def cases() -> dict[str, tuple[Source, object, object]]:
         "Item beyond": (Item(X, 2), (4, 5), MISSING),
         "Item dict": (Item(X, "k"), {"k": 6}, 6),
         "Item dict int": (Item(X, 1), {1: 6}, 6),
+        "ItemOf": (ItemOf(X, KEY), {torch.ones(1): 5, KEY: 7}, 7),
+        "ItemOf missing": (ItemOf(X, KEY), {torch.ones(1): 5}, MISSING),
         "Item none": (Item(X, "k"), 5, MISSING),
         "TypeOf": (TypeOf(X), thing, Thing),
         "ClosureCell": (ClosureCell(X, "k", 0), function, 2),
@@ -109,7 +113,7 @@ def test_roots():
 
 
 def test_every_source_has_steps():
-    assert set(STEPS) == set(Source.__subclasses__())
+    assert set(STEPS) == {kind for base in Source.__subclasses__() for kind in (base, *base.__subclasses__())}
 
 
 def test_changes_along_a_path_are_seen():

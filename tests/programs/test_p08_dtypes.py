@@ -169,7 +169,7 @@ SPECIAL = {
     "transcendental": lambda x, y: (x.exp(), x.log(), x.sqrt(), x.rsqrt(), x.sigmoid(), x.tanh(), x.sin(), x.atan(), x.erf(), x.expm1(), x.log1p()),
     "pow": lambda x, y: (x**2, x**0, x**-1, x**0.5, x**3, 2.0**x, x**y, torch.pow(y, 0.0)),
     "divide": lambda x, y: (x / y, (x // y).detach(), x % y, torch.fmod(x, y), torch.div(x, y, rounding_mode="trunc"), 1 / x, x.reciprocal()),
-    "arctan2": lambda x, y: (torch.atan2(x, y), torch.hypot(x, y), torch.copysign(x, y), torch.signbit(x), torch.nextafter(x, y)),
+    "arctan2": lambda x, y: (torch.atan2(x, y), torch.hypot(x, y), torch.copysign(x, y), torch.signbit(x), torch.nextafter(x.detach(), y.detach())),
     "cumulative": lambda x, y: (x.cumsum(0), x.cumprod(0), x.cummax(0), x.logcumsumexp(0)),
     "softplus": lambda x, y: (F.softplus(x), F.silu(x), F.mish(x), F.logsigmoid(x), F.softsign(x)),
     "sort": lambda x, y: (x.sort().values, x.topk(3).values, x.median() if False else x, x.argsort()),

@@ -346,3 +346,17 @@ def test_changed_containers_are_seen():
         for step in (lambda: None, change, undo):
             step()
             torch.testing.assert_close(compiled(x), fn(x))
+
+
+def set_hooked(x, log, fixed):
+    log.scale = 2.0
+    dynacompile.graph_break()
+    return x * log.scale, dataclasses.replace(fixed, scale=4.0)
+
+
+def test_attribute_hooks_run_once():
+    """What a class's own __setattr__ stored is stored again as it is; the hook does not see it, nor does that of a frozen dataclass."""
+    log, fixed = Logged(), Fixed(1.0)
+    _, replaced = dynacompile.compile(set_hooked)(arg(), log, fixed)
+    assert vars(log) == {"scale": 2.0, "last": "scale"} and replaced == Fixed(4.0)
+    assert dynacompile.compile(lambda cls: cls(3.0))(Fixed) == Fixed(3.0)

@@ -164,9 +164,9 @@ def raise_varargs(f: SymbolicFrame, i: Instr) -> None:
         raise raised(f.cx.handling)
     value, *cause = f.pop_many(i.arg)
     exception = exception_of(f.cx, value)
-    if cause and not is_none(cause[0]):
-        exception_of(f.cx, cause[0])
-    raise raised(exception)
+    if cause:
+        exception.cause = cause[0] if is_none(cause[0]) else exception_of(f.cx, cause[0])
+    raise raised(exception, f.cx)
 
 
 @opcode("RERAISE", effect=-1)

@@ -14,7 +14,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
-from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.texts import formatted, text
 
 if TYPE_CHECKING:
     from dynacompile.capture.bytecode import Instr
@@ -71,15 +71,9 @@ def contains_op(f: SymbolicFrame, i: Instr) -> None:
 def format_value(f: SymbolicFrame, i: Instr) -> None:
     spec = f.pop().constant() if i.arg & 4 else ""
     value = f.pop()
-    if isinstance(value, TensorValue):
-        raise unsupported("to-python", f"formatting {value.describe()}")
-    if isinstance(value, ExceptionValue) and i.arg & 3 in (0, 1):
-        value = ConstantValue(value.text())
-    f.push(f.cx.pure(format_constant, [value, ConstantValue(i.arg & 3), ConstantValue(spec)], {}))
-
-
-def format_constant(value: object, conversion: int, spec: str) -> str:
-    return format((None, str, repr, ascii)[conversion](value) if conversion else value, spec)  # type: ignore[misc]
+    if i.arg & 3:
+        value = ConstantValue(text(f.cx, value, (None, "str", "repr", "ascii")[i.arg & 3]))  # type: ignore[arg-type]
+    f.push(ConstantValue(formatted(f.cx, value, spec)))
 
 
 @opcode("BUILD_STRING", effect=lambda arg, jump: 1 - arg)

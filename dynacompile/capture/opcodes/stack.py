@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.opcodes.table import opcode
-from dynacompile.capture.values.base import NULL
+from dynacompile.capture.values.base import NULL, IteratorValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.bytecode import Instr
@@ -19,7 +19,8 @@ def nop(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("POP_TOP", effect=-1)
 def pop_top(f: SymbolicFrame, i: Instr) -> None:
-    f.pop()
+    if isinstance(f.pop(), IteratorValue):  # a loop is left
+        f.cx.frames[0].refuse_pending()
 
 
 @opcode("PUSH_NULL", effect=1)

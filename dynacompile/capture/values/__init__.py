@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -11,15 +12,32 @@ import torch
 
 from dynacompile import native
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values import builtins, contexts, deques, iteration, itertools_rows, python_modules, signatures, torch_functions
+from dynacompile.capture.values import (
+    builtins,
+    contexts,
+    copies,
+    deques,
+    iteration,
+    itertools_rows,
+    made_modules,
+    memoized,
+    python_modules,
+    signatures,
+    texts,
+    torch_functions,
+    torch_kinds,
+    type_hints,
+)
 from dynacompile.capture.values.base import WRAPPERS, Value
 from dynacompile.capture.values.classes import UnboundMethod, wrap_class
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object, wrap_by_identity
 from dynacompile.capture.values.dict_objects import is_dict_class, wrap_dict_object
 from dynacompile.capture.values.functions import RefusedValue
+from dynacompile.capture.values.list_objects import is_list_class, wrap_list_object
 from dynacompile.capture.values.modules import wrap_module
 from dynacompile.capture.values.objects import wrap_object
 from dynacompile.capture.values.python_modules import wrap_python_module
+from dynacompile.capture.values.reports import wrap_logger
 from dynacompile.capture.values.sequence import TupleValue, is_namedtuple, wrap_namedtuple
 from dynacompile.capture.values.symbolic import NUMBERS, is_symbolic, number_value
 from dynacompile.capture.values.tensor import wrap_tensor
@@ -29,8 +47,23 @@ from dynacompile.ir.source import Constant, Source
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
-DESCRIPTIONS = (types.CodeType, types.GenericAlias, types.UnionType, typing.TypeVar)  # of code and of types
-KINDS = (builtins, contexts, deques, iteration, itertools_rows, python_modules, signatures, torch_functions)  # importing them fills their tables
+DESCRIPTIONS = (types.CodeType, typing.TypeVar, *type_hints.HINTS)  # of code and of types
+KINDS = (
+    builtins,
+    contexts,
+    copies,
+    deques,
+    iteration,
+    itertools_rows,
+    made_modules,
+    memoized,
+    python_modules,
+    signatures,
+    texts,
+    torch_functions,
+    torch_kinds,
+    type_hints,
+)  # importing them fills their tables
 
 
 def wrap(cx: Trace, real: Any, source: Source) -> Value:
@@ -57,10 +90,14 @@ def wrap(cx: Trace, real: Any, source: Source) -> Value:
     if isinstance(real, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         cx.guard("ID", source, identity(real))
         return UnboundMethod(real.__objclass__, real.__name__, source)
+    if isinstance(real, (logging.Logger, logging.LoggerAdapter)):
+        return wrap_logger(cx, real, source)
     if cls.__module__.partition(".")[0] in ("logging", "numpy"):
         return RefusedValue(real, "logging" if cls.__module__.startswith("logging") else "unknown-object", source, f"{source.text()} ({cls.__name__})")
     if isinstance(real, dict) and is_dict_class(cls):
         return wrap_dict_object(cx, real, source)
+    if isinstance(real, list) and is_list_class(cls):
+        return wrap_list_object(cx, real, source)
     return wrap_object(cx, real, source)
 
 

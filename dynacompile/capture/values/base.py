@@ -20,6 +20,7 @@ class Value:
     """A Python object as capture knows it."""
 
     source: Any = None  # a Source, or None
+    is_made = False  # the source is of a twin: the object itself is made by the frame
 
     def describe(self) -> str:
         """A few words for break reasons."""

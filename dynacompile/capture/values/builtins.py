@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import builtins
 import collections
-import copy
 import functools
 import math
 import operator
 import types
 import typing
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, class_lookup
-from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import BoundMethod, CallableValue, FunctionValue, PartialValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.modules import ModuleValue
@@ -52,13 +49,7 @@ for _real in (
     bin,
     hex,
     oct,
-    ascii,
-    divmod,
-    hash,
-    format,
-    bytes,
-    complex,
-    *(f for n, f in vars(math).items() if isinstance(f, types.BuiltinFunctionType)),
+    *(f for n, f in vars(math).items() if isinstance(f, types.BuiltinFunctionType) and n != "prod"),
 ):
     fold(_real)
 
@@ -79,24 +70,10 @@ number(int, "__int__")
 number(float, "__float__")
 
 
-@handles(str)
-def row_str(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if args and isinstance(args[0], TensorValue):
-        raise unsupported("to-python", f"str({args[0].describe()})")
-    if len(args) == 1 and isinstance(args[0], ExceptionValue):
-        return ConstantValue(args[0].text())
-    return cx.pure(str, args, kwargs)
-
-
-@handles(repr)
-def row_repr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if args and isinstance(args[0], TensorValue):
-        raise unsupported("to-python", f"repr({args[0].describe()})")
-    return cx.pure(repr, args, kwargs)
-
-
 @handles(bool)
 def row_bool(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if kwargs or len(args) > 1:
+        raise unsupported("would-raise", "bool() takes one argument")
     return ConstantValue(args[0].truth(cx) if args else False)
 
 
@@ -112,6 +89,8 @@ def row_pow(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(round)
 def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if isinstance(args[0], ObjectValue):
+        return args[0].method(cx, "__round__", args[1:], kwargs)
     if isinstance(args[0], TensorValue):
         return cx.op("call_method", "round", [args[0]], {} if len(args) == 1 else {"decimals": args[1]})
     return cx.pure(round, args, kwargs)
@@ -314,18 +293,6 @@ class WrapsValue(CallableValue):
         raise unsupported("rebuild", "functools.wraps(...)")
 
 
-@handles(copy.copy)
-def row_copy(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (value,) = args
-    if isinstance(value, ListValue):
-        return ListValue(value.items)
-    if isinstance(value, DictValue):
-        return value.method(cx, "copy", [], {})
-    if isinstance(value, (ConstantValue, TupleValue)):
-        return value
-    raise unsupported("unknown-function", f"copy.copy({value.describe()})")
-
-
 @handles(typing.cast)
 def row_cast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return args[1]
@@ -336,12 +303,23 @@ def row_print(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise unsupported("print", "print()")
 
 
-@handles(warnings.warn)
-def row_warn(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise unsupported("logging", "warnings.warn()")
+@handles(vars)
+def row_vars(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:
+        return row_frame(cx, args, kwargs)
+    return args[0].get_attr(cx, "__dict__")
 
 
-@handles(vars, locals, globals, dir, eval, exec, compile, __import__)
+@handles(types.SimpleNamespace)
+def row_namespace(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args:
+        raise raises(TypeError, f"no positional arguments expected (got {len(args)})", known=False)
+    made = ObjectValue(types.SimpleNamespace)
+    made.stored.update(kwargs)
+    return made
+
+
+@handles(locals, globals, dir, eval, exec, compile, __import__)
 def row_frame(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise unsupported("unknown-function", "a function that looks at the frame")
 

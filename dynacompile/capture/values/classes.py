@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.autograd_functions import ApplyValue
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source
+from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.dict_objects import C_METHODS, BaseMethods, DictObjectValue, is_dict_class, made_dict_object
-from dynacompile.capture.values.exceptions import ExceptionValue, make_exception
-from dynacompile.capture.values.functions import BoundMethod
-from dynacompile.capture.values.objects import GetAttribute, ObjectValue
-from dynacompile.capture.values.sequence import TupleValue, is_namedtuple
+from dynacompile.capture.values.exceptions import ExceptionValue, SuperMethod, make_exception
+from dynacompile.capture.values.functions import BoundMethod, is_trusted
+from dynacompile.capture.values.list_objects import ListObjectValue, is_list_class
+from dynacompile.capture.values.object_parts import GetAttribute
+from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
 
@@ -53,44 +56,93 @@ class ClassValue(Value):
             return ConstantValue(getattr(self.real, name))
         if name in ("__mro__", "__bases__"):
             return cx.of(getattr(self.real, name))
-        if name == "__dict__" or class_lookup(type(self.real), name) is not MISSING and class_lookup(self.real, name) is MISSING:
+        raw, above = class_lookup(self.real, name), class_lookup(type(self.real), name)
+        if above is not MISSING and (raw is MISSING or is_data_descriptor(above)) and not isinstance(self.real, enum.EnumMeta):
+            if name != "__dict__" and isinstance(above, (types.FunctionType, property, classmethod, staticmethod)):
+                return bind_descriptor(cx, above, self, cx.class_value(type(self.real), None), name, class_source(type(self.real), name))
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
-        raw = class_lookup(self.real, name)
         if name == "apply" and issubclass(self.real, torch.autograd.Function) and self.real.__module__.partition(".")[0] != "torch":
             return ApplyValue(self.real)
         if raw is MISSING:
-            raise unsupported("would-raise", f"{self.describe()} has no attribute {name!r}")
-        if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)) or name in ("__new__",):
+            if isinstance(self.real, enum.EnumMeta) and name in self.real.__members__:
+                return ConstantValue(self.real.__members__[name])
+            if isinstance(self.real, enum.EnumMeta) and above is not MISSING:
+                raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
+            return self.missing(cx, name)
+        if name == "__new__":
+            return bind_descriptor(cx, raw, None, self, name, class_source(self.real, name)) if isinstance(raw, staticmethod) else new_of(raw)
+        if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return UnboundMethod(self.real, name)
         if isinstance(raw, types.ClassMethodDescriptorType):
             return cx.wrap(getattr(self.real, name), Constant(getattr(self.real, name), name))
         return bind_descriptor(cx, raw, None, self, name, class_source(self.real, name))
 
+    def missing(self, cx: Trace, name: str) -> Value:
+        fallback = class_lookup(type(self.real), "__getattr__")
+        if isinstance(fallback, types.FunctionType):
+            return cx.call_real(fallback, class_source(type(self.real), "__getattr__"), [self, ConstantValue(name)])
+        raise raises(AttributeError, f"type object {self.real.__name__!r} has no attribute {name!r}")
+
+    def special(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
+        """What the metaclass defines in Python for an operation on the class; None where it does not."""
+        raw = class_lookup(type(self.real), name)
+        if not isinstance(raw, types.FunctionType) or isinstance(self.real, enum.EnumMeta) or is_trusted(type(self.real).__module__):
+            return None
+        return cx.call_real(raw, class_source(type(self.real), name), [self, *args], kwargs or {})
+
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         row = cx.handler(self.real)
         if row is not None:
             return row(cx, args, kwargs)
-        if is_namedtuple(self.real):
-            return self.make_namedtuple(cx, args, kwargs)
+        made = self.special(cx, "__call__", args, kwargs)
+        return self.make(cx, args, kwargs) if made is None else made
+
+    def make(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """type.__call__."""
         if isinstance(self.real, enum.EnumMeta) or self.real in (int, float, str, bool, complex):
             return cx.pure(self.real, args, kwargs)
         if issubclass(self.real, BaseException):
             return make_exception(cx, self.real, args, kwargs)
-        if is_dict_class(self.real):
-            made: ObjectValue = made_dict_object(self.real)
-            if not isinstance(class_lookup(self.real, "__init__"), types.FunctionType):
-                made.method(cx, "__init__", args, kwargs)
-                return made
-        elif not is_plain_class(self.real):
+        if type(self.real).__call__ is not type.__call__ and not isinstance(type(self.real).__call__, types.FunctionType):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
+        new = class_lookup(self.real, "__new__")
+        if isinstance(new, staticmethod) and not makes_namedtuple(self.real):
+            made = cx.call_real(new.__func__, class_source(self.real, "__new__"), [self, *args], kwargs)
+            if not issubclass(made.pytype(), self.real):
+                return made
         else:
-            made = ObjectValue(self.real)
-        init = class_lookup(self.real, "__init__")
+            made = self.allocate(cx, args, kwargs)
+        init = class_lookup(made.pytype(), "__init__")
         if isinstance(init, types.FunctionType):
-            cx.call_real(init, class_source(self.real, "__init__"), [made, *args], kwargs)
-        elif args or kwargs:
-            raise unsupported("would-raise", f"{self.real.__name__}() takes no arguments")
+            cx.call_real(init, class_source(made.pytype(), "__init__"), [made, *args], kwargs)
+        elif isinstance(made, (DictObjectValue, ListObjectValue)):
+            made.method(cx, "__init__", args, kwargs)
+        elif (args or kwargs) and new is object.__new__:
+            raise raises(TypeError, f"{self.real.__name__}() takes no arguments")
         return made
+
+    def allocate(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The new object as __new__ gives it."""
+        if makes_namedtuple(self.real):
+            return self.make_namedtuple(cx, args, kwargs)
+        if is_dict_class(self.real):
+            return made_dict_object(self.real)
+        if is_list_class(self.real):
+            return ListObjectValue(self.real, ListValue([]))
+        if issubclass(self.real, tuple) and self.real.__new__ is tuple.__new__ and not kwargs and len(args) < 2:
+            return TupleValue(args[0].elements(cx) if args else [], self.real)
+        if not allocates_plainly(self.real):
+            raise unsupported("unknown-function", f"making an object of {self.describe()}")
+        abstract = getattr(self.real, "__abstractmethods__", None)
+        if abstract:
+            raise unsupported("would-raise", f"{self.describe()} is abstract")
+        return ObjectValue(self.real)
+
+    def length(self, cx: Trace) -> int:
+        if isinstance(self.real, enum.EnumMeta):
+            return len(self.real)
+        found = self.special(cx, "__len__", [])
+        return super().length(cx) if found is None else found.constant()
 
     def make_namedtuple(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         real: Any = self.real
@@ -106,14 +158,16 @@ class ClassValue(Value):
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in ("__or__", "__eq__", "__ne__"):
             return cx.pure(getattr(self.real, name), args, kwargs)
-        if name == "__getitem__" and isinstance(self.real, enum.EnumMeta):
-            return cx.pure(self.real.__getitem__, args, kwargs)
-        return super().method(cx, name, args, kwargs)
+        if name in ("__getitem__", "__contains__") and isinstance(self.real, enum.EnumMeta):
+            return cx.pure(getattr(self.real, name), args, kwargs)
+        found = self.special(cx, name, args, kwargs)
+        return super().method(cx, name, args, kwargs) if found is None else found
 
     def iterate(self, cx: Trace) -> IteratorValue:
         if isinstance(self.real, enum.EnumMeta):
             return TupleValue([ConstantValue(member) for member in list[Any](self.real)]).iterate(cx)
-        return super().iterate(cx)
+        found = self.special(cx, "__iter__", [])
+        return super().iterate(cx) if found is None else found.iterate(cx)
 
     def rebuild(self, out: Builder) -> None:
         out.const(self.real)
@@ -134,14 +188,33 @@ class UnboundMethod(Value):
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.name == "__init__" and self.cls is object:
             return ConstantValue(None)
-        if self.name == "__new__" and args and isinstance(args[0], ClassValue) and len(args) == 1:
-            return ObjectValue(args[0].real) if is_plain_class(args[0].real) else super().call(cx, args, kwargs)
+        if self.name == "__new__":
+            return self.make(cx, args, kwargs)
+        if self.cls is type and self.name == "__call__" and args and isinstance(args[0], ClassValue):
+            return args[0].make(cx, args[1:], kwargs)
+        if self.cls is object and self.name in ("__setattr__", "__delattr__") and isinstance(args[0], ObjectValue) and not hasattr(args[0], "tables"):
+            (args[0].set_plain if self.name == "__setattr__" else args[0].del_plain)(cx, args[1].constant(), *args[2:])
+            return ConstantValue(None)
         if self.cls is object and self.name == "__setattr__" and len(args) == 3 and isinstance(args[0], ObjectValue):
             args[0].store(cx, args[1].constant(), args[2])
             return ConstantValue(None)
+        if self.cls is object and self.name == "__getattribute__" and isinstance(args[0], ObjectValue):
+            return GetAttribute(args[0]).call(cx, args[1:], kwargs)
         if not args or not issubclass(args[0].pytype(), self.cls):
             raise unsupported("unknown-function", self.describe())
         return args[0].method(cx, self.name, args[1:], kwargs)
+
+    def make(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """cls.__new__(args[0], ...) of a class written in C."""
+        wanted = args[0].real if args and isinstance(args[0], ClassValue) else None
+        if wanted is not None and not kwargs:
+            if self.cls is object and len(args) == 1 and allocates_plainly(wanted):
+                return ObjectValue(wanted)
+            if self.cls is tuple and issubclass(wanted, tuple) and wanted.__basicsize__ == tuple.__basicsize__ and len(args) == 2:
+                return TupleValue(args[1].elements(cx), wanted)
+            if self.cls is dict and is_dict_class(wanted, own_new=True):
+                return made_dict_object(wanted)
+        raise unsupported("unknown-function", self.describe())
 
     def identity(self) -> Any:
         return getattr(self.cls, self.name)
@@ -150,17 +223,39 @@ class UnboundMethod(Value):
         out.const(getattr(self.cls, self.name))
 
 
-def is_plain_class(cls: type) -> bool:
-    """Classes whose instances are just a dict: no metaclass call, no C base, no __new__, no __slots__ without a dict, attribute hooks in Python only."""
+PLAIN_SIZE = type("Plain", (), {}).__basicsize__
+
+
+def allocates_plainly(cls: type) -> bool:
+    """Whether object.__new__ makes its instances, and they hold nothing but attributes and slots."""
+    slots = sum(isinstance(raw, types.MemberDescriptorType) for base in cls.__mro__ for raw in base.__dict__.values())
     return (
-        type(cls).__call__ is type.__call__
-        and cls.__new__ is object.__new__
-        and cls.__basicsize__ == type("Plain", (), {}).__basicsize__
+        cls.__basicsize__ - 8 * slots <= PLAIN_SIZE
+        and issubclass(cls.__base__ or cls, object)
+        and all(base is object or base.__flags__ & HEAP_TYPE for base in cls.__mro__)
         and (cls.__setattr__ is object.__setattr__ or isinstance(cls.__setattr__, types.FunctionType))
         and (cls.__getattribute__ is object.__getattribute__ or isinstance(cls.__getattribute__, types.FunctionType))
         and not hasattr(cls, "__del__")
-        and not issubclass(cls, BaseException)
     )
+
+
+HEAP_TYPE = 1 << 9  # classes made by class statements
+
+
+def is_plain_class(cls: type) -> bool:
+    """Classes whose instances are made by object.__new__ alone."""
+    return type(cls).__call__ is type.__call__ and cls.__new__ is object.__new__ and allocates_plainly(cls)
+
+
+def makes_namedtuple(cls: type) -> bool:
+    """Whether cls(...) runs the __new__ that collections.namedtuple generates."""
+    owner = next((base for base in cls.__mro__ if "__new__" in base.__dict__), object)
+    return is_namedtuple(cls) and "_fields" in owner.__dict__ and "_make" in owner.__dict__
+
+
+def new_of(raw: Any) -> UnboundMethod:
+    """The __new__ of a class written in C."""
+    return UnboundMethod(raw.__self__, "__new__")
 
 
 class SuperValue(Value):
@@ -173,25 +268,32 @@ class SuperValue(Value):
         return super
 
     def get_attr(self, cx: Trace, name: str) -> Value:
-        cls = self.owner.constant() if isinstance(self.owner, ClassValue) else self.owner.pytype()
+        is_class = isinstance(self.owner, ClassValue) and not issubclass(self.start, type)
+        cls = self.owner.constant() if is_class else self.owner.pytype()
         if self.start not in cls.__mro__:
             raise unsupported("would-raise", "super(): obj must be an instance or subtype of type")
         raw = class_lookup(cls, name, after=self.start)
         if raw is MISSING:
-            raise unsupported("would-raise", f"'super' object has no attribute {name!r}")
+            raise raises(AttributeError, f"'super' object has no attribute {name!r}")
+        if name == "__new__" and not isinstance(raw, staticmethod):
+            return new_of(raw)
         if not isinstance(raw, (types.FunctionType, staticmethod, classmethod, property)):
             if isinstance(self.owner, ExceptionValue) and name in ("__init__", "__str__"):
-                return Method(self.owner, name)
+                return SuperMethod(self.owner, name, self.start)
             if isinstance(self.owner, DictObjectValue) and isinstance(raw, C_METHODS) and hasattr(dict, name) and raw is not getattr(object, name, None):
                 return Method(BaseMethods(self.owner), name)
             if callable(raw) and name == "__init__":
                 return BoundMethod(UnboundMethod(object, "__init__"), self.owner)
             if name == "__getattribute__" and raw in (object.__getattribute__, dict.__getattribute__) and isinstance(self.owner, ObjectValue):
                 return GetAttribute(self.owner)
-            if name == "__setattr__" and raw is object.__setattr__:
-                return BoundMethod(UnboundMethod(object, "__setattr__"), self.owner)
+            if name in ("__setattr__", "__delattr__") and raw is getattr(object, name) or name == "__call__" and raw is type.__call__:
+                return BoundMethod(UnboundMethod(type if name == "__call__" else object, name), self.owner)
+            if isinstance(self.owner, ListObjectValue) and isinstance(raw, C_METHODS) and hasattr(list, name) and raw is not getattr(object, name, None):
+                return Method(BaseMethods(self.owner), name)
+            if isinstance(self.owner, TupleValue) and isinstance(raw, C_METHODS) and raw is getattr(tuple, name, None):
+                return Method(TupleValue(self.owner.items), name)
             raise unsupported("unknown-attribute", f"super().{name}")
-        instance = None if isinstance(self.owner, ClassValue) else self.owner
+        instance = None if is_class else self.owner
         return bind_descriptor(cx, raw, instance, cx.class_value(cls, None), "", class_source(cls, name, self.start))
 
     def has_attr(self, cx: Trace, name: str) -> bool:
@@ -212,3 +314,13 @@ class SuperValue(Value):
 def wrap_class(cx: Trace, real: type, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return ClassValue(real, source)
+
+
+def register_new(cls: type) -> None:
+    @handles(cls.__new__)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return UnboundMethod(cls, "__new__").make(cx, args, kwargs)
+
+
+for _cls in (object, tuple, dict):
+    register_new(_cls)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import operator
 import types
+import typing
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ SCALARS = (int, float, bool, complex, str, bytes)
 BY_VALUE = (*SCALARS, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, range)
 BY_IDENTITY = (types.EllipsisType, types.NotImplementedType, torch.finfo, torch.iinfo, frozenset)
 CONSTANT_TYPES = frozenset((*BY_VALUE, *BY_IDENTITY, type(None)))
+KEYS_BY_IDENTITY = (type, types.FunctionType, type(typing.Union))
 
 
 class ConstantValue(Value):
@@ -64,12 +67,14 @@ class ConstantValue(Value):
         return cx.pure(getattr(self.value, name), args, kwargs)
 
     def get_item(self, cx: Trace, key: Value) -> Value:
+        if not hasattr(type(self.value), "__getitem__"):
+            raise raises(TypeError, f"{type(self.value).__name__!r} object is not subscriptable")
         return self.method(cx, "__getitem__", [key], {})
 
     def contains(self, cx: Trace, item: Value) -> Value:
         if isinstance(self.value, (str, bytes)):
             return self.method(cx, "__contains__", [item], {})
-        return ConstantValue(item.constant() in self.value)
+        return cx.pure(operator.contains, [self, item], {})
 
     def iterate(self, cx: Trace) -> IteratorValue:
         if not isinstance(self.value, (str, bytes, tuple, range, frozenset, torch.Size)):
@@ -173,6 +178,11 @@ def wrap_by_identity(cx: Trace, real: Any, source: Source) -> Value:
 def wrap_slice(cx: Trace, real: slice, source: Source) -> Value:
     cx.guard("TYPE", source, slice)
     return SliceValue([cx.child(real, source, part) for part in ("start", "stop", "step")])
+
+
+def is_identity_key(real: Any) -> bool:
+    """Whether an object is a dict key that hashes by identity: a class, a function, a special form of typing."""
+    return isinstance(real, KEYS_BY_IDENTITY) and type(real).__hash__ is object.__hash__ and type(real).__eq__ is object.__eq__
 
 
 def is_constant_object(real: Any) -> bool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from dynacompile.capture.breaks import Raised, unsupported
-from dynacompile.capture.values.base import Value, bind_arguments
+from dynacompile.capture.values.base import Method, Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.ir.source import Source
+from dynacompile.markers import disable
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -48,7 +50,21 @@ class ContextValue(Value):
         out.emit("POP_TOP")
 
 
-class GradModeContext(ContextValue):
+class RepeatableContext(ContextValue):
+    """A manager that decorates functions, too: each call of the function enters a manager of its own."""
+
+    def again(self) -> ContextValue:
+        """A manager like this one, not entered yet."""
+        raise NotImplementedError(type(self).__name__)
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """As a decorator."""
+        if len(args) != 1 or kwargs or not isinstance(args[0], CallableValue):
+            raise unsupported("context-manager", f"{self.describe()} as a decorator inside the frame")
+        return DecoratedValue(self, args[0])
+
+
+class GradModeContext(RepeatableContext):
     """torch.no_grad(), torch.enable_grad(), torch.set_grad_enabled(mode)."""
 
     def __init__(self, cls: type, mode: bool, before: bool | None = None):
@@ -66,11 +82,13 @@ class GradModeContext(ContextValue):
     def exit(self, cx: Trace) -> None:
         cx.set_grad_mode(bool(self.before))
 
+    def again(self) -> ContextValue:
+        return GradModeContext(self.cls, self.mode)
+
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """As a decorator."""
-        if len(args) != 1 or kwargs or not isinstance(args[0], CallableValue) or self.cls is torch.set_grad_enabled:
-            raise unsupported("context-manager", f"{self.cls.__name__} as a decorator inside the frame")
-        return DecoratedValue(self, args[0])
+        if self.cls is torch.set_grad_enabled:
+            raise unsupported("context-manager", "set_grad_enabled as a decorator inside the frame")
+        return super().call(cx, args, kwargs)
 
     def rebuild(self, out: Builder) -> None:
         if self.cls is torch.set_grad_enabled:
@@ -81,13 +99,13 @@ class GradModeContext(ContextValue):
 
 
 class DecoratedValue(CallableValue):
-    """A function that runs in a grad mode: `torch.no_grad()(function)`."""
+    """A function that runs in a manager: `torch.no_grad()(function)`."""
 
-    def __init__(self, context: GradModeContext, function: CallableValue):
+    def __init__(self, context: RepeatableContext, function: Value):
         self.context, self.function = context, function
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        context = GradModeContext(self.context.cls, self.context.mode)
+        context = self.context.again()
         context.enter(cx)
         try:
             result = self.function.call(cx, args, kwargs)
@@ -107,10 +125,14 @@ class DecoratedValue(CallableValue):
         out.call(1)
 
 
-class AutocastContext(ContextValue):
-    def __init__(self, device: str, dtype: torch.dtype | None, enabled: bool, cache: bool | None):
+class AutocastContext(RepeatableContext):
+    def __init__(self, device: str, dtype: torch.dtype | None, enabled: bool, cache: bool | None, source: Source | None = None):
         self.arguments = (device, dtype, enabled, cache)
         self.active: list[tuple] = []
+        self.source = source
+
+    def again(self) -> ContextValue:
+        return AutocastContext(*self.arguments)
 
     def pytype(self) -> type:
         return torch.amp.autocast_mode.autocast
@@ -130,11 +152,92 @@ class AutocastContext(ContextValue):
         out.call(4)
 
 
+class StateContext(ContextValue):
+    """A manager that changes settings of torch. change: sets them and gives what they were; restore: sets them back.
+
+    The graph holds both, so that operations see the settings when it is traced and when it runs.
+    """
+
+    def __init__(self, change: Callable[..., Any], restore: Callable[[Any], None], arguments: tuple):
+        self.change, self.restore, self.arguments = change, restore, arguments
+        self.active: list[tuple] = []
+
+    def pytype(self) -> type:
+        return contextlib._GeneratorContextManager
+
+    def enter(self, cx: Trace) -> Value:
+        self.active.append(cx.enter_autocast(self.change, self.restore, self.arguments))
+        return ConstantValue(None)
+
+    def exit(self, cx: Trace) -> None:
+        cx.exit_autocast(self.active.pop())
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(Changed)
+        for part in (self.change, self.restore, self.arguments):
+            out.const(part)
+        out.call(3)
+
+
+class Changed:
+    """The manager of a StateContext, where Python runs the rest of the block."""
+
+    def __init__(self, change: Callable[..., Any], restore: Callable[[Any], None], arguments: tuple):
+        self.change, self.restore, self.arguments = change, restore, arguments
+
+    @disable
+    def __enter__(self) -> None:
+        self.before = self.change(*self.arguments)
+
+    @disable
+    def __exit__(self, *reason: object) -> None:
+        self.restore(self.before)
+
+
+class InferenceContext(RepeatableContext):
+    """torch.inference_mode(mode) that starts inside the frame: nothing is recorded for gradients. The tensors that the graph makes are plain ones."""
+
+    def __init__(self, mode: bool):
+        self.mode = mode
+        self.before: list[tuple[bool, bool]] = []
+
+    def pytype(self) -> type:
+        return torch.inference_mode
+
+    def again(self) -> ContextValue:
+        return InferenceContext(self.mode)
+
+    def enter(self, cx: Trace) -> Value:
+        if cx.inference and not self.mode:
+            raise unsupported("context-manager", "torch.inference_mode(False) inside of inference mode")
+        self.before.append((torch.is_grad_enabled(), cx.inference))
+        cx.set_grad_mode(not self.mode)
+        cx.inference = self.mode
+        return ConstantValue(None)
+
+    def exit(self, cx: Trace) -> None:
+        grad, cx.inference = self.before.pop()
+        cx.set_grad_mode(grad)
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(torch.inference_mode)
+        out.const(self.mode)
+        out.call(1)
+
+
 class NullContext(ContextValue):
     """contextlib.nullcontext, and managers that only observe (torch.profiler.record_function)."""
 
     def __init__(self, value: Value):
         self.value = value
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """As a decorator that only observes."""
+        if len(args) != 1 or kwargs or not isinstance(args[0], CallableValue):
+            return super().call(cx, args, kwargs)
+        return args[0]
 
     def pytype(self) -> type:
         return contextlib.nullcontext
@@ -153,6 +256,20 @@ class NullContext(ContextValue):
         out.const(contextlib.nullcontext)
         out.value(self.value)
         out.call(1)
+
+
+class RecordContext(NullContext):
+    """torch.profiler.record_function: it observes what runs, and capture records nothing of it."""
+
+    def __init__(self, source: Source | None = None):
+        super().__init__(ConstantValue(None))
+        self.source = source
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return Method(self, name) if name == "_recreate_cm" else super().get_attr(cx, name)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self if name == "_recreate_cm" else super().method(cx, name, args, kwargs)
 
 
 class EnterValue(CallableValue):
@@ -248,9 +365,42 @@ def make_nullcontext(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> 
 
 @handles(torch.autograd.profiler.record_function)
 def make_record_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return NullContext(ConstantValue(None))
+    return RecordContext()
+
+
+@wraps(torch.autograd.profiler.record_function)
+def wrap_record_function(cx: Trace, real: Any, source: Source) -> Value:
+    cx.guard("TYPE", source, type(real))
+    return RecordContext(source)
+
+
+@handles(torch.autograd.profiler.record_function.__enter__)
+def enter_record_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return args[0]
+
+
+@handles(torch.autograd.profiler.record_function.__exit__)
+def leave_record_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(None)
+
+
+@wraps(torch.amp.autocast_mode.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast)
+def wrap_autocast(cx: Trace, real: Any, source: Source) -> Value:
+    """A manager that was made before the frame, such as the one that a decorated function holds."""
+    cx.guard("TYPE", source, type(real))
+    names = ("device", "fast_dtype", "_enabled", "_cache_enabled")
+    device, dtype, enabled, cache = (cx.child(real, source, name).constant() for name in names)
+    return AutocastContext(device, dtype, enabled, cache, source)
 
 
 @handles(torch.inference_mode)
 def make_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise unsupported("context-manager", "torch.inference_mode")
+    (mode,) = bind_arguments("inference_mode", ["mode"], args, kwargs, {"mode": ConstantValue(True)})
+    if isinstance(mode, ConstantValue):
+        return InferenceContext(mode.truth(cx))
+    return InferenceContext(True).call(cx, [mode], {})
+
+
+@handles(torch.inference_mode.clone)
+def clone_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return InferenceContext(args[0].get_attr(cx, "mode").truth(cx))

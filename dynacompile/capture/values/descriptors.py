@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.functions import BoundMethod, is_trusted
 from dynacompile.ir.guard_facts import identity
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 MISSING = object()
+LruWrapper = type(functools.lru_cache(abs))
 
 
 def class_lookup(cls: type, name: str, after: type | None = None) -> Any:
@@ -55,12 +57,30 @@ def bind_descriptor(cx: Trace, raw: Any, instance: Value | None, owner: Value, n
         if instance is None:
             return PropertyValue(raw, source)
         if raw.fget is None:
-            raise unsupported("would-raise", f"unreadable attribute {name!r}")
+            raise raises(AttributeError, f"property {name!r} of {owner.constant().__qualname__!r} object has no getter")
         cx.wrap(raw, source)
         return cx.call_real(raw.fget, Constant(raw.fget, f"{name}.fget"), [instance])
+    if isinstance(raw, functools.cached_property):
+        return cx.wrap(raw, source) if instance is None else cached(cx, raw, instance)
+    if isinstance(raw, LruWrapper):
+        function = cx.wrap(raw, source)
+        return function if instance is None else BoundMethod(function, instance, None, name)
     if hasattr(type(raw), "__get__") and not isinstance(raw, (type, types.BuiltinFunctionType)):
-        raise unsupported("unknown-attribute", f"descriptor {type(raw).__name__} {name!r} of {owner.describe()}")
+        getter = class_lookup(type(raw), "__get__")
+        if not isinstance(getter, types.FunctionType):
+            raise unsupported("unknown-attribute", f"descriptor {type(raw).__name__} {name!r} of {owner.describe()}")
+        none = cx.of(None)
+        return cx.call_real(getter, class_source(type(raw), "__get__"), [cx.wrap(raw, Constant(raw, name)), none if instance is None else instance, owner])
     return cx.wrap(raw, source)
+
+
+def cached(cx: Trace, raw: functools.cached_property, instance: Value) -> Value:
+    """The value of a cached property that is not in the object's dict yet."""
+    if raw.attrname is None:
+        raise unsupported("unknown-attribute", "a cached_property without a name")
+    value = cx.call_real(raw.func, Constant(raw.func, f"{raw.attrname}.func"), [instance])
+    instance.store(cx, raw.attrname, value)  # type: ignore[attr-defined]
+    return value
 
 
 class PropertyValue(Value):

@@ -15,10 +15,10 @@ from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue
 from dynacompile.capture.values.descriptors import class_lookup
 from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.objects import ObjectValue, call_hook
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
-from dynacompile.ir.source import Constant, Item, Source
+from dynacompile.ir.source import Constant, Entry, Item, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -38,7 +38,7 @@ class DictObjectValue(ObjectValue):
     def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """dict.name(self, ...)."""
         if name in CHANGES and self.source is not None:
-            raise unsupported("mutation", f"{self.describe()}.{name}()")
+            cx.effects.touch(self)
         if name == "__init__":
             return self.table.method(cx, "update", args, kwargs)
         return self.table.method(cx, name, args, kwargs)
@@ -71,6 +71,18 @@ class DictObjectValue(ObjectValue):
     def children(self) -> Sequence[Value]:
         return [*super().children(), *self.table.children()] if self.source is None else ()
 
+    def replay_values(self) -> Sequence[Value]:
+        return [*super().replay_values(), *self.table.replay_values()]
+
+    def replay(self, out: Builder) -> None:
+        """The entries, past the methods of the class, then the attributes."""
+        base = OrderedDict if issubclass(self.cls, OrderedDict) else dict
+        if self.table.reordered:
+            call_hook(out, base.clear, self)
+        for key, value in self.table.changes():
+            call_hook(out, base.__setitem__, self, key, value)
+        super().replay(out)
+
     def rebuild(self, out: Builder) -> None:
         base = OrderedDict if issubclass(self.cls, OrderedDict) else dict
         out.push_null()
@@ -79,35 +91,25 @@ class DictObjectValue(ObjectValue):
         out.call(1)
         out.remember(self)
         for key, value in self.table.content.values():
-            self.rebuild_part(out, base.__setitem__, key, value)
-        for name, stored in self.stored.items():
-            self.rebuild_part(out, object.__setattr__, ConstantValue(name), stored)  # type: ignore[arg-type]
-
-    def rebuild_part(self, out: Builder, setter: object, key: Value, value: Value) -> None:
-        out.push_null()
-        out.const(setter)
-        out.value(self)
-        out.value(key)
-        out.value(value)
-        out.call(3)
-        out.emit("POP_TOP")
+            call_hook(out, base.__setitem__, self, key, value)
+        self.rebuild_attributes(out)
 
 
 class BaseMethods(Value):
-    """What super() leads to in a method of such a class."""
+    """What super() leads to in a method of a class that derives from dict or list."""
 
-    def __init__(self, owner: DictObjectValue):
+    def __init__(self, owner: Any):
         self.owner = owner
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.owner.base_method(cx, name, args, kwargs)
 
 
-def is_dict_class(cls: type) -> bool:
-    """User classes whose instances are a dict and attributes, made by dict's own __new__."""
+def is_dict_class(cls: type, own_new: bool = False) -> bool:
+    """User classes whose instances are a dict and attributes, made by dict's own __new__. own_new: or by a __new__ in Python."""
     return (
         issubclass(cls, dict)
-        and cls.__new__ in (dict.__new__, OrderedDict.__new__)
+        and (own_new or cls.__new__ in (dict.__new__, OrderedDict.__new__))
         and type(cls).__call__ is type.__call__
         and cls.__getattribute__ in (dict.__getattribute__, OrderedDict.__getattribute__)
         and not hasattr(cls, "__del__")
@@ -122,15 +124,17 @@ def made_dict_object(cls: type) -> DictObjectValue:
 
 def wrap_dict_object(cx: Trace, real: dict, source: Source) -> Value:
     cls: Any = type(real)
-    if issubclass(cls, OrderedDict) or cls.__iter__ is not dict.__iter__ or cls.__getitem__ is not dict.__getitem__:
+    plain = OrderedDict if issubclass(cls, OrderedDict) else dict
+    if cls.__iter__ is not plain.__iter__:
         raise unsupported("unknown-object", f"{source.text()}, a {cls.__name__} with an order of its own")
     content: dict[Hashable, tuple[Value, Value]] = {}
-    for key in dict.keys(real):
+    entry = Item if cls.__getitem__ is plain.__getitem__ else Entry
+    for key in plain.keys(real):
         if type(key) not in CONSTANT_TYPES:
             raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")
-        content[key] = (cx.of(key), cx.lazy(dict.__getitem__(real, key), Item(source, key)))
+        content[key] = (cx.of(key), cx.lazy(dict.__getitem__(real, key), entry(source, key)))
     cx.guard("TYPE", source, cls)
-    return DictObjectValue(cls, DictValue(content, dict, source), real, source)
+    return DictObjectValue(cls, DictValue(content, plain, source), real, source)
 
 
 @handles(dataclasses.fields)

@@ -14,6 +14,9 @@ from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.source import DictAttr, Source
 
 if TYPE_CHECKING:
+    from types import CodeType
+
+    from dynacompile.capture.bytecode import Position
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
@@ -22,6 +25,7 @@ class ExceptionValue(Value):
     """An exception. args: None where it exists before the frame, or where capture does not know its message.
 
     raised: it was raised while capture followed, so that its traceback and context are not those of a new one.
+    cause, context: as `raise ... from` and the exceptions being handled set them. trail: the code and place of each frame at the first raise.
     step: the first step of the captured frame at which it was handed to a handler of that frame.
     """
 
@@ -30,6 +34,9 @@ class ExceptionValue(Value):
         self.stored: dict[str, Value] = {}
         self.raised = False
         self.step: int | None = None
+        self.cause: Value | None = None
+        self.context: ExceptionValue | None = None
+        self.trail: tuple[tuple[CodeType, Position], ...] = ()
 
     def pytype(self) -> type:
         return self.cls
@@ -51,6 +58,8 @@ class ExceptionValue(Value):
             return TupleValue(self.known_args())
         if name == "__class__":
             return cx.class_value(self.cls, None)
+        if name in CHAIN and self.source is None:
+            return self.link(name)
         if name == "value" and issubclass(self.cls, StopIteration):
             return (self.known_args() or [ConstantValue(None)])[0]
         raw = class_lookup(self.cls, name)
@@ -62,6 +71,11 @@ class ExceptionValue(Value):
             raise unsupported("unknown-attribute", f"{self.cls.__name__}.{name}")
         return cx.wrap(raw, class_source(self.cls, name))
 
+    def link(self, name: str) -> Value:
+        if name == "__suppress_context__":
+            return ConstantValue(self.cause is not None)
+        return (self.cause if name == "__cause__" else self.context) or ConstantValue(None)
+
     def has_attr(self, cx: Trace, name: str) -> bool:
         if self.source is not None:
             raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
@@ -70,12 +84,17 @@ class ExceptionValue(Value):
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
         if name == "__traceback__" and self.raised:
             return
+        if name == "__cause__" and self.source is None:
+            self.cause = value
+            return
         if self.source is not None or name.startswith("__") or class_lookup(self.cls, name) is not MISSING:
             raise unsupported("setattr", f"{self.describe()}.{name}")
         self.stored[name] = value
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__init__" and not kwargs:
+            if self.source is not None:
+                raise unsupported("mutation", f"{self.describe()}.__init__()")
             self.args = args
             return ConstantValue(None)
         if name == "with_traceback" and self.raised:
@@ -94,28 +113,64 @@ class ExceptionValue(Value):
             raise unsupported("unknown-operation", f"str() of a {self.cls.__name__}") from reason
 
     def children(self) -> Sequence[Value]:
-        return [*(self.args or ()), *self.stored.values()]
+        chain = [v for v in (self.cause, self.context) if v is not None]
+        return [*(self.args or ()), *self.stored.values(), *chain]
 
     def rebuild(self, out: Builder) -> None:
         if self.raised or self.args is None:
             raise unsupported("rebuild", f"a {self.cls.__name__} that was raised")
+        self.rebuild_chain(out)
+
+    def can_be_made(self) -> bool:
+        """Whether the residual code can make an equal exception with an equal chain, traceback aside."""
+        links = [v for v in (self.cause, self.context) if isinstance(v, ExceptionValue)]
+        return (self.source is not None or self.args is not None) and all(v.can_be_made() for v in links)
+
+    def rebuild_chain(self, out: Builder) -> None:
+        """The exception with what it was raised from or during, whose own tracebacks are lost."""
+        if self.source is not None:
+            out.source(self.source)
+            return
+        own = isinstance(class_lookup(self.cls, "__init__"), types.FunctionType)
         out.push_null()
-        if isinstance(class_lookup(self.cls, "__init__"), types.FunctionType):
-            out.const(self.cls.__new__)
+        out.const(self.cls.__new__ if own else self.cls)
+        if own:
             out.const(self.cls)
-            for arg in self.args:
-                out.value(arg)
-            out.call(1 + len(self.args))
-        else:
-            out.const(self.cls)
-            for arg in self.args:
-                out.value(arg)
-            out.call(len(self.args))
+        for arg in self.args or ():
+            out.value(arg)
+        out.call(len(self.args or ()) + own)
         for name, value in self.stored.items():
-            out.emit("COPY", 1)
-            out.value(value)
-            out.emit("SWAP", 2)
-            out.store_attr(name)
+            attach(out, name, value)
+        for name, link in (("__context__", self.context), ("__cause__", self.cause)):
+            if link is not None:
+                attach(out, name, link)
+
+
+def attach(out: Builder, name: str, value: Value) -> None:
+    """Sets an attribute of the top of the stack."""
+    out.emit("COPY", 1)
+    value.rebuild_chain(out) if isinstance(value, ExceptionValue) else out.value(value)
+    out.emit("SWAP", 2)
+    out.store_attr(name)
+
+
+CHAIN = ("__cause__", "__context__", "__suppress_context__")
+
+
+class SuperMethod(Method):
+    """super(start, owner).name, where what is found is written in C."""
+
+    def __init__(self, owner: Value, name: str, start: type):
+        super().__init__(owner, name)
+        self.start = start
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(super)
+        out.const(self.start)
+        out.value(self.owner)
+        out.call(2)
+        out.load_attr(self.name)
 
 
 class HandledValue(Value):
@@ -169,8 +224,10 @@ def exception_of(cx: Trace, value: Value) -> ExceptionValue:
     return make_exception(cx, cls, [], {})
 
 
-def raised(value: ExceptionValue) -> Raised:
-    """The signal that the program raises `value` here."""
+def raised(value: ExceptionValue, cx: Trace | None = None) -> Raised:
+    """The signal that the program raises `value` here. cx: by a raise statement of its own."""
+    if cx is not None and not value.trail:
+        value.trail = tuple((frame.code, frame.current.position) for frame in cx.frames)
     return Raised(f": {value.cls.__name__}", value, value.cls)
 
 

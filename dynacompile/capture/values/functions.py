@@ -218,7 +218,7 @@ class FunctionValue(CallableValue):
 class GetMethod(Value):
     """`function.__get__`."""
 
-    def __init__(self, function: FunctionValue):
+    def __init__(self, function: Value):
         self.function = function
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterator, FilterIterator, IsliceIterator, MapIterator, ZipIterator
-from dynacompile.capture.values.objects import ObjectIterator, ObjectValue
+from dynacompile.capture.values.object_parts import ObjectIterator
+from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue, sort_values
 from dynacompile.capture.values.symbolic import symbolic_extreme
@@ -56,6 +58,8 @@ def row_zip(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(map)
 def row_map(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) < 2:
+        raise unsupported("would-raise", "map() must have at least two arguments.")
     return MapIterator(args[0], [a.iterate(cx) for a in args[1:]])
 
 
@@ -93,6 +97,16 @@ def row_sum(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     iterator = values.iterate(cx)
     while (item := iterator.next(cx)) is not None:
         start = cx.operator("add", [start, item])
+    return start
+
+
+@handles(math.prod)
+def row_prod(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    values, start = args[0], kwargs.get("start", ConstantValue(1))
+    if len(args) != 1 or set(kwargs) - {"start"}:
+        raise unsupported("would-raise", "wrong arguments of math.prod")
+    for item in values.elements(cx):
+        start = cx.operator("mul", [start, item])
     return start
 
 

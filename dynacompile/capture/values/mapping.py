@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Hashable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
-from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue
-from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
-from dynacompile.ir.guard_facts import Presence
-from dynacompile.ir.source import Attr, Item, Source
+from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, is_identity_key
+from dynacompile.capture.values.dict_iterators import DictIterator
+from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.ir.guard_facts import Presence, identity
+from dynacompile.ir.source import Attr, Constant, Item, ItemOf, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
 
 def key_of(value: Value) -> Hashable:
     """What stands for a value as a dict key: its constant, or the value itself where the object hashes by identity."""
+    real = getattr(value, "real", None)
+    if isinstance(real, torch.Tensor):
+        return real
     try:
         return value.identity()
     except NotConstant:
@@ -28,8 +35,11 @@ def key_of(value: Value) -> Hashable:
                 return value.constant()
             except NotConstant as reason:
                 raise unsupported("unknown-operation", f"a tuple of {reason} as a key") from reason
-        if value.pytype().__hash__ is None:
-            raise unsupported("would-raise", f"unhashable type: {value.pytype().__name__!r}") from None
+        cls = value.pytype()
+        if isinstance(cls.__hash__, FunctionType) and cls.__hash__.__module__.partition(".")[0] != "torch":
+            raise unsupported("unknown-operation", f"{value.describe()} as a key, which has its own __hash__") from None
+        if cls.__hash__ is None:
+            raise unsupported("would-raise", f"unhashable type: {cls.__name__!r}") from None
         return value
 
 
@@ -65,17 +75,23 @@ class DictValue(Value):
         if not self.known_keys:
             self.known_keys = True
             self.guard_keys(cx)
+        if any(isinstance(key, Lazy) for key, _ in self.content.values()):
+            raise unsupported("unknown-operation", f"all keys of {self.describe()}, which are tensors")
         return list(self.content)
 
     def guard_keys(self, cx: Trace) -> None:
         cx.guard("DICT_KEYS", self.source, tuple(self.original))
 
     def guard_key(self, cx: Trace, key: Hashable) -> None:
-        if not self.known_keys:
+        if not self.known_keys and not (isinstance(key, Value) and key.source is None):
             cx.guard("DICT_CONTAINS", self.source, Presence(key, key in self.original))
 
     def find(self, cx: Trace, key: Value) -> Value | None:
         hashed = key_of(key)
+        if isinstance(hashed, torch.Tensor) and not self.known_keys:
+            cx.guard("ID", key.source, identity(hashed))
+        elif isinstance(hashed, Value) and hashed.source is not None and not self.known_keys:
+            raise unsupported("unknown-operation", f"{key.describe()} as a key of {self.describe()}")
         self.guard_key(cx, hashed)
         if hashed not in self.content:
             return None
@@ -124,7 +140,7 @@ class DictValue(Value):
         return self.key_values(cx)
 
     def iterate(self, cx: Trace) -> IteratorValue:
-        return SequenceIterator(TupleValue(self.key_values(cx)))
+        return DictIterator(cx, self, "keys")
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if not hasattr(self.cls, name):
@@ -278,6 +294,11 @@ def pairs_of(cx: Trace, value: Value) -> list[tuple[Value, Value]]:
     """The (key, value) pairs that dict(value) would hold."""
     if isinstance(value, DictValue):
         return [(value.content[k][0], value.at(cx, k)) for k in value.keys(cx)]
+    if hasattr(value, "snapshot"):  # an object's __dict__
+        return pairs_of(cx, value.snapshot(cx))
+    if value.source is not None and value.has_attr(cx, "keys"):
+        keys = value.get_attr(cx, "keys").call(cx, [], {}).elements(cx)
+        return [(key, cx.operator("getitem", [value, key])) for key in keys]
     out = []
     for element in value.elements(cx):
         pair = element.elements(cx)
@@ -303,7 +324,7 @@ class DictView(Value):
         return [v for _, v in pairs] if self.kind == "values" else [TupleValue([k, v]) for k, v in pairs]
 
     def iterate(self, cx: Trace) -> IteratorValue:
-        return SequenceIterator(TupleValue(self.elements(cx)))
+        return DictIterator(cx, self.owner, self.kind)
 
     def length(self, cx: Trace) -> int:
         return self.owner.length(cx)
@@ -338,6 +359,12 @@ def wrap_dict(cx: Trace, real: dict, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
     content: dict[Hashable, tuple[Value, Value]] = {}
     for key, value in real.items():
+        if is_identity_key(key):
+            content[key] = (cx.wrap(key, Constant(key, repr(key))), Lazy(cx, value, Item(source, key)))
+            continue
+        if isinstance(key, torch.Tensor):
+            content[key] = (Lazy(cx, key, Constant(key, "a tensor")), Lazy(cx, value, ItemOf(source, key)))
+            continue
         if type(key) not in CONSTANT_TYPES and not (type(key) is tuple and all(type(k) in CONSTANT_TYPES for k in key)):
             raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")
         content[key] = (cx.of(key), Lazy(cx, value, Item(source, key)))

@@ -15,7 +15,8 @@ from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.objects import DELETED, ObjectValue
+from dynacompile.capture.values.object_parts import DELETED, InstanceDict
+from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.guard_facts import GLOBAL_HOOKS, module_facts
 from dynacompile.ir.source import Attr, DictAttr, Item, Registered, Source
@@ -43,6 +44,8 @@ class ModuleValue(ObjectValue):
     def lookup(self, cx: Trace, name: str) -> Value | None:
         if name == "__class__":
             return self.class_value(cx)
+        if name == "__dict__":
+            return InstanceDict(self)
         raw = class_lookup(self.cls, name)
         if raw is not MISSING and (is_data_descriptor(raw) or name not in self.stored and name not in self.real.__dict__):
             if is_data_descriptor(raw):
@@ -74,6 +77,8 @@ class ModuleValue(ObjectValue):
     def wrap_own(self, cx: Trace, name: str) -> Value:
         if name == "training":
             return ConstantValue(self.real.training)
+        if name in TABLES:
+            return self.table(cx, name)
         return super().wrap_own(cx, name)
 
     def guard_absent(self, cx: Trace, name: str) -> None:
@@ -82,8 +87,6 @@ class ModuleValue(ObjectValue):
 
     def table(self, cx: Trace, name: str) -> DictValue:
         """_parameters, _buffers or _modules as a dict; its keys are part of the MODULE guard."""
-        if any(key in self.real.__dict__[name] for key in self.stored):
-            raise unsupported("mutation", f"{self.describe()}.{name} after an assignment to one of its entries")
         if name not in self.tables:
             real = self.real.__dict__[name]
             content: dict[Hashable, tuple[Value, Value]] = {
@@ -115,13 +118,19 @@ class ModuleValue(ObjectValue):
             raise unsupported("would-raise", f"buffer {name!r} needs a tensor")
         if name in TABLES or is_data_descriptor(class_lookup(self.cls, name)):
             raise unsupported("setattr", f"{self.describe()}.{name}")
+        if name in own["_buffers"]:
+            cx.effects.touch(self)
+            self.table(cx, "_buffers").set_item(cx, ConstantValue(name), value)
+            return
         self.store(cx, name, value)
 
     def del_attr(self, cx: Trace, name: str) -> None:
         raise unsupported("setattr", f"del {self.describe()}.{name}")
 
-    def truth(self, cx: Trace) -> bool:
-        return super().truth(cx)
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__reversed__" and class_lookup(self.cls, name) is MISSING and class_lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
+            return SequenceIterator(TupleValue(self.elements(cx)[::-1]))
+        return super().method(cx, name, args, kwargs)
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         custom = class_lookup(self.cls, "__call__")

@@ -7,12 +7,13 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
+from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
+from dynacompile.capture.values.base import IteratorValue, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import is_trusted
+from dynacompile.capture.values.object_parts import DELETED, InstanceDict, ItemIterator, ObjectIterator, instance_dict
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source, TypeOf
@@ -20,8 +21,6 @@ from dynacompile.ir.source import Attr, Constant, DictAttr, Source, TypeOf
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
-
-DELETED = object()  # an attribute that the frame deleted
 
 
 class ObjectValue(Value):
@@ -44,24 +43,29 @@ class ObjectValue(Value):
         return instance_dict(self.real) if self.real is not None else {}
 
     def get_attr(self, cx: Trace, name: str) -> Value:
-        custom = class_lookup(self.cls, "__getattribute__")
-        if isinstance(custom, types.FunctionType):
-            source = class_source(self.cls, "__getattribute__")
-            found = cx.unless_missing(lambda: cx.call_real(custom, source, [self, ConstantValue(name)]))
-        else:
-            found = self.lookup(cx, name)
-        if found is not None:
+        custom, fallback = (class_lookup(self.cls, hook) for hook in ("__getattribute__", "__getattr__"))
+
+        def get() -> Value | None:
+            if isinstance(custom, types.FunctionType):
+                return cx.call_real(custom, class_source(self.cls, "__getattribute__"), [self, ConstantValue(name)])
+            return self.lookup(cx, name)
+
+        if not isinstance(fallback, types.FunctionType):
+            found = get()
+            if found is None:
+                raise self.missing(name)
             return found
-        fallback = class_lookup(self.cls, "__getattr__")
-        if isinstance(fallback, types.FunctionType):
-            return cx.call_real(fallback, class_source(self.cls, "__getattr__"), [self, ConstantValue(name)])
-        raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        found = cx.unless_missing(get)
+        return cx.call_real(fallback, class_source(self.cls, "__getattr__"), [self, ConstantValue(name)]) if found is None else found
+
+    def missing(self, name: str) -> Raised:
+        return raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
     def lookup(self, cx: Trace, name: str) -> Value | None:
         """object.__getattribute__, None for a missing attribute."""
         if name == "__class__":
             return self.class_value(cx)
-        if name == "__dict__" and isinstance(class_lookup(self.cls, name), types.GetSetDescriptorType):
+        if name == "__dict__" and isinstance(class_lookup(self.cls, name), (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return InstanceDict(self)
         raw = class_lookup(self.cls, name)
         if raw is not MISSING and is_data_descriptor(raw):
@@ -93,23 +97,35 @@ class ObjectValue(Value):
         return cx.class_value(self.cls, TypeOf(self.source) if self.source else None)
 
     def read_descriptor(self, cx: Trace, raw: Any, name: str) -> Value:
-        if isinstance(raw, property):
-            return bind_descriptor(cx, raw, self, self.class_value(cx), name, class_source(self.cls, name))
-        if isinstance(raw, types.MemberDescriptorType) and self.real is not None:  # __slots__
-            if name not in self.stored:
-                if not hasattr(self.real, name):
-                    raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
-                value = getattr(self.real, name)
-                fixed = isinstance(self.source, Constant) and is_trusted(self.cls.__module__)
-                self.read.setdefault(name, cx.wrap(value, Constant(value, name) if fixed else Attr(self.source, name)))
-                return self.read[name]
-            return self.stored[name]  # type: ignore[return-value]
+        source = class_source(self.cls, name)
+        if isinstance(raw, types.MemberDescriptorType):  # __slots__
+            return self.read_slot(cx, name)
+        if isinstance(raw, property) or isinstance(class_lookup(type(raw), "__get__"), types.FunctionType):
+            return bind_descriptor(cx, raw, self, self.class_value(cx), name, source)
+        if class_lookup(type(raw), "__get__") is MISSING:
+            found = InstanceDict(self).find(cx, ConstantValue(name))
+            return cx.wrap(raw, Constant(raw, name)) if found is None else found
         raise unsupported("unknown-attribute", f"descriptor {name!r} of {self.describe()}")
+
+    def read_slot(self, cx: Trace, name: str) -> Value:
+        if name in self.stored:
+            if self.stored[name] is DELETED:
+                raise raises(AttributeError, name, known=False)
+            return self.stored[name]  # type: ignore[return-value]
+        if self.real is None or not hasattr(self.real, name):
+            if self.real is not None:
+                cx.guard("HASATTR", self.source, Presence(name, False))
+            raise raises(AttributeError, name, known=False)  # Python 3.12 says more
+        if name not in self.read:
+            value = getattr(self.real, name)
+            fixed = isinstance(self.source, Constant) and is_trusted(self.cls.__module__)
+            self.read[name] = cx.wrap(value, Constant(value, name) if fixed else Attr(self.source, name))
+        return self.read[name]
 
     def has_attr(self, cx: Trace, name: str) -> bool:
         if any(isinstance(class_lookup(self.cls, hook), types.FunctionType) for hook in ("__getattribute__", "__getattr__")):
             return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
-        if isinstance(class_lookup(self.cls, name), property):
+        if is_data_descriptor(class_lookup(self.cls, name)):
             return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
         if self.stored.get(name, DELETED) is not DELETED or name in self.own_dict() and name not in self.stored:
             if self.real is not None and name not in self.stored:
@@ -128,26 +144,60 @@ class ObjectValue(Value):
         if isinstance(custom, types.FunctionType):
             cx.call_real(custom, class_source(self.cls, "__setattr__"), [self, ConstantValue(name), value])
             return
+        self.set_plain(cx, name, value)
+
+    def set_plain(self, cx: Trace, name: str, value: Value) -> None:
+        """object.__setattr__."""
         raw = class_lookup(self.cls, name)
         if isinstance(raw, property):
             if raw.fset is None:
-                raise unsupported("would-raise", f"can't set attribute {name!r}")
+                raise raises(AttributeError, f"property {name!r} of {self.cls.__qualname__!r} object has no setter")
             cx.wrap(raw, class_source(self.cls, name))
             cx.call_real(raw.fset, Constant(raw.fset, f"{name}.fset"), [self, value])
             return
         if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
-            raise unsupported("setattr", f"{self.describe()}.{name}, a descriptor")
+            self.by_descriptor(cx, raw, name, "__set__", [value])
+            return
+        if raw is MISSING and not self.cls.__dictoffset__:
+            raise self.missing(name)
         self.store(cx, name, value)
+
+    def by_descriptor(self, cx: Trace, raw: Any, name: str, hook: str, args: list[Value]) -> None:
+        """type(raw).__set__(raw, self, value) or .__delete__(raw, self)."""
+        setter = class_lookup(type(raw), hook)
+        if not isinstance(setter, types.FunctionType):
+            raise unsupported("setattr", f"{self.describe()}.{name}, a descriptor")
+        cx.call_real(setter, class_source(type(raw), hook), [cx.wrap(raw, Constant(raw, name)), self, *args])
 
     def store(self, cx: Trace, name: str, value: Value) -> None:
         cx.effects.touch(self)
         self.stored[name] = value
 
     def del_attr(self, cx: Trace, name: str) -> None:
-        if class_lookup(self.cls, "__delattr__") is not object.__delattr__ or name not in self.stored and name not in self.own_dict():
-            raise unsupported("setattr", f"del {self.describe()}.{name}")
+        custom = class_lookup(self.cls, "__delattr__")
+        if isinstance(custom, types.FunctionType):
+            cx.call_real(custom, class_source(self.cls, "__delattr__"), [self, ConstantValue(name)])
+            return
+        self.del_plain(cx, name)
+
+    def del_plain(self, cx: Trace, name: str) -> None:
+        """object.__delattr__."""
+        raw = class_lookup(self.cls, name)
+        if isinstance(raw, property):
+            if raw.fdel is None:
+                raise raises(AttributeError, f"property {name!r} of {self.cls.__qualname__!r} object has no deleter")
+            cx.wrap(raw, class_source(self.cls, name))
+            cx.call_real(raw.fdel, Constant(raw.fdel, f"{name}.fdel"), [self])
+            return
+        if raw is not MISSING and is_data_descriptor(raw):
+            if not isinstance(raw, types.MemberDescriptorType):
+                self.by_descriptor(cx, raw, name, "__delete__", [])
+                return
+            self.read_slot(cx, name)
+        elif InstanceDict(self).find(cx, ConstantValue(name)) is None:
+            raise self.missing(name)
         cx.effects.touch(self)
-        if name in self.own_dict():
+        if self.real is not None and (name in self.own_dict() or isinstance(raw, types.MemberDescriptorType) and hasattr(self.real, name)):
             self.stored[name] = DELETED
         else:
             del self.stored[name]
@@ -200,131 +250,70 @@ class ObjectValue(Value):
     def replay_values(self) -> Sequence[Value]:
         return [v for v in self.stored.values() if isinstance(v, Value)] if self.source is not None else ()
 
+    def stores_plainly(self, name: str) -> bool:
+        """Whether `self.name = value` stores the value and does nothing else."""
+        own = (class_lookup(self.cls, hook) for hook in ("__setattr__", "__delattr__"))
+        raw = class_lookup(self.cls, name)
+        return not any(isinstance(hook, types.FunctionType) and hook.__module__ != "torch.nn.modules.module" for hook in own) and (
+            raw is MISSING or not is_data_descriptor(raw) or is_slot(raw)
+        )
+
     def replay(self, out: Builder) -> None:
-        if self.source is not None:
-            for name, value in self.stored.items():
+        if self.source is None:
+            return
+        for name, value in self.stored.items():
+            if isinstance(value, Value) and not self.stores_plainly(name):
+                self.rebuild_attribute(out, name, value)
+            elif isinstance(value, Value):
                 out.value(self)
-                out.del_attr(name) if value is DELETED else None
-                if value is not DELETED:
-                    out.value(value)  # type: ignore[arg-type]
-                    out.emit("SWAP", 2)
-                    out.store_attr(name)
+                out.value(value)
+                out.emit("SWAP", 2)
+                out.store_attr(name)
+            elif self.stores_plainly(name):
+                out.value(self)
+                out.del_attr(name)
+            else:
+                call_hook(out, object.__delattr__, self, ConstantValue(name))
 
     def rebuild(self, out: Builder) -> None:
+        new = self.cls.__new__
         out.push_null()
-        out.const(object.__new__)
+        out.const(new if isinstance(new, types.BuiltinFunctionType) else object.__new__)
         out.const(self.cls)
         out.call(1)
         out.remember(self)
+        self.rebuild_attributes(out)
+
+    def rebuild_attributes(self, out: Builder) -> None:
         for name, value in self.stored.items():
-            out.push_null()
-            out.const(object.__setattr__)
-            out.value(self)
-            out.const(name)
-            out.value(value)  # type: ignore[arg-type]
-            out.call(3)
-            out.emit("POP_TOP")
+            if isinstance(value, Value):
+                self.rebuild_attribute(out, name, value)
+
+    def rebuild_attribute(self, out: Builder, name: str, value: Value) -> None:
+        """Stores an attribute past all hooks of the class."""
+        raw = class_lookup(self.cls, name)
+        if raw is MISSING or not is_data_descriptor(raw) or is_slot(raw):
+            call_hook(out, object.__setattr__, self, ConstantValue(name), value)
+            return
+        out.value(value)
+        out.value(self)
+        out.load_attr("__dict__")
+        out.const(name)
+        out.emit("STORE_SUBSCR")
 
 
-class ObjectIterator(IteratorValue):
-    """An iterator of a user's class."""
-
-    def __init__(self, owner: ObjectValue):
-        self.owner = owner
-
-    def pytype(self) -> type:
-        return self.owner.cls
-
-    def next(self, cx: Trace) -> Value | None:
-        return cx.unless_missing(lambda: self.owner.method(cx, "__next__", [], {}), StopIteration)
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        return self.owner.get_attr(cx, name)
-
-    def children(self) -> Sequence[Value]:
-        return (self.owner,)
-
-    def rebuild(self, out: Builder) -> None:
-        out.value(self.owner)
+def is_slot(raw: Any) -> bool:
+    return isinstance(raw, types.MemberDescriptorType)
 
 
-class ItemIterator(IteratorValue):
-    """Iterates an object that has __getitem__ alone."""
-
-    def __init__(self, owner: ObjectValue):
-        self.owner, self.index = owner, 0
-
-    def pytype(self) -> type:
-        return type(iter(type("Sequence", (), {"__getitem__": None})()))
-
-    def next(self, cx: Trace) -> Value | None:
-        self.index += 1
-        return cx.unless_missing(lambda: self.owner.method(cx, "__getitem__", [ConstantValue(self.index - 1)], {}), IndexError)
-
-
-class InstanceDict(Value):
-    """object.__dict__, for lookups."""
-
-    def __init__(self, owner: ObjectValue):
-        self.owner = owner
-
-    def pytype(self) -> type:
-        return dict
-
-    def find(self, cx: Trace, key: Value) -> Value | None:
-        name, owner = key.constant(), self.owner
-        if name in owner.stored:
-            value = owner.stored[name]
-            return None if value is DELETED else value  # type: ignore[return-value]
-        if name in owner.own_dict():
-            if name not in owner.read:
-                owner.read[name] = owner.wrap_own(cx, name)
-            return owner.read[name]
-        if owner.real is not None:
-            cx.guard("DICT_CONTAINS", Attr(owner.source, "__dict__"), Presence(name, False))
-        return None
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        return Method(self, name)
-
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name == "get" and args and not kwargs:
-            found = self.find(cx, args[0])
-            return found if found is not None else args[1] if len(args) > 1 else ConstantValue(None)
-        if name == "__contains__":
-            return ConstantValue(self.find(cx, args[0]) is not None)
-        if name == "__getitem__":
-            found = self.find(cx, args[0])
-            if found is None:
-                raise raises(KeyError, args[0].constant())
-            return found
-        return super().method(cx, name, args, kwargs)
-
-
-class GetAttribute(Value):
-    """super().__getattribute__, bound to an object."""
-
-    def pytype(self) -> type:
-        return types.MethodWrapperType
-
-    def __init__(self, owner: ObjectValue):
-        self.owner = owner
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        name = args[0].constant()
-        found = self.owner.lookup(cx, name)
-        if found is None:
-            raise raises(AttributeError, f"{self.owner.cls.__name__!r} object has no attribute {name!r}")
-        return found
-
-
-def instance_dict(real: Any) -> dict[str, Any]:
-    """real.__dict__ without running code of its class; empty where it has none."""
-    try:
-        found = object.__getattribute__(real, "__dict__")
-    except AttributeError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def call_hook(out: Builder, hook: object, *args: Value) -> None:
+    """A call whose result is dropped."""
+    out.push_null()
+    out.const(hook)
+    for arg in args:
+        out.value(arg)
+    out.call(len(args))
+    out.emit("POP_TOP")
 
 
 class WeakReference(Value):
@@ -366,7 +355,7 @@ def wrap_object(cx: Trace, real: Any, source: Source) -> Value:
         return wrap_exception(cx, real, source)
     if (
         not isinstance(cls.__getattribute__, types.FunctionType)
-        and cls.__getattribute__ is not object.__getattribute__
+        and cls.__getattribute__ not in (object.__getattribute__, types.SimpleNamespace.__getattribute__)
         or cls.__module__ == "builtins"
         or issubclass(cls, (dict, list, tuple, set, int, float, str, BaseException))
     ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import torch
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
-from dynacompile.ir.source import Attr, Item, Source
+from dynacompile.ir.source import Item, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -125,9 +124,10 @@ class TupleValue(SequenceValue):
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in self.fields():
             return self.at(cx, self.fields().index(name))
-        found = getattr(self.cls, name, None)
-        if self.cls is not tuple and isinstance(found, types.FunctionType) and name not in ("_replace", "_asdict"):
-            return cx.bound(found, self, name)
+        if self.cls is not tuple and name not in ("_replace", "_asdict", "_make", "__new__"):
+            found = cx.class_attribute(self, name)
+            if found is not None:
+                return found
         return super().get_attr(cx, name)
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -143,20 +143,20 @@ class TupleValue(SequenceValue):
         return super().method(cx, name, args, kwargs)
 
     def rebuild(self, out: Builder) -> None:
-        if hasattr(self.cls, "_fields"):
+        user = self.cls.__flags__ & HEAP_TYPE and self.cls is not torch.Size
+        if self.cls is not tuple:
             out.push_null()
-            out.const(self.cls)
-        elif self.cls is not tuple:
-            out.push_null()
-            out.const(self.cls)
+            out.const(tuple.__new__ if user else self.cls)
+            if user:
+                out.const(self.cls)
         for item in self.items:
             out.value(item)
-        if hasattr(self.cls, "_fields"):
-            out.call(len(self.items))
-            return
         out.emit("BUILD_TUPLE", len(self.items))
         if self.cls is not tuple:
-            out.call(1)
+            out.call(2 if user else 1)
+
+
+HEAP_TYPE = 1 << 9  # classes made by class statements
 
 
 class ListValue(SequenceValue):
@@ -284,18 +284,23 @@ LIST_METHODS = {
 
 
 def sort_values(cx: Trace, values: Sequence[Value], kwargs: dict[str, Value]) -> list[Value]:
-    """sorted() where the keys are known."""
+    """sorted(), by comparisons as Python makes them."""
     key = kwargs.get("key")
-    keys = [v if key is None or isinstance(key, ConstantValue) else key.call(cx, [v], {}) for v in values]
+    keys = [v if key is None or isinstance(key, ConstantValue) and key.value is None else key.call(cx, [v], {}) for v in values]
+    reverse = "reverse" in kwargs and kwargs["reverse"].truth(cx)
     try:
         raw = [k.constant() for k in keys]
-        reverse = bool(kwargs["reverse"].constant()) if "reverse" in kwargs else False
-        order = sorted(range(len(raw)), key=raw.__getitem__, reverse=reverse)
-    except NotConstant as reason:
-        raise unsupported("unknown-operation", f"sorting {reason} values") from reason
+    except NotConstant:
+
+        def less(a: int, b: int) -> int:
+            return -1 if cx.operator("lt", [keys[a], keys[b]]).truth(cx) else 0
+
+        order = sorted(range(len(keys)), key=functools.cmp_to_key(less), reverse=reverse)
+        return [values[i] for i in order]
+    try:
+        return [values[i] for i in sorted(range(len(raw)), key=raw.__getitem__, reverse=reverse)]
     except TypeError as reason:
-        raise unsupported("would-raise", reason) from reason
-    return [values[i] for i in order]
+        raise raises(TypeError, *reason.args) from reason
 
 
 class SequenceIterator(IteratorValue):
@@ -342,6 +347,9 @@ class SequenceIterator(IteratorValue):
 def index_of(cx: Trace, key: Value) -> int | slice:
     """A subscript of a list or tuple."""
     try:
+        own = cx.class_attribute(key, "__index__") if key.source is None and not isinstance(key, (ConstantValue, SliceValue)) else None
+        if isinstance(own, Value):
+            key = own.call(cx, [], {})
         if isinstance(key, (ConstantValue, SliceValue)) or key.pytype() is int:
             index = key.constant()
             if isinstance(index, (int, slice)):
@@ -375,4 +383,4 @@ def is_namedtuple(cls: type) -> bool:
 
 def wrap_namedtuple(cx: Trace, real: Any, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
-    return TupleValue([Lazy(cx, item, Attr(source, name)) for name, item in zip(type(real)._fields, real)], type(real), source)
+    return TupleValue([Lazy(cx, item, Item(source, i)) for i, item in enumerate(tuple.__iter__(real))], type(real), source)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 
+RELATIONS = {"issubset": "__le__", "issuperset": "__ge__", "isdisjoint": "isdisjoint"}
 CHANGES = frozenset("add discard remove pop update clear difference_update intersection_update symmetric_difference_update".split())
 
 
@@ -49,8 +50,6 @@ class SetValue(Value):
             return list(self.content.values())
         if any(isinstance(key, Value) for key in self.content):
             raise unsupported("unknown-operation", "iteration over a set of objects")
-        if any(isinstance(key, (str, bytes)) for key in self.content):
-            raise unsupported("unknown-operation", "iteration over a set of strings (its order is random)")
         if self.real is not None:  # its order depends on its history
             raise unsupported("unknown-operation", f"iteration over {self.describe()}")
         ordered = set()
@@ -79,6 +78,9 @@ class SetValue(Value):
             for other in args:
                 for element in other.elements(cx) if not isinstance(other, SetValue) else list(other.content.values()):
                     self.content.setdefault(key_of(element), element)
+        elif name in ("intersection_update", "difference_update") and len(args) == 1:
+            other = args[0] if isinstance(args[0], SetValue) else SetValue(args[0].elements(cx))
+            self.content = {k: v for k, v in self.content.items() if (k in other.content) == (name == "intersection_update")}
         elif name == "clear":
             self.content.clear()
         elif name in ("union", "__or__"):
@@ -92,6 +94,9 @@ class SetValue(Value):
             other = SetValue(args[0].elements(cx)) if not isinstance(args[0], SetValue) else args[0]
             keep = name in ("intersection", "__and__")
             return SetValue([v for k, v in self.content.items() if (k in other.content) == keep], None, self.real if self.real is not None else other.real)
+        elif name in RELATIONS and len(args) == 1:
+            other = args[0] if isinstance(args[0], SetValue) else SetValue(args[0].elements(cx))
+            return ConstantValue(getattr(self.content.keys(), RELATIONS[name])(other.content.keys()))
         else:
             raise unsupported("unknown-operation", f"set.{name}()")
         return ConstantValue(None)

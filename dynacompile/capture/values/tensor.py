@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import SequenceIterator
+from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.source import Attr, Source
@@ -53,7 +55,7 @@ BREAKING = {
         ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__array__", "__repr__", "__format__", "__str__"),
         "to-python",
     ),
-    **dict.fromkeys(("backward", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "detach_"), "autograd-call"),
+    **dict.fromkeys(("backward", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad"), "autograd-call"),
     **dict.fromkeys(
         (
             "data_ptr",
@@ -73,12 +75,6 @@ BREAKING = {
             "map_",
             "map2_",
             "as_subclass",
-            "transpose_",
-            "t_",
-            "squeeze_",
-            "unsqueeze_",
-            "swapaxes_",
-            "swapdims_",
             "as_strided_",
             "rename_",
             "rename",
@@ -99,11 +95,16 @@ BREAKING = {
 }
 
 
+# Methods that change what a tensor object is, by the method whose result it is from then on.
+BECOMING = {name: name.rstrip("_") for name in ("detach_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_")}
+
+
 class TensorValue(Value):
-    """node: its value in the graph. fake: its metadata. real: the tensor at capture, for inputs only."""
+    """node: its value in the graph. fake: its metadata. real: the tensor at capture, for inputs only. new_grad: what the frame assigned to `.grad`."""
 
     def __init__(self, node: torch.fx.Node, fake: torch.Tensor, source: Source | None = None, real: Any = None):
         self.node, self.fake, self.source, self.real = node, fake, source, real
+        self.new_grad: Value | None = None
 
     def describe(self) -> str:
         return f"tensor {self.source.text() if self.source else self.node.name}"
@@ -130,7 +131,11 @@ class TensorValue(Value):
             return self.grad(cx)
         if name == "__class__":
             return cx.of(self.pytype())
-        if name in ("data", "grad_fn", "_version", "_backward_hooks", "names", "_grad", "_base"):
+        if name == "data":
+            return cx.recorder.data_of(self)
+        if name == "grad_fn" and (not self.fake.requires_grad or self.real is not None and self.is_leaf(cx)):
+            return ConstantValue(None)
+        if name in ("grad_fn", "_version", "_backward_hooks", "names", "_grad", "_base"):
             raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
         if callable(getattr(torch.Tensor, name, None)):
             return Method(self, name)
@@ -145,6 +150,8 @@ class TensorValue(Value):
         return bool(self.real.is_leaf)
 
     def grad(self, cx: Trace) -> Value:
+        if self.new_grad is not None:
+            return self.new_grad
         if self.real is None:
             if not self.fake.requires_grad or not self.fake.is_leaf:
                 return ConstantValue(None)
@@ -162,7 +169,28 @@ class TensorValue(Value):
         return False
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
-        raise unsupported("tensor-attribute", f"{self.describe()}.{name} = ...")
+        if name == "requires_grad" and isinstance(value, ConstantValue) and value.value is self.fake.requires_grad:
+            return
+        if name != "grad" or self.source is None or not self.can_be_grad(value):
+            raise unsupported("tensor-attribute", f"{self.describe()}.{name} = ...")
+        cx.effects.touch(self)
+        self.new_grad = value
+
+    def can_be_grad(self, value: Value) -> bool:
+        """Whether torch accepts a value as this tensor's gradient."""
+        if isinstance(value, TensorValue):
+            wanted, given = self.fake, value.fake
+            return value is not self and wanted.shape == given.shape and wanted.dtype == given.dtype and wanted.device == given.device
+        return isinstance(value, ConstantValue) and value.value is None
+
+    def replay_values(self) -> Sequence[Value]:
+        return () if self.new_grad is None else (self.new_grad,)
+
+    def replay(self, out: Builder) -> None:
+        if self.new_grad is not None:
+            out.value(self.new_grad)
+            out.value(self)
+            out.store_attr("grad")
 
     def get_item(self, cx: Trace, key: Value) -> Value:
         return cx.op("call_function", operator.getitem, [self, key], {})
@@ -178,15 +206,33 @@ class TensorValue(Value):
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         code = BREAKING.get(name)
+        if name == "requires_grad_" and not kwargs and all(isinstance(a, ConstantValue) for a in args):
+            if self.fake.requires_grad is (bool(args[0].constant()) if args else True):
+                return self
         if code is not None:
             raise unsupported(code, f"{self.describe()}.{name}()")
         if name == "__len__" and self.fake.dim():
             return cx.of(self.fake.shape[0])
+        if name in BECOMING:
+            return self.become(cx, name, args, kwargs)
+        if name == "new" and all(isinstance(a, ConstantValue) for a in args) and not kwargs:
+            return cx.op("call_method", "new_empty", [self, cx.tuple_of(args)], {})
         if name == "new" or (name == "type" and not args and not kwargs):
             return cx.pure(self.fake.type, [], {}) if name == "type" else self.refuse(name)
         if name == "type_as" and len(args) == 1 and isinstance(args[0], TensorValue):
             return cx.op("call_method", "type_as", [self, args[0]], {})
-        return cx.op("call_method", name, [self, *args], kwargs)
+        found = with_tensor_scalar(cx, name, [self, *args], kwargs)
+        return cx.op("call_method", name, [self, *args], kwargs) if found is None else found
+
+    def become(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The object stands for a view of what it was, from here on."""
+        if self.source is not None or name == "detach_" and self.fake._is_view():
+            return self.refuse(name)
+        view = cx.op("call_method", BECOMING[name], [self, *args], kwargs)
+        if isinstance(view, TensorValue) and view is not self:
+            self.node, self.fake = view.node, view.fake
+            cx.recorder.values[id(view.fake)] = self
+        return self
 
     def refuse(self, name: str) -> Value:
         raise unsupported("tensor-attribute", f"{self.describe()}.{name}()")

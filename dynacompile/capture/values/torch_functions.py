@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-import torch.utils.checkpoint
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import CallableValue, RefusedValue
+from dynacompile.capture.values.functions import CallableValue, RefusedValue, function_value
+from dynacompile.capture.values.optimizers import wrap_step
 from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
+from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.tensor import BREAKING, TensorValue
+from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
+from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import identity
-from dynacompile.ir.source import Source
+from dynacompile.ir.source import Constant, Source
 from dynacompile.markers import graph_break, is_compiling
 
 if TYPE_CHECKING:
@@ -28,15 +31,16 @@ OPS = frozenset(
     f for folder in OP_FOLDERS for name in dir(folder) if not name.startswith("__") and isinstance(f := getattr(folder, name), types.BuiltinFunctionType)
 )
 # Python functions of torch that run on fakes as one node.
-LEAF_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor", "torch.linalg", "torch.fft", "torch.special", "torch._jit_internal"})
+LEAF_MODULES = frozenset(
+    {"torch.nn.functional", "torch.functional", "torch._tensor", "torch.linalg", "torch.fft", "torch.special", "torch._jit_internal", "torch.masked._ops"}
+)
 # Prefixes of modules whose functions end the graph, by the reason. The longest prefix decides.
 REFUSED = {
-    "torch.utils.checkpoint": "checkpoint",
     "torch.random": "random-state",
     "torch.cuda.random": "random-state",
     "torch.autograd": "autograd-call",
     "torch.autograd.function": "autograd-function",
-    "torch.distributed": "unknown-function",
+    "torch.distributed": "collective",
     "torch.cuda": "unknown-function",
     "torch.multiprocessing": "unknown-function",
     "torch.serialization": "unknown-function",
@@ -59,6 +63,8 @@ REFUSED = {
     "inspect": "unknown-function",
     "traceback": "unknown-function",
 }
+# Modules below a refused one whose functions are inlined nevertheless.
+INLINED = frozenset({"torch.utils.checkpoint", "torch.distributed._functional_collectives"})
 # Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.
 STATE_FACTS = (
     torch.get_default_dtype,
@@ -66,6 +72,7 @@ STATE_FACTS = (
     torch.cuda.is_available,
     torch.cuda.device_count,
     torch.are_deterministic_algorithms_enabled,
+    torch.is_deterministic_algorithms_warn_only_enabled,
     torch.is_autocast_enabled,
     torch.get_autocast_dtype,
     torch.is_autocast_cache_enabled,
@@ -79,6 +86,7 @@ STATE_FACTS = (
     torch.promote_types,
     torch.result_type,
     torch.can_cast,
+    torch._C._get_privateuse1_backend_name,
     torch._C._get_tracing_state,
     torch.broadcast_shapes,
     torch.jit.is_scripting,
@@ -117,7 +125,17 @@ class TorchFunction(CallableValue):
         name = getattr(self.real, "__name__", "")
         if BREAKING.get(name) == "tensor-attribute" and args and isinstance(args[0], TensorValue):
             raise unsupported("tensor-attribute", f"torch.{name}()")
-        return cx.op("call_function", self.real, args, kwargs)
+        if self.real in PYTHON_VALUES and args and holds_tensors(args[0]):
+            raise unsupported("to-python", f"torch.{name} of a list of tensors")
+        found = with_tensor_scalar(cx, name, args, kwargs)
+        if found is not None:
+            return found
+        try:
+            return cx.op("call_function", self.real, args, kwargs)
+        except Unsupported as reason:
+            if not isinstance(self.real, types.FunctionType) or not isinstance(reason.__cause__, NotConstant):
+                raise
+        return function_value(cx, self.real, self.source or Constant(self.real, name)).call(cx, args, kwargs)  # a module or function among the arguments
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in ("__name__", "__qualname__", "__module__"):
@@ -133,6 +151,13 @@ class TorchFunction(CallableValue):
         out.const(self.real)
 
 
+PYTHON_VALUES = (torch.tensor, torch.as_tensor, torch.asarray)
+
+
+def holds_tensors(value: Value) -> bool:
+    return isinstance(value, SequenceValue) and any(isinstance(item, TensorValue) or holds_tensors(item) for item in value.items)
+
+
 def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Value | None:
     """The value of a Python function that is not to be inlined as it stands; None for all others."""
     row = HANDLERS.get(real)
@@ -144,6 +169,10 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
     home = str(real.__globals__.get("__name__"))
+    if module in INLINED:
+        return None
+    if home == "torch.optim.optimizer" and (step := wrap_step(cx, real, source)) is not None:
+        return step
     code = "disabled" if home == "torch._compile" and refusal(module) is None else refusal(module) or refusal(home)
     if code is not None:
         cx.guard("ID", source, identity(real))
@@ -230,23 +259,16 @@ def exporting(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(False)
 
 
+@handles(torch._C._log_api_usage_once)
+def log_usage(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(None)
+
+
 @handles(graph_break)
 def asked_break(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     reason = args[0] if args else kwargs.get("reason")
     text = reason.constant() if isinstance(reason, ConstantValue) else ""
     raise unsupported("asked", f": {text}" if text else "")
-
-
-@handles(torch.utils.checkpoint.checkpoint)
-def checkpoint(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """The function itself: what is kept for backward is the partitioner's choice."""
-    given = dict(kwargs)
-    reentrant = given.pop("use_reentrant", None)
-    given.pop("preserve_rng_state", None)
-    options = {"context_fn", "determinism_check", "debug", "early_stop"}
-    if not isinstance(reentrant, ConstantValue) or reentrant.value is not False or options & set(given):
-        raise unsupported("checkpoint", "checkpoint() other than with use_reentrant=False alone")
-    return args[0].call(cx, args[1:], given)
 
 
 @handles(torch.Size)
@@ -258,6 +280,31 @@ def constructor(cls: type) -> None:
     @handles(cls)
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.pure(cls, args, kwargs)
+
+
+def typed_tensor(cls: Any, dtype: torch.dtype | None) -> None:
+    """`torch.FloatTensor(sizes or values)`, and `torch.Tensor` of the default dtype."""
+
+    @handles(cls)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        options: dict[str, Value] = {"dtype": ConstantValue(dtype or torch.get_default_dtype())}
+        if len(args) == 1 and isinstance(args[0], SequenceValue) and not holds_tensors(args[0]) and not kwargs:
+            return cx.op("call_function", torch.tensor, args, options)
+        if kwargs or not all(isinstance(a, ConstantValue) and type(a.value) is int for a in args):
+            raise unsupported("unknown-function", f"{cls.__name__} of other things than numbers")
+        return cx.op("call_function", torch.empty, [cx.tuple_of(args or [ConstantValue(0)])], options)
+
+
+typed_tensor(torch.Tensor, None)
+for _name, _dtype in (
+    ("Float", torch.float32),
+    ("Double", torch.float64),
+    ("Half", torch.float16),
+    ("Long", torch.int64),
+    ("Int", torch.int32),
+    ("Bool", torch.bool),
+):
+    typed_tensor(getattr(torch, f"{_name}Tensor"), _dtype)
 
 
 for _cls in (torch.device, torch.finfo, torch.iinfo):

@@ -340,22 +340,28 @@ template <class A> INLINE void merge_parts(A* parts, i64 n) {
     for (i64 i = 0; i + width < n; i += 2 * width) parts[i].merge(parts[i + width]);
 }
 
+#ifndef DC_THREADS
+#define DC_THREADS 0  // as many as the calling thread's setting says
+#endif
 // body(begin, end) over 0..n, on the calling thread's OpenMP team where the work is worth it. The call is the one that GCC makes of a
 // parallel region; every OpenMP runtime on Linux has it, so that any compiler's kernels run on the runtime that torch has loaded.
 template <class F> struct Region {
   const F* body;
   i64 n;
+  bool alone = false;  // on the calling thread, whatever team that is in
   static void run(void* region) {
     const F body = *((Region*)region)->body;  // a copy, whose pointers stay in registers
-    const i64 n = ((Region*)region)->n, threads = omp_get_num_threads(), me = omp_get_thread_num();
+    const bool alone = ((Region*)region)->alone;
+    const i64 n = ((Region*)region)->n, threads = alone ? 1 : omp_get_num_threads(), me = alone ? 0 : omp_get_thread_num();
     const i64 begin = n * me / threads, end = n * (me + 1) / threads;
     if (begin < end) body(begin, end);
   }
 };
 // With one thread where the work of this call is not worth more.
 template <class F> INLINE void parallel_when(bool wide, i64 n, F body) {
-  Region<F> region = {&body, n};
-  GOMP_parallel(Region<F>::run, &region, wide ? 0 : 1, 0);
+  Region<F> region = {&body, n, !wide};
+  if (wide) GOMP_parallel(Region<F>::run, &region, 0, 0);
+  else Region<F>::run(&region);
 }
 // Memory of a thread whose size only the call knows.
 template <class T> struct Scratch {
@@ -367,7 +373,7 @@ template <class T> struct Scratch {
 template <bool Wide, class F> INLINE void parallel(i64 n, F body) {
   if constexpr (Wide) {
     Region<F> region = {&body, n};
-    GOMP_parallel(Region<F>::run, &region, 0, 0);
+    GOMP_parallel(Region<F>::run, &region, DC_THREADS, 0);
   } else body(0, n);
 }
 

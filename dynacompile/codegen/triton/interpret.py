@@ -20,7 +20,16 @@ LIBDEVICE: dict[str, Callable] = {
     "sin": torch.sin, "cos": torch.cos, "tanh": torch.tanh, "erf": torch.erf, "pow": torch.pow, "atan2": torch.atan2, "fmod": torch.fmod,
     "trunc": torch.trunc, "rint": torch.round,
 }  # fmt: skip
-DEVICE_FUNCTIONS: dict[str, Callable] = {  # those that are inline assembly, or that the interpreter rounds otherwise
+
+
+def required(inside: torch.Tensor) -> torch.Tensor:
+    if not inside.all():
+        raise IndexError("a position is out of range")
+    return inside
+
+
+DEVICE_FUNCTIONS: dict[str, Callable] = {  # those that are inline assembly, or that the interpreter does otherwise
+    "require": required,
     "nearest_bf16": lambda a: a.bfloat16().float(),
     "reciprocal": torch.reciprocal,
     "power_of_two": torch.exp2,

@@ -159,6 +159,11 @@ def erf_f32(a):
     p = p * s + 0.36073681712150574
     return a * p
 """,
+    "require": """
+@triton.jit
+def require(inside):
+    tl.device_assert(inside, "a position is out of range")
+""",
     "nearest_bf16": """
 @triton.jit
 def nearest_bf16(a):

@@ -145,6 +145,15 @@ class Values:
         bounds = [f"{d.name}mask" for d in self.tiling.dims if d.name in dims and d.name in self.tiling.masked]
         return bounds + ([self.argument(access.mask)] if access.mask is not None else [])
 
+    def inside(self, access: Access) -> list[str]:
+        """The conditions under which the positions that are tensor elements lie in their dimensions."""
+        found = []
+        for v in access.index.variables():
+            if v.name[0] == "%" and v.size is not None:
+                position, _ = self.indirect[int(v.name[1:])]
+                found.append(f"({position} >= 0) & ({position} < {v.size})")
+        return found
+
     def load(self, i: int, op: Op) -> list[str]:
         access: Access = op.attr  # type: ignore[assignment]
         text, dims = self.indexer.text(access.index)
@@ -157,13 +166,15 @@ class Values:
         memory = self.dtypes[access.buffer]
         terms = self.mask(dims, access)
         arguments = f", mask={' & '.join(terms)}" if terms else ""
+        otherwise = f" | (({' & '.join(terms)}) == 0)" if terms else ""
+        checks = [f"require({inside}{otherwise})" for inside in self.inside(access)]
         exact = access.mask is None or is_exact(access.other, memory)
         if access.mask is not None:
             arguments += f", other={scalars.literal(access.other if exact else 0, memory)}"
         value = f"tl.load({pointer}{arguments}{self.evict if 'r' in dims else ''})"
         if memory in (torch.bfloat16, torch.float16):
             value += ".to(tl.float32)"
-        lines = [f"{self.name(i)} = {value}"]
+        lines = [*checks, f"{self.name(i)} = {value}"]
         if not exact:
             other = self.constant(scalars.literal(access.other, op.dtype), op.dtype)
             lines.append(f"{self.name(i)} = tl.where({self.argument(access.mask)}, {self.name(i)}, {other})")  # type: ignore[arg-type]

@@ -1,0 +1,52 @@
+"""Writes that eager refuses as their operands share memory, which fakes don't notice."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false
+
+
+def is_refused_write(target: Any, args: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    """Whether the first operand, which the operation has written, shares a part of its memory with another one."""
+    written: Any = operands[0]
+    if target is operator.setitem:
+        if any(isinstance(part, (torch.Tensor, list)) for part in (args[1] if isinstance(args[1], tuple) else (args[1],))):
+            return False
+        written = written[args[1]]
+    return any(shares_part(written, other) for other in operands[1:])
+
+
+def shares_part(written: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether both are dense, and share some elements but not all in the same order."""
+    if written is other or written.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return False
+    if any(type(n) is not int for n in (*written.shape, *other.shape, written.storage_offset(), other.storage_offset())):
+        return False  # symbolic
+    if not is_non_overlapping_and_dense_or_false(written) or not is_non_overlapping_and_dense_or_false(other):
+        return False
+    if not written.numel() or not other.numel():
+        return False
+    (begin, end), (other_begin, other_end) = extent(written), extent(other)
+    if (begin, end) == (other_begin, other_end):
+        return written.stride() != other.stride()
+    return begin < other_end and other_begin < end
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill their memory without gaps, each once."""
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a dense tensor begins and ends, in bytes."""
+    begin = int(tensor.storage_offset()) * tensor.element_size()
+    return begin, begin + tensor.numel() * tensor.element_size()

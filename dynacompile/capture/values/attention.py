@@ -1,0 +1,63 @@
+"""Attention kernels: which of them a graph uses is a setting of torch, and a fact of the graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value, bind_arguments, wraps
+from dynacompile.capture.values.constant import ConstantValue, wrap_by_identity
+from dynacompile.capture.values.contexts import StateContext
+from dynacompile.capture.values.rows import handles
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+wraps(SDPBackend)(wrap_by_identity)
+
+SDPA_BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "mem_efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "overrideable": SDPBackend.OVERRIDEABLE,
+}
+
+
+def choose_attention(*enabled: bool) -> tuple[bool, ...]:
+    """Switches the kinds of attention kernels, in the order of SDPA_BACKENDS; gives what they were."""
+    before = tuple(getattr(torch._C, f"_get_{name}_sdp_enabled")() for name in SDPA_BACKENDS)
+    for name, value in zip(SDPA_BACKENDS, enabled):
+        getattr(torch._C, f"_set_sdp_use_{name}")(value)
+    return before
+
+
+def restore_attention(before: tuple[bool, ...]) -> None:
+    choose_attention(*before)
+
+
+@handles(sdpa_kernel)
+def make_sdpa_kernel(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    backends, priority = bind_arguments("sdpa_kernel", ["backends", "set_priority"], args, kwargs, {"set_priority": ConstantValue(False)})
+    if priority.truth(cx):
+        raise unsupported("context-manager", "sdpa_kernel with set_priority")
+    chosen = [backends.constant()] if isinstance(backends, ConstantValue) else [b.constant() for b in backends.elements(cx)]
+    guard_attention(cx)
+    return StateContext(choose_attention, restore_attention, tuple(b in chosen for b in SDPA_BACKENDS.values()))
+
+
+def guard_attention(cx: Trace) -> None:
+    """What attention is computed with is a fact of the graph."""
+    for name in SDPA_BACKENDS:
+        read = getattr(torch._C, f"_get_{name}_sdp_enabled")
+        cx.flag(f"{read.__name__}()", read)
+
+
+@handles(torch.nn.functional.scaled_dot_product_attention)
+def attention(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not any(entry[2] is restore_attention for entry in cx.autocasts):
+        guard_attention(cx)
+    return cx.op("call_function", torch.nn.functional.scaled_dot_product_attention, args, kwargs)

@@ -1,0 +1,134 @@
+"""Instances of user classes that derive from list: attributes of an object over the items of a list."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.descriptors import class_lookup
+from dynacompile.capture.values.objects import ObjectValue, call_hook
+from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
+from dynacompile.ir.source import Item, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+CHANGES = frozenset("__init__ __setitem__ __delitem__ __iadd__ append extend insert pop clear reverse remove sort".split())
+
+
+class ListObjectValue(ObjectValue):
+    """table: the items, as the methods of list see them; those that the class defines in Python come first."""
+
+    def __init__(self, cls: type, table: ListValue, real: Any = None, source: Source | None = None):
+        super().__init__(cls, real, source)
+        self.table, self.changed = table, False
+
+    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """list.name(self, ...)."""
+        if name in CHANGES:
+            cx.effects.touch(self)
+            self.changed = True
+        if name == "__init__":
+            return self.table.method(cx, "extend", args, kwargs) if args else ConstantValue(None)
+        if name == "__iadd__":
+            self.table.method(cx, "extend", args, kwargs)
+            return self
+        if name in ("__add__", "__radd__", "__mul__", "__rmul__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
+            other = args[0].table if isinstance(args[0], ListObjectValue) else args[0]
+            return cx.operator(name.strip("_").removeprefix("r"), [other, self.table] if name.startswith("__r") else [self.table, other])
+        if name in ("__setitem__", "__delitem__"):
+            (self.table.set_item if name == "__setitem__" else self.table.del_item)(cx, *args)
+            return ConstantValue(None)
+        if name == "__reversed__":
+            return SequenceIterator(TupleValue(self.table.elements(cx)[::-1]))
+        return self.table.method(cx, name, args, kwargs)
+
+    def lookup(self, cx: Trace, name: str) -> Value | None:
+        if name not in self.stored and name not in self.own_dict() and isinstance(class_lookup(self.cls, name), C_METHODS) and hasattr(list, name):
+            return Method(self, name)
+        return super().lookup(cx, name)
+
+    def special(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
+        """Operators of list count as the class's own."""
+        result = super().special(cx, name, args, kwargs)
+        if result is None and class_lookup(self.cls, name) is getattr(list, name, None) and hasattr(list, name) and name not in dir(object):
+            return self.base_method(cx, name, args, kwargs or {})
+        return result
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        result = self.special(cx, name, args, kwargs)
+        return self.base_method(cx, name, args, kwargs) if result is None else result
+
+    def get_item(self, cx: Trace, key: Value) -> Value:
+        return self.method(cx, "__getitem__", [key], {})
+
+    def contains(self, cx: Trace, item: Value) -> Value:
+        return self.method(cx, "__contains__", [item], {})
+
+    def length(self, cx: Trace) -> int:
+        return self.method(cx, "__len__", [], {}).constant()
+
+    def truth(self, cx: Trace) -> bool:
+        found = super().special(cx, "__bool__", [])
+        return self.length(cx) > 0 if found is None else found.truth(cx)
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        return super().iterate(cx) if isinstance(class_lookup(self.cls, "__iter__"), types.FunctionType) else self.table.iterate(cx)
+
+    def children(self) -> Sequence[Value]:
+        return [*super().children(), *self.table.items] if self.source is None else ()
+
+    def replay_values(self) -> Sequence[Value]:
+        return [*super().replay_values(), *(self.table.items if self.changed else ())]
+
+    def replay(self, out: Builder) -> None:
+        """The items, past the methods of the class, then the attributes."""
+        if self.changed and self.source is not None:
+            self.rebuild_items(out, list.__setitem__, SliceOfAll())
+        super().replay(out)
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(list.__new__)
+        out.const(self.cls)
+        out.call(1)
+        out.remember(self)
+        self.rebuild_items(out, list.extend)
+        self.rebuild_attributes(out)
+
+    def rebuild_items(self, out: Builder, hook: object, *where: Value) -> None:
+        call_hook(out, hook, self, *where, TupleValue(self.table.items))
+
+
+class SliceOfAll(Value):
+    """slice(None), for residual code."""
+
+    def rebuild(self, out: Builder) -> None:
+        out.const(None)
+        out.const(None)
+        out.emit("BUILD_SLICE", 2)
+
+
+def is_list_class(cls: type) -> bool:
+    """User classes whose instances are a list and attributes, made by list's own __new__."""
+    return (
+        issubclass(cls, list)
+        and cls is not list
+        and cls.__new__ is list.__new__
+        and type(cls).__call__ is type.__call__
+        and cls.__getattribute__ is list.__getattribute__
+        and not hasattr(cls, "__del__")
+        and cls.__module__.partition(".")[0] != "torch"
+    )
+
+
+def wrap_list_object(cx: Trace, real: list, source: Source) -> Value:
+    cls: Any = type(real)
+    cx.guard("TYPE", source, cls)
+    cx.guard("LENGTH", source, list.__len__(real))
+    return ListObjectValue(cls, ListValue([Lazy(cx, item, Item(source, i)) for i, item in enumerate(list.__iter__(real))]), real, source)

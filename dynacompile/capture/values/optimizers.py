@@ -1,0 +1,74 @@
+"""torch.optim: which steps are captured. A step is a graph of its hyperparameters, so one whose learning rate moves as a Python number is Python's."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.functions import CallableValue, FunctionValue, GetMethod, function_value
+from dynacompile.capture.values.rows import handles
+from dynacompile.ir.guard_facts import function_facts
+from dynacompile.ir.source import Constant, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+STEP_CODE = torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__  # of every optimizer's `step`
+
+
+class StepValue(CallableValue):
+    """SomeOptimizer.step."""
+
+    def __init__(self, function: FunctionValue):
+        self.function, self.source = function, function.source
+
+    def describe(self) -> str:
+        return self.function.describe()
+
+    def identity(self) -> Any:
+        return self.function.identity()
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return GetMethod(self) if name == "__get__" else self.function.get_attr(cx, name)
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return self.function.has_attr(cx, name)
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        optimizer = getattr(args[0], "real", None) if args else None
+        if is_scheduled(optimizer):
+            raise unsupported("scheduled-rate", type(optimizer).__name__)
+        return self.function.call(cx, args, kwargs)
+
+
+def is_scheduled(optimizer: Any) -> bool:
+    """Whether a scheduler gives the optimizer another learning rate again and again, as a Python number."""
+    groups = getattr(optimizer, "param_groups", ()) if isinstance(optimizer, torch.optim.Optimizer) else ()
+    return any("initial_lr" in group and not isinstance(group["lr"], torch.Tensor) for group in groups)
+
+
+def zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+    """What Optimizer.zero_grad does, for capture to follow."""
+    for group in self.param_groups:
+        for p in group["params"]:
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad.zero_()
+
+
+@handles(torch.optim.Optimizer.zero_grad)
+def call_zero_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return cx.call_real(zero_grad, Constant(zero_grad, "zero_grad"), args, kwargs)
+
+
+def wrap_step(cx: Trace, real: types.FunctionType, source: Source) -> Value | None:
+    """The value of an optimizer's `step`, None for other functions."""
+    if real.__code__ is not STEP_CODE:
+        return None
+    cx.guard("FUNCTION", source, function_facts(real))
+    return StepValue(function_value(cx, real, source))

@@ -1,0 +1,66 @@
+"""Tensors where an operation takes a number: `x.add_(y, alpha=t)` reads the value of t in eager; the graph computes with t itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from dynacompile.capture.values.base import Value
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+Rewrite = Callable[["Trace", str, list[Value], Value], Value]
+
+
+def scaled(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
+    """x.add(y, alpha=scale)."""
+    x, y = args
+    return cx.op("call_method", name, [x, cx.op("call_function", torch.mul, [y, scale], {})], {})
+
+
+def combined(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
+    """x.addcmul(y, z, value=scale) and x.addcdiv(...)."""
+    x, y, z = args
+    joined = cx.op("call_function", torch.mul if "addcmul" in name else torch.div, [y, z], {})
+    return scaled(cx, "add_" if name.endswith("_") else "add", [x, joined], scale)
+
+
+def scaled_lists(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
+    return cx.op("call_function", getattr(torch, name), [args[0], cx.op("call_function", torch._foreach_mul, [args[1], scale], {})], {})
+
+
+def combined_lists(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
+    """scale: a tensor of one number for each of the tensors."""
+    joined = cx.op("call_function", torch._foreach_mul if "addcmul" in name else torch._foreach_div, args[1:], {})
+    joined = cx.op("call_function", torch._foreach_mul, [joined, cx.op("call_function", torch.unbind, [scale], {})], {})
+    return cx.op("call_function", torch._foreach_add_ if name.endswith("_") else torch._foreach_add, [args[0], joined], {})
+
+
+# name of the operation -> (how many arguments come before the number, the number's name, the rewrite)
+ROWS: dict[str, tuple[int, str, Rewrite]] = {
+    **dict.fromkeys(("add", "add_", "sub", "sub_"), (2, "alpha", scaled)),
+    **dict.fromkeys(("addcmul", "addcmul_", "addcdiv", "addcdiv_"), (3, "value", combined)),
+    **dict.fromkeys(("_foreach_add", "_foreach_add_", "_foreach_sub", "_foreach_sub_"), (2, "alpha", scaled_lists)),
+    **dict.fromkeys(("_foreach_addcmul", "_foreach_addcmul_", "_foreach_addcdiv", "_foreach_addcdiv_"), (3, "scalars", combined_lists)),
+}
+
+
+def with_tensor_scalar(cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """The result of an operation whose number is given as a tensor; None for all others."""
+    row = ROWS.get(name)
+    if row is None:
+        return None
+    count, keyword, rewrite = row
+    if len(args) == count and set(kwargs) == {keyword} and is_number(kwargs[keyword], keyword):
+        return rewrite(cx, name, args, kwargs[keyword])
+    if len(args) == count + 1 and keyword != "alpha" and not kwargs and is_number(args[count], keyword):
+        return rewrite(cx, name, args[:count], args[count])
+    return None
+
+
+def is_number(value: Value, keyword: str) -> bool:
+    fake = getattr(value, "fake", None)
+    return isinstance(fake, torch.Tensor) and fake.dim() == (keyword == "scalars")

@@ -1,0 +1,7 @@
+"""What capture knows of torch beyond its operations; importing the parts fills the tables."""
+
+from __future__ import annotations
+
+from dynacompile.capture.values import attention, checkpointing, collectives
+
+TORCH_KINDS = (attention, checkpointing, collectives)

@@ -1,0 +1,43 @@
+"""Rows for what typing says about annotations."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.constant import ConstantValue, wrap_by_identity
+from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import TupleValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+SPELLED = (typing.Union, typing.List, typing.List[int], typing.Union[int, str], typing.Literal[1])  # noqa: UP006, UP007
+FORMS = tuple(type(form) for form in SPELLED)
+HINTS = tuple(dict.fromkeys((*FORMS, types.UnionType, types.GenericAlias)))  # annotations that are objects of their own kinds
+
+wraps(*HINTS)(wrap_by_identity)
+
+
+def hint(value: Value) -> object:
+    try:
+        return value.constant()
+    except NotConstant as reason:
+        raise unsupported("unknown-operation", f"typing's view of {value.describe()}") from reason
+
+
+@handles(typing.get_origin)
+def row_origin(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return described(cx, typing.get_origin(hint(args[0])))
+
+
+@handles(typing.get_args)
+def row_args(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return TupleValue([described(cx, part) for part in typing.get_args(hint(args[0]))])
+
+
+def described(cx: Trace, part: object) -> Value:
+    return ConstantValue(part) if isinstance(part, HINTS) else cx.of(part)

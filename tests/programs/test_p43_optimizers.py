@@ -1,0 +1,136 @@
+"""Optimizer steps inside compiled functions: state that appears at the first step, and schedules."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.scenarios import check_same
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True),
+    "momentum foreach": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True),
+    "momentum fused": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.1),
+    "adam foreach": lambda p: torch.optim.Adam(p, lr=0.1, foreach=True),
+    "adam fused": lambda p: torch.optim.Adam(p, lr=0.1, fused=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1, amsgrad=True),
+    "adamw with a tensor as lr": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.1), foreach=False),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.1, momentum=0.9),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=0.1),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.1),
+    "radam": lambda p: torch.optim.RAdam(p, lr=0.1),
+}
+
+
+def training(wrap, make, steps=4, schedule=None):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    optimizer = make(model.parameters())
+    scheduler = schedule(optimizer) if schedule else None
+
+    def update():
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step = wrap(update)
+    for i in range(steps):
+        loss = model(torch.linspace(-1, 1, 12).reshape(3, 4) * (i + 1)).pow(2).sum()
+        loss.backward()
+        step()
+        if scheduler:
+            scheduler.step()
+        yield [*model.parameters()], sorted(map(sorted, (s.keys() for s in optimizer.state.values())))
+
+
+def count(events, kind):
+    return sum(type(e).__name__ == kind for e in events)
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_steps(name):
+    """The first step makes the state, the others are one graph: no count of steps is in it."""
+    events = check_same(lambda wrap: training(wrap, OPTIMIZERS[name]), least=0, backend="eager", rtol=1e-4, atol=1e-5)
+    if name == "radam":  # decides by the count of steps
+        assert [e.code for e in events if type(e).__name__ == "GraphBroke"] == ["data-dependent-branch"]
+        return
+    assert count(events, "Recompiled") <= 1 and count(events, "GraphBroke") == count(events, "FrameSkipped") == 0
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam foreach", "adamw", "momentum fused"])
+def test_steps_with_kernels(name):
+    check_same(lambda wrap: training(wrap, OPTIMIZERS[name], 3), least=0, rtol=1e-4, atol=1e-5)
+
+
+def cosine(optimizer):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+
+
+def test_scheduled_rates_as_tensors_stay_in_the_graph():
+    def make(parameters):
+        return torch.optim.AdamW(parameters, lr=torch.tensor(0.1), foreach=False)
+
+    events = check_same(lambda wrap: training(wrap, make, 6, cosine), backend="eager", rtol=1e-4, atol=1e-5)
+    assert count(events, "Recompiled") == 1 and count(events, "GraphBroke") == 0
+
+
+def test_scheduled_rates_as_numbers_are_left_to_python():
+    events = check_same(lambda wrap: training(wrap, OPTIMIZERS["adamw"], 6, cosine), least=0, backend="eager")
+    assert [e.code for e in events if type(e).__name__ == "GraphBroke"] == ["scheduled-rate"]
+    assert count(events, "Recompiled") == 0
+
+
+def test_a_compiled_step_method():
+    def story(wrap):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        scheduler = cosine(optimizer)
+        step = wrap(optimizer.step)
+        for _ in range(10):
+            parameter.grad = torch.ones(3)
+            step()
+            scheduler.step()
+            yield parameter
+
+    events = check_same(story, least=0, backend="eager")
+    assert count(events, "Recompiled") == 0
+
+
+def test_scalars_given_as_tensors():
+    def story(wrap):
+        def use(x, t):
+            y = x.add(x, alpha=t).sub_(x, alpha=t * 3).addcdiv(x, x + 9, value=t)
+            z = torch.addcmul(y, x, x, value=t)
+            return z, torch._foreach_add([y, z], [x, x], alpha=t)
+
+        compiled = wrap(use)
+        for i in range(3):
+            yield compiled(torch.arange(3.0), torch.tensor(0.5 + i))
+
+    events = check_same(story)
+    assert count(events, "Compiled") == 1
+
+
+def test_dicts_of_tensors():
+    table = {}
+
+    def story(wrap):
+        weights = [torch.ones(2), torch.zeros(2)]
+        table.clear()
+
+        def use(x):
+            own = {x: 2.0}
+            for weight in weights:
+                if weight not in table:
+                    table[weight] = {"steps": torch.zeros(())}
+                table[weight]["steps"] += 1
+                x = x * own.get(weight, 3.0) + table[weight]["steps"]
+            return x
+
+        compiled = wrap(use)
+        for i in range(3):
+            yield compiled(torch.ones(2) * i), len(table), [table[w]["steps"] for w in weights]
+
+    events = check_same(story, backend="eager")
+    assert sum(type(e).__name__ == "Recompiled" for e in events) == 1
