@@ -231,7 +231,7 @@ def test_a_recompile_says_what_changed_and_where():
 
 
 def test_the_limit_is_per_region_and_says_so_once():
-    compiled = dynacompile.compile(scaled, isolate_recompiles=True, recompile_limit=2)
+    compiled = dynacompile.compile(scaled, isolate_recompiles=True, recompile_limit=2, dynamic=False)
     other = dynacompile.compile(scaled, isolate_recompiles=True)
     events = []
     end = dynacompile.subscribe(events.append)

@@ -344,7 +344,7 @@ def test_class_bucket_is_shared_and_instances_are_not():
 
 def test_limit_warns_once_and_runs_eagerly():
     events = []
-    run = dynacompile.compile(lambda x, k: x * k + 1, isolate_recompiles=True, recompile_limit=3, options={"reference": True})
+    run = dynacompile.compile(lambda x, k: x * k + 1, isolate_recompiles=True, recompile_limit=3, dynamic=False, options={"reference": True})
     end = dynacompile.subscribe(events.append)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -361,7 +361,7 @@ def test_limit_of_one_region_leaves_the_other():
         return x * k + 1
 
     with pytest.warns(RuntimeWarning, match="recompile_limit"):
-        first = dynacompile.compile(fn, isolate_recompiles=True, recompile_limit=2, options={"reference": True})
+        first = dynacompile.compile(fn, isolate_recompiles=True, recompile_limit=2, dynamic=False, options={"reference": True})
         for k in range(5):
             first(ramp(), k)
     events = []
