@@ -103,7 +103,9 @@ def test_cubins(tmp_path: Path):
     function, calls, dims = CASES["norm_grads"]
     _, plan = stages(trace(function, calls[0], dims))
     sources = {name: emit_kernel(kernel, ENV) for name, kernel in plan.kernels.items()}
-    for name, kernel in build_triton(sources, ENV, Store(tmp_path)).items():
+    built = build_triton(sources, ENV, Store(tmp_path))
+    for name, kernel in built.items():
         assert kernel.cubin[:4] == b"\x7fELF"
-        assert kernel.grid == sources[name].grids[0] and not isinstance(kernel.grid[0], int)
+        assert kernel.grid == sources[name].grids[0]
         assert 0 <= kernel.extra <= 2
+    assert any(not isinstance(kernel.grid[0], int) for kernel in built.values())
