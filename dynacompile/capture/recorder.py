@@ -42,7 +42,7 @@ class Recorder:
     """
 
     def __init__(self, site: Callable[[], Site]):
-        self.graph = torch.fx.Graph()
+        self.graph = self.root = torch.fx.Graph()  # graph: the one that grows now, below `root` while the body of a transform is traced
         self.mode = fake_mode()
         self.inputs: list[GraphInput] = []
         self.values: dict[int, TensorValue] = {}  # id of a fake -> the value it belongs to; the values keep the fakes alive
@@ -56,8 +56,8 @@ class Recorder:
     def input(self, real: torch.Tensor, source: Source) -> TensorValue:
         """A placeholder for a tensor that exists before the frame runs."""
         fake = fake_of(self.mode, real)
-        with self.graph.inserting_after(self._last_placeholder):
-            node = self.graph.create_node("placeholder", source.text(), (), {}, name=source.text())
+        with self.root.inserting_after(self._last_placeholder):
+            node = self.root.create_node("placeholder", source.text(), (), {}, name=source.text())
         node.target = node.name
         node.meta["val"] = node.meta["example_value"] = fake
         self._last_placeholder = node
@@ -187,7 +187,7 @@ class Recorder:
         """The inputs with the metadata they have before the graph runs, also where the graph writes them."""
         written = {id(i.fake) for i in self.written_inputs()}
         out = []
-        nodes = {n.name: n for n in self.graph.nodes if n.op == "placeholder"}
+        nodes = {n.name: n for n in self.root.nodes if n.op == "placeholder"}
         for item in self.inputs:
             if id(item.fake) in written:
                 fresh = fake_of(self.mode, self.values[id(item.fake)].real)
