@@ -30,6 +30,8 @@ from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site
 from dynacompile.ir.guard_facts import Disjoint, GlobalState, global_state, memory_range
 from dynacompile.ir.source import Free, Local, Source
 
+LOOKS_AT_FRAME = frozenset({"locals", "eval", "exec", "_getframe", "currentframe"})
+
 
 @dataclass(frozen=True)
 class Stop:
@@ -89,6 +91,8 @@ def capture(frame: Any, env: Env, codes: CodeCache) -> Captured:
             return build(attempt, frame, state, None)
     if env.config.fullgraph:
         raise located(attempt.broke)
+    if not LOOKS_AT_FRAME.isdisjoint(code.co_names):  # the rest of the frame would show other variables
+        raise located(wrapped(attempt.broke, "frame-variables"))
     stop = plan(attempt, attempt.broke)
     with SavedModes() as modes:
         attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay")), frame, stop)
@@ -197,7 +201,10 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     inputs, roots = used_inputs(graph, inputs)
     check_memory(cx, inputs)
     builder = Builder(symbolic.decoded, ending.keeps_cells)
-    ending.emit(builder, roots if graph is not None else None)
+    try:
+        ending.emit(builder, roots if graph is not None else None)
+    except RecursionError as reason:
+        raise unsupported("rebuild", "a deeply nested object") from reason
     instrs, fields = builder.finish()
     guards = [Guard("GLOBAL_STATE", None, state, site), *cx.guards.values(), *alias_guards(cx, inputs, site)]
     residual = assemble(code, instrs, builder.handlers, **fields)
