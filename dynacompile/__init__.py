@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from dynacompile import errors as exc
 from dynacompile.api import compile, decompile, explain, list_backends, reset, restore, subscribe, subscribe_from_environment
-from dynacompile.markers import disable, graph_break, is_compiling, mark_dynamic
+from dynacompile.markers import allow_in_graph, disable, graph_break, is_compiling, mark_dynamic
 
 __version__ = "0.1.0"
-__all__ = ["compile", "decompile", "disable", "exc", "explain", "graph_break", "is_compiling", "list_backends", "mark_dynamic", "reset", "restore", "subscribe"]
+__all__ = [
+    "allow_in_graph",
+    "compile",
+    "decompile",
+    "disable",
+    "exc",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "mark_dynamic",
+    "reset",
+    "restore",
+    "subscribe",
+]
 
 subscribe_from_environment()
