@@ -78,7 +78,8 @@ class Recorder:
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
         operands = tensors_in((fakes, fake_kwargs))
-        if target in ONE_DTYPE and len({f.dtype for f in operands}) > 1 and not torch.is_autocast_enabled(operands[0].device.type):
+        dtypes = {f.dtype for f in operands} if target in ONE_DTYPE else ()
+        if len(dtypes) > 1 and (torch.float64 in dtypes or not torch.is_autocast_enabled(operands[0].device.type)):  # autocast leaves float64 as it is
             raise unsupported("op-failed", f"{target_name(target)}: operands of several types")
         before = [f._version for f in operands]
         result = self.run(kind, target, fakes, fake_kwargs)

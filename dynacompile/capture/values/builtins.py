@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, class_lookup
@@ -76,7 +76,7 @@ def row_bool(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(len)
 def row_len(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (value,) = args
+    (value,) = bind_arguments("len", ["obj"], args, kwargs, {})
     return ConstantValue(value.length(cx))
 
 
@@ -102,14 +102,14 @@ def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(isinstance)
 def row_isinstance(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value, classes = args
+    if isinstance(value, ConstantValue):
+        return cx.pure(isinstance, args, kwargs)
     try:
         wanted = classes.constant()
     except NotConstant as reason:
         raise unsupported("unknown-operation", "isinstance() with unknown classes") from reason
     if isinstance(value, TensorValue):
         return ConstantValue(isinstance(value.fake, wanted) or issubclass(value.pytype(), wanted))
-    if isinstance(value, ConstantValue):
-        return ConstantValue(isinstance(value.value, wanted))
     return cx.pure(issubclass, [ClassValue(value.pytype(), None), classes], {})
 
 

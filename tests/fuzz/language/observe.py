@@ -159,7 +159,7 @@ def names_of(program: Program) -> dict[str, Any]:
 def tell(program: Program, wrap: Callable[[Any], Any]) -> Story:
     """Runs the calls of the program; `wrap` compiles what is called."""
     torch.manual_seed(program.seed)
-    torch.set_grad_enabled(True)
+    plain_modes()
     names = names_of(program)
     wrapped: dict[int, Any] = {}
     story = Story()
@@ -175,6 +175,12 @@ def tell(program: Program, wrap: Callable[[Any], Any]) -> Story:
         story.sights.append(call(wrapped[id(target)], args, names))
 
 
+def plain_modes() -> None:
+    """What a run that went wrong may have left."""
+    torch.set_grad_enabled(True)
+    torch.set_autocast_enabled("cpu", False)
+
+
 def call(target: Callable[..., Any], args: tuple, names: dict[str, Any]) -> Sight:
     result: Any = None
     raised: BaseException | None = None
@@ -188,8 +194,8 @@ def call(target: Callable[..., Any], args: tuple, names: dict[str, Any]) -> Sigh
         sight = Sight()
         for value in called(result):
             sight.look(value)
-    sight.tokens.append(f"random {hash(tuple(torch.get_rng_state().tolist()))} grad mode {torch.is_grad_enabled()}")
-    torch.set_grad_enabled(True)
+    sight.tokens.append(f"random {hash(tuple(torch.get_rng_state().tolist()))} grad mode {torch.is_grad_enabled()} autocast {torch.is_autocast_enabled('cpu')}")
+    plain_modes()
     if raised is None:
         roots = [t for t in tensors_of(result) if t.requires_grad and t.is_floating_point() and t.grad_fn is not None]
         try:
