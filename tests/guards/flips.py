@@ -305,7 +305,11 @@ def change_table(w: World) -> None:
 
 
 def change_items(w: World) -> None:
-    w.rng.choice((lambda i: i.append(1), lambda i: i.__setitem__(0, w.rng.choice(ODD)), lambda i: i.reverse()))(w.namespace["ITEMS"])
+    items = w.namespace["ITEMS"]
+    if isinstance(items, tuple):
+        w.namespace["ITEMS"] = items[::-1] + (1,)
+    else:
+        w.rng.choice((lambda i: i.append(1), lambda i: i.__setitem__(0, w.rng.choice(ODD)), lambda i: i.reverse()))(items)
 
 
 def new_items(w: World) -> None:
