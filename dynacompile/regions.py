@@ -259,7 +259,7 @@ def report_break(captured: Captured, info: RegionInfo) -> None:
 
 
 def over_limit(frame: Any, info: RegionInfo, entries: list[Any], option: str, *, alone: bool) -> Any:
-    """The bucket is full: this region runs the frame eagerly, says so once, or raises. alone: it is full for every object, so that nobody needs to ask again."""
+    """The bucket is full: this region runs the frame eagerly, says so once, or raises. alone: it is full for every object."""
     config = info.config
     limit = getattr(config, option)
     failed = texts(nearest_failures(frame, entries))

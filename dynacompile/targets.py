@@ -11,8 +11,8 @@ import torch
 
 from dynacompile import native
 from dynacompile.config import CompileConfig
-from dynacompile.errors import ConfigError
 from dynacompile.entries import BucketView, EntryView
+from dynacompile.errors import ConfigError
 from dynacompile.regions import Dispatch, buckets_of, make_region
 
 REGION = "__dynacompile_region__"

@@ -35,8 +35,8 @@ def described(guard: Guard) -> str:
     about = "" if guard.source is None else f" {guard.source.text()}"
     expected = guard.expected
     if isinstance(expected, TensorFacts):
-        grad = ", requires_grad" if expected.requires_grad else ""
-        return f"{guard.kind}{about}: {expected.type.__name__}, {expected.dtype}, {expected.device}, sizes {list(expected.sizes)}, strides {expected.strides}{grad}"
+        layout = f"sizes {list(expected.sizes)}, strides {expected.strides}" + (", requires_grad" if expected.requires_grad else "")
+        return f"{guard.kind}{about}: {expected.type.__name__}, {expected.dtype}, {expected.device}, {layout}"
     if expected is None:
         return guard.kind + about
     return f"{guard.kind}{about}: {expected.text if isinstance(expected, Identity) else shown(expected)}"
