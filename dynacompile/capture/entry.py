@@ -274,7 +274,7 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
     """NOT_ALIASED for inputs that could be one object in a later call where it would matter: alike, and not all plain module state."""
     written = {i.name for i in cx.recorder.written_inputs()}
     groups: dict[tuple, list[GraphInput]] = {}
-    for item in inputs:
+    for item in cx.recorder.inputs:  # also those that no operation reads: their identity may matter
         fake: Any = item.fake
         groups.setdefault((fake.dtype, fake.device, tuple(fake.shape), tuple(fake.stride())), []).append(item)
     out = []

@@ -6,6 +6,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.optimizer import _get_value
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value
@@ -64,6 +65,14 @@ def zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
 @handles(torch.optim.Optimizer.zero_grad)
 def call_zero_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.call_real(zero_grad, Constant(zero_grad, "zero_grad"), args, kwargs)
+
+
+@handles(_get_value)
+def value_of_step(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A count of steps as a number of eager's precision."""
+    (value,) = args
+    fake = getattr(value, "fake", None)
+    return cx.op("call_method", "double", [value], {}) if isinstance(fake, torch.Tensor) and fake.is_floating_point() and not fake.dim() else value
 
 
 def wrap_step(cx: Trace, real: types.FunctionType, source: Source) -> Value | None:
