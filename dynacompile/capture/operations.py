@@ -150,8 +150,10 @@ def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
         found = sequence_binary(cx, name, left, right)
         if found is not None:
             return found
-    if isinstance(left, SetValue) and name in ("or_", "and_", "sub") and issubclass(right.pytype(), (set, frozenset)):
-        return left.method(cx, {"or_": "union", "and_": "intersection", "sub": "difference"}[name], [right], {})
+    if isinstance(left, SetValue) and isinstance(right, SetValue) and name in ("lt", "le", "gt", "ge"):
+        return ConstantValue(getattr(operator, name)(left.content.keys(), right.content.keys()))
+    if isinstance(left, SetValue) and name in ("or_", "and_", "sub", "xor") and issubclass(right.pytype(), (set, frozenset)):
+        return left.method(cx, {"or_": "union", "and_": "intersection", "sub": "difference", "xor": "symmetric_difference"}[name], [right], {})
     if isinstance(left, DictValue) and isinstance(right, DictValue) and name == "or_" and Counter not in (left.cls, right.cls):
         merged = left.method(cx, "copy", [], {})
         merged.method(cx, "update", [right], {})

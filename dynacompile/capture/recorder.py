@@ -122,7 +122,7 @@ class Recorder:
             raise unsupported("data-dependent-shape", target_name(target)) from reason
         except (UnsupportedFakeTensorException, UnsupportedOperatorException) as reason:
             raise unsupported("op-unsupported", f"{target_name(target)}: {first_line(reason)}") from reason
-        except Unsupported:
+        except (Unsupported, RecursionError):
             raise
         except Exception as reason:
             raise unsupported("op-failed", f"{target_name(target)}: {type(reason).__name__}: {first_line(reason)}") from reason

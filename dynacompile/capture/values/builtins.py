@@ -235,10 +235,7 @@ def row_defaultdict(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
 @handles(collections.Counter)
 def row_counter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     made = DictValue({}, collections.Counter)
-    if kwargs or args and isinstance(args[0], DictValue):
-        raise unsupported("unknown-function", "a Counter of counts")
-    for element in args[0].elements(cx) if args else ():
-        made.put(element, cx.operator("add", [made.get_item(cx, element), ConstantValue(1)]))
+    made.method(cx, "update", args, kwargs)
     return made
 
 
