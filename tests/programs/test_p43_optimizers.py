@@ -134,3 +134,24 @@ def test_dicts_of_tensors():
 
     events = check_same(story, backend="eager")
     assert sum(type(e).__name__ == "Recompiled" for e in events) == 1
+
+
+def test_clipping_is_part_of_the_step():
+    def story(wrap):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+        def update():
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            return norm
+
+        step = wrap(update)
+        for _ in range(3):
+            model(torch.linspace(-1, 1, 12).reshape(3, 4)).pow(2).sum().backward()
+            yield step(), [*model.parameters()]
+
+    events = check_same(story, backend="eager")
+    assert count(events, "Recompiled") == 1 and count(events, "GraphBroke") == 0

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import _get_value
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.base import Value, bind_arguments
+from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, FunctionValue, GetMethod, function_value
+from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import function_facts
 from dynacompile.ir.source import Constant, Source
 
@@ -81,3 +86,23 @@ def wrap_step(cx: Trace, real: types.FunctionType, source: Source) -> Value | No
         return None
     cx.guard("FUNCTION", source, function_facts(real))
     return StepValue(function_value(cx, real, source))
+
+
+@handles(_group_tensors_by_device_and_dtype)
+def group_tensors(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Lists of tensors, split by the device and dtype of those of the first list; what clipping and foreach steps loop over."""
+    nested, indexed = bind_arguments("group_tensors", ["tensorlistlist", "with_indices"], args, kwargs, {"with_indices": ConstantValue(False)})
+    columns = [column.elements(cx) for column in nested.elements(cx)]
+    rows: dict[tuple, list[int]] = {}
+    for index, first in enumerate(columns[0]):
+        if not isinstance(first, TensorValue):
+            raise unsupported("unknown-operation", "grouping tensors by a list that does not hold tensors alone")
+        rows.setdefault((first.fake.device, first.fake.dtype), []).append(index)
+    if any(len(column) not in (0, len(columns[0])) for column in columns):
+        raise unsupported("would-raise", "lists of tensors of different lengths")
+    pairs: list[tuple[Value, Value]] = []
+    for (device, dtype), indices in rows.items():
+        lists = ListValue([ListValue([column[i] for i in indices] if column else []) for column in columns])
+        numbers = ListValue([ConstantValue(i) for i in indices] if indexed.truth(cx) else [])
+        pairs.append((TupleValue([ConstantValue(device), ConstantValue(dtype)]), TupleValue([lists, numbers])))
+    return DictValue.of(pairs)
