@@ -27,6 +27,10 @@ BREAKS = {
 DIFFERENT = {
     "unsafe_chunk": "its results share the input's memory in eager, without being views",
     "unsafe_split": "its results share the input's memory in eager, without being views",
+    **dict.fromkeys(
+        ("native_layer_norm", "nn.functional.layer_norm", "_native_batch_norm_legit"),
+        "the gradient of the weight of one element is exactly 0; eager's is 1e-4, by rounding",
+    ),
     "linalg.householder_product": "its result of no elements does not require gradients",
     "nn.functional.max_unpool2d": "fake tensors do not know that its result is channels-last",
     "nn.functional.max_unpool2d.grad": "fake tensors do not know that its result is channels-last",
