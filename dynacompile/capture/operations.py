@@ -15,7 +15,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.mapping import DictValue, DictView
-from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.tensor import TensorValue
@@ -260,6 +260,9 @@ def equal(cx: Trace, left: Value, right: Value) -> bool:
     except NotConstant:
         if left is right:
             return True
+        for value in (left, right):  # an object of a subclass of int or str, for example
+            if isinstance(value, OpaqueValue) and value.pytype().__eq__ is not object.__eq__:
+                raise unsupported("unknown-operation", f"comparing {left.describe()} and {right.describe()}") from None
         if left.pytype() is not right.pytype() and not (isinstance(left, ConstantValue) and isinstance(right, ConstantValue)):
             return False
         return is_same(cx, left, right)
