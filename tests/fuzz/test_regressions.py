@@ -189,13 +189,14 @@ def test_as_in_eager(name):
 
 
 WRONG = """n[0] ; n.foo ; n() ; n + 'a' ; [*n] ; xs[9] ; xs['a'] ; {**n} ; xs.foo ; -'a' ; n < 'a' ; 'a' in n ; xs() ; None[0] ; n[0:1] ; iter(n) ; len(n)
-[1, 2].index(7) ; {}['q'] ; max([]) ; min(()) ; int('x') ; float('y') ; xs.pop(77) ; [].pop() ; {}.popitem() ; next(iter([])) ; xs.remove(44) ; 'a'.index('b')
-(1, 2).index(5) ; n @ n ; ~'a' ; (1, 2)[5] ; range(3)[7] ; 'abc'[9] ; [1] * 'a' ; sum(['a']) ; abs('a') ; sorted([1, 'a']) ; {[]: 1} ; {1}.add([]) ; set([[]])
-xs.insert(1) ; xs.append() ; dict([1]) ; dict([(1, 2, 3)]) ; zip(1) ; list(zip([1], [2, 3], strict=True)) ; enumerate(3) ; reversed(3) ; chr(-1) ; ord('ab')
-divmod(1, 0) ; 1 % 0 ; 1 // 0 ; 1.0 / 0 ; isinstance(1, 1) ; getattr(n, 'zz') ; setattr(n, 'zz', 1) ; torch.ones(2)[5] ; torch.ones(2) + torch.ones(3) ; x.view(99)
-torch.cat([]) ; x.sum(dim=7) ; '%d' % 'a' ; '{}'.format() ; f'{n:zz}' ; ','.join([1]) ; undefined_name ; xs[1:2:0] ; xs[None] ; xs[1.5] ; n[...] ; next(n) ; xs + (1,)
-{} | 1 ; {1} | [1] ; {1} - 1 ; any(3) ; str(1, 2) ; len(1, 2) ; bool(1, 2) ; list(1) ; tuple(n) ; set(n) ; dict(1) ; spread() ; spread(1, a=2) ; keyword_only(1) ; Box()
-Wrong() ; Point() ; Pair(1) ; GBOX.missing ; BigBox(1).absent ; GBOX[99] ; GBOX < 1 ; -GBOX ; [a for a, b in xs] ; lambda: (yield) if n() else 0 ; (lambda a: a)() ; x.foo"""
+[1, 2].index(7) ; {}['q'] ; max([]) ; min(()) ; int('x') ; float('y') ; xs.pop(77) ; [].pop() ; {}.popitem() ; next(iter([])) ; xs.remove(44)
+'a'.index('b') ; (1, 2).index(5) ; n @ n ; ~'a' ; (1, 2)[5] ; range(3)[7] ; 'abc'[9] ; [1] * 'a' ; sum(['a']) ; abs('a') ; sorted([1, 'a']) ; {[]: 1}
+{1}.add([]) ; set([[]]) ; xs.insert(1) ; xs.append() ; dict([1]) ; dict([(1, 2, 3)]) ; zip(1) ; list(zip([1], [2, 3], strict=True)) ; enumerate(3)
+reversed(3) ; chr(-1) ; ord('ab') ; divmod(1, 0) ; 1 % 0 ; 1 // 0 ; 1.0 / 0 ; isinstance(1, 1) ; getattr(n, 'zz') ; setattr(n, 'zz', 1)
+torch.ones(2)[5] ; torch.ones(2) + torch.ones(3) ; x.view(99) ; torch.cat([]) ; x.sum(dim=7) ; '%d' % 'a' ; '{}'.format() ; f'{n:zz}' ; ','.join([1])
+undefined_name ; xs[1:2:0] ; xs[None] ; xs[1.5] ; n[...] ; next(n) ; xs + (1,) ; {} | 1 ; {1} | [1] ; {1} - 1 ; any(3) ; str(1, 2) ; len(1, 2)
+bool(1, 2) ; list(1) ; tuple(n) ; set(n) ; dict(1) ; spread() ; spread(1, a=2) ; keyword_only(1) ; Box() ; Wrong() ; Point() ; Pair(1) ; GBOX.missing
+BigBox(1).absent ; GBOX[99] ; GBOX < 1 ; -GBOX ; [a for a, b in xs] ; lambda: (yield) if n() else 0 ; (lambda a: a)() ; x.foo"""
 
 
 @pytest.mark.parametrize("text", [part.strip() for line in WRONG.splitlines() for part in line.split(" ; ")])

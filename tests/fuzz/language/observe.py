@@ -191,6 +191,7 @@ def call(target: Callable[..., Any], args: tuple, names: dict[str, Any]) -> Sigh
             result = target(*args)
         except Exception as error:  # noqa: BLE001 - it is compared
             raised = error
+            forget_frames(error)  # what their variables hold ends now, in both runs
         sight = Sight()
         for value in called(result):
             sight.look(value)
@@ -213,9 +214,13 @@ def call(target: Callable[..., Any], args: tuple, names: dict[str, Any]) -> Sigh
     made = names_of_library(names)
     sight.look_dict({k: v for k, v in names.items() if k in STATE or k not in made})
     sight.tokens.append(f"printed {printed.getvalue()!r}")
-    if raised is not None:
-        raised.__traceback__ = None
     return sight
+
+
+def forget_frames(error: BaseException | None) -> None:
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 STATE = ("LOG", "STEPS", "GLIST", "GDICT", "GBOX", "GINT", "model")
@@ -249,16 +254,18 @@ def tensors_of(tree: Any, depth: int = 0) -> list[torch.Tensor]:
 
 @contextlib.contextmanager
 def limited(seconds: int) -> Iterator[None]:
+    """Seconds of this process's own time."""
+
     def ring(*_: object) -> None:
         raise TooSlow
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGVTALRM, ring)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def difference(program: Program, reference: bool = False) -> str | None:
