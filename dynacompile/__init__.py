@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dynacompile import errors as exc
-from dynacompile.api import compile, decompile, explain, list_backends, reset, restore, subscribe, subscribe_from_environment
-from dynacompile.markers import disable, graph_break, is_compiling, mark_dynamic, mark_static, maybe_mark_dynamic
+from dynacompile.api import cache_entries, compile, decompile, explain, list_backends, reset, restore, subscribe, subscribe_from_environment
+from dynacompile.markers import allow_in_graph, disable, graph_break, is_compiling, mark_dynamic, mark_static, maybe_mark_dynamic
 
 __version__ = "0.1.0"
 __all__ = [
+    "allow_in_graph",
+    "cache_entries",
     "compile",
     "decompile",
     "disable",

@@ -17,7 +17,9 @@ from dynacompile.observe.decompile import decompiled
 from dynacompile.observe.explain import Explanation, explanation
 from dynacompile.observe.log import log_subscriber
 from dynacompile.observe.trace import trace_subscriber
+from dynacompile.regions import Dispatch
 from dynacompile.session import SESSION
+from dynacompile.targets import cache_entries as cache_entries
 from dynacompile.targets import compile_function, compile_in_place, twin
 from dynacompile.targets import restore as restore
 
@@ -31,6 +33,9 @@ def compile(
     dynamic: bool | None | Mapping[str, Any] = None,
     isolate_recompiles: bool | str = False,
     recompile_limit: int | None = None,
+    fallback: str | None = None,
+    dispatch: Callable[..., Any] | None = None,
+    dispatch_options: Mapping[Any, Mapping[str, Any]] | None = None,
     options: Mapping[str, Any] | None = None,
     inplace: bool = False,
     name: str | None = None,
@@ -47,6 +52,9 @@ def compile(
     isolate_recompiles: False: entries are shared with all non-isolated compiles; True or "instance": own entries, own limit;
         "class": shared by the compiles of one module class.
     recompile_limit: entries per code object; when it is reached this region runs that code eagerly, and says so once.
+    fallback: "default": entries of non-isolated compiles serve this one too; "none": its own alone.
+    dispatch: called with each call's arguments (without self), gives a hashable key: each key has a bucket of its own, with its own limit.
+    dispatch_options: key, or "*" for all other keys -> options of compile() that hold for that key's bucket.
     options: further fields of dynacompile.config.CompileConfig.
     inplace: compile the module itself; undone by restore(module). name: what events and overrides call this region.
 
@@ -60,22 +68,40 @@ def compile(
         "dynamic": dynamic,
         "isolate_recompiles": isolate_recompiles,
         "recompile_limit": recompile_limit,
+        "fallback": fallback,
     }
     for key in options or {}:
-        if key in values:
+        if key in values and not (key == "fallback" and fallback is None):
             raise ConfigError(f"option {key!r} is a parameter of compile(): pass it there, not in options")
     config = CompileConfig.of({**values, **(options or {})})
+    chosen = user_dispatch(dispatch, dispatch_options, config)
     if target is None:
-        return lambda later: compile_target(later, config, inplace, name)
-    return compile_target(target, config, inplace, name)
+        return lambda later: compile_target(later, config, inplace, name, chosen)
+    return compile_target(target, config, inplace, name, chosen)
 
 
-def compile_target(target: Any, config: CompileConfig, inplace: bool, name: str | None) -> Any:
+def user_dispatch(choose: Callable[..., Any] | None, settings: Mapping[Any, Mapping[str, Any]] | None, config: CompileConfig) -> Dispatch | None:
+    """The dispatch of one compile, its settings checked now rather than at the first call of each key."""
+    if choose is None:
+        if settings:
+            raise ConfigError("dispatch_options are for the keys of dispatch=: pass that, too")
+        return None
+    if not callable(choose):
+        raise ConfigError(f"dispatch must be a callable (*args, **kwargs) -> key, not {type(choose).__name__}")
+    for options in (settings or {}).values():
+        CompileConfig.of(options)
+    made = Dispatch(choose, dict(settings or {}))
+    for key in made.settings:
+        made.config(key, config)
+    return made
+
+
+def compile_target(target: Any, config: CompileConfig, inplace: bool, name: str | None, dispatch: Dispatch | None) -> Any:
     if isinstance(target, torch.nn.Module):
-        return compile_in_place(target, config, name) if inplace else twin(target, config)
+        return compile_in_place(target, config, name, dispatch) if inplace else twin(target, config, dispatch)
     if inplace:
         raise ConfigError(f"inplace=True takes an nn.Module, not {type(target).__name__}")
-    return compile_function(target, config)
+    return compile_function(target, config, dispatch)
 
 
 def reset() -> None:

@@ -21,22 +21,40 @@ def default(captured: Captured, env: Env) -> GraphCall:
 
 def eager(captured: Captured, env: Env) -> GraphCall:
     graph: Any = captured.graph
-    changes = any(node.op == "call_function" and node.target is torch._C._set_grad_enabled for node in graph.graph.nodes)
+    changes = any(node.op == "call_function" and node.target in MODE_CHANGES for node in graph.graph.nodes)
     return disable(restoring(graph.forward) if changes else graph.forward)
 
 
+MODE_CHANGES = frozenset({torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast})
+AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
 def restoring(forward: Callable[..., tuple]) -> Callable[..., tuple]:
-    """Gradients are on or off as before the call, also where one of its operations raises."""
+    """Gradients and autocast are as before the call, also where one of its operations raises."""
 
     def call(*inputs: Any) -> tuple:
-        mode = torch.is_grad_enabled()
+        grad = torch.is_grad_enabled()
+        casts = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in AUTOCAST_DEVICES]
+        depth = nesting()
         try:
             return forward(*inputs)
         except BaseException:
-            torch._C._set_grad_enabled(mode)
+            torch._C._set_grad_enabled(grad)
+            for device, enabled, dtype in casts:
+                torch.set_autocast_enabled(device, enabled)
+                torch.set_autocast_dtype(device, dtype)
+            while nesting() > depth:
+                torch.autocast_decrement_nesting()
             raise
 
     return call
+
+
+def nesting() -> int:
+    """How many autocast regions are open."""
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return depth
 
 
 def aot_eager(captured: Captured, env: Env) -> GraphCall:

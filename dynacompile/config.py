@@ -65,6 +65,9 @@ class CompileConfig:
     recompile_limit: int = option(8, "runtime", "entries per code object in this bucket; at the limit this region runs eagerly")
     accumulated_recompile_limit: int = option(256, "runtime", "entries per code object over all buckets")
     fallback: str = option("default", "runtime", '"default": look into bucket -1 too, read-only; "none": own bucket only')
+    fail_on_recompile_limit_hit: bool = option(False, "runtime", "reaching recompile_limit is an error, rather than a warning and eager calls")
+    max_entries: int = option(0, "runtime", "entries per code object in this bucket that are kept: the least recently used gives way; 0: no such bound")
+    max_bytes: int = option(0, "runtime", "estimated bytes of this bucket's entries that are kept, likewise; 0: no such bound")
     error_on_recompile: bool = option(False, "runtime", "a recompile is an error")
     # options
     specialize_int: bool = option(False, "code", "an entry for each value of an int, also after the int has changed")
@@ -102,6 +105,10 @@ class CompileConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ConfigError(f"{name} must be an int >= 0 (0: chosen from the machine), not {value!r}")
+        for name in ("max_entries", "max_bytes"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ConfigError(f"{name} must be an int >= 0, not {value!r}")
         if not 0.0 <= self.memory_budget <= 1.0:
             raise ConfigError(f"memory_budget must be between 0 and 1, not {self.memory_budget!r}")
 

@@ -58,6 +58,26 @@ class GuardFailed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Guarded(Event):
+    """The guards of a new entry. texts: each of them, where DYNACOMPILE_LOGS=verbose_guards asks for it."""
+
+    frame: str
+    guards: int
+    lookup_ns: float  # nanoseconds of a check of all, with hot caches
+    cold_ns: float  # with cold ones
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evicted(Event):
+    """An entry that gave way to a new one, by max_entries or max_bytes."""
+
+    frame: str
+    hits: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Compiled(Event):
     """A new entry: one frame captured and built."""
 
@@ -67,6 +87,8 @@ class Compiled(Event):
     guards: int
     kernels: int
     seconds: float
+    lookup_ns: float = 0.0  # what a check of its guards takes
+    cold_ns: float = 0.0  # and takes with cold caches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +102,7 @@ class Recompiled(Event):
     site: str
     seconds: float
     override: str  # valid config that would prevent it
+    done: str = "new entry"
 
 
 @dataclass(frozen=True, kw_only=True)

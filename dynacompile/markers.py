@@ -34,6 +34,19 @@ def disable(fn: F | None = None, *, reason: str = "") -> Any:
 DISABLED_CODE = disable(lambda: None).__code__  # of every function that `disable` returns
 
 
+ALLOWED = "_dynacompile_allowed"  # attribute of functions that are one operation of the graph
+
+
+def allow_in_graph(fn: F) -> F:
+    """`fn` becomes one operation of the graph, into which capture does not look: a way around Python that it does not follow.
+
+    While it is captured, fn runs on tensors without data; it must be a function of its arguments (tensors, constants, and containers of
+    them) without other effects, and give tensors or a list or tuple of them. What it does to tensors is compiled, differentiated and fused.
+    """
+    setattr(fn, ALLOWED, True)
+    return fn
+
+
 def graph_break(reason: str = "") -> None:
     """Ends the graph here, and starts another after it."""
 

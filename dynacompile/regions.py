@@ -5,21 +5,28 @@ A region is a native callable around the user's function. Its `RegionInfo` holds
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import linecache
 import time
 import warnings
+import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+from torch.fx import graph_module
+
 from dynacompile import backends, native
 from dynacompile.config import CompileConfig
-from dynacompile.env import Env, cache_dir
+from dynacompile.entries import BucketView, bucket_view, estimated_bytes
+from dynacompile.env import Env, cache_dir, log_topics
 from dynacompile.errors import RecompileLimitError, Unsupported
-from dynacompile.events import Compiled, Event, FrameSkipped, GraphBroke, LimitHit, Recompiled, StageFinished
+from dynacompile.events import Compiled, Event, Evicted, FrameSkipped, GraphBroke, Guarded, GuardFailed, LimitHit, Recompiled, StageFinished
 from dynacompile.guards.changes import policy_after
-from dynacompile.guards.program import failures
+from dynacompile.guards.program import Failure, described, failures
 from dynacompile.ir.captured import Captured
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.markers import DISABLED
@@ -29,6 +36,7 @@ from dynacompile.session import SESSION
 OF_THE_CALL = frozenset({"aliased-mutation", "would-raise", "raise", "op-failed", "unknown-object", "lazy-conjugate", "aliased-outputs", "overlapping-inputs"})
 """Reasons that lie in what a call was given."""
 MOST_REFUSALS = 4
+MEASURED_CHECKS = 8
 
 
 @dataclass(eq=False)
@@ -42,9 +50,18 @@ class RegionInfo:
     warned: set[CodeType] = field(default_factory=set)
     refused: Counter[CodeType] = field(default_factory=Counter)
     shapes: dict[CodeType, ShapePolicy] = field(default_factory=dict)
+    made: Counter[CodeType] = field(default_factory=Counter)
+    key: tuple[Any, ...] = ()  # of the user's dispatch, for whose bucket this is
+
+    def views(self, region: Any) -> tuple[BucketView, ...]:
+        """The buckets of `region`: one, or one for each key of its dispatch."""
+        return buckets_of(region)
 
     def override(self, option: str) -> str:
         """Valid config that sets `option` for this region."""
+        if self.key:
+            name, _, value = option.partition(": ")
+            return f"dispatch_options={{{self.key[0]!r}: {{{name!r}: {value}}}}}"
         return f"compile.modules={{{self.name}: {{{option}}}}}"
 
 
@@ -58,16 +75,47 @@ class EntryInfo:
     bucket: int
     seconds: float
     graph: int
+    lookup_ns: tuple[float, float]
+    bytes: int
 
 
-def make_region(fn: Callable[..., Any], config: CompileConfig, owner: object, name: str) -> Any:
+@dataclass(frozen=True)
+class Dispatch:
+    """A user's choice of a sub-bucket. choose: (*args, **kwargs) -> hashable key. settings: key, or "*" for the rest -> options of compile()."""
+
+    choose: Callable[..., Any]
+    settings: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+
+    def config(self, key: Any, base: CompileConfig) -> CompileConfig:
+        return dataclasses.replace(base, **self.settings.get(key, self.settings.get("*", {})))
+
+
+def make_region(fn: Callable[..., Any], config: CompileConfig, owner: object, name: str, dispatch: Dispatch | None = None) -> Any:
     """A native callable that runs `fn` with compiled frames; `fn` itself where the native core does not work here."""
     if not SESSION.start():
         return fn
-    info = RegionInfo(name=name, config=config, bucket=SESSION.bucket(config.isolate_recompiles, owner))
-    core = native.core()
-    state = core.RegionState(info.bucket, config.fallback == "default", config.recompile_limit, config.accumulated_recompile_limit, name, info, config.kind())
-    return core.Region(fn, on_miss, state)
+    state = new_state(config, SESSION.bucket(config.isolate_recompiles, owner), name)
+    if dispatch is None:
+        return native.core().Region(fn, on_miss, state)
+
+    def state_of_key(key: Any) -> Any:
+        return new_state(dispatch.config(key, config), SESSION.bucket(True, owner), f"{name}[{key!r}]", (key,))
+
+    return native.core().Region(fn, on_miss, state, dispatch.choose, state_of_key)
+
+
+def new_state(config: CompileConfig, bucket: int, name: str, key: tuple[Any, ...] = ()) -> Any:
+    info = RegionInfo(name=name, config=config, bucket=bucket, key=key)
+    return native.core().RegionState(
+        bucket, config.fallback == "default", config.recompile_limit, config.accumulated_recompile_limit, name, info, config.kind()
+    )
+
+
+def buckets_of(region: Any) -> tuple[BucketView, ...]:
+    """Views of a native Region's buckets."""
+    states = [region.state] if region.states is None else list(region.states.values())
+    with SESSION.lock:
+        return tuple(bucket_view(SESSION.codes, state) for state in states)
 
 
 def on_miss(frame: Any, state: Any) -> Any:
@@ -86,11 +134,21 @@ def on_miss(frame: Any, state: Any) -> Any:
         for entry in own:  # another thread may have made it while this one waited
             if entry.guards.check(tuple(frame.slots), frame.closure, frame.globals, frame.builtins):
                 return entry
-        if len(own) >= info.config.recompile_limit or len(existing) >= info.config.accumulated_recompile_limit:
-            return over_limit(frame, info, own or [entry for _, entry in existing])
+        same = [entry for entry in own if of_same_objects(entry, frame)]
+        if len(same) >= info.config.recompile_limit:
+            return over_limit(frame, info, same, "recompile_limit", alone=len(same) == len(own))
+        if max(len(existing), info.made[code]) >= info.config.accumulated_recompile_limit:
+            return over_limit(frame, info, own or [entry for _, entry in existing], "accumulated_recompile_limit", alone=True)
         if own and info.config.error_on_recompile:
-            raise RecompileLimitError(f"{frame_name(code)} needs another entry, and error_on_recompile is set: {'; '.join(nearest_failures(frame, own))}")
+            raise RecompileLimitError(
+                f"{frame_name(code)} needs another entry, and error_on_recompile is set: {'; '.join(texts(nearest_failures(frame, own)))}"
+            )
         return new_entry(frame, info, own)
+
+
+def of_same_objects(entry: Any, frame: Any) -> bool:
+    """Whether the objects that the entry knows by identity are this call's: entries for other objects don't count against the limit."""
+    return not failures([guard for guard in entry.info.captured.guards if guard.kind == "ID"], frame)
 
 
 def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
@@ -104,7 +162,9 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
 
     env = Env(config=info.config, emit=emit, region=info.name, bucket=info.bucket, cache=cache_dir(), hand_off=SESSION.bus.hand_off)
     start = time.perf_counter()
-    failed = nearest_failures(frame, own) if own else ()
+    texts_before = len(graph_module._loader.eval_cache)
+    differences = nearest_failures(frame, own) if own else []
+    failed = texts(differences)
     try:
         captured, bound, guards = with_shapes(frame, env, shape_policy(frame, info, own))
     except Unsupported as reason:
@@ -115,6 +175,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     seconds = time.perf_counter() - start
     if captured.break_ is not None:
         report_break(captured, info)
+    hot, cold, held = guards.measure(tuple(frame.slots), frame.closure, frame.globals, frame.builtins, MEASURED_CHECKS)
     made = Compiled(
         region=info.name,
         bucket=info.bucket,
@@ -124,8 +185,16 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         guards=len(captured.guards),
         kernels=launches(stages),
         seconds=seconds,
+        lookup_ns=hot,
+        cold_ns=cold,
     )
     SESSION.bus.emit(made)
+    listed = tuple(map(described, captured.guards)) if log_topics() & {"verbose_guards", "all"} else ()
+    guarded = Guarded(region=info.name, bucket=info.bucket, frame=made.frame, guards=made.guards, lookup_ns=hot, cold_ns=cold, texts=listed)
+    SESSION.bus.emit(guarded)
+    for f in differences:
+        source = f.guard.source.text() if f.guard.source is not None else f.subject
+        SESSION.bus.emit(GuardFailed(region=info.name, bucket=info.bucket, kind=f.guard.kind, source=source, was=f.was, now=f.now, site=made.frame))
     if own:
         again = Recompiled(
             region=info.name,
@@ -139,7 +208,36 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
             override=info.override(f"recompile_limit: {info.config.recompile_limit * 2}"),
         )
         SESSION.bus.emit(again)
-    return core.Entry(bound, guards, EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph), captured.whole)
+    described_entry = EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph, (hot, cold), estimated_bytes(captured, bound))
+    weakref.finalize(described_entry, forget_texts, tuple(itertools.islice(graph_module._loader.eval_cache, texts_before, None))).atexit = False
+    info.made[code] += 1
+    make_room(code, info, described_entry.bytes)
+    return core.Entry(bound, guards, described_entry, captured.whole)
+
+
+def forget_texts(names: tuple[str, ...]) -> None:
+    """Lets go of the texts of graphs, which torch.fx keeps for tracebacks for ever."""
+    for name in names:
+        graph_module._loader.eval_cache.pop(name, None)
+        linecache.cache.pop(name, None)
+
+
+def make_room(code: CodeType, info: RegionInfo, wanted: int) -> None:
+    """Drops the least recently used entries of the region's bucket, where max_entries or max_bytes leaves no room for one more of `code`."""
+    config, core = info.config, native.core()
+    if not config.max_entries and not config.max_bytes:
+        return
+    mine = [(c, entry) for c in list(SESSION.codes) for bucket, entry in core.entries(c) if bucket == info.bucket and entry.kind == config.kind()]
+    mine.sort(key=lambda pair: pair[1].used)
+    total = wanted + sum(entry.info.bytes for _, entry in mine)
+    count = 1 + sum(c is code for c, _ in mine)
+    for c, entry in mine:
+        too_many = config.max_entries and count > config.max_entries and c is code
+        too_large = config.max_bytes and total > config.max_bytes
+        if (too_many or too_large) and core.remove_entry(c, entry):
+            count -= c is code
+            total -= entry.info.bytes
+            SESSION.bus.emit(Evicted(region=info.name, bucket=info.bucket, frame=frame_name(c), hits=entry.hits, bytes=entry.info.bytes))
 
 
 def with_shapes(frame: Any, env: Env, policy: ShapePolicy | None) -> tuple[Captured, Any, Any]:
@@ -186,29 +284,34 @@ def report_break(captured: Captured, info: RegionInfo) -> None:
     SESSION.bus.emit(GraphBroke(region=info.name, bucket=info.bucket, code=b.code, reason=b.reason, hint=b.hint, site=site))
 
 
-def over_limit(frame: Any, info: RegionInfo, entries: list[Any]) -> Any:
-    """The bucket is full: this region runs the frame eagerly, says so once, or raises under fullgraph."""
-    failed = nearest_failures(frame, entries)
+def over_limit(frame: Any, info: RegionInfo, entries: list[Any], option: str, *, alone: bool) -> Any:
+    """The bucket is full: this region runs the frame eagerly, says so once, or raises. alone: it is full for every object."""
+    config = info.config
+    limit = getattr(config, option)
+    failed = texts(nearest_failures(frame, entries))
     guard = failed[0] if failed else "unknown"
-    override = info.override(f"recompile_limit: {info.config.recompile_limit * 2}")
+    override = info.override(f"{option}: {limit * 2}")
     text = (
-        f"{frame_name(frame.code)} in region {info.name!r} reached recompile_limit={info.config.recompile_limit} of bucket {info.bucket}; "
+        f"{frame_name(frame.code)} in region {info.name!r} reached {option}={limit} of bucket {info.bucket}; "
         f"the guard that keeps failing: {guard}. This region runs it eagerly from now on. To allow more: {override}"
     )
-    if info.config.fullgraph or info.config.error_on_recompile:
+    if config.fullgraph or config.error_on_recompile or config.fail_on_recompile_limit_hit:
         raise RecompileLimitError(text)
     if frame.code not in info.warned:
         info.warned.add(frame.code)
-        limit = info.config.recompile_limit
         SESSION.bus.emit(LimitHit(region=info.name, bucket=info.bucket, frame=frame_name(frame.code), limit=limit, guard=guard, override=override))
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-    return native.core().RUN_ONCE
+    return native.core().RUN_ONCE if alone else native.core().RUN_PLAINLY
 
 
-def nearest_failures(frame: Any, entries: list[Any]) -> tuple[str, ...]:
-    """All failing guards, `source: old -> new`, of the entry that fails the fewest."""
-    explained = [tuple(f.text for f in failures(entry.info.captured.guards, frame)) for entry in entries]
-    return summarised(min(explained, key=len, default=()))
+def nearest_failures(frame: Any, entries: list[Any]) -> list[Failure]:
+    """All failing guards of the entry that fails the fewest."""
+    return min((failures(entry.info.captured.guards, frame) for entry in entries), key=len, default=[])
+
+
+def texts(failed: list[Failure]) -> tuple[str, ...]:
+    """Each as `source: old -> new`."""
+    return summarised(tuple(f.text for f in failed))
 
 
 def summarised(failed: tuple[str, ...]) -> tuple[str, ...]:

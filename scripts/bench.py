@@ -3,6 +3,7 @@
     python scripts/bench.py                         # every workload of this machine's device
     python scripts/bench.py --only "GPT*" --mode max-autotune
     python scripts/bench.py --write                 # put the table into docs/performance.md
+    python scripts/bench.py guards                  # what guards cost, and how often each system compiles
 
 Each system runs in its own process with empty caches. Times are medians after a warm-up; "compile" is what
 loading the compiler, calling it and the first step take, less a usual step.
@@ -32,7 +33,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts import bench_capture  # noqa: E402
+from scripts import bench_capture, bench_guards  # noqa: E402
 from scripts.workloads import WORKLOADS, Step, Workload  # noqa: E402  (the script runs from anywhere)
 
 SYSTEMS = ("eager", "torch.compile", "dynacompile")
@@ -197,7 +198,9 @@ def measure_capture(only: str, keep: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", default="steps", choices=("steps", "capture"), help="steps of workloads, or the first call with backend='eager'")
+    parser.add_argument(
+        "what", nargs="?", default="steps", choices=("steps", "capture", "guards"), help="workloads' steps, first calls with backend='eager', or guards"
+    )
     parser.add_argument("--only", default="*", help="glob over workload names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--mode", default="default")
@@ -210,6 +213,12 @@ def main() -> None:
             bench_capture.worker(args.worker, args.only) if args.what == "capture" else worker(args.worker, args.only, args.device, args.mode, args.seconds)
         )
         print(json.dumps(figures))
+        return
+    if args.what == "guards":
+        text = f"`python scripts/bench.py guards` on {machine('cpu')}; graphs run eagerly.\n\n{bench_guards.tables()}"
+        print(text)
+        if args.write:
+            write("Guards", text)
         return
     if args.what == "capture":
         measure_capture(args.only, args.write)

@@ -26,7 +26,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 SYSTEMS = ("torch.compile", "dynacompile")
-REPEATS = 15
+REPEATS = 5
 LIMIT = 1000
 
 
@@ -248,7 +248,8 @@ def tables() -> str:
     whole = [own["figures"][name]["call"] for name in ("1 tensor", "64 entries")]
     rivals = [theirs["figures"][name]["call"] for name in ("1 tensor", "64 entries")]
     lines.append(
-        f"\nA whole call that finds one of 64 entries takes {shown(whole[1])}, {whole[1] / whole[0]:.2f} times one that finds the only entry ({shown(whole[0])}); "
+        f"\nA whole call that finds one of 64 entries takes {shown(whole[1])}, {whole[1] / whole[0]:.2f} times one that finds the only entry "
+        f"({shown(whole[0])}); "
         f"torch.compile's takes {shown(rivals[1])}, {rivals[1] / rivals[0]:.2f} times.\n"
     )
     lines += ["| graphs compiled for | torch.compile | dynacompile |", "|---|---|---|"]

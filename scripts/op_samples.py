@@ -337,7 +337,7 @@ def sweep(args: argparse.Namespace, argv: list[str]) -> list[Told]:
                 if getattr(torch, dtype) in op.supported_dtypes("cpu"):
                     tasks.put((name, dtype))
     told: list[Told] = []
-    out = open(args.out, "w") if args.out else None  # noqa: SIM115
+    out = open(args.out, "w") if args.out else None
 
     def serve() -> None:
         worker = Worker(argv)
@@ -380,9 +380,9 @@ def show(told: list[Told], against: dict[tuple, str] | None) -> None:
             groups[t.status, cause(t.detail)].append(t)
     for (status, _), group in sorted(groups.items(), key=lambda g: -len(g[1])):
         ops = Counter(t.op for t in group)
-        print(
-            f"{len(group):5d} {status:8s} {group[0].detail[:180]}\n{'':15s}{', '.join(f'{k} {v}' for k, v in ops.most_common(12))} (sample {group[0].sample}, {group[0].dtype}, {group[0].variant})"
-        )
+        one = group[0]
+        print(f"{len(group):5d} {status:8s} {one.detail[:180]}")
+        print(f"{'':15s}{', '.join(f'{k} {v}' for k, v in ops.most_common(12))} (sample {one.sample}, {one.dtype}, {one.variant})")
 
 
 def read(path: str) -> list[Told]:

@@ -27,10 +27,20 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
 ACTIVATIONS = ("relu", "relu6", "gelu", "silu", "mish", "elu", "selu", "celu", "softplus", "softsign", "hardtanh", "hardsigmoid", "hardswish") + (
     *("hardshrink", "softshrink", "tanhshrink", "leaky_relu", "logsigmoid", "threshold", "rrelu"),
 )
+
+
+def right(op: Callable, value: Any) -> Callable:
+    return lambda x: op(x, value)
+
+
+def left(op: Callable, value: Any) -> Callable:
+    return lambda x: op(value, x)
+
+
 ARITHMETIC = {name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod")}
 MORE: dict[str, Callable] = {
-    **{f"{name}.{n}": (lambda o, n: lambda x: o(x, n))(o, n) for name, o in ARITHMETIC.items() for n in (3, -2, 0.7, -2.5, 1e30)},
-    **{f"{n}.{name}": (lambda o, n: lambda x: o(n, x))(o, n) for name, o in ARITHMETIC.items() for n in (3, -2.5)},
+    **{f"{name}.{n}": right(o, n) for name, o in ARITHMETIC.items() for n in (3, -2, 0.7, -2.5, 1e30)},
+    **{f"{n}.{name}": left(o, n) for name, o in ARITHMETIC.items() for n in (3, -2.5)},
     "where": lambda x: torch.where(x > 0, x, -x if x.dtype != torch.bool else x),
     "clamp.both": lambda x: torch.clamp(x, -1, 2),
     "lerp": lambda x: torch.lerp(x, x.flip(0), 0.25),
@@ -62,11 +72,11 @@ MORE: dict[str, Callable] = {
     "cummax": lambda x: torch.cummax(x, 0),
     "cumsum": lambda x: torch.cumsum(x, 0),
     "layer_norm": lambda x: torch.nn.functional.layer_norm(x.reshape(-1, 4), (4,)),
-    **{f"to.{str(d).split('.')[1]}": (lambda d: lambda x: x.to(d))(d) for d in (torch.float32, torch.float64, torch.float16, torch.bfloat16)},
+    **{f"to.{str(d).split('.')[1]}": right(torch.Tensor.to, d) for d in (torch.float32, torch.float64, torch.float16, torch.bfloat16)},
     "to.bool": lambda x: x.to(torch.bool),
 }
 PAIRS: dict[str, Callable] = {
-    "div.trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "div.trunc": lambda x, y: torch.div(x, y if x.dtype.is_floating_point else y.abs() | 1, rounding_mode="trunc"),  # least / -1 ends the process
     "div.floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "add.alpha": lambda x, y: torch.add(x, y, alpha=2),
     "where.pair": lambda x, y: torch.where(x < y, x, y),

@@ -3,7 +3,7 @@
 Each model runs in a process of its own. Outputs, all gradients and all buffers are compared: to the bit with backend="eager" (capture alone),
 within float32's tolerances with the kernels. Prints a line for each model, then the breaks by reason; `--table` writes the table of docs/capture.md.
 
-Usage: python scripts/smoke_transformers.py [--train] [--backend eager|reference|kernels] [--rival] [--table FILE] [names]
+Usage: python scripts/smoke_transformers.py [--train] [--backend eager|reference|kernels] [--rival] [--table FILE] [--jobs N] [names]
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,10 @@ TOLERANCE = {"eager": (0.0, 0.0), "reference": (1e-4, 1e-5), "kernels": (1e-4, 1
 
 @dataclass
 class Told:
-    """What one model showed. graphs, breaks, skipped: of its first call; graphs with at least one op. recompiles: of two calls. wrong: what differed from eager or failed, empty where all was equal."""
+    """What one model showed: its first call (graphs with at least one op, breaks, skipped frames) and two calls (recompiles).
+
+    wrong: what differed from eager or failed; empty where all was equal.
+    """
 
     name: str
     graphs: int = 0
@@ -87,7 +91,8 @@ def differences(got: Any, want: Any, model: torch.nn.Module, other: torch.nn.Mod
             pairs.append((f"gradient of {key}", mine.grad, theirs.grad))
     for what, a, b in pairs:
         try:
-            torch.testing.assert_close(a, b, rtol=tolerance[0], atol=tolerance[1], equal_nan=True)
+            size = float(b.detach().abs().max()) if b.numel() and b.is_floating_point() else 1.0  # sums of large terms round as these do
+            torch.testing.assert_close(a, b, rtol=tolerance[0], atol=tolerance[1] * max(1.0, min(size, 1e3)), equal_nan=True)
         except AssertionError as error:
             return f"WRONG: {what}: {' '.join(str(error).split())[:200]}"
     return ""
@@ -200,13 +205,15 @@ def main() -> None:
     parser.add_argument("--rival", action="store_true", help="torch.compile's graphs and breaks beside ours")
     parser.add_argument("--table", type=Path, help="where to write the table as Markdown")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for each model")
+    parser.add_argument("--jobs", type=int, default=1, help="models at a time")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     reports = []
-    for name in chosen.names or MODELS:
-        reports.append(isolated(name, chosen.train, chosen.backend, chosen.rival, chosen.limit))
-        print(reports[-1].line(), flush=True)
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        for told in pool.map(lambda name: isolated(name, chosen.train, chosen.backend, chosen.rival, chosen.limit), chosen.names or MODELS):
+            reports.append(told)
+            print(told.line(), flush=True)
     print(summary(reports))
     if chosen.table:
         chosen.table.write_text(table(reports))

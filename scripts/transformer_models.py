@@ -167,7 +167,7 @@ MODELS: dict[str, Row] = {
         patch_sizes=[4, 2],
         strides=[4, 2],
     ),
-    "cvt": image(embed_dim=[8, 16, 16], num_heads=[1, 2, 2], depth=[1, 1, 2]),
+    "cvt": image(embed_dim=[8, 16, 16], num_heads=[1, 2, 2], depth=[1, 2, 3]),
     "focalnet": image(embed_dim=16, depths=[1, 1], patch_size=4, focal_levels=[1, 1], focal_windows=[3, 3]),
     "hiera": image(
         embed_dim=16,

@@ -23,6 +23,7 @@ ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default
 VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default})
 LAZY = {torch.ops.aten._conj.default: torch.ops.aten._conj_physical.default, torch.ops.aten._neg_view.default: torch.ops.aten.neg.default}
 """Views that differ from what they view by a mark alone, and the ops that compute them: inside of other ops, where nothing is written through them."""
+TO_COPY = torch.ops.aten._to_copy.default
 LIFT_FRESH = torch.ops.aten.lift_fresh.default
 DEVICE = torch.ops.prim.device.default
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
@@ -69,6 +70,8 @@ class Recorder(TorchDispatchMode):
                 return out
         if func is LIFT_FRESH:
             return self.constant(args[0])
+        if func is TO_COPY and not isinstance(args[0], torch.Tensor):  # torch.func turns numbers into tensors by it
+            return self.constant(torch.tensor(args[0], dtype=(kwargs or {}).get("dtype"), device=(kwargs or {}).get("device")))
         if func in VIEWS_TO_SAME_SIZE and isinstance(args[0], FakeTensor) and same_size(args[1], args[0].shape):
             return args[0]
         return self.record(func, types, args, kwargs or {})

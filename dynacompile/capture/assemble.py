@@ -145,7 +145,7 @@ def stack_size(instrs: Sequence[Instr], handlers: Sequence[Handler]) -> int:
             deepest = max(deepest, depth, depth + max(0, dis.stack_effect(number, arg, jump=False)))
             if instr.op in ENDS_BLOCK:
                 break
-            depth += dis.stack_effect(number, arg, jump=False)
+            depth += dis.stack_effect(number, arg, jump=False) if instr.op != "RETURN_GENERATOR" else 1  # the value that the first next() sends
             index += 1
     return deepest + 2
 

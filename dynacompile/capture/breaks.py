@@ -52,6 +52,7 @@ BREAKS: dict[str, Row] = {
     "rebuild": Row("{} can't be recreated after the graph", "keep such objects out of variables that live across a graph break or are returned"),
     "in-loop": Row("a graph break inside a loop: {}", "remove the break, or move the loop's body to a function"),
     "in-block": Row("a graph break inside a with or try block: {}", "remove the break, or move the block's body to a function"),
+    "frame-variables": Row("a function that reads its own variables by locals(), eval() or a frame object has to break: {}", "pass the values explicitly"),
     "active-mode": Row("a torch-function mode, dispatch mode, torch.func transform or forward-mode differentiation is active{}", "call it outside of the mode"),
     "frame-kind": Row("frames of this kind are not captured: {}", "compile a plain function or method"),
     "internal": Row("capture itself failed on {}", "Python runs the frame instead; please report it with DYNACOMPILE_LOGS=all"),

@@ -26,8 +26,10 @@ class Effects:
         self.globals: dict[tuple[int, str], tuple[dict, bool, Value | None]] = {}
         self.calls: list[tuple[Callable, list[Value], Position]] = []
         self.own_cells = False
+        self.count = 0  # of changes so far
 
     def touch(self, value: Value) -> None:
+        self.count += 1
         self.touched.setdefault(value)
 
     def store_global(self, table: dict, is_root: bool, name: str, value: Value | None) -> None:

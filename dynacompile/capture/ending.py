@@ -11,7 +11,7 @@ import torch
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import PY312, Handler, Instr, Position
-from dynacompile.capture.interpreter import SymbolicFrame
+from dynacompile.capture.interpreter import GeneratorValue, SymbolicFrame
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in
 from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of, resume_code
@@ -103,7 +103,7 @@ def reached(values: Sequence[Value]) -> list[Value]:
 
 
 def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
-    frame.refuse_pending()
+    frame.refuse_pending(reached([value, *cx.effects.values()]))
     before = frame.entry_grad_mode
     after = torch.is_grad_enabled()
     keeps = decide_cells(cx, [value], False)
@@ -165,7 +165,6 @@ OPTIMIZED = 0x1 | 0x2  # locals in slots, and of its own
 
 def finish_break(cx: Trace, frame: SymbolicFrame, execute: bool) -> Ending:
     """The residual code of a frame that stops before `frame.current`; execute: it runs that instruction itself."""
-    frame.refuse_pending()
     instr = frame.current
     taken = OPERANDS[instr.op](instr.arg) if execute else 0
     lower, operands = split(frame.stack, taken)
@@ -180,6 +179,7 @@ def finish_break(cx: Trace, frame: SymbolicFrame, execute: bool) -> Ending:
     needed = [v for v in (*local_values.values(), *below, *operands) if v is not None]
     keeps = decide_cells(cx, needed, bool(frame.code.co_cellvars))
     needed_now = [*needed, *cx.effects.values()]
+    frame.refuse_pending(reached(needed_now))
     resumes = [resume_code(cx.codes, frame.decoded, point) for point in points]
     final_mode = torch.is_grad_enabled()
 
@@ -225,7 +225,7 @@ def stack_entries(frame: SymbolicFrame, instr: Instr, stack: list[Value]) -> tup
     passed: list[Value] = []
     in_loop = bool(frame.decoded.loop_heads(instr)) and instr.op != "FOR_ITER"
     for value in stack:
-        if in_loop and isinstance(value, IteratorValue):
+        if in_loop and isinstance(value, IteratorValue) and not isinstance(value, GeneratorValue):
             recipe, leaves = recipe_of(value)
             entries.append(recipe)
             passed += leaves

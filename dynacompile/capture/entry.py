@@ -32,6 +32,8 @@ from dynacompile.ir.guard_facts import Disjoint, GlobalState, global_state, memo
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Free, Local, Source
 
+LOOKS_AT_FRAME = frozenset({"locals", "eval", "exec", "_getframe", "currentframe"})
+
 
 @dataclass(frozen=True)
 class Stop:
@@ -101,6 +103,8 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
             return build(attempt, frame, state, None)
     if env.config.fullgraph:
         raise located(attempt.broke)
+    if not LOOKS_AT_FRAME.isdisjoint(code.co_names):  # the rest of the frame would show other variables
+        raise located(wrapped(attempt.broke, "frame-variables"))
     stop = plan(attempt, attempt.broke)
     with SavedModes() as modes:
         attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy)), frame, stop)
@@ -209,7 +213,10 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     inputs, roots = used_inputs(graph, inputs)
     check_memory(cx, inputs)
     builder = Builder(symbolic.decoded, ending.keeps_cells)
-    ending.emit(builder, roots if graph is not None else None)
+    try:
+        ending.emit(builder, roots if graph is not None else None)
+    except RecursionError as reason:
+        raise unsupported("rebuild", "a deeply nested object") from reason
     instrs, fields = builder.finish()
     guards = [Guard("GLOBAL_STATE", None, state, site), *cx.guards.values(), *alias_guards(cx, inputs, site)]
     residual = assemble(code, instrs, builder.handlers, **fields)
@@ -282,8 +289,7 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
     """NOT_ALIASED for inputs that could be one object in a later call where it would matter: alike, and not all plain module state."""
     written = {i.name for i in cx.recorder.written_inputs()}
     groups: dict[tuple, list[GraphInput]] = {}
-    inputs = [i for i in inputs if isinstance(i.fake, torch.Tensor)]
-    for item in inputs:
+    for item in [i for i in cx.recorder.inputs if isinstance(i.fake, torch.Tensor)]:  # also those that no operation reads: their identity may matter
         fake: Any = item.fake
         extents = (tuple(fake.shape), tuple(fake.stride())) if cx.symbols is None else fake.dim()
         groups.setdefault((fake.dtype, fake.device, extents), []).append(item)

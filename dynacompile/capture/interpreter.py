@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,12 @@ from dynacompile.capture.breaks import Raised, raises, unsupported
 from dynacompile.capture.bytecode import Decoded, Instr
 from dynacompile.capture.dropping import runs_code
 from dynacompile.capture.opcodes import TABLE
-from dynacompile.capture.values.base import IteratorValue, Lazy, Value
+from dynacompile.capture.opcodes.control import is_none
+from dynacompile.capture.resume import ResumePoint, resume_code
+from dynacompile.capture.values.base import NULL, IteratorValue, Lazy, Value
 from dynacompile.capture.values.binding import bind_call
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.descriptors import MISSING
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, value_of_raised
 from dynacompile.capture.values.functions import CellValue, FunctionValue, is_trusted
@@ -23,6 +27,7 @@ from dynacompile.ir.source import Builtin, Constant, Global, Item
 if TYPE_CHECKING:
     from types import CodeType
 
+    from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
 
@@ -139,10 +144,10 @@ class SymbolicFrame:
         frames.pop()
         return self.returned
 
-    def refuse_pending(self) -> None:
-        """Blocks of generators that are dropped unfinished run when Python says."""
+    def refuse_pending(self, kept: Sequence[Value] = ()) -> None:
+        """Blocks of generators that are dropped unfinished run when Python says. kept: values that live on."""
         for generator in self.generators:
-            if generator.is_pending():
+            if generator.is_pending() and generator not in kept:
                 raise unsupported("generator", f"{generator.frame.code.co_qualname} is dropped inside of a block")
 
     def resume(self) -> Value | None:
@@ -178,11 +183,60 @@ class SymbolicFrame:
 class GeneratorValue(IteratorValue):
     """A generator made by the frame; runs when asked for a value."""
 
-    def __init__(self, frame: SymbolicFrame):
+    def __init__(self, frame: SymbolicFrame, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]):
         self.frame, self.started = frame, False
+        self.function, self.args, self.kwargs = function, args, kwargs
 
     def pytype(self) -> type:
         return type(_ for _ in ())
+
+    def live(self) -> list[int]:
+        """Variables that a suspended generator may still read."""
+        decoded = self.frame.decoded
+        return sorted(s for s in decoded.live_slots(self.frame.current) if self.frame.slots[s] is not None and not isinstance(self.frame.slots[s], CellValue))
+
+    def cells(self) -> list[Value]:
+        """Its closure cells: those of its own, then the free ones."""
+        frame = self.frame
+        names = (*frame.code.co_cellvars, *frame.code.co_freevars)
+        found = [frame.slots[len(frame.decoded.slots) - 1 - frame.decoded.slots[::-1].index(name)] for name in names]
+        return [cell for cell in found if cell is not None]
+
+    def children(self) -> Sequence[Value]:
+        if not self.started:
+            return [self.function, *self.args, *self.kwargs.values()]
+        return [*(v for s in self.live() if (v := self.frame.slots[s]) is not None), *self.frame.stack, *self.cells()]
+
+    def rebuild(self, out: Builder) -> None:
+        """A generator that goes on where this one is: it begins at its last yield, whose value is thrown away."""
+        frame = self.frame
+        if not self.started:
+            out.push_null()
+            out.value(self.function)
+            for arg in (*self.args, *self.kwargs.values()):
+                out.value(arg)
+            out.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
+            return
+        if frame.returned is not None or frame.current.op != "YIELD_VALUE" or any(isinstance(v, (HandledValue, ExitValue)) for v in frame.stack):
+            raise unsupported("rebuild", self.describe())
+        live, stack = self.live(), [*frame.stack, ConstantValue(None)]
+        code = resume_code(frame.cx.codes, frame.decoded, ResumePoint(frame.current.index, tuple(live), tuple(v is NULL for v in stack), None, True))
+        cells = self.cells()
+        out.push_null()
+        if frame.scope.is_root:
+            out.tuple_of(cells) if cells else None
+            out.const(code)
+            out.emit("MAKE_FUNCTION", 8 if cells else 0)
+        else:
+            out.push_null()
+            for value in (types.FunctionType, code, frame.scope.table, code.co_name, None):
+                out.const(value)
+            out.tuple_of(cells) if cells else out.const(None)
+            out.call(5)
+        for argument in (*(frame.slots[s] for s in live), *(v for v in stack if v is not NULL)):
+            out.value(argument)  # type: ignore[arg-type]
+        out.call(len(live) + sum(v is not NULL for v in stack))
+        out.call_method_on_top("send", None)
 
     def describe(self) -> str:
         return f"generator {self.frame.code.co_qualname}"
@@ -210,9 +264,37 @@ class GeneratorValue(IteratorValue):
             if item is None:
                 raise self.stopped()
             return item
-        if name == "close" and self.frame.returned is not None:
-            return ConstantValue(None)
+        if name == "send" and len(args) == 1 and not kwargs and (self.started or is_none(args[0])):
+            return self.sent(cx, args[0])
+        if name == "close" and not args:
+            return self.close(cx)
         return super().method(cx, name, args, kwargs)
+
+    def sent(self, cx: Trace, value: Value) -> Value:
+        """send(value)."""
+        if self.frame in cx.frames or self.frame.returned is not None or not self.started:
+            item = self.next(cx)
+        else:
+            self.frame.push(value)
+            item = self.frame.resume()
+        if item is None:
+            raise self.stopped()
+        return item
+
+    def close(self, cx: Trace) -> Value:
+        if self.started and self.frame.returned is None:
+            depth = len(cx.frames)
+            try:
+                item = self.frame.throw(raised(ExceptionValue(GeneratorExit, [])))
+            except Raised as reason:
+                if not issubclass(reason.cls, (GeneratorExit, StopIteration)):
+                    raise
+                del cx.frames[depth:]
+                item = None
+            if item is not None:
+                raise raises(RuntimeError, "generator ignored GeneratorExit")
+        self.frame.returned = self.frame.returned or ConstantValue(None)
+        return ConstantValue(None)
 
     def stopped(self) -> Raised:
         returned = self.frame.returned
@@ -230,7 +312,7 @@ def inline(cx: Trace, function: FunctionValue, args: list[Value], kwargs: dict[s
     for index, value in enumerate(bind_call(cx, function, args, kwargs)):
         frame.slots[index] = cx.force(value) if isinstance(value, Lazy) else value
     if code.co_flags & inspect.CO_GENERATOR:
-        cx.frames[0].generators.append(made := GeneratorValue(frame))
+        cx.frames[0].generators.append(made := GeneratorValue(frame, function, args, kwargs))
         return made
     return frame.run()
 

@@ -15,7 +15,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.mapping import DictValue, DictView
-from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import SymbolicInt, symbolic_operator
@@ -155,8 +155,10 @@ def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
         found = sequence_binary(cx, name, left, right)
         if found is not None:
             return found
-    if isinstance(left, SetValue) and name in ("or_", "and_", "sub") and issubclass(right.pytype(), (set, frozenset)):
-        return left.method(cx, {"or_": "union", "and_": "intersection", "sub": "difference"}[name], [right], {})
+    if isinstance(left, SetValue) and isinstance(right, SetValue) and name in ("lt", "le", "gt", "ge"):
+        return ConstantValue(getattr(operator, name)(left.content.keys(), right.content.keys()))
+    if isinstance(left, SetValue) and name in ("or_", "and_", "sub", "xor") and issubclass(right.pytype(), (set, frozenset)):
+        return left.method(cx, {"or_": "union", "and_": "intersection", "sub": "difference", "xor": "symmetric_difference"}[name], [right], {})
     if isinstance(left, DictValue) and isinstance(right, DictValue) and name == "or_" and Counter not in (left.cls, right.cls):
         merged = left.method(cx, "copy", [], {})
         merged.method(cx, "update", [right], {})
@@ -268,6 +270,9 @@ def equal(cx: Trace, left: Value, right: Value) -> bool:
     except NotConstant:
         if left is right:
             return True
+        for value in (left, right):  # an object of a subclass of int or str, for example
+            if isinstance(value, OpaqueValue) and value.pytype().__eq__ is not object.__eq__:
+                raise unsupported("unknown-operation", f"comparing {left.describe()} and {right.describe()}") from None
         if left.pytype() is not right.pytype() and not (isinstance(left, ConstantValue) and isinstance(right, ConstantValue)):
             return False
         return is_same(cx, left, right)

@@ -46,7 +46,7 @@ class Recorder:
     """
 
     def __init__(self, site: Callable[[], Site], symbols: Symbols | None = None, heeds_marks: bool = False):
-        self.graph = torch.fx.Graph()
+        self.graph = self.root = torch.fx.Graph()  # graph: the one that grows now, below `root` while the body of a transform is traced
         self.symbols, self.heeds_marks = symbols, heeds_marks
         self.mode = fake_mode() if symbols is None else symbols.mode
         self.inputs: list[GraphInput] = []
@@ -63,8 +63,8 @@ class Recorder:
         if self.symbols is None and self.heeds_marks and is_marked(real):
             raise NeedsSymbols
         fake = self.fake(real, source)
-        with self.graph.inserting_after(self._last_placeholder):
-            node = self.graph.create_node("placeholder", source.text(), (), {}, name=source.text())
+        with self.root.inserting_after(self._last_placeholder):
+            node = self.root.create_node("placeholder", source.text(), (), {}, name=source.text())
         node.target = node.name
         node.meta["val"] = node.meta["example_value"] = fake
         self._last_placeholder = node
@@ -75,8 +75,8 @@ class Recorder:
 
     def number_input(self, source: Source, number: torch.SymInt) -> torch.fx.Node:
         """A placeholder for a symbolic int that exists before the frame runs."""
-        with self.graph.inserting_after(self._last_placeholder):
-            node = self.graph.create_node("placeholder", source.text(), (), {}, name=source.text())
+        with self.root.inserting_after(self._last_placeholder):
+            node = self.root.create_node("placeholder", source.text(), (), {}, name=source.text())
         node.target = node.name
         node.meta["val"] = node.meta["example_value"] = number
         self._last_placeholder = node
@@ -106,7 +106,8 @@ class Recorder:
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
         operands = tensors_in((fakes, fake_kwargs))
-        if target in ONE_DTYPE and len({f.dtype for f in operands}) > 1 and not torch.is_autocast_enabled(operands[0].device.type):
+        dtypes = {f.dtype for f in operands} if target in ONE_DTYPE else ()
+        if len(dtypes) > 1 and (torch.float64 in dtypes or not torch.is_autocast_enabled(operands[0].device.type)):  # autocast leaves float64 as it is
             raise unsupported("op-failed", f"{target_name(target)}: operands of several types")
         before = [f._version for f in operands]
         result = self.run(kind, target, fakes, fake_kwargs)
@@ -119,6 +120,9 @@ class Recorder:
         if not writes and (known := self.known(result)) is not None:
             return known
         make = self.graph.create_node if self.symbols is None else functools.partial(add_node, self.graph)
+        if self.graph is not self.root and self.symbols is not None:  # the body of a transform takes constants alone
+            pairs = [(torch.fx.node.map_aggregate(p[0], constant_of), p[1]) for p in pairs]
+            named = {k: (torch.fx.node.map_aggregate(p[0], constant_of), p[1]) for k, p in named.items()}
         node = make(kind, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})
         self.annotate(node, result)
         self.ops += 1
@@ -150,7 +154,7 @@ class Recorder:
             raise unsupported("data-dependent-shape", target_name(target)) from reason
         except (UnsupportedFakeTensorException, UnsupportedOperatorException) as reason:
             raise unsupported("op-unsupported", f"{target_name(target)}: {first_line(reason)}") from reason
-        except Unsupported:
+        except (Unsupported, RecursionError):
             raise
         except Exception as reason:
             raise unsupported("op-failed", f"{target_name(target)}: {type(reason).__name__}: {first_line(reason)}") from reason
@@ -220,7 +224,7 @@ class Recorder:
         """The inputs with the metadata they have before the graph runs, also where the graph writes them."""
         written = {id(i.fake) for i in self.written_inputs()}
         out = []
-        nodes = {n.name: n for n in self.graph.nodes if n.op == "placeholder"}
+        nodes = {n.name: n for n in self.root.nodes if n.op == "placeholder"}
         for item in self.inputs:
             if id(item.fake) in written:
                 fresh = self.fake(self.values[id(item.fake)].real, item.source)
@@ -243,6 +247,10 @@ def tensors_in(tree: Any) -> list[torch.Tensor]:
     if isinstance(tree, dict):
         return [t for item in tree.values() for t in tensors_in(item)]
     return []
+
+
+def constant_of(value: Any) -> Any:
+    return int(value) if isinstance(value, torch.SymInt) else value
 
 
 def target_name(target: Any) -> str:

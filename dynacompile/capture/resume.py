@@ -17,6 +17,7 @@ from dynacompile.errors import VerifyError
 
 RESUME_PREFIX = "<resume at line "  # of their qualified names; tracebacks and logs show the name of the function
 # flags that a resume function keeps: OPTIMIZED, NEWLOCALS, NESTED and the future imports; not *args, **kwargs
+GENERATOR = 0x20
 KEPT_FLAGS = 0x1 | 0x2 | 0x10 | 0xFFE0000
 
 
@@ -33,12 +34,14 @@ class ResumePoint:
 
     lasti: where it is no None, `index` is that of a handler for an exception, the last parameter; this is the handler's flag.
     stack: for each value on the stack, False for a parameter, True for a NULL, or how it is made.
+    generates: the frame is a generator's, and `index` is the yield that it is suspended at: the first value is to be thrown away.
     """
 
     index: int
     slots: tuple[int, ...]
     stack: tuple[bool | Recipe, ...]
     lasti: bool | None = None
+    generates: bool = False
 
 
 class RecipeWriter:
@@ -119,6 +122,8 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
         if target is not None:
             copy.target = copies[target.index]
     prologue = [Instr("COPY_FREE_VARS", len(freevars), None, NOWHERE)] if freevars else []
+    if point.generates:
+        prologue += [Instr("RETURN_GENERATOR", 0, None, start.position), Instr("POP_TOP", 0, None, start.position)]
     prologue.append(Instr("RESUME", 0, None, start.position))
     names = iter(stack_names)
     consts, attributes = list(code.co_consts), list(code.co_names)
@@ -150,7 +155,7 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
         co_argcount=len(passed) + len(stack_names),
         co_posonlyargcount=0,
         co_kwonlyargcount=0,
-        co_flags=code.co_flags & KEPT_FLAGS,
+        co_flags=code.co_flags & (KEPT_FLAGS | GENERATOR if point.generates else KEPT_FLAGS),
         co_qualname=f"{RESUME_PREFIX}{start.line or code.co_firstlineno} of {base}>",
     )
 

@@ -172,6 +172,7 @@ PyMemberDef entry_members[] = {
     {"info", T_OBJECT, offsetof(Entry, info), READONLY, "what the compiler keeps about it"},
     {"kind", T_LONG, offsetof(Entry, kind), READONLY, "of the region that made it: it serves regions of this kind only"},
     {"hits", T_PYSSIZET, offsetof(Entry, hits), READONLY, "calls that it served"},
+    {"used", T_ULONGLONG, offsetof(Entry, used), READONLY, "larger than that of entries that were used before"},
     {"last_used", T_DOUBLE, offsetof(Entry, last_used), READONLY, "when it last served one: seconds since the epoch; 0 where it has not"},
     {"whole", T_BOOL, offsetof(Entry, whole), READONLY, "the hook is off while it runs"},
     {nullptr},

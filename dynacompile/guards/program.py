@@ -9,9 +9,10 @@ from typing import Any
 from dynacompile import native
 from dynacompile.guards.evaluate import MISSING, Missing
 from dynacompile.guards.evaluate import evaluate as evaluate
-from dynacompile.guards.kinds import KINDS
+from dynacompile.guards.kinds import KINDS, shown
 from dynacompile.guards.tree import STEPS, Tree
-from dynacompile.ir.captured import Guard
+from dynacompile.ir.captured import Guard, TensorFacts
+from dynacompile.ir.guard_facts import Identity
 from dynacompile.ir.source import Constant, Source
 
 
@@ -27,6 +28,18 @@ class Failure:
     @property
     def text(self) -> str:
         return f"{self.subject}: {self.was} -> {self.now}"
+
+
+def described(guard: Guard) -> str:
+    """A guard on one line: what it is about, and what it wants."""
+    about = "" if guard.source is None else f" {guard.source.text()}"
+    expected = guard.expected
+    if isinstance(expected, TensorFacts):
+        layout = f"sizes {list(expected.sizes)}, strides {expected.strides}" + (", requires_grad" if expected.requires_grad else "")
+        return f"{guard.kind}{about}: {expected.type.__name__}, {expected.dtype}, {expected.device}, {layout}"
+    if expected is None:
+        return guard.kind + about
+    return f"{guard.kind}{about}: {expected.text if isinstance(expected, Identity) else shown(expected)}"
 
 
 def compile_guards(guards: Sequence[Guard]) -> Any:
@@ -81,4 +94,4 @@ def failures(guards: Sequence[Guard], frame: Any) -> list[Failure]:
     return found
 
 
-__all__ = ["Failure", "MISSING", "compile_gather", "compile_guards", "evaluate", "failures"]
+__all__ = ["Failure", "MISSING", "compile_gather", "compile_guards", "described", "evaluate", "failures"]

@@ -32,6 +32,11 @@ class Explanation:
         return sum(g.guards for g in self.graphs)
 
     @property
+    def lookup_ns(self) -> float:
+        """Nanoseconds that the lookups of one call take, with hot caches."""
+        return sum(g.lookup_ns for g in self.graphs)
+
+    @property
     def kernels(self) -> int:
         return self.fact("schedule", "launches")
 
@@ -47,7 +52,8 @@ class Explanation:
         counts = f"{self.graph_count} graphs, {self.ops} ops, {len(self.breaks)} breaks, {self.guards} guards, {self.kernels} kernel launches"
         lines = [f"{counts}, {self.seconds:.2f} s to compile"]
         for g in self.graphs:
-            lines.append(f"  graph {g.graph}: {g.frame}, {g.ops} ops, {g.guards} guards, {g.seconds:.2f} s")
+            guards = f"{g.guards} guards ({g.lookup_ns:.0f} ns, {g.cold_ns:.0f} ns with cold caches)"
+            lines.append(f"  graph {g.graph}: {g.frame}, {g.ops} ops, {guards}, {g.seconds:.2f} s")
         for b in self.breaks:
             lines += [f"  break [{b.code}] {b.reason}", f"    at {b.site}"] + ([f"    hint: {b.hint}"] if b.hint else [])
         for r in self.recompiles:

@@ -11,10 +11,12 @@ from dynacompile.events import (
     CacheLooked,
     Compiled,
     Event,
+    Evicted,
     FrameSkipped,
     FusionDecided,
     GraphBroke,
     GraphRecorded,
+    Guarded,
     GuardFailed,
     KernelTuned,
     LimitHit,
@@ -24,10 +26,11 @@ from dynacompile.events import (
 )
 
 TOPICS: dict[str, tuple[type[Event], ...]] = {
-    "recompiles": (Recompiled, LimitHit),
+    "recompiles": (Recompiled, LimitHit, Evicted),
     "graph_breaks": (GraphBroke,),
     "skips": (FrameSkipped,),
-    "guards": (GuardFailed,),
+    "guards": (Guarded, GuardFailed),
+    "verbose_guards": (Guarded, GuardFailed),
     "compiles": (Compiled,),
     "stages": (StageFinished,),
     "fusion": (FusionDecided,),
@@ -67,7 +70,7 @@ def line(event: Event) -> str:
         case Recompiled():
             failed = "".join(f"\n    {f}" for f in event.failed)
             entry = f"recompile {who} {event.frame}, entry {event.entries} of {event.limit}, {event.seconds:.2f} s"
-            return f"{entry}, because{failed}\n    to prevent it: {event.override}"
+            return f"{entry}, because{failed}\n    done: {event.done}; to prevent it: {event.override}"
         case LimitHit():
             reached = f"limit {who} {event.frame} has its {event.limit} entries and runs eagerly"
             return f"{reached}; the guard that keeps failing: {event.guard}; to allow more: {event.override}"
@@ -77,6 +80,11 @@ def line(event: Event) -> str:
             return f"skip {who} {event.site}: {event.reason}"
         case GuardFailed():
             return f"guard {who} {event.kind} {event.source}: {event.was} -> {event.now}"
+        case Guarded():
+            head = f"guards {who} {event.frame}: {event.guards}, checked in {event.lookup_ns:.0f} ns ({event.cold_ns:.0f} ns with cold caches)"
+            return head + "".join(f"\n    {text}" for text in event.texts)
+        case Evicted():
+            return f"evicted {who} an entry of {event.frame}: {event.hits} hits, {event.bytes} bytes"
         case Compiled():
             return f"compiled {who} {event.frame}: graph {event.graph}, {event.ops} ops, {event.guards} guards, {event.seconds:.2f} s"
         case StageFinished():

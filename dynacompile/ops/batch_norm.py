@@ -62,9 +62,9 @@ def instance_norm(
     """`torch.instance_norm`: batch norm of [1, N * C, ...]; running statistics [C] become the means over N of what that makes of them."""
     n, channels = input.shape[:2]
     kept = [None if s is None else s.repeat(n) for s in (running_mean, running_var)]
-    scales = [None if p is None else p.repeat(n) for p in (weight, bias)]
+    scale, shift = (None if p is None else p.repeat(n) for p in (weight, bias))
     flat = input.contiguous().view(1, n * channels, *input.shape[2:])
-    out = batch_norm(flat, *scales, *kept, use_input_stats, momentum, eps)
+    out = batch_norm(flat, scale, shift, kept[0], kept[1], use_input_stats, momentum, eps)
     for statistic, new in zip((running_mean, running_var), kept, strict=True):
         if statistic is not None and new is not None:
             statistic.copy_(new.view(n, channels).mean(0))

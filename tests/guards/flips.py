@@ -199,7 +199,13 @@ class World:
         )
         exec(compile(source, f"<flips {self.chosen[0]}>", "exec"), self.namespace)
         self.f, self.set_free = self.namespace.pop("make")(2)
-        self.reads = frozenset(fact for snippet in self.chosen for fact in SNIPPETS[snippet]) | {"grad", "inference", "autocast", "default dtype", "deterministic"}
+        self.reads = frozenset(fact for snippet in self.chosen for fact in SNIPPETS[snippet]) | {
+            "grad",
+            "inference",
+            "autocast",
+            "default dtype",
+            "deterministic",
+        }
         self.reads |= {"function mode", "x.size", "x.dtype", "x.grad", "x.stride"}  # of `x + 0`, and of any graph
 
     def inputs(self) -> tuple[tuple, dict]:
@@ -305,7 +311,11 @@ def change_table(w: World) -> None:
 
 
 def change_items(w: World) -> None:
-    w.rng.choice((lambda i: i.append(1), lambda i: i.__setitem__(0, w.rng.choice(ODD)), lambda i: i.reverse()))(w.namespace["ITEMS"])
+    items = w.namespace["ITEMS"]
+    if isinstance(items, tuple):
+        w.namespace["ITEMS"] = items[::-1] + (1,)
+    else:
+        w.rng.choice((lambda i: i.append(1), lambda i: i.__setitem__(0, w.rng.choice(ODD)), lambda i: i.reverse()))(items)
 
 
 def new_items(w: World) -> None:
@@ -314,9 +324,9 @@ def new_items(w: World) -> None:
 
 def hook(w: World) -> None:
     if getattr(w, "handle", None) is None:
-        w.handle = w.rng.choice((lambda m: m.register_forward_hook(lambda mod, a, o: o + 1), lambda m: m.register_forward_pre_hook(lambda mod, a: (a[0] * 2,))))(
-            w.rng.choice((w.m, w.m.inner))
-        )
+        w.handle = w.rng.choice(
+            (lambda m: m.register_forward_hook(lambda mod, a, o: o + 1), lambda m: m.register_forward_pre_hook(lambda mod, a: (a[0] * 2,)))
+        )(w.rng.choice((w.m, w.m.inner)))
     else:
         w.handle.remove()
         w.handle = None
@@ -360,7 +370,12 @@ FLIPS: dict[str, tuple[str, Flip]] = {
     "WORDS": ("WORDS", lambda w: w.namespace["WORDS"].symmetric_difference_update({w.rng.randint(1, 4)})),
     "unread global": ("nothing", put("UNREAD", ODD)),
     "free": ("free", lambda w: w.set_free(w.rng.choice(ODD))),
-    "helper": ("helper", lambda w: w.namespace.__setitem__("helper", types.FunctionType(w.rng.choice((first_helper, second_helper)).__code__.replace(), w.namespace, "helper", (3,)))),
+    "helper": (
+        "helper",
+        lambda w: w.namespace.__setitem__(
+            "helper", types.FunctionType(w.rng.choice((first_helper, second_helper)).__code__.replace(), w.namespace, "helper", (3,))
+        ),
+    ),
     "helper.code": ("helper.code", lambda w: setattr(w.namespace["helper"], "__code__", w.rng.choice((first_helper, second_helper)).__code__.replace())),
     "helper.default": ("helper.default", lambda w: setattr(w.namespace["helper"], "__defaults__", (w.rng.choice(NUMBERS),))),
     "keyworded.default": ("keyworded.default", lambda w: setattr(w.namespace["keyworded"], "__kwdefaults__", {"by": w.rng.choice(NUMBERS)})),
@@ -422,21 +437,24 @@ def seen(value: Any) -> Any:
 def run_world(rng: random.Random, report: Report, flips: int) -> None:
     world = World(rng)
     dynacompile.reset()
-    compiled = dynacompile.compile(world.f, backend="eager", isolate_recompiles=True, recompile_limit=1000, options={"fallback": "none", "accumulated_recompile_limit": 1000})
+    compiled = dynacompile.compile(
+        world.f, backend="eager", isolate_recompiles=True, recompile_limit=1000, options={"fallback": "none", "accumulated_recompile_limit": 1000}
+    )
     made: list[Compiled] = []
     end = dynacompile.subscribe(lambda event: made.append(event) if isinstance(event, Compiled) else None)
     try:
         report.programs += 1
         history: list[str] = []
+        last = ""
         for step in range(flips + 1):
             before = len(made)
             want, got = outcome(world.f, world), outcome(compiled, world)
             if want != got:
                 report.misses.append(f"{world.chosen} after {history}:\n    eager {want}\n    ours  {got}")
                 return
-            if history and len(made) > before and FLIPS[history[-1]][0] not in world.reads and want[0] == last[0]:
+            if history and len(made) > before and FLIPS[history[-1]][0] not in world.reads and want[0] == last:
                 report.needless[f"{history[-1]}"] += 1
-            last = want
+            last = want[0]
             if step == flips:
                 break
             name = rng.choice(sorted(FLIPS))

@@ -128,3 +128,14 @@ def test_tensors_of_tensors_break_by_name():
 
     events = check(numbers, arg().detach(), graphs=1, breaks=1, options=EAGER)
     assert [e.code for e in events if type(e).__name__ == "GraphBroke"] == ["to-python"]
+
+
+def test_identity_of_tensors_that_are_not_read():
+    def story(wrap):
+        same = wrap(lambda x, y: x * 2 if x is y else x * 3)
+        counted = wrap(lambda x, y: x * len({x, y}))
+        a, b = torch.ones(3), torch.ones(3)
+        for x, y in ((a, b), (a, a), (b, a)):
+            yield same(x, y), counted(x, y)
+
+    check_same(story, backend="eager")

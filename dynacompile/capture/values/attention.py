@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -10,13 +12,59 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue, wrap_by_identity
-from dynacompile.capture.values.contexts import StateContext
+from dynacompile.capture.values.contexts import ContextValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.markers import disable
 
 if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
 wraps(SDPBackend)(wrap_by_identity)
+
+
+class StateContext(ContextValue):
+    """A manager that changes settings of torch. change: sets them and gives what they were; restore: sets them back.
+
+    The graph holds both, so that operations see the settings when it is traced and when it runs.
+    """
+
+    def __init__(self, change: Callable[..., Any], restore: Callable[[Any], None], arguments: tuple):
+        self.change, self.restore, self.arguments = change, restore, arguments
+        self.active: list[tuple] = []
+
+    def pytype(self) -> type:
+        return contextlib._GeneratorContextManager
+
+    def enter(self, cx: Trace) -> Value:
+        self.active.append(cx.enter_autocast(self.change, self.restore, self.arguments))
+        return ConstantValue(None)
+
+    def exit(self, cx: Trace) -> None:
+        cx.exit_autocast(self.active.pop())
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(Changed)
+        for part in (self.change, self.restore, self.arguments):
+            out.const(part)
+        out.call(3)
+
+
+class Changed:
+    """The manager of a StateContext, where Python runs the rest of the block."""
+
+    def __init__(self, change: Callable[..., Any], restore: Callable[[Any], None], arguments: tuple):
+        self.change, self.restore, self.arguments = change, restore, arguments
+
+    @disable
+    def __enter__(self) -> None:
+        self.before = self.change(*self.arguments)
+
+    @disable
+    def __exit__(self, *reason: object) -> None:
+        self.restore(self.before)
+
 
 SDPA_BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,

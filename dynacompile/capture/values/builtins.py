@@ -99,14 +99,14 @@ def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(isinstance)
 def row_isinstance(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value, classes = args
+    if isinstance(value, ConstantValue):
+        return cx.pure(isinstance, args, kwargs)
     try:
         wanted = classes.constant()
     except NotConstant as reason:
         raise unsupported("unknown-operation", "isinstance() with unknown classes") from reason
     if isinstance(value, TensorValue):
         return ConstantValue(isinstance(value.fake, wanted) or issubclass(value.pytype(), wanted))
-    if isinstance(value, ConstantValue):
-        return ConstantValue(isinstance(value.value, wanted))
     return cx.pure(issubclass, [ClassValue(value.pytype(), None), classes], {})
 
 
@@ -232,10 +232,7 @@ def row_defaultdict(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
 @handles(collections.Counter)
 def row_counter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     made = DictValue({}, collections.Counter)
-    if kwargs or args and isinstance(args[0], DictValue):
-        raise unsupported("unknown-function", "a Counter of counts")
-    for element in args[0].elements(cx) if args else ():
-        made.put(element, cx.operator("add", [made.get_item(cx, element), ConstantValue(1)]))
+    made.method(cx, "update", args, kwargs)
     return made
 
 

@@ -34,7 +34,7 @@ class DictIterator(IteratorValue):
         if self.done:
             return None
         if len(self.owner.content) != len(self.hashes):
-            raise raises(RuntimeError, self.refusal("size changed"))
+            raise raises(RuntimeError, self.refusal("changed size"))
         if self.index == len(self.hashes):
             self.done = True
             return None

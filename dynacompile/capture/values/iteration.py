@@ -80,7 +80,7 @@ def row_reversed(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Valu
 
 @handles(len)
 def row_len(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (value,) = args
+    (value,) = bind_arguments("len", ["obj"], args, kwargs, {})
     if isinstance(value, TensorValue) and value.fake.dim():
         return cx.of(value.fake.shape[0])
     return ConstantValue(value.length(cx))

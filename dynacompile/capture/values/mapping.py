@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -151,8 +151,9 @@ class DictValue(Value):
         return hasattr(self.cls, name)
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        row = DICT_METHODS.get(name)
-        if row is None or self.cls is Counter and name in ("update", "copy"):
+        row = COUNTER_METHODS.get(name) if self.cls is Counter else None
+        row = DICT_METHODS.get(name) if row is None else row
+        if row is None or name == "move_to_end" and self.cls is not OrderedDict:
             raise unsupported("unknown-operation", f"{self.cls.__name__}.{name}()")
         return row(cx, self, args, kwargs)
 
@@ -271,7 +272,8 @@ def dict_clear(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, 
     return ConstantValue(None)
 
 
-DICT_METHODS = {
+COUNTER_METHODS: dict[str, Callable] = {}  # filled by counters.py
+DICT_METHODS: dict[str, Callable] = {
     "get": dict_get,
     "keys": dict_keys,
     "values": dict_values,

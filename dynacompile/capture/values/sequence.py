@@ -352,6 +352,11 @@ def index_of(cx: Trace, key: Value) -> int | slice:
             key = own.call(cx, [], {})
         if isinstance(key, (ConstantValue, SliceValue)) or key.pytype() is int:
             index = key.constant()
+            if isinstance(index, slice):
+                try:
+                    index.indices(0)
+                except (TypeError, ValueError) as reason:
+                    raise raises(type(reason), *reason.args) from reason
             if isinstance(index, (int, slice)):
                 return index
     except NotConstant as reason:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
@@ -21,6 +21,9 @@ RELATIONS = {"issubset": "__le__", "issuperset": "__ge__", "isdisjoint": "isdisj
 CHANGES = frozenset("add discard remove pop update clear difference_update intersection_update symmetric_difference_update".split())
 
 
+REPLAYED = frozenset({"add", "discard", "remove", "clear", "update"})
+
+
 class SetValue(Value):
     """real: a set that exists before the frame, which this one is, or was made of: its order is not known.
 
@@ -28,6 +31,7 @@ class SetValue(Value):
 
     def __init__(self, elements: Sequence[Value], source: Source | None = None, real: set | None = None):
         self.source, self.real = source, real
+        self.log: list[tuple[Callable, list[Value]]] = []  # changes of a set that exists before the frame
         self.content: dict[Hashable, Value] = {}
         for element in elements:
             self.content.setdefault(key_of(element), element)
@@ -67,7 +71,7 @@ class SetValue(Value):
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.source is not None and name in CHANGES:
-            raise unsupported("mutation", f"{self.describe()}.{name}()")
+            self.note(cx, name, args)
         if name == "add" and len(args) == 1:
             self.content.setdefault(key_of(args[0]), args[0])
         elif name == "discard" and len(args) == 1:
@@ -94,12 +98,38 @@ class SetValue(Value):
             other = SetValue(args[0].elements(cx)) if not isinstance(args[0], SetValue) else args[0]
             keep = name in ("intersection", "__and__")
             return SetValue([v for k, v in self.content.items() if (k in other.content) == keep], None, self.real if self.real is not None else other.real)
+        elif name in ("symmetric_difference", "__xor__") and len(args) == 1:
+            other = args[0] if isinstance(args[0], SetValue) else SetValue(args[0].elements(cx))
+            either = {**self.content, **other.content}
+            kept = [v for k, v in either.items() if (k in self.content) != (k in other.content)]
+            return SetValue(kept, None, self.real if self.real is not None else other.real)
         elif name in RELATIONS and len(args) == 1:
             other = args[0] if isinstance(args[0], SetValue) else SetValue(args[0].elements(cx))
             return ConstantValue(getattr(self.content.keys(), RELATIONS[name])(other.content.keys()))
         else:
             raise unsupported("unknown-operation", f"set.{name}()")
         return ConstantValue(None)
+
+    def note(self, cx: Trace, name: str, args: list[Value]) -> None:
+        """Keeps a change for the replay."""
+        if name not in REPLAYED or len(args) != (name != "clear") or name == "remove" and key_of(args[0]) not in self.content:
+            raise unsupported("mutation", f"{self.describe()}.{name}()")
+        cx.effects.touch(self)
+        items = args[0].elements(cx) if name == "update" else args
+        self.log += [(set.add, [item]) for item in items] if name == "update" else [(getattr(set, name), items)]
+
+    def replay_values(self) -> Sequence[Value]:
+        return [value for _, args in self.log for value in args]
+
+    def replay(self, out: Builder) -> None:
+        for change, args in self.log:
+            out.push_null()
+            out.const(change)
+            out.value(self)
+            for arg in args:
+                out.value(arg)
+            out.call(1 + len(args))
+            out.emit("POP_TOP")
 
     def children(self) -> Sequence[Value]:
         return list(self.content.values())

@@ -20,7 +20,7 @@ from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
-from dynacompile.markers import graph_break, is_compiling
+from dynacompile.markers import ALLOWED, graph_break, is_compiling
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -169,6 +169,9 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
     home = str(real.__globals__.get("__name__"))
+    if ALLOWED in real.__dict__:
+        cx.guard("ID", source, identity(real))
+        return TorchFunction(real, source)
     if module in INLINED:
         return None
     if home == "torch.optim.optimizer" and (step := wrap_step(cx, real, source)) is not None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dynacompile.capture.values import attention, checkpointing, collectives
+from dynacompile.capture.values import attention, checkpointing, collectives, control_flow, functional, transforms
 
-TORCH_KINDS = (attention, checkpointing, collectives)
+TORCH_KINDS = (attention, checkpointing, collectives, control_flow, functional, transforms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SOURCE = '''
+SOURCE = """
 import collections
 import contextlib
 import dataclasses
@@ -305,4 +305,4 @@ class Chatty(Net):
         y = super().forward(x, scale)
         print("chatty", self.calls)
         return y + x
-'''
+"""

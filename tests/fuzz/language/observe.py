@@ -159,7 +159,7 @@ def names_of(program: Program) -> dict[str, Any]:
 def tell(program: Program, wrap: Callable[[Any], Any]) -> Story:
     """Runs the calls of the program; `wrap` compiles what is called."""
     torch.manual_seed(program.seed)
-    torch.set_grad_enabled(True)
+    plain_modes()
     names = names_of(program)
     wrapped: dict[int, Any] = {}
     story = Story()
@@ -175,6 +175,12 @@ def tell(program: Program, wrap: Callable[[Any], Any]) -> Story:
         story.sights.append(call(wrapped[id(target)], args, names))
 
 
+def plain_modes() -> None:
+    """What a run that went wrong may have left."""
+    torch.set_grad_enabled(True)
+    torch.set_autocast_enabled("cpu", False)
+
+
 def call(target: Callable[..., Any], args: tuple, names: dict[str, Any]) -> Sight:
     result: Any = None
     raised: BaseException | None = None
@@ -185,11 +191,12 @@ def call(target: Callable[..., Any], args: tuple, names: dict[str, Any]) -> Sigh
             result = target(*args)
         except Exception as error:  # noqa: BLE001 - it is compared
             raised = error
+            forget_frames(error)  # what their variables hold ends now, in both runs
         sight = Sight()
         for value in called(result):
             sight.look(value)
-    sight.tokens.append(f"random {hash(tuple(torch.get_rng_state().tolist()))} grad mode {torch.is_grad_enabled()}")
-    torch.set_grad_enabled(True)
+    sight.tokens.append(f"random {hash(tuple(torch.get_rng_state().tolist()))} grad mode {torch.is_grad_enabled()} autocast {torch.is_autocast_enabled('cpu')}")
+    plain_modes()
     if raised is None:
         roots = [t for t in tensors_of(result) if t.requires_grad and t.is_floating_point() and t.grad_fn is not None]
         try:
@@ -207,9 +214,13 @@ def call(target: Callable[..., Any], args: tuple, names: dict[str, Any]) -> Sigh
     made = names_of_library(names)
     sight.look_dict({k: v for k, v in names.items() if k in STATE or k not in made})
     sight.tokens.append(f"printed {printed.getvalue()!r}")
-    if raised is not None:
-        raised.__traceback__ = None
     return sight
+
+
+def forget_frames(error: BaseException | None) -> None:
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 STATE = ("LOG", "STEPS", "GLIST", "GDICT", "GBOX", "GINT", "model")
@@ -243,16 +254,18 @@ def tensors_of(tree: Any, depth: int = 0) -> list[torch.Tensor]:
 
 @contextlib.contextmanager
 def limited(seconds: int) -> Iterator[None]:
+    """Seconds of this process's own time."""
+
     def ring(*_: object) -> None:
         raise TooSlow
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGVTALRM, ring)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def difference(program: Program, reference: bool = False) -> str | None:

@@ -1,0 +1,72 @@
+"""What Counter and OrderedDict add to the methods of dict, and popitem."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.breaks import raises
+from dynacompile.capture.values.base import Value, bind_arguments
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.mapping import COUNTER_METHODS, DICT_METHODS, DictValue, key_of, missing_key, pairs_of
+from dynacompile.capture.values.sequence import ListValue, TupleValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+
+def dict_popitem(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (last,) = bind_arguments("popitem", ["last"] if self.cls is OrderedDict else [], args, kwargs, {"last": ConstantValue(True)}) or [ConstantValue(True)]
+    keys = self.keys(cx)
+    if not keys:
+        raise raises(KeyError, "dictionary is empty" if self.cls is OrderedDict else "popitem(): dictionary is empty")
+    key = self.content[keys[-1 if last.truth(cx) else 0]][0]
+    value = self.at(cx, key_of(key))
+    self.del_item(cx, key)
+    return TupleValue([key, value])
+
+
+def dict_move_to_end(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    key, last = bind_arguments("move_to_end", ["key", "last"], args, kwargs, {"last": ConstantValue(True)})
+    if self.find(cx, key) is None:
+        raise missing_key(key)
+    self.keys(cx)
+    cx.effects.touch(self)
+    self.reordered = True
+    moved = {key_of(key): self.content.pop(key_of(key))}
+    items = {**self.content, **moved} if last.truth(cx) else {**moved, **self.content}
+    self.content.clear()
+    self.content.update(items)
+    return ConstantValue(None)
+
+
+def counted(name: str) -> Callable:
+    """Counter.update or Counter.subtract: operator `name` of the count and what is given."""
+
+    def row(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        given = [pair for a in args for pair in (pairs_of(cx, a) if isinstance(a, DictValue) else [(e, ConstantValue(1)) for e in a.elements(cx)])]
+        for key, count in [*given, *((ConstantValue(k), v) for k, v in kwargs.items())]:
+            self.set_item(cx, key, cx.operator(name, [self.get_item(cx, key), count]))
+        return ConstantValue(None)
+
+    return row
+
+
+def counter_most_common(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (n,) = bind_arguments("most_common", ["n"], args, kwargs, {"n": ConstantValue(None)})
+    pairs = pairs_of(cx, self)
+    counts = [count.constant() for _, count in pairs]
+    order = sorted(range(len(pairs)), key=counts.__getitem__, reverse=True)
+    return ListValue([TupleValue(pairs[i]) for i in order[: n.constant()]])
+
+
+def counter_total(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    total: Value = ConstantValue(0)
+    for _, count in pairs_of(cx, self):
+        total = cx.operator("add", [total, count])
+    return total
+
+
+COUNTER_METHODS |= {"update": counted("add"), "subtract": counted("sub"), "most_common": counter_most_common, "total": counter_total}
+DICT_METHODS |= {"popitem": dict_popitem, "move_to_end": dict_move_to_end}

@@ -1,0 +1,225 @@
+"""Small programs that once differed from eager; most were found, and made small, by `python -m tests.fuzz.language --shrink`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import dynacompile
+from dynacompile.events import FrameSkipped, GraphBroke
+from tests.fuzz.language.observe import difference
+from tests.fuzz.language.programs import HEAD, Program
+
+PROGRAMS = {
+    "a handler inside of a loop breaks in a resume function": """
+        def program(x, i):
+            for s in 'ab':
+                try:
+                    box = GBOX + i
+                    opaque(1)
+                    assert i, s
+                except Exception as error:
+                    repr(error)
+            return x + 1
+        def calls():
+            yield program, (torch.ones(2), 0)
+        """,
+    "an exception's own __init__ calls BaseException's": """
+        def program(x):
+            try:
+                raise Wrong('text', 3)
+            except Wrong as error:
+                LOG.append(repr(error))
+                return str(error), error.number, x + 1
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "a dict changes its size while it is iterated": """
+        def program(x):
+            for key in GDICT:
+                GDICT.popitem()
+            return x
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "a dict changes its size in the middle": """
+        def program(x, d):
+            try:
+                for key, value in d.items():
+                    d[key + 'x'] = value
+            except RuntimeError as error:
+                return str(error), d, x + 1
+        def calls():
+            yield program, (torch.ones(2), {'a': 1})
+        """,
+    "items of a dict show values that changed meanwhile": """
+        def program(x, d):
+            out = []
+            for key, value in d.items():
+                d['b'] = value + 5
+                out.append((key, value))
+            return out, x + 1
+        def calls():
+            yield program, (torch.ones(2), {'a': 1, 'b': 2, 'c': 3})
+        """,
+    "a loop leaves a generator inside of a finally block": """
+        def program(x):
+            for i in paired([1, 2, 3]):
+                break
+            LOG.append('after')
+            return x + i
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "a return leaves a generator inside of a finally block": """
+        def program(x):
+            for i in paired([1, 2, 3]):
+                if i > 2:
+                    return x + i
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "a generator is dropped inside of a finally block": """
+        def program(x):
+            g = paired([1, 2, 3])
+            return x + next(g)
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "sets changed in place": """
+        def program(x, a, b):
+            a -= {1}
+            b &= {3, 4}
+            return a, b, x + 1
+        def calls():
+            yield program, (torch.ones(2), {1, 2}, {3, 5})
+        """,
+    "a set and a list have no union": """
+        def program(x):
+            try:
+                return {1} | [2]
+            except TypeError as error:
+                return str(error), x + 1
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "an operation that fails at run time leaves gradients on": """
+        def program(x):
+            with Noting('a'), torch.no_grad():
+                return model(x)
+        def calls():
+            yield program, (torch.ones(2, 3).double(),)
+        """,
+    "an operation that fails at run time comes after effects": """
+        def program(x):
+            model.calls += 1
+            GLIST.append(5)
+            return model.layers[0](x)
+        def calls():
+            yield program, (torch.ones(2, 3).double(),)
+        """,
+    "a write to memory that is read": """
+        def program(x):
+            GLIST.append(5)
+            x[:] += x[0]
+            return x
+        def calls():
+            yield program, (torch.ones(1, 3).repeat(1, 2),)
+        """,
+    "one float in two variables at a branch": """
+        def program(x, n):
+            a = b = 0.5 if n else 2.0
+            if x.sum() > 3:
+                return a, b
+            return b, a, x + 1
+        def calls():
+            yield program, (torch.ones(2), 1)
+            yield program, (torch.ones(9), 1)
+            yield program, (torch.ones(2), 0)
+        """,
+    "subscripts of what has none": """
+        def program(x, n):
+            try:
+                return n[0]
+            except TypeError as error:
+                return str(error), x + 1
+        def calls():
+            yield program, (torch.ones(2), 3)
+            yield program, (torch.ones(2), None)
+        """,
+    "an element of what has none": """
+        def program(x, n):
+            try:
+                return 1 in n
+            except TypeError as error:
+                return str(error), x + 1
+        def calls():
+            yield program, (torch.ones(2), 3)
+        """,
+    "a key that can't be called": """
+        def program(x, xs):
+            try:
+                xs.sort(key=3)
+            except TypeError as error:
+                return str(error), x + 1
+        def calls():
+            yield program, (torch.ones(2), [2, 1])
+        """,
+    "map of nothing": """
+        def program(x):
+            try:
+                y = map(1)
+            except TypeError as error:
+                return str(error), x + 1
+            return x
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+}
+
+
+def program_of(text: str) -> Program:
+    lines = [line[8:] for line in text.strip("\n").splitlines()]
+    return Program(0, HEAD + "model = Net()\n" + "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_in_eager(name):
+    assert difference(program_of(PROGRAMS[name])) is None
+
+
+WRONG = """n[0] ; n.foo ; n() ; n + 'a' ; [*n] ; xs[9] ; xs['a'] ; {**n} ; xs.foo ; -'a' ; n < 'a' ; 'a' in n ; xs() ; None[0] ; n[0:1] ; iter(n) ; len(n)
+[1, 2].index(7) ; {}['q'] ; max([]) ; min(()) ; int('x') ; float('y') ; xs.pop(77) ; [].pop() ; {}.popitem() ; next(iter([])) ; xs.remove(44)
+'a'.index('b') ; (1, 2).index(5) ; n @ n ; ~'a' ; (1, 2)[5] ; range(3)[7] ; 'abc'[9] ; [1] * 'a' ; sum(['a']) ; abs('a') ; sorted([1, 'a']) ; {[]: 1}
+{1}.add([]) ; set([[]]) ; xs.insert(1) ; xs.append() ; dict([1]) ; dict([(1, 2, 3)]) ; zip(1) ; list(zip([1], [2, 3], strict=True)) ; enumerate(3)
+reversed(3) ; chr(-1) ; ord('ab') ; divmod(1, 0) ; 1 % 0 ; 1 // 0 ; 1.0 / 0 ; isinstance(1, 1) ; getattr(n, 'zz') ; setattr(n, 'zz', 1)
+torch.ones(2)[5] ; torch.ones(2) + torch.ones(3) ; x.view(99) ; torch.cat([]) ; x.sum(dim=7) ; '%d' % 'a' ; '{}'.format() ; f'{n:zz}' ; ','.join([1])
+undefined_name ; xs[1:2:0] ; xs[None] ; xs[1.5] ; n[...] ; next(n) ; xs + (1,) ; {} | 1 ; {1} | [1] ; {1} - 1 ; any(3) ; str(1, 2) ; len(1, 2)
+bool(1, 2) ; list(1) ; tuple(n) ; set(n) ; dict(1) ; spread() ; spread(1, a=2) ; keyword_only(1) ; Box() ; Wrong() ; Point() ; Pair(1) ; GBOX.missing
+BigBox(1).absent ; GBOX[99] ; GBOX < 1 ; -GBOX ; [a for a, b in xs] ; lambda: (yield) if n() else 0 ; (lambda a: a)() ; x.foo"""
+
+
+@pytest.mark.parametrize("text", [part.strip() for line in WRONG.splitlines() for part in line.split(" ; ")])
+def test_errors_are_python_s(text):
+    """The message and type of what a wrong expression raises, and that capture itself does not fail on it."""
+    body = f"    try:\n        y = {text}\n    except Exception as error:\n        return type(error).__name__, str(error), x + 1\n    return x + 2\n"
+    source = f"{HEAD}def program(x, n, xs):\n{body}def calls():\n    yield program, (torch.ones(2), 3, [1, 2])\n"
+    assert difference(Program(0, source)) is None
+
+
+def test_a_bug_of_capture_is_python_s(monkeypatch):
+    """An internal error leaves the frame to Python, and says so; under `verify` it is raised."""
+
+    def wrong(*args: object) -> None:
+        raise KeyError("inside")
+
+    monkeypatch.setattr("dynacompile.capture.entry.finish_return", wrong)
+    dynacompile.reset()
+    events: list[object] = []
+    end = dynacompile.subscribe(events.append)
+    assert dynacompile.compile(lambda x: x + 1, backend="eager")(torch.ones(2)).tolist() == [2.0, 2.0]
+    end()
+    assert [e.reason for e in events if isinstance(e, FrameSkipped)][0].startswith("[internal]")
+    assert not any(isinstance(e, GraphBroke) for e in events)
+    with pytest.raises(KeyError, match="inside"):
+        dynacompile.compile(lambda x: x + 1, backend="eager", options={"verify": True})(torch.ones(2))

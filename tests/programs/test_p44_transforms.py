@@ -1,0 +1,150 @@
+"""torch.func inside compiled functions: vmap, grad, functional_call, alone and nested; what can't be followed breaks with the right result."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, grad_and_value, jacrev, jvp, stack_module_state, vjp, vmap
+
+from tests.checking import check
+from tests.scenarios import check_same
+
+EAGER = {"backend": "eager"}
+TABLE = torch.arange(4.0)
+
+
+def arg():
+    return torch.linspace(-2, 3, 12).reshape(3, 4).requires_grad_()
+
+
+def mapped(x):
+    return vmap(lambda a: a.sin() * a.sum())(x) + 1
+
+
+def mapped_dims(x):
+    return vmap(torch.dot, in_dims=(1, 1))(x, x * 2), vmap(lambda a, b: a * b, in_dims=(0, None), out_dims=1)(x, x[0])
+
+
+def mapped_structures(x):
+    made = torch.vmap(lambda pair, k: {"a": pair[0] * pair[1], "b": [pair[0].sum() + k]}, in_dims=(0, None))((x, x.cos()), 2.0)
+    return made["a"] + made["b"][0][:, None]
+
+
+def mapped_closure(x):
+    y = x * 2
+    return vmap(lambda a: a * TABLE + y[0])(x)
+
+
+def mapped_random(x):
+    return vmap(lambda a: a + torch.rand(4), randomness="different")(x)
+
+
+def gradient(x):
+    return grad(lambda a: (a.sin() * a).sum())(x) * 2
+
+
+def gradients(x):
+    both = grad(lambda a, b: (a * b.sin()).sum(), argnums=(0, 1))(x, x * 2)
+    one, kept = grad(lambda a: ((a**3).sum(), {"kept": a * 2}), has_aux=True)(x)
+    slope, value = grad_and_value(lambda a: (a.cos() * x).sum())(x)
+    return *both, one, kept["kept"], slope, value
+
+
+def second_gradient(x):
+    return grad(lambda a: grad(lambda b: (b**3).sum())(a).sum())(x)
+
+
+def each_sample(x):
+    def loss(weight, sample):
+        return ((sample * weight).sum() - 1) ** 2
+
+    return vmap(grad(loss), in_dims=(None, 0))(torch.ones(4), x)
+
+
+MODEL = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh()).eval()
+
+
+def called(x):
+    tensors = {name: p * 2 for name, p in MODEL.named_parameters()}
+    return functional_call(MODEL, tensors, (x,)) + functional_call(MODEL, dict(MODEL.named_buffers()), x) + MODEL(x)
+
+
+def called_for_gradients(x):
+    tensors = dict(MODEL.named_parameters())
+
+    def loss(tensors, sample):
+        return functional_call(MODEL, tensors, (sample[None],)).sum()
+
+    made = vmap(grad(loss), in_dims=(None, 0))({k: v.detach() for k, v in tensors.items()}, x)
+    return {k: v * 2 for k, v in made.items()}
+
+
+ALL = [
+    mapped,
+    mapped_dims,
+    mapped_structures,
+    mapped_closure,
+    gradient,
+    gradients,
+    second_gradient,
+    each_sample,
+    called,
+    called_for_gradients,
+]
+
+
+@pytest.mark.parametrize("fn", [*ALL, mapped_random])
+def test_one_graph(fn):
+    check(fn, arg(), options=EAGER)
+
+
+@pytest.mark.parametrize("fn", ALL)
+def test_with_kernels(fn):
+    def story(wrap):
+        compiled = wrap(fn)
+        for scale in (1, 2):
+            x = (arg() * scale).detach().requires_grad_()
+            result = compiled(x)
+            outputs = [t for t in torch.utils._pytree.tree_leaves(result) if t.requires_grad]
+            if outputs:
+                sum(o.sum() for o in outputs).backward()
+            yield result, x.grad
+
+    check_same(story, rtol=1e-4, atol=1e-5)
+
+
+def ensemble(x):
+    params, buffers = stack_module_state([nn.Linear(4, 2), nn.Linear(4, 2)])
+    return vmap(lambda p, b: functional_call(nn.Linear(4, 2), (p, b), (x,)).shape[0] + p["weight"])(params, buffers)
+
+
+def effects(x):
+    seen = []
+    y = vmap(lambda a: (seen.append(a.shape), a * 2)[1])(x)
+    return y, seen
+
+
+def in_place(x):
+    y = x.detach() * 1
+    vmap(lambda a: a.mul_(2))(y)
+    return y
+
+
+def transposed(x):
+    out, back = vjp(torch.sin, x)
+    return out, back(torch.ones_like(out)), jvp(torch.cos, (x,), (torch.ones_like(x),)), jacrev(torch.sin)(x[0])
+
+
+@pytest.mark.parametrize("fn", [effects, in_place, transposed])
+def test_what_breaks_is_right(fn):
+    check(fn, arg(), graphs=None, breaks=None, calls=1, options=EAGER)
+
+
+def test_caught_exceptions_leave_no_trace():
+    def caught(x):
+        try:
+            y = vmap(lambda a: a.sin() if a.shape[0] == 3 else {}[a.shape])(x)
+        except KeyError:
+            y = x * 3
+        return y + 1
+
+    check(caught, arg(), options=EAGER)
