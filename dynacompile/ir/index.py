@@ -201,7 +201,8 @@ class Index:
         quotient = Index()
         rest = self
         for _ in range(4):  # each step may leave terms that the lead divides again
-            part = Index([(m, c // scale) for monomial, c in rest.terms if c % scale == 0 and (m := without(monomial, lead)) is not None])
+            found = [(m, c // scale) for monomial, c in rest.terms if c % scale == 0 and (m := without(monomial, lead)) is not None]
+            part = Index([t for t in found if t[0]], sum(c for m, c in found if not m))
             if not part:
                 break
             quotient, rest = quotient + part, rest - part * divisor
