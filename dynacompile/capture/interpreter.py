@@ -119,6 +119,8 @@ class SymbolicFrame:
             raise reason
         value = value_of_raised(reason)
         frames = self.cx.frames
+        inner = frames[frames.index(self) + 1 :]
+        refuse_dropped([*self.stack[handler.depth :], *(v for frame in inner for v in frame.stack)])
         del frames[frames.index(self) + 1 :]
         del self.stack[handler.depth :]
         if handler.lasti:
@@ -301,6 +303,13 @@ class GeneratorValue(IteratorValue):
         if returned is None or isinstance(returned, ConstantValue) and returned.value is None:
             return raises(StopIteration)
         return raised(ExceptionValue(StopIteration, [returned]))
+
+
+def refuse_dropped(values: Sequence[Value]) -> None:
+    """An exception leaves loops: generators in them end when Python says."""
+    for value in values:
+        if isinstance(value, GeneratorValue) and value.is_pending():
+            raise unsupported("generator", f"{value.frame.code.co_qualname} is left by an exception inside of a block")
 
 
 def inline(cx: Trace, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:

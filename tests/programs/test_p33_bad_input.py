@@ -98,7 +98,7 @@ def test_functions_without_a_source():
         compiled(fn, fullgraph=True)(arg())
 
 
-@pytest.mark.parametrize("target", [len, torch.add, operator.add, functools.partial(torch.add, 1), 3, "text", [1]], ids=str)
+@pytest.mark.parametrize("target", [len, torch.add, operator.add, functools.partial(torch.add, 1), 3, "text", [1]], ids=["len", "torch.add", "operator.add", "partial", "number", "text", "list"])
 def test_what_is_no_python_function_is_refused(target):
     with pytest.raises(dynacompile.exc.ConfigError, match="takes a Python function"):
         dynacompile.compile(target)
