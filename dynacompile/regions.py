@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-import torch
 from torch.fx import graph_module
 
 from dynacompile import backends, native
@@ -259,9 +258,7 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
         return None
     first = ShapePolicy(everything=config.dynamic is True, declared=config.declared_shapes())
     known = info.shapes.get(frame.code, first) if own else first
-    with torch._C.DisableTorchFunction():  # a mode of the user is not to see how we look at tensors
-        known = policy_after(known, [entry.info.captured.guards for entry in own], frame, not config.specialize_int)
-    info.shapes[frame.code] = known
+    info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame, not config.specialize_int)
     return known
 
 

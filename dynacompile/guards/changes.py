@@ -32,7 +32,8 @@ def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: 
             if ints and is_int_change(failure, frame) and (alike or not any(step in modules for step in source.steps())):
                 numbers.add(source)
             elif failure.guard.kind == "TENSOR_MATCH" and not any(isinstance(step, Registered) for step in source.steps()):
-                changed_extents(source, failure.guard.expected, evaluate(source, frame), sizes, strides)  # type: ignore[arg-type]
+                with torch._C.DisableTorchFunction():
+                    changed_extents(source, failure.guard.expected, evaluate(source, frame), sizes, strides)  # type: ignore[arg-type]
     return replace(known, sizes=sizes, strides=strides, numbers=frozenset(numbers))
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from dynacompile import native
 from dynacompile.guards.evaluate import MISSING, Missing
 from dynacompile.guards.evaluate import evaluate as evaluate
@@ -46,9 +48,8 @@ def compile_guards(guards: Sequence[Guard]) -> Any:
     """The native GuardProgram of these guards. Raises KeyError for an unknown kind, ValueError for a payload that can't be compared natively."""
     tree = Tree()
     for index, guard in enumerate(guards):
-        kind = KINDS[guard.kind]
         node = tree.node(guard.source, index) if guard.source is not None else -1
-        kind.compile(tree, node, guard, index)
+        KINDS[guard.kind].compile(tree, node, guard, index)
     return native.core().GuardProgram(tree.accessors, tree.checks, tree.relations)
 
 
@@ -85,13 +86,21 @@ def failures(guards: Sequence[Guard], frame: Any) -> list[Failure]:
     """Every guard that does not hold for `frame` (a FrameProxy, or a mapping from names to values), by the Python twin of the machine."""
     found = []
     for guard in guards:
-        kind = KINDS[guard.kind]
         value = evaluate(guard.source, frame) if guard.source is not None else None
         if isinstance(value, Missing):
             found.append(Failure(guard, guard.source.text(), "present", "missing"))  # type: ignore[union-attr]
             continue
-        found += [Failure(guard, *difference) for difference in kind.explain(guard, value, lambda source: evaluate(source, frame))]
+        found += [Failure(guard, *difference) for difference in differences(guard, value, frame)]
     return found
+
+
+def differences(guard: Guard, value: Any, frame: Any) -> list[tuple[str, str, str]]:
+    """What differs from one guard. A torch-function mode of the user does not see how we look at tensors."""
+    explained = KINDS[guard.kind].explain(guard, value, lambda source: evaluate(source, frame))
+    if guard.kind == "GLOBAL_STATE":
+        return list(explained)
+    with torch._C.DisableTorchFunction():
+        return list(explained)
 
 
 __all__ = ["Failure", "MISSING", "compile_gather", "compile_guards", "described", "evaluate", "failures"]
