@@ -15,9 +15,10 @@ from dynacompile.lower.context import DTYPES, Lowering
 from dynacompile.lower.placement import is_elsewhere, on_device
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
-from dynacompile.ops.scalars import compute_dtype
+from dynacompile.ops.scalars import NEAREST, compute_dtype
 from dynacompile.ops.table import Row
 
+CONVERSIONS = frozenset({"to_copy", "cast_prims"})  # an explicit conversion of a narrow number sees it rounded, as eager does
 DIVISIONS = frozenset({"floordiv", "mod", "fmod"})
 
 
@@ -37,6 +38,8 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
                 buffer = low.buffers[given]
                 require_element(low, given, val.device)
                 value = low.load(o, buffer, low.broadcast(buffer, size))
+                if row.samples in CONVERSIONS and buffer.dtype in NEAREST and buffer.dtype != val.dtype:
+                    return getattr(o, NEAREST[buffer.dtype])(value)
                 return value if raw else o.cast(value, o.compute)
             arg = given
         if isinstance(arg, (int, float)) and row.operands == "args" and promoted in (torch.bfloat16, torch.float16):
