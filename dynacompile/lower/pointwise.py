@@ -16,9 +16,10 @@ from dynacompile.lower.numbers import number
 from dynacompile.lower.placement import is_elsewhere, on_device
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
-from dynacompile.ops.scalars import compute_dtype
+from dynacompile.ops.scalars import NEAREST, compute_dtype
 from dynacompile.ops.table import Row
 
+CONVERSIONS = frozenset({"to_copy", "cast_prims"})  # an explicit conversion of a narrow number sees it rounded, as eager does
 DIVISIONS = frozenset({"floordiv", "mod", "fmod"})
 
 
@@ -38,6 +39,8 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
                 buffer = low.buffers[given]
                 require_element(low, given, val.device)
                 value = low.load(o, buffer, low.broadcast(buffer, size))
+                if row.samples in CONVERSIONS and buffer.dtype in NEAREST and buffer.dtype != val.dtype:
+                    return getattr(o, NEAREST[buffer.dtype])(value)
                 return value if raw else o.cast(value, o.compute)
             arg = given
         arg = plain(arg)

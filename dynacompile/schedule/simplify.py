@@ -47,16 +47,25 @@ def without_one_hot_sums(nest: Nest) -> Nest:
 
 
 def without_double_rounding(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
-    """A store into bfloat16 or float16 rounds by itself: it takes the number from before an explicit conversion."""
+    """What comes from memory of bfloat16 or float16 is rounded already, and a store into such memory rounds by itself."""
     body = list(nest.body)
+    plain = {i: op.args[0] for i, op in enumerate(body) if op.name in NEAREST.values() and is_load_of(body[op.args[0]], op.name, buffers)}
     for i, op in enumerate(body):
-        if op.name == "store" and body[op.args[0]].name == NEAREST.get(buffers[op.attr.buffer].dtype):
-            body[i] = replace(op, args=body[op.args[0]].args)
+        args = tuple(plain.get(a, a) for a in op.args)
+        if op.name == "store" and body[args[0]].name == NEAREST.get(buffers[op.attr.buffer].dtype):
+            args = body[args[0]].args
+        if args != op.args:
+            body[i] = replace(op, args=args)
     return nest if body == list(nest.body) else replace(nest, body=without_dead(body))
 
 
 def number(body: Body, value: Extent, dtype: torch.dtype) -> int:
     return body.emit("constant", (), dtype, value) if isinstance(value, int) else body.emit("index", (), dtype, value)
+
+
+def is_load_of(op: Op, nearest: str, buffers: Mapping[str, Buffer]) -> bool:
+    """A load, without another value where it is masked, of the dtype to which `nearest` rounds."""
+    return op.name == "load" and op.attr.mask is None and NEAREST.get(buffers[op.attr.buffer].dtype) == nearest
 
 
 def at_place(nest: Nest, body: Body, ids: list[int], value: int, place: Index, inside: int) -> int:

@@ -10,6 +10,11 @@ from tests.scenarios import attempt, check_same
 NAN, INF = float("nan"), float("inf")
 
 
+def without_nan(x):
+    """For functions whose gradient at NaN is 1 in some of eager's loops and NaN in others."""
+    return torch.where(x.isnan(), torch.zeros_like(x), x)
+
+
 def values(n, dtype=torch.float32, seed=0):
     made = torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return made.to(dtype)
@@ -161,7 +166,7 @@ SPECIAL = {
     "reduce": lambda x, y: (x.amax(), x.amin(), x.max(), x.min(), x.max(0), x.min(0), x.argmax(), x.argmin()),
     "sums": lambda x, y: (x.sum(), x.mean(), x.prod(), x.nansum(), x.var(), x.norm()),
     "clamp": lambda x, y: (x.clamp(-1, 1), x.clamp(min=0), x.clamp(max=0), torch.clamp(x, y, y + 1), torch.clamp(x, max=y)),
-    "hardtanh": lambda x, y: (F.relu(x), F.leaky_relu(x), F.elu(x), F.hardswish(x), F.hardsigmoid(x)),
+    "hardtanh": lambda x, y: (F.relu(x), F.leaky_relu(x), F.elu(without_nan(x)), F.hardswish(without_nan(x)), F.hardsigmoid(x)),
     "softmax": lambda x, y: (x.softmax(0), x.log_softmax(0), torch.logsumexp(x, 0), torch.full_like(x, -INF).softmax(0)),
     "compare": lambda x, y: (x == y, x != y, x < y, x >= y, x.isnan(), x.isinf(), x.isfinite(), torch.isclose(x, y)),
     "where": lambda x, y: (torch.where(x > 0, x, y), torch.where(x == x, x, 0.0), x.nan_to_num(), x.nan_to_num(1.0, 2.0, 3.0)),
@@ -369,3 +374,14 @@ def test_classes_out_of_range(target):
         yield attempt(fn, values(12).reshape(3, 4), torch.tensor(target))
 
     check_same(story)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("reference", [True, False])
+def test_explicit_conversions_see_rounded_numbers(dtype, reference):
+    def fn(x, y):
+        return (x.to(dtype) + y.to(dtype)).float() * 3, x.to(dtype).double()
+
+    x, y = values(1000), values(1000, seed=1)
+    got = dynacompile.compile(fn, isolate_recompiles=True, options={"reference": reference})(x, y)
+    assert all(torch.equal(a, b) for a, b in zip(got, fn(x, y), strict=True))
