@@ -103,7 +103,7 @@ def reads_flash(x):
 
 SETTINGS = {
     reads_precision: (torch.set_float32_matmul_precision, "highest", "high"),
-    reads_cudnn: (lambda v: setattr(torch.backends.cudnn, "benchmark", v), False, True),
+    reads_cudnn: (torch._C._set_cudnn_benchmark, False, True),
     reads_tf32: (lambda v: setattr(torch.backends.cuda.matmul, "allow_tf32", v), False, True),
     reads_flash: (torch.backends.cuda.enable_flash_sdp, True, False),
 }

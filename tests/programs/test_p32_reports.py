@@ -37,6 +37,7 @@ def told(call, *args):
     once.cache_clear()
     LOGGER.handlers[:] = [records]
     LOGGER.setLevel(logging.INFO)
+    LOGGER.disabled = False  # configurations of logging disable the loggers that they do not know
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = call(*args)
@@ -103,6 +104,7 @@ def test_reported_after_one_graph(fn):
 def test_levels_are_guarded():
     compiled = dynacompile.compile(asked_first, backend="eager", fullgraph=True)
     LOGGER.setLevel(logging.INFO)
+    LOGGER.disabled = False  # configurations of logging disable the loggers that they do not know
     assert torch.equal(compiled(arg()), asked_first(arg()))
     LOGGER.setLevel(logging.WARNING)
     assert torch.equal(compiled(arg()), asked_first(arg()))
