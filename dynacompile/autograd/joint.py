@@ -27,6 +27,7 @@ from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
 from dynacompile.ir.graphs import Mutation, Output, output_args
+from dynacompile.ir.shapes import symbolic_rules
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
     """graph: torch-level, static shapes; fakes: one per placeholder. Raises Unsupported where autograd or functionalization can't follow."""
     recorder = Recorder(fake_mode_of(fakes), table)
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
-    with ambient_state(), functionalization(), recorder:
+    with ambient_state(), symbolic_rules(fake_mode_of(fakes)), functionalization(), recorder:
         inputs = wrap_inputs(recorder, names, fakes)
         user_outputs, memories = interpret(graph, inputs_values(inputs), recorder)
         positions = Positions()

@@ -27,6 +27,7 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
+from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node
 
@@ -146,7 +147,7 @@ class Recorder:
     def run(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """One operation on fakes. What the user's operation may raise is up to torch: every exception means that eager is to run it."""
         try:
-            with self.mode:
+            with self.mode, symbolic_rules(self.mode):
                 if kind == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
                 return target(*args, **kwargs)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Literal
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import SLoc
 from torch._guards import Source as TorchSource
 from torch._subclasses import FakeTensorMode
@@ -82,6 +84,11 @@ def shape_env(site: Callable[[], Any]) -> Any:
     env._get_stack_summary = lambda is_debug=False, framework_loc=None: (SLoc(site(), None), "")
     env._log_guard = lambda prefix, guard, forcing_spec: None
     return env
+
+
+def symbolic_rules(mode: FakeTensorMode) -> AbstractContextManager:
+    """While operations run on symbolic sizes: composite ops by torch's Python rules, for those in C++ read sizes as numbers in torch 2.11."""
+    return nullcontext() if mode.shape_env is None else enable_python_dispatcher()
 
 
 def symbolic_mode(site: Callable[[], Any]) -> FakeTensorMode:

@@ -12,6 +12,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from dynacompile.codegen.reference import run_program, run_schedule
 from dynacompile.env import Env
 from dynacompile.ir.schedule import Schedule
+from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.lower import lower
 from dynacompile.schedule import schedule
 from tests.lower.tracing import ENV, check_same, copies, decompositions
@@ -30,7 +31,7 @@ def trace(function: Callable, args: Sequence[object], dims: Dims, device: str = 
         made = mode.from_tensor(arg, symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds))
         return made if device == "cpu" else torch.empty_strided(made.size(), made.stride(), dtype=arg.dtype, device=device)
 
-    with mode:
+    with mode, symbolic_rules(mode):
         fakes = [fake(i, a) for i, a in enumerate(args)]
         graph = make_fx(function, decomposition_table=decompositions())(*fakes)
     graph.graph.eliminate_dead_code()
