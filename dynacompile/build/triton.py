@@ -94,7 +94,7 @@ def kernel_key(source: KernelSource, candidate: Candidate) -> str:
 
 def architecture(device: torch.device) -> int:
     """Compute capability as one number, for example 90; without a GPU that of Hopper."""
-    if not torch.cuda.is_available():
+    if device.type != "cuda" or not torch.cuda.is_available():
         return DEFAULT_ARCH
     major, minor = torch.cuda.get_device_capability(device)
     return major * 10 + minor
