@@ -170,6 +170,8 @@ def rival() -> tuple[Callable[[Any], Any], Callable[[Any, tuple], tuple[float, f
     """torch.compile: how it compiles, how its guards are timed (hot, cold in ns), how many frames it has compiled."""
     dynamo: Any = importlib.import_module("torch._dynamo")
     dynamo.config.recompile_limit = dynamo.config.accumulated_recompile_limit = LIMIT
+    # On by default in torch 2.11, off in 2.13: it skips the checks of parameters, so that a changed requires_grad or .data gives a wrong result.
+    dynamo.config.use_recursive_dict_tags_for_guards = False
     guards: Any = importlib.import_module("torch._C._dynamo.guards")
     eval_frame: Any = importlib.import_module("torch._dynamo.eval_frame")
     compiled: list[Any] = []
