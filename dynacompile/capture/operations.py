@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, unsupported
@@ -15,6 +16,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.mapping import DictValue, DictView
+from dynacompile.capture.values.numpy_numbers import NumpyNumber, computed
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
@@ -92,6 +94,8 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
         found = symbolic_operator(cx, INPLACE.get(name, name), args)
         if found is not None:
             return found
+    if any(isinstance(a, NumpyNumber) for a in args) and not any(isinstance(a, ObjectValue) for a in args):
+        return computed(cx, getattr(operator, name), args, {})
     if name in UNARY:
         return unary(cx, name, args[0])
     if name in INPLACE:
@@ -119,7 +123,7 @@ def tensor_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
 
 
 def comparable(value: Value) -> bool:
-    return isinstance(value, (TensorValue, SymbolicInt)) or isinstance(value, ConstantValue) and isinstance(value.value, (int, float, bool, complex))
+    return isinstance(value, (TensorValue, SymbolicInt)) or isinstance(value, ConstantValue) and isinstance(value.value, (int, float, bool, complex, np.number))
 
 
 def unary(cx: Trace, name: str, value: Value) -> Value:

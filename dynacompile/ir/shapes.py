@@ -80,7 +80,7 @@ class Named(TorchSource):
 
 def shape_env(site: Callable[[], Any]) -> Any:
     """A ShapeEnv in which equal sizes are not taken for the same, and whose guards carry the user's place, `site()`, as it was."""
-    env = importlib.import_module(SYMBOLIC).ShapeEnv(duck_shape=False)
+    env = importlib.import_module(SYMBOLIC).ShapeEnv(duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
     env._get_stack_summary = lambda is_debug=False, framework_loc=None: (SLoc(site(), None), "")
     env._log_guard = lambda prefix, guard, forcing_spec: None
     return env

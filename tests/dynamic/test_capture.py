@@ -9,6 +9,7 @@ import torch
 
 import dynacompile
 from dynacompile import native
+from dynacompile.events import GraphBroke
 from tests.dynamic.varying import varying
 
 SIZES = ((4, 8), (8, 16), (32, 64), (7, 9))
@@ -158,3 +159,9 @@ def test_guards_are_named_with_the_users_line():
     (guard,) = [g for g in entry.info.captured.guards if g.kind == "SHAPE" and "10" in g.expected.text()]
     assert guard.expected.text() == "x.size(0) <= 10"
     assert guard.site.line == fn.__code__.co_firstlineno + 1
+
+
+def test_values_stay_unknown():
+    """A subscript by a tensor of one int, and a size that depends on values: the same breaks as without symbols."""
+    events = varying(lambda x, i: x[i] * 2 + x.nonzero().sum(), [(r(n, 3), torch.tensor(1)) for n in (4, 5)], 3, breaks=2, dynamic=True)
+    assert {e.code for e in events if isinstance(e, GraphBroke)} == {"data-dependent-shape"}

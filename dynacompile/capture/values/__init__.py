@@ -8,6 +8,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from dynacompile import native
@@ -36,6 +37,7 @@ from dynacompile.capture.values.dict_objects import is_dict_class, wrap_dict_obj
 from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.list_objects import is_list_class, wrap_list_object
 from dynacompile.capture.values.modules import wrap_module
+from dynacompile.capture.values.numpy_numbers import number_of
 from dynacompile.capture.values.objects import wrap_object
 from dynacompile.capture.values.python_modules import wrap_python_module
 from dynacompile.capture.values.reports import wrap_logger
@@ -115,6 +117,8 @@ def value_of(cx: Trace, real: Any) -> Value:
         return cx.wrap(real, Constant(real, getattr(real, "__name__", "function")))
     if is_constant_object(real) or isinstance(real, DESCRIPTIONS):
         return ConstantValue(real)
+    if isinstance(real, np.generic):
+        return number_of(real)
     if isinstance(real, NUMBERS):
         return number_value(cx.symbols, real)  # type: ignore[arg-type]  # there are symbols
     raise unsupported("unknown-object", f"a {type(real).__name__} computed by a builtin")

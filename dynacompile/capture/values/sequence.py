@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
@@ -357,6 +358,8 @@ def index_of(cx: Trace, key: Value) -> int | slice:
                     index.indices(0)
                 except (TypeError, ValueError) as reason:
                     raise raises(type(reason), *reason.args) from reason
+            if isinstance(index, np.integer):
+                return int(index)
             if isinstance(index, (int, slice)):
                 return index
     except NotConstant as reason:

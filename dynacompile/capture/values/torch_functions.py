@@ -12,6 +12,7 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, RefusedValue, function_value
+from dynacompile.capture.values.numpy_numbers import inferred_dtype
 from dynacompile.capture.values.optimizers import wrap_step
 from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
 from dynacompile.capture.values.sequence import SequenceValue
@@ -127,6 +128,8 @@ class TorchFunction(CallableValue):
             raise unsupported("tensor-attribute", f"torch.{name}()")
         if self.real in PYTHON_VALUES and args and holds_tensors(args[0]):
             raise unsupported("to-python", f"torch.{name} of a list of tensors")
+        if self.real in PYTHON_VALUES and args and "dtype" not in kwargs and (dtype := inferred_dtype(cx, args[0])) is not None:
+            kwargs = {**kwargs, "dtype": ConstantValue(dtype)}
         found = with_tensor_scalar(cx, name, args, kwargs)
         if found is not None:
             return found
