@@ -19,11 +19,13 @@ class Effects:
     own_cells: the residual code makes the cells of the frame itself, so stores to them count.
     calls: (function, arguments, place) of calls that report something to others and have no result, in their order.
     globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion).
+    class_attributes: (class, name) -> what the frame assigned.
     """
 
     def __init__(self) -> None:
         self.touched: dict[Value, None] = {}
         self.globals: dict[tuple[int, str], tuple[dict, bool, Value | None]] = {}
+        self.class_attributes: dict[tuple[type, str], Value] = {}
         self.calls: list[tuple[Callable, list[Value], Position]] = []
         self.own_cells = False
         self.count = 0  # of changes so far

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,13 +15,17 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.mapping import DictValue, DictView
 from dynacompile.capture.values.numpy_numbers import NumpyNumber, computed
+from dynacompile.capture.values.object_parts import InstanceDict
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
+from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, set_binary
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import SymbolicInt, symbolic_operator
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -126,7 +130,13 @@ def comparable(value: Value) -> bool:
     return isinstance(value, (TensorValue, SymbolicInt)) or isinstance(value, ConstantValue) and isinstance(value.value, (int, float, bool, complex, np.number))
 
 
+COUNTER_OPERATORS = frozenset({"add", "sub", "or_", "and_", "lt", "le", "gt", "ge"})  # written in Python
+
+
 def unary(cx: Trace, name: str, value: Value) -> Value:
+    if isinstance(value, DictValue) and value.cls is Counter and name in ("pos", "neg"):
+        method = getattr(Counter, UNARY[name])
+        return cx.call_real(method, Constant(method, method.__qualname__), [value])
     if isinstance(value, ObjectValue):
         return value.method(cx, UNARY[name], [], {})
     return cx.pure(getattr(operator, name), [value], {})
@@ -161,16 +171,21 @@ def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
             return found
     if isinstance(left, SetValue) and isinstance(right, SetValue) and name in ("lt", "le", "gt", "ge"):
         return ConstantValue(getattr(operator, name)(left.content.keys(), right.content.keys()))
-    if isinstance(left, SetValue) and name in ("or_", "and_", "sub", "xor") and issubclass(right.pytype(), (set, frozenset)):
-        return left.method(cx, {"or_": "union", "and_": "intersection", "sub": "difference", "xor": "symmetric_difference"}[name], [right], {})
     if isinstance(left, DictValue) and isinstance(right, DictValue) and name == "or_" and Counter not in (left.cls, right.cls):
         merged = left.method(cx, "copy", [], {})
         merged.method(cx, "update", [right], {})
         return merged
+    if any(isinstance(v, DictValue) and v.cls is Counter for v in (left, right)) and name in COUNTER_OPERATORS and isinstance(left, DictValue):
+        method = getattr(Counter, BINARY[name][0])
+        return cx.call_real(method, Constant(method, method.__qualname__), [left, right])
+    if name in SET_METHODS:
+        found = set_binary(cx, name, left, right)
+        if found is not None:
+            return found
     if name in ("eq", "ne"):
         return ConstantValue(cx.equal(left, right) == (name == "eq"))
-    if name == "mod" and isinstance(left, ConstantValue) and isinstance(left.value, str):
-        return cx.pure(operator.mod, [left, right], {})
+    if name == "mod" and isinstance(left, ConstantValue) and isinstance(left.value, (str, bytes)):
+        return cx.fold(operator.mod, [left, right], {})
     return cx.pure(getattr(operator, name), [left, right], {})
 
 
@@ -183,6 +198,8 @@ def object_binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
             result = owner.special(cx, special, [other])
             if result is not None and not (isinstance(result, ConstantValue) and result.value is NotImplemented):
                 return result
+    if name in ("eq", "ne") and isinstance(left, ObjectValue) and isinstance(right, ObjectValue) and left.cls is right.cls is SimpleNamespace:
+        return ConstantValue(cx.equal(InstanceDict(left).snapshot(cx), InstanceDict(right).snapshot(cx)) == (name == "eq"))
     if name in ("eq", "ne") and all(compares_by_identity(v) for v in (left, right)):
         return ConstantValue((left is right) == (name == "eq"))
     raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
@@ -195,7 +212,9 @@ def compares_by_identity(value: Value) -> bool:
 
 def sequence_binary(cx: Trace, name: str, left: Value, right: Value) -> Value | None:
     sized = (torch.Size, tuple)
-    if any(isinstance(v, SequenceValue) and v.cls is deque for v in (left, right)) and name not in ("eq", "ne"):
+    if isinstance(left, DequeValue) and isinstance(right, DequeValue) and name == "add":
+        return DequeValue(left.items + right.items, left.maxlen)
+    if any(isinstance(v, DequeValue) for v in (left, right)) and name not in ("eq", "ne", "mul"):
         raise unsupported("unknown-operation", f"operator.{name} of a deque")
     if name == "add" and is_tuple(left) and is_tuple(right):
         if any(isinstance(v, ConstantValue) and isinstance(v.value, torch.Size) for v in (left, right)):
@@ -266,7 +285,7 @@ def equal(cx: Trace, left: Value, right: Value) -> bool:
     if isinstance(left, SetValue) and isinstance(right, SetValue):
         return set(left.content) == set(right.content)
     if isinstance(left, DictView) or isinstance(right, DictView):
-        raise unsupported("unknown-operation", "comparing dict views")
+        return equal_views(cx, left, right)
     if any(isinstance(v, (TensorValue, ObjectValue)) for v in (left, right)):
         return apply_operator(cx, "eq", [left, right]).truth(cx)
     try:
@@ -354,6 +373,7 @@ OTHER: dict[str, Callable[..., Value]] = {
     "delitem": op_delitem,
     "index": op_index,
     "concat": lambda cx, a, b: binary(cx, "add", a, b),
+    "iconcat": lambda cx, a, b: inplace(cx, "iadd", a, b),
 }
 OPERATORS = frozenset((*BINARY, *INPLACE, *UNARY, *OTHER))
 

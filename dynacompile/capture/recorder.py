@@ -37,6 +37,7 @@ ONE_DTYPE = frozenset(
     | {"matmul", "mm", "mv", "addmm"}
 )
 """Operations that refuse operands of several types, which their fakes don't notice."""
+QUANTIZING = frozenset({"quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "dequantize", "int_repr"})
 STRIDED = ("as_strided", torch.as_strided)
 
 
@@ -102,6 +103,8 @@ class Recorder:
             named = {k: v.argument() for k, v in kwargs.items()}
         except NotConstant as value:
             raise unsupported("unknown-operation", f"{target_name(target)} with a {value} argument") from value
+        if target_name(target) in QUANTIZING:
+            raise unsupported("op-unsupported", f"{target_name(target)}: fakes do not know quantized tensors")
         if target in STRIDED and (len(args) > 3 or "storage_offset" in kwargs):
             raise unsupported("tensor-attribute", "as_strided with an offset, which counts from the start of the storage")
         fakes = [p[1] for p in pairs]
@@ -116,6 +119,9 @@ class Recorder:
         writes = bool(written)
         if writes and len(operands) > 1 and written[0] is operands[0] and is_refused_write(target, fakes, operands):
             raise unsupported("op-failed", f"{target_name(target)}: operands share a part of their memory")
+        for t in tensors_in(result):
+            if t.layout is not torch.strided or t.is_nested:
+                raise unsupported("unknown-object", f"the result of {target_name(target)}, a tensor that is not dense")
         if self.bases:
             self.check_bases(written)
         if not writes and (known := self.known(result)) is not None:

@@ -329,6 +329,7 @@ def outputs_in(values: Iterable[Value]) -> list[TensorValue]:
         if isinstance(value, TensorValue):
             if value.source is None:
                 found.setdefault(value)
+                work.extend(reversed(list(value.children())))
         elif not is_loadable(value):
             work.extend(reversed(list(value.children())))
     return list(found)

@@ -20,10 +20,11 @@ from dynacompile.capture.values import value_of, wrap
 from dynacompile.capture.values.base import Lazy, Method, Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
-from dynacompile.capture.values.descriptors import bind_descriptor, class_lookup, class_source
+from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_lookup, class_source
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import CellValue, FunctionValue, RefusedValue
 from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.plain import plain, tracked
 from dynacompile.capture.values.rows import HANDLERS, Row
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicInt
@@ -158,6 +159,9 @@ class Trace:
     def class_attribute(self, owner: Value, name: str) -> Value | None:
         """What the class of `owner` defines in Python under a name, bound to it; None where it does not."""
         cls = owner.pytype()
+        assigned = assigned_attribute(self, cls, name)
+        if assigned is not None:
+            return assigned
         raw = class_lookup(cls, name)
         if not isinstance(raw, (FunctionType, property, staticmethod, classmethod)) and not is_constant_object(raw):
             return None
@@ -218,13 +222,26 @@ class Trace:
         except NotConstant as reason:
             shown = ", ".join(a.describe() for a in args)
             raise unsupported("unknown-operation", f"{getattr(function, '__name__', function)}({shown})") from reason
+        result = self.guarded_call(function, real_args, real_kwargs)
+        return ListValue([self.of(item) for item in result]) if type(result) is list else self.of(result)
+
+    def fold(self, function: Callable, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        """As `pure`, of functions that leave the containers that they get alone."""
         try:
-            result = function(*real_args, **real_kwargs)
+            real_args, real_kwargs = [plain(a) for a in args], {k: plain(v) for k, v in kwargs.items()}
+        except NotConstant as reason:
+            shown = ", ".join(a.describe() for a in args)
+            raise unsupported("unknown-operation", f"{getattr(function, '__name__', function)}({shown})") from reason
+        return tracked(self, self.guarded_call(function, real_args, real_kwargs))
+
+    def guarded_call(self, function: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """function(*args, **kwargs), while the frame is captured. What it raises, the frame raises."""
+        try:
+            return function(*args, **kwargs)
         except Exception as reason:
             builtin = type(reason).__module__ == "builtins" and not isinstance(reason, (OSError, UnicodeError))
             exact = builtin and all(is_constant_object(a) for a in reason.args)
             raise raises(type(reason), *(reason.args if exact else (str(reason),)), known=exact) from reason
-        return ListValue([self.of(item) for item in result]) if type(result) is list else self.of(result)
 
     def inline(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if len(self.frames) > MAX_DEPTH:

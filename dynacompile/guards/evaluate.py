@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
@@ -130,6 +131,8 @@ def _(source: ir.Item, base: Any) -> Any:
         ok = type(source.key) is int and 0 <= source.key < len(base)
         plain: Any = list if isinstance(base, list) else tuple
         return plain.__getitem__(base, source.key) if ok else MISSING
+    if type(base) is deque:
+        return base[source.key] if type(source.key) is int and 0 <= source.key < len(base) else MISSING
     return dict.get(base, source.key, MISSING) if isinstance(base, dict) else MISSING
 
 

@@ -17,9 +17,16 @@ PyObject* sequence_item(PyObject* base, Py_ssize_t index) {
     return index < PyList_GET_SIZE(base) ? PyList_GET_ITEM(base, index) : nullptr;
 }
 
-PyObject* load_item(const Node& node, PyObject* base) {
-    if (PyTuple_Check(base) || PyList_Check(base)) return node.index >= 0 ? sequence_item(base, node.index) : nullptr;
-    return PyDict_Check(base) ? dict_item(base, node.key.get(), node.hash) : nullptr;
+Loaded deque_item(PyObject* base, Py_ssize_t index) {
+    PyObject* item = PySequence_GetItem(base, index);
+    if (!item) PyErr_Clear();
+    return {item, item != nullptr};
+}
+
+Loaded load_item(const Node& node, PyObject* base) {
+    if (PyTuple_Check(base) || PyList_Check(base)) return {node.index >= 0 ? sequence_item(base, node.index) : nullptr};
+    if (Py_IS_TYPE(base, torch_types.deque)) return node.index >= 0 ? deque_item(base, node.index) : Loaded{};
+    return {PyDict_Check(base) ? dict_item(base, node.key.get(), node.hash) : nullptr};
 }
 
 bool function_holds(const Check& check, PyObject* value) {
@@ -117,7 +124,7 @@ Loaded load(const Node& node, PyObject* base, const Roots& roots) {
         case Access::instance_dict: return {instance_dict(base)};
         case Access::dict_item: return {PyDict_Check(base) ? dict_item(base, node.key.get(), node.hash) : nullptr};
         case Access::attribute: return load_attribute(base, node.key.get());
-        case Access::item: return {load_item(node, base)};
+        case Access::item: return load_item(node, base);
         case Access::type: return {reinterpret_cast<PyObject*>(Py_TYPE(base))};
         case Access::cell: return {PyFunction_Check(base) ? cell_content(PyFunction_GET_CLOSURE(base), node.index) : nullptr};
         case Access::positional_default: {

@@ -127,7 +127,7 @@ class Registered(Source):
 
 @dataclass(frozen=True)
 class Item(Source):
-    """`base[key]` for an exact list or tuple (key: int), or an exact dict (key: a hashable constant)."""
+    """`base[key]` for an exact list, tuple or deque (key: int), or an exact dict (key: a hashable constant)."""
 
     base: Source
     key: object

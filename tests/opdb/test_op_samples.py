@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing._internal import common_methods_invocations
 
-from scripts.op_samples import names, seedless, tried
+from scripts.op_trials import names, seedless, tried
 
 OPS = names()
 PARTS = 3

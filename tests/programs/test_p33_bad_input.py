@@ -98,7 +98,10 @@ def test_functions_without_a_source():
         compiled(fn, fullgraph=True)(arg())
 
 
-@pytest.mark.parametrize("target", [len, torch.add, operator.add, functools.partial(torch.add, 1), 3, "text", [1]], ids=["len", "torch.add", "operator.add", "partial", "number", "text", "list"])
+NO_FUNCTIONS = {"len": len, "torch.add": torch.add, "operator.add": operator.add, "partial": functools.partial(torch.add, 1), "number": 3, "list": [1]}
+
+
+@pytest.mark.parametrize("target", NO_FUNCTIONS.values(), ids=NO_FUNCTIONS)
 def test_what_is_no_python_function_is_refused(target):
     with pytest.raises(dynacompile.exc.ConfigError, match="takes a Python function"):
         dynacompile.compile(target)
@@ -163,10 +166,24 @@ def uses_pattern(x, p):
     return x + len(p.sub("b", "aaa"))
 
 
-@pytest.mark.parametrize("fn, thing", [(uses_decimal, THINGS[4]), (uses_pattern, THINGS[0])])
+def uses_stream(x, stream):
+    return x * len(stream.getvalue()) + x
+
+
+def uses_lock(x, lock):
+    return x * lock.acquire(blocking=False) + x
+
+
+@pytest.mark.parametrize("fn, thing", [(uses_stream, io.StringIO("text")), (uses_lock, threading.RLock())])
 def test_unknown_objects_break_where_they_are_used(fn, thing):
     result, breaks, skips, _ = outcome(fn, arg(), thing)
     assert torch.equal(result, fn(arg(), thing)) and breaks and not skips
+
+
+@pytest.mark.parametrize("fn, thing", [(uses_decimal, THINGS[4]), (uses_pattern, THINGS[0])])
+def test_immutable_objects_are_constants(fn, thing):
+    result, breaks, skips, ops = outcome(fn, arg(), thing)
+    assert torch.equal(result, fn(arg(), thing)) and (breaks, skips) == ([], []) and len(ops) == 1
 
 
 def cyclic(x):

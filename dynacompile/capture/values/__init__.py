@@ -15,15 +15,19 @@ from dynacompile import native
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values import (
     builtins,
+    comparing,
     contexts,
     copies,
     counters,
     deques,
+    folding,
     iteration,
     itertools_rows,
     made_modules,
     memoized,
+    proxies,
     python_modules,
+    references,
     signatures,
     texts,
     torch_functions,
@@ -50,18 +54,22 @@ from dynacompile.ir.source import Constant, Source
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
-DESCRIPTIONS = (types.CodeType, typing.TypeVar, *type_hints.HINTS)  # of code and of types
+DESCRIPTIONS = (types.CodeType, typing.TypeVar)  # of code and of types
 KINDS = (
     builtins,
+    comparing,
     contexts,
     copies,
     counters,
     deques,
+    folding,
     iteration,
     itertools_rows,
     made_modules,
     memoized,
+    proxies,
     python_modules,
+    references,
     signatures,
     texts,
     torch_functions,
@@ -115,6 +123,8 @@ def value_of(cx: Trace, real: Any) -> Value:
         return cx.class_value(real, None)
     if isinstance(real, (types.BuiltinFunctionType, types.FunctionType, types.ModuleType)):
         return cx.wrap(real, Constant(real, getattr(real, "__name__", "function")))
+    if isinstance(real, type_hints.HINTS):
+        return type_hints.HintValue(real)
     if is_constant_object(real) or isinstance(real, DESCRIPTIONS):
         return ConstantValue(real)
     if isinstance(real, np.generic):

@@ -191,6 +191,14 @@ class Method(Value):
         out.load_attr(self.name)
 
 
+def builtin_attribute(cx: Trace, owner: Value, name: str) -> Value:
+    """An attribute that the class of a builtin container has."""
+    if name == "__class__":
+        return cx.class_value(owner.pytype(), None)
+    found = getattr(owner.pytype(), name)
+    return Method(owner, name) if callable(found) else cx.of(found)
+
+
 Wrapper = Callable[["Trace", Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}  # exact type -> how an object that exists before the frame becomes a value
 

@@ -18,15 +18,17 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, class_lookup
-from dynacompile.capture.values.functions import BoundMethod, CallableValue, FunctionValue, PartialValue
+from dynacompile.capture.values.functions import BoundMethod, CallableValue, FunctionValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import SymbolicInt
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.ir.guard_facts import identity
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -92,6 +94,8 @@ def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(args[0], ObjectValue):
         return args[0].method(cx, "__round__", args[1:], kwargs)
     if isinstance(args[0], TensorValue):
+        if not hasattr(torch.Tensor, "__round__"):
+            raise raises(TypeError, "type Tensor doesn't define __round__ method")
         return cx.op("call_method", "round", [args[0]], {} if len(args) == 1 else {"decimals": args[1]})
     return cx.pure(round, args, kwargs)
 
@@ -130,7 +134,13 @@ def row_type(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(id)
 def row_id(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise unsupported("unknown-function", "id()")
+    """Of an object that exists before the frame and lives on, such as a module: tensors that come and go would each be another entry."""
+    (value,) = args
+    real = getattr(value, "real", None)
+    if real is None or value.source is None or isinstance(value, TensorValue) and not isinstance(real, torch.nn.Parameter):
+        raise unsupported("unknown-function", "id()")
+    cx.guard("ID", value.source, identity(real))
+    return ConstantValue(id(real))
 
 
 @handles(getattr)
@@ -274,6 +284,13 @@ def row_wraps(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return WrapsValue(args[0])
 
 
+@handles(functools.update_wrapper)
+def row_update_wrapper(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 2 or kwargs:
+        raise unsupported("unknown-function", "functools.update_wrapper of chosen attributes")
+    return WrapsValue(args[1]).call(cx, args[:1], {})
+
+
 class WrapsValue(CallableValue):
     """functools.wraps(f), applied to a function made in the frame: keeps the function, which answers for the wrapped one's attributes."""
 
@@ -359,6 +376,19 @@ for _name in (
     "isub",
     "imul",
     "itruediv",
+    "iand",
+    "iconcat",
+    "ifloordiv",
+    "ilshift",
+    "imatmul",
+    "imod",
+    "ior",
+    "ipow",
+    "irshift",
+    "ixor",
+    "inv",
+    "abs",
+    "concat",
     "truth",
     "index",
     "lshift",

@@ -11,7 +11,8 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import DecoratedValue, GradModeContext
-from dynacompile.capture.values.functions import FunctionValue, PartialValue
+from dynacompile.capture.values.functions import FunctionValue
+from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.tensor import TensorValue
 

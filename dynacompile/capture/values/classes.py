@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import enum
 import types
+import typing
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +16,15 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.autograd_functions import ApplyValue
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.dict_objects import C_METHODS, BaseMethods, DictObjectValue, is_dict_class, made_dict_object
 from dynacompile.capture.values.exceptions import ExceptionValue, SuperMethod, make_exception
 from dynacompile.capture.values.functions import BoundMethod, is_trusted
 from dynacompile.capture.values.list_objects import ListObjectValue, is_list_class
+from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.object_parts import GetAttribute
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.proxies import ProxyValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple
 from dynacompile.ir.guard_facts import identity
@@ -35,6 +40,7 @@ class ClassValue(Value):
 
     def __init__(self, real: type, source: Source | None):
         self.real, self.source = real, source or Constant(real, real.__qualname__)
+        self.assigned: dict[str, Value] = {}  # attributes that the frame assigned
 
     def describe(self) -> str:
         return f"class {self.real.__qualname__}"
@@ -49,9 +55,31 @@ class ClassValue(Value):
         return True
 
     def has_attr(self, cx: Trace, name: str) -> bool:
-        return hasattr(self.real, name)
+        return hasattr(self.real, name) or assigned_attribute(cx, self.real, name) is not None
+
+    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+        """Of data: what Python looks up by itself, or binds to instances, is left to Python."""
+        raw, above = class_lookup(self.real, name), class_lookup(type(self.real), name)
+        plain = self.real.__flags__ & HEAP_TYPE and type(self.real).__setattr__ is type.__setattr__ and not is_trusted(self.real.__module__)
+        if not plain or above is not MISSING or name.startswith("__") or hasattr(type(raw), "__get__") or hasattr(value.pytype(), "__get__"):
+            raise unsupported("setattr", f"{self.describe()}.{name} = ...")
+        cx.effects.touch(self)
+        cx.effects.class_attributes[self.real, name] = value
+        self.assigned[name] = value
+
+    def replay_values(self) -> Sequence[Value]:
+        return list(self.assigned.values())
+
+    def replay(self, out: Builder) -> None:
+        for name, value in self.assigned.items():
+            out.value(value)
+            out.const(self.real)
+            out.store_attr(name)
 
     def get_attr(self, cx: Trace, name: str) -> Value:
+        found = assigned_attribute(cx, self.real, name)
+        if found is not None:
+            return found
         if name in ("__name__", "__qualname__", "__module__"):
             return ConstantValue(getattr(self.real, name))
         if name in ("__mro__", "__bases__"):
@@ -66,6 +94,9 @@ class ClassValue(Value):
         if raw is MISSING:
             if isinstance(self.real, enum.EnumMeta) and name in self.real.__members__:
                 return ConstantValue(self.real.__members__[name])
+            if isinstance(self.real, enum.EnumMeta) and name == "__members__":
+                members: dict[str, enum.Enum] = dict(self.real.__members__)
+                return ProxyValue(DictValue.of([(ConstantValue(n), ConstantValue(m)) for n, m in members.items()]))
             if isinstance(self.real, enum.EnumMeta) and above is not MISSING:
                 raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
             return self.missing(cx, name)
@@ -94,13 +125,15 @@ class ClassValue(Value):
         row = cx.handler(self.real)
         if row is not None:
             return row(cx, args, kwargs)
-        made = self.special(cx, "__call__", args, kwargs)
+        made = None if typing.is_typeddict(self.real) else self.special(cx, "__call__", args, kwargs)
         return self.make(cx, args, kwargs) if made is None else made
 
     def make(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """type.__call__."""
-        if isinstance(self.real, enum.EnumMeta) or self.real in (int, float, str, bool, complex):
+        if isinstance(self.real, enum.EnumMeta) or self.real in COMPUTED:
             return cx.pure(self.real, args, kwargs)
+        if self.real.__bases__ == (dict,) and typing.is_typeddict(self.real):
+            return cx.class_value(dict, None).call(cx, args, kwargs)
         if issubclass(self.real, BaseException):
             return make_exception(cx, self.real, args, kwargs)
         if type(self.real).__call__ is not type.__call__ and not isinstance(type(self.real).__call__, types.FunctionType):
@@ -223,6 +256,7 @@ class UnboundMethod(Value):
         out.const(getattr(self.cls, self.name))
 
 
+COMPUTED = frozenset({int, float, str, bool, complex, decimal.Decimal, datetime.timedelta, datetime.date, datetime.time})  # from constants
 PLAIN_SIZE = type("Plain", (), {}).__basicsize__
 
 
@@ -272,6 +306,9 @@ class SuperValue(Value):
         cls = self.owner.constant() if is_class else self.owner.pytype()
         if self.start not in cls.__mro__:
             raise unsupported("would-raise", "super(): obj must be an instance or subtype of type")
+        found = assigned_attribute(cx, cls, name, self.start)
+        if found is not None:
+            return found
         raw = class_lookup(cls, name, after=self.start)
         if raw is MISSING:
             raise raises(AttributeError, f"'super' object has no attribute {name!r}")

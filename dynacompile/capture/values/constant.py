@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import enum
 import operator
+import re
+import struct
+import sys
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -24,6 +29,12 @@ SCALARS = (int, float, bool, complex, str, bytes)
 BY_VALUE = (*SCALARS, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, range)
 BY_IDENTITY = (types.EllipsisType, types.NotImplementedType, torch.finfo, torch.iinfo, frozenset)
 CONSTANT_TYPES = frozenset((*BY_VALUE, *BY_IDENTITY, type(None)))
+# Immutable, too, and known by identity where they come from outside; guards can't tell two of them that are equal.
+OTHERS_BY_IDENTITY = (
+    *(re.Pattern, re.Match, struct.Struct, decimal.Decimal, datetime.timedelta, datetime.date, datetime.time, datetime.timezone),
+    *(type(sys.version_info), type(sys.flags), type(sys.float_info)),
+)
+OTHER_CONSTANTS = frozenset(OTHERS_BY_IDENTITY)
 KEYS_BY_IDENTITY = (type, types.FunctionType, type(typing.Union))
 
 
@@ -64,7 +75,8 @@ class ConstantValue(Value):
                 return ConstantValue(self.value.join(map(str, parts)))
         if not hasattr(self.value, name):
             raise raises(AttributeError, f"{type(self.value).__name__!r} object has no attribute {name!r}")
-        return cx.pure(getattr(self.value, name), args, kwargs)
+        call = cx.fold if isinstance(self.value, (str, bytes)) else cx.pure
+        return call(getattr(self.value, name), args, kwargs)
 
     def get_item(self, cx: Trace, key: Value) -> Value:
         if not hasattr(type(self.value), "__getitem__"):
@@ -77,6 +89,8 @@ class ConstantValue(Value):
         return cx.pure(operator.contains, [self, item], {})
 
     def iterate(self, cx: Trace) -> IteratorValue:
+        if isinstance(self.value, (enum.Flag, re.Match)):  # whose iterators are not those of a container
+            return cx.tuple_of([cx.of(part) for part in self.value]).iterate(cx)  # type: ignore[union-attr]
         if not isinstance(self.value, (str, bytes, tuple, range, frozenset, torch.Size)):
             raise unsupported("would-raise", f"{type(self.value).__name__!r} object is not iterable")
         return ConstantIterator(self.value)
@@ -84,6 +98,8 @@ class ConstantValue(Value):
     def argument(self) -> tuple[Any, Any]:
         if isinstance(self.value, torch.Size):
             return tuple(self.value), tuple(self.value)
+        if type(self.value) in OTHER_CONSTANTS:
+            raise NotConstant(type(self.value).__name__)
         return self.value, self.value
 
     def rebuild(self, out: Builder) -> None:
@@ -168,7 +184,7 @@ def wrap_none(cx: Trace, real: None, source: Source) -> Value:
     return ConstantValue(None, source)
 
 
-@wraps(*BY_IDENTITY)
+@wraps(*BY_IDENTITY, *OTHERS_BY_IDENTITY)
 def wrap_by_identity(cx: Trace, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return ConstantValue(real, source)
@@ -187,4 +203,4 @@ def is_identity_key(real: Any) -> bool:
 
 def is_constant_object(real: Any) -> bool:
     """Whether an object needs no tracking: immutable, and complete in itself."""
-    return type(real) in CONSTANT_TYPES or isinstance(real, enum.Enum)
+    return type(real) in CONSTANT_TYPES or type(real) in OTHER_CONSTANTS or isinstance(real, enum.Enum)

@@ -198,6 +198,9 @@ class NullContext(ContextValue):
     def pytype(self) -> type:
         return contextlib.nullcontext
 
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return self.value if name == "enter_result" else super().get_attr(cx, name)
+
     def enter(self, cx: Trace) -> Value:
         return self.value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import COUNTER_METHODS, DICT_METHODS, DictValue, key_of, missing_key, pairs_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -68,5 +69,10 @@ def counter_total(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[st
     return total
 
 
+def counter_elements(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return cx.call_real(Counter.elements, Constant(Counter.elements, "Counter.elements"), [self])
+
+
+COUNTER_METHODS |= {"elements": counter_elements}
 COUNTER_METHODS |= {"update": counted("add"), "subtract": counted("sub"), "most_common": counter_most_common, "total": counter_total}
 DICT_METHODS |= {"popitem": dict_popitem, "move_to_end": dict_move_to_end}

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import Value, bind_arguments
+from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.rows import handles
-from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
+from dynacompile.ir.source import Attr, Item, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
-SHARED = ("pop", "clear", "reverse", "remove", "index", "count", "__len__", "__getitem__", "__contains__", "__iter__")  # with list
+READS = ("index", "count", "__len__", "__getitem__", "__contains__", "__iter__")  # shared with list
+CHANGES = ("clear", "reverse", "remove")
 
 
 class DequeValue(ListValue):
@@ -23,21 +26,35 @@ class DequeValue(ListValue):
 
     cls = collections.deque
 
-    def __init__(self, items: list[Value], maxlen: int | None):
-        super().__init__([])
+    def __init__(self, items: Sequence[Value], maxlen: int | None, source: Source | None = None):
+        super().__init__([], source)
         self.maxlen = maxlen
+        self.changes = 0  # as CPython counts them: assigning an item is none
         for item in items:
             self.add(item, False)
 
     def add(self, item: Value, left: bool) -> None:
+        self.changes += 1
         self.items.insert(0 if left else len(self.items), item)
         if self.maxlen is not None and len(self.items) > self.maxlen:
             del self.items[-1 if left else 0]
 
     def get_item(self, cx: Trace, key: Value) -> Value:
+        self.refuse_slice(key)
+        return super().get_item(cx, key)
+
+    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+        self.refuse_slice(key)
+        super().set_item(cx, key, value)
+
+    def del_item(self, cx: Trace, key: Value) -> None:
+        self.refuse_slice(key)
+        super().del_item(cx, key)
+        self.changes += 1
+
+    def refuse_slice(self, key: Value) -> None:
         if isinstance(key, SliceValue):
             raise raises(TypeError, "sequence index must be integer, not 'slice'")
-        return super().get_item(cx, key)
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         return ConstantValue(self.maxlen) if name == "maxlen" else super().get_attr(cx, name)
@@ -45,31 +62,33 @@ class DequeValue(ListValue):
     def argument(self) -> tuple[Any, Any]:
         raise NotConstant("deque")
 
-    def like(self, items: object) -> Value:
-        raise unsupported("unknown-operation", "an operator on a deque")
+    def like(self, items: Sequence[Value]) -> Value:
+        return DequeValue(items, self.maxlen)
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        return DequeIterator(self)
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name in ("append", "appendleft") and len(args) == 1 and not kwargs:
-            self.add(args[0], name == "appendleft")
-        elif name in ("extend", "extendleft") and len(args) == 1 and not kwargs:
-            for item in args[0].elements(cx):
-                self.add(item, name == "extendleft")
-        elif name == "popleft" and not args:
-            if not self.items:
-                raise raises(IndexError, "pop from an empty deque")
-            item = self.at(cx, 0)
-            del self.items[0]
-            return item
-        elif name == "rotate" and not kwargs:
-            by = args[0].constant() % len(self.items) if args and self.items else min(1, len(self.items))
-            self.items = self.items[-by:] + self.items[:-by] if by else self.items
-        elif name == "copy" and not args:
+        if name == "copy" and not args:
             return DequeValue(self.items, self.maxlen)
-        elif name in SHARED and not (name == "pop" and (args or not self.items)):
+        if name in READS:
             return super().method(cx, name, args, kwargs)
-        else:
+        row = DEQUE_METHODS.get(name)
+        if kwargs or row is None and name not in CHANGES:
             raise unsupported("unknown-operation", f"deque.{name}()")
-        return ConstantValue(None)
+        cx.effects.touch(self)
+        self.changes += 1
+        return super().method(cx, name, args, kwargs) if row is None else row(cx, self, args)
+
+    def replay(self, out: Builder) -> None:
+        """Fills the real deque anew."""
+        for name in ("clear", "extend"):
+            out.value(self)
+            out.load_method(name)
+            if name == "extend":
+                out.tuple_of(self.items)
+            out.call(int(name == "extend"))
+            out.emit("POP_TOP")
 
     def rebuild(self, out: Builder) -> None:
         out.push_null()
@@ -79,7 +98,95 @@ class DequeValue(ListValue):
         out.call(2)
 
 
+class DequeIterator(SequenceIterator):
+    """iter() of a deque, which minds changes of it."""
+
+    def __init__(self, sequence: DequeValue):
+        super().__init__(sequence)
+        self.before = sequence.changes
+
+    def pytype(self) -> type:
+        return type(iter(collections.deque()))
+
+    def next(self, cx: Trace) -> Value | None:
+        if not self.done and self.sequence.changes != self.before:  # type: ignore[attr-defined]
+            raise raises(RuntimeError, "deque mutated during iteration")
+        return super().next(cx)
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return Method(self, name)
+
+    def rebuild(self, out: Builder) -> None:
+        raise unsupported("rebuild", "an iterator over a deque")
+
+
+def deque_append(cx: Trace, self: DequeValue, args: list[Value]) -> Value:
+    (item,) = args
+    self.add(item, False)
+    return ConstantValue(None)
+
+
+def deque_appendleft(cx: Trace, self: DequeValue, args: list[Value]) -> Value:
+    (item,) = args
+    self.add(item, True)
+    return ConstantValue(None)
+
+
+def extended(left: bool) -> Any:
+    def row(cx: Trace, self: DequeValue, args: list[Value]) -> Value:
+        for item in args[0].elements(cx):
+            self.add(item, left)
+        return ConstantValue(None)
+
+    return row
+
+
+def popped(index: int) -> Any:
+    def row(cx: Trace, self: DequeValue, args: list[Value]) -> Value:
+        if not self.items:
+            raise raises(IndexError, "pop from an empty deque")
+        item = self.at(cx, index)
+        del self.items[index]
+        return item
+
+    return row
+
+
+def deque_rotate(cx: Trace, self: DequeValue, args: list[Value]) -> Value:
+    by = (args[0].constant() if args else 1) % max(len(self.items), 1)
+    self.items = self.items[-by:] + self.items[:-by] if by else self.items
+    return ConstantValue(None)
+
+
+def deque_insert(cx: Trace, self: DequeValue, args: list[Value]) -> Value:
+    index, item = args
+    if self.maxlen is not None and len(self.items) >= self.maxlen:
+        raise raises(IndexError, "deque already at its maximum size")
+    self.items.insert(index.constant(), item)
+    return ConstantValue(None)
+
+
+DEQUE_METHODS = {
+    "append": deque_append,
+    "appendleft": deque_appendleft,
+    "extend": extended(False),
+    "extendleft": extended(True),
+    "pop": popped(-1),
+    "popleft": popped(0),
+    "rotate": deque_rotate,
+    "insert": deque_insert,
+}
+
+
 @handles(collections.deque)
 def row_deque(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     iterable, maxlen = bind_arguments("deque", ["iterable", "maxlen"], args, kwargs, {"iterable": TupleValue([]), "maxlen": ConstantValue(None)})
     return DequeValue(iterable.elements(cx), maxlen.constant())
+
+
+@wraps(collections.deque)
+def wrap_deque(cx: Trace, real: collections.deque, source: Source) -> Value:
+    cx.guard("TYPE", source, collections.deque)
+    cx.guard("LENGTH", source, len(real))
+    cx.guard("EQUALS", Attr(source, "maxlen"), real.maxlen)
+    return DequeValue([Lazy(cx, item, Item(source, i)) for i, item in enumerate(real)], real.maxlen, source)

@@ -28,6 +28,19 @@ def class_lookup(cls: type, name: str, after: type | None = None) -> Any:
     return MISSING
 
 
+def assigned_attribute(cx: Trace, cls: type, name: str, after: type | None = None) -> Value | None:
+    """What the frame assigned to a class attribute, where the lookup on `cls` ends there."""
+    if not cx.effects.class_attributes:
+        return None
+    mro = cls.__mro__
+    for base in mro[mro.index(after) + 1 :] if after is not None else mro:
+        if (base, name) in cx.effects.class_attributes:
+            return cx.effects.class_attributes[base, name]
+        if name in base.__dict__:
+            return None
+    return None
+
+
 def class_source(cls: type, name: str, after: type | None = None) -> Source:
     """Where a class attribute is read. Classes of trusted modules do not change, so theirs need no guard."""
     owner = next((b for b in (cls.__mro__[cls.__mro__.index(after) + 1 :] if after is not None else cls.__mro__) if name in b.__dict__), cls)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Method, Value
+from dynacompile.capture.values.base import IteratorValue, Method, Value, bind_arguments
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue
 from dynacompile.capture.values.descriptors import class_lookup
 from dynacompile.capture.values.mapping import DictValue
@@ -41,6 +41,10 @@ class DictObjectValue(ObjectValue):
             cx.effects.touch(self)
         if name == "__init__":
             return self.table.method(cx, "update", args, kwargs)
+        if name == "__getitem__" and self.table.find(cx, args[0]) is None:
+            found = self.special(cx, "__missing__", args)
+            if found is not None:
+                return found
         return self.table.method(cx, name, args, kwargs)
 
     def lookup(self, cx: Trace, name: str) -> Value | None:
@@ -113,7 +117,6 @@ def is_dict_class(cls: type, own_new: bool = False) -> bool:
         and type(cls).__call__ is type.__call__
         and cls.__getattribute__ in (dict.__getattribute__, OrderedDict.__getattribute__)
         and not hasattr(cls, "__del__")
-        and not hasattr(cls, "__missing__")
         and cls.__module__ != "collections"
     )
 
@@ -153,7 +156,16 @@ def row_environment(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
     owner, key = args[0], args[1].constant()
     if getattr(owner, "real", None) is not os.environ:
         raise unsupported("unknown-function", "an environment that is not os.environ")
+    if getattr(owner, "stored", None):
+        raise unsupported("unknown-function", "an environment that the frame changed")
     found = cx.flag(f"os.environ[{key!r}]", partial(os.environ.get, key))
     if isinstance(found, ConstantValue) and found.value is None:
         raise raises(KeyError, key)
     return found
+
+
+@handles(os.getenv)
+def row_getenv(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    key, default = bind_arguments("getenv", ["key", "default"], args, kwargs, {"default": ConstantValue(None)})
+    found = cx.flag(f"os.environ[{key.constant()!r}]", partial(os.environ.get, key.constant()))
+    return default if isinstance(found, ConstantValue) and found.value is None else found

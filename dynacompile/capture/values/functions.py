@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import Lazy, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, function_facts, identity
-from dynacompile.ir.source import Attr, DefaultArg, DictAttr, Item, Source
+from dynacompile.ir.source import Attr, DefaultArg, DictAttr, Source
 from dynacompile.markers import DISABLED
 
 if TYPE_CHECKING:
@@ -145,23 +143,33 @@ class FunctionValue(CallableValue):
         if name in self.real.__dict__:
             return cx.wrap(self.real.__dict__[name], DictAttr(self.source, name))
         if not hasattr(self.real, name):
-            raise unsupported("would-raise", f"function has no attribute {name!r}")
-        if name in ("__wrapped__", "__module__", "__doc__", "__self__"):
+            raise raises(AttributeError, f"'function' object has no attribute {name!r}")
+        if name in ("__wrapped__", "__module__", "__doc__", "__self__", "__defaults__", "__kwdefaults__", "__annotations__"):
             return cx.wrap(getattr(self.real, name), Attr(self.source, name))
         if name == "__get__":
             return GetMethod(self)
         raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
 
     def has_attr(self, cx: Trace, name: str) -> bool:
-        if self.real is None:
+        if self.real is None or name in self.attributes:
             return name in self.attributes or hasattr(lambda: None, name)
         cx.guard("HASATTR", self.source, Presence(name, hasattr(self.real, name)))
         return hasattr(self.real, name)
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
         if self.real is not None:
-            raise unsupported("setattr", f"{self.describe()}.{name} = ...")
+            if hasattr(types.FunctionType, name) or is_trusted(self.real.__module__):
+                raise unsupported("setattr", f"{self.describe()}.{name} = ...")
+            cx.effects.touch(self)
         self.attributes[name] = value
+
+    def replay_values(self) -> Sequence[Value]:
+        return list(self.attributes.values())
+
+    def replay(self, out: Builder) -> None:
+        out.value(self)
+        self.rebuild_attributes(out)
+        out.emit("POP_TOP")
 
     def children(self) -> Sequence[Value]:
         extra = [] if self.annotations is None else [self.annotations]
@@ -263,40 +271,6 @@ class BoundMethod(CallableValue):
         out.call(2)
 
 
-class PartialValue(CallableValue):
-    def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value], source: Source | None = None):
-        self.function, self.args, self.kwargs, self.source = function, args, kwargs, source
-
-    def pytype(self) -> type:
-        return functools.partial
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.function.call(cx, [*self.args, *args], {**self.kwargs, **kwargs})
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        if name == "func":
-            return self.function
-        if name == "args":
-            return TupleValue(self.args)
-        if name == "keywords":
-            return DictValue.of([(ConstantValue(k), v) for k, v in self.kwargs.items()])
-        return super().get_attr(cx, name)
-
-    def has_attr(self, cx: Trace, name: str) -> bool:
-        return hasattr(functools.partial, name)
-
-    def children(self) -> Sequence[Value]:
-        return [self.function, *self.args, *self.kwargs.values()]
-
-    def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(functools.partial)
-        out.value(self.function)
-        for arg in (*self.args, *self.kwargs.values()):
-            out.value(arg)
-        out.call(1 + len(self.args) + len(self.kwargs), tuple(self.kwargs))
-
-
 class RefusedValue(CallableValue):
     """A callable that capture must not look into: calling it breaks the graph by the named row."""
 
@@ -356,16 +330,6 @@ def function_value(cx: Trace, real: types.FunctionType, source: Source) -> Funct
 def wrap_method(cx: Trace, real: types.MethodType, source: Source) -> Value:
     cx.guard("TYPE", source, types.MethodType)
     return BoundMethod(cx.wrap(real.__func__, Attr(source, "__func__")), cx.wrap(real.__self__, Attr(source, "__self__")), source)
-
-
-@wraps(functools.partial)
-def wrap_partial(cx: Trace, real: functools.partial, source: Source) -> Value:
-    cx.guard("TYPE", source, functools.partial)
-    cx.guard("LENGTH", Attr(source, "args"), len(real.args))
-    cx.guard("DICT_KEYS", Attr(source, "keywords"), tuple(real.keywords))
-    args: list[Value] = [cx.wrap(a, Item(Attr(source, "args"), i)) for i, a in enumerate(real.args)]
-    kwargs = {k: cx.wrap(v, Item(Attr(source, "keywords"), k)) for k, v in real.keywords.items()}
-    return PartialValue(cx.wrap(real.func, Attr(source, "func")), args, kwargs, source)
 
 
 def is_trusted(module: str | None) -> bool:

@@ -11,10 +11,12 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterator, FilterIterator, IsliceIterator, MapIterator, ZipIterator
+from dynacompile.capture.values.itertools_rows import UNTIL, LazyIterator, until
 from dynacompile.capture.values.object_parts import ObjectIterator
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue, sort_values
+from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import symbolic_extreme
 from dynacompile.capture.values.tensor import TensorValue
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
 @handles(iter)
 def row_iter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 1:
-        raise unsupported("unknown-function", "iter() with a sentinel")
+    if len(args) == 2:
+        return LazyIterator(UNTIL, until(cx, *args))
     return args[0].iterate(cx)
 
 
@@ -88,14 +90,18 @@ def row_len(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(sorted)
 def row_sorted(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ListValue(sort_values(cx, args[0].elements(cx), kwargs))
+    (value,) = args
+    unordered = isinstance(value, SetValue) and not kwargs and all(isinstance(key, (int, str, bytes)) for key in value.content)
+    return ListValue(sort_values(cx, list(value.content.values()) if unordered else value.elements(cx), kwargs))  # type: ignore[attr-defined]
 
 
 @handles(sum)
 def row_sum(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     values, start = bind_arguments("sum", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
-    iterator = values.iterate(cx)
-    while (item := iterator.next(cx)) is not None:
+    items = values.elements(cx)
+    if all(isinstance(v, ConstantValue) for v in (start, *items)):  # Python 3.12 adds floats with a smaller error than one by one
+        return cx.pure(sum, [ConstantValue([v.constant() for v in items]), start], {})
+    for item in items:
         start = cx.operator("add", [start, item])
     return start
 

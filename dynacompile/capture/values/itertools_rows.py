@@ -168,6 +168,32 @@ def zip_longest(cx: Trace, parts: list[IteratorValue], fill: Value) -> Iterator[
         yield TupleValue([fill if item is None else item for item in items])
 
 
+@handles(itertools.tee)
+def row_tee(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    iterable, n = bind_arguments("tee", ["iterable", "n"], args, kwargs, {"n": ConstantValue(2)})
+    source, seen = iterable.iterate(cx), list[Value]()
+
+    def values() -> Iterator[Value]:
+        index = 0
+        while index < len(seen) or (item := source.next(cx)) is not None:
+            if index == len(seen):
+                seen.append(item)
+            yield seen[index]
+            index += 1
+
+    return TupleValue([LazyIterator(TEE, values()) for _ in range(n.constant())])
+
+
+def until(cx: Trace, function: Value, sentinel: Value) -> Iterator[Value]:
+    """iter(function, sentinel)."""
+    while not cx.equal(item := function.call(cx, [], {}), sentinel):
+        yield item
+
+
+TEE: type = type(itertools.tee(())[0])
+UNTIL = type(iter(int, 1))
+
+
 def of_pool(cls: Any, parameters: Sequence[str], **defaults: Value) -> None:
     @lazy(cls, parameters, **defaults)
     def row(cx: Trace, iterable: Value, r: Value) -> Iterator[Value]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
+from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, builtin_attribute, wraps
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, is_identity_key
 from dynacompile.capture.values.dict_iterators import DictIterator
 from dynacompile.capture.values.sequence import ListValue, TupleValue
@@ -144,8 +144,10 @@ class DictValue(Value):
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if not hasattr(self.cls, name):
-            raise unsupported("would-raise", f"{self.cls.__name__!r} object has no attribute {name!r}")
-        return Method(self, name)
+            raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        if name == "default_factory" and self.cls is defaultdict:
+            return ConstantValue(None) if self.factory is None else self.factory
+        return builtin_attribute(cx, self, name)
 
     def has_attr(self, cx: Trace, name: str) -> bool:
         return hasattr(self.cls, name)
@@ -367,7 +369,7 @@ def wrap_dict(cx: Trace, real: dict, source: Source) -> Value:
         if isinstance(key, torch.Tensor):
             content[key] = (Lazy(cx, key, Constant(key, "a tensor")), Lazy(cx, value, ItemOf(source, key)))
             continue
-        if type(key) not in CONSTANT_TYPES and not (type(key) is tuple and all(type(k) in CONSTANT_TYPES for k in key)):
+        if type(key) not in CONSTANT_TYPES and not (type(key) is tuple and all(type(k) in CONSTANT_TYPES or isinstance(k, type) for k in key)):
             raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")
         content[key] = (cx.of(key), Lazy(cx, value, Item(source, key)))
     factory = cx.wrap(real.default_factory, Attr(source, "default_factory")) if isinstance(real, defaultdict) else None

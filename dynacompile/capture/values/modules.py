@@ -12,7 +12,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
-from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.object_parts import DELETED, InstanceDict
@@ -52,6 +52,9 @@ class ModuleValue(ObjectValue):
                 return self.read_descriptor(cx, raw, name)
             if name != "forward" and not is_trusted(self.cls.__module__):
                 self.guard_absent(cx, name)
+            assigned = assigned_attribute(cx, self.cls, name)
+            if assigned is not None:
+                return assigned
             return bind_descriptor(cx, raw, self, self.class_value(cx), name, class_source(self.cls, name))
         if name in self.stored:
             value = self.stored[name]
@@ -61,9 +64,13 @@ class ModuleValue(ObjectValue):
         if name in self.real.__dict__:
             return super().lookup(cx, name)
         for table in TABLES:
-            if name in self.real.__dict__[table]:
+            if self.holds(table, name):
                 return self.table(cx, table).at(cx, name)
         return super().lookup(cx, name)
+
+    def holds(self, table: str, name: str) -> bool:
+        """Whether a table has an entry by now."""
+        return name in (self.tables[table].content if table in self.tables else self.real.__dict__[table])
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         found = self.lookup(cx, name)
@@ -99,9 +106,9 @@ class ModuleValue(ObjectValue):
     def has_attr(self, cx: Trace, name: str) -> bool:
         if name in self.stored:
             return self.stored[name] is not DELETED
-        if any(name in self.real.__dict__[table] for table in TABLES) or name in TABLES:
+        if any(self.holds(table, name) for table in TABLES) or name in TABLES:
             return True
-        if name in self.real.__dict__ or class_lookup(self.cls, name) is not MISSING:
+        if name in self.real.__dict__ or class_lookup(self.cls, name) is not MISSING or assigned_attribute(cx, self.cls, name) is not None:
             return True
         if class_lookup(self.cls, "__getattr__") is not torch.nn.Module.__getattr__:
             raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
@@ -111,14 +118,13 @@ class ModuleValue(ObjectValue):
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
         if class_lookup(self.cls, "__setattr__") is not torch.nn.Module.__setattr__:
             raise unsupported("setattr", f"{self.describe()} has its own __setattr__")
-        own = self.real.__dict__
-        if issubclass(value.pytype(), (torch.nn.Parameter, torch.nn.Module)) or name in own["_parameters"] or name in own["_modules"]:
+        if issubclass(value.pytype(), (torch.nn.Parameter, torch.nn.Module)) or self.holds("_parameters", name) or self.holds("_modules", name):
             raise unsupported("setattr", f"{self.describe()}.{name}: a parameter or module is registered")
-        if name in own["_buffers"] and not issubclass(value.pytype(), (torch.Tensor, type(None))):
+        if self.holds("_buffers", name) and not issubclass(value.pytype(), (torch.Tensor, type(None))):
             raise unsupported("would-raise", f"buffer {name!r} needs a tensor")
         if name in TABLES or is_data_descriptor(class_lookup(self.cls, name)):
             raise unsupported("setattr", f"{self.describe()}.{name}")
-        if name in own["_buffers"]:
+        if self.holds("_buffers", name):
             cx.effects.touch(self)
             self.table(cx, "_buffers").set_item(cx, ConstantValue(name), value)
             return

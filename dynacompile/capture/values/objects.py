@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import types
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Value, wraps
+from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.object_parts import DELETED, InstanceDict, ItemIterator, ObjectIterator, instance_dict
 from dynacompile.capture.values.sequence import TupleValue
-from dynacompile.ir.guard_facts import Presence, identity
+from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source, TypeOf
 
 if TYPE_CHECKING:
@@ -80,8 +79,9 @@ class ObjectValue(Value):
             return self.read[name]
         elif self.real is not None:
             self.guard_absent(cx, name)
-        if raw is MISSING:
-            return None
+        assigned = assigned_attribute(cx, self.cls, name)
+        if assigned is not None or raw is MISSING:
+            return assigned
         return bind_descriptor(cx, raw, self, self.class_value(cx), name, class_source(self.cls, name))
 
     def wrap_own(self, cx: Trace, name: str) -> Value:
@@ -130,6 +130,8 @@ class ObjectValue(Value):
         if self.stored.get(name, DELETED) is not DELETED or name in self.own_dict() and name not in self.stored:
             if self.real is not None and name not in self.stored:
                 cx.guard("HASATTR", self.source, Presence(name, True))
+            return True
+        if assigned_attribute(cx, self.cls, name) is not None:
             return True
         if class_lookup(self.cls, name) is not MISSING:
             if self.source is not None:
@@ -314,33 +316,6 @@ def call_hook(out: Builder, hook: object, *args: Value) -> None:
         out.value(arg)
     out.call(len(args))
     out.emit("POP_TOP")
-
-
-class WeakReference(Value):
-    """A weakref to an object that is known by another way, too; pinned by identity."""
-
-    def __init__(self, real: weakref.ref, source: Source):
-        self.real, self.source = real, source
-
-    def pytype(self) -> type:
-        return weakref.ref
-
-    def truth(self, cx: Trace) -> bool:
-        return True
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        target = self.real()
-        found = cx.known.get(id(target))
-        if target is None or found is None:
-            raise unsupported("unknown-object", f"what {self.source.text()} refers to")
-        cx.guard("ID", found.source, identity(target))
-        return found
-
-
-@wraps(weakref.ref)
-def wrap_weakref(cx: Trace, real: weakref.ref, source: Source) -> Value:
-    cx.guard("ID", source, identity(real))
-    return WeakReference(real, source)
 
 
 def wrap_exception(cx: Trace, real: BaseException, source: Source) -> Value:

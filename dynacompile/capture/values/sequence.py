@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
+from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, builtin_attribute, wraps
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.ir.source import Item, Source
 
@@ -63,8 +63,8 @@ class SequenceValue(Value):
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if not hasattr(self.cls, name):
-            raise unsupported("would-raise", f"{self.cls.__name__!r} object has no attribute {name!r}")
-        return Method(self, name)
+            raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        return builtin_attribute(cx, self, name)
 
     def has_attr(self, cx: Trace, name: str) -> bool:
         return hasattr(self.cls, name)

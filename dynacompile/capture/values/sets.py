@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
+from dynacompile.capture.breaks import raises, unsupported
+from dynacompile.capture.values.base import IteratorValue, Value, builtin_attribute, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import key_of
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
@@ -22,6 +22,9 @@ CHANGES = frozenset("add discard remove pop update clear difference_update inter
 
 
 REPLAYED = frozenset({"add", "discard", "remove", "clear", "update"})
+
+
+UNORDERED: set = set()  # stands for the set that one was made of, where there is none
 
 
 class SetValue(Value):
@@ -55,7 +58,7 @@ class SetValue(Value):
         if any(isinstance(key, Value) for key in self.content):
             raise unsupported("unknown-operation", "iteration over a set of objects")
         if self.real is not None:  # its order depends on its history
-            raise unsupported("unknown-operation", f"iteration over {self.describe()}")
+            raise unsupported("unknown-operation", f"iteration over {'a set' if self.real is UNORDERED else self.describe()}, whose order is not known")
         ordered = set()
         for key in self.content:
             ordered.add(key)
@@ -66,8 +69,8 @@ class SetValue(Value):
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if not hasattr(set, name):
-            raise unsupported("would-raise", f"'set' object has no attribute {name!r}")
-        return Method(self, name)
+            raise raises(AttributeError, f"'set' object has no attribute {name!r}")
+        return builtin_attribute(cx, self, name)
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.source is not None and name in CHANGES:
@@ -82,9 +85,8 @@ class SetValue(Value):
             for other in args:
                 for element in other.elements(cx) if not isinstance(other, SetValue) else list(other.content.values()):
                     self.content.setdefault(key_of(element), element)
-        elif name in ("intersection_update", "difference_update") and len(args) == 1:
-            other = args[0] if isinstance(args[0], SetValue) else SetValue(args[0].elements(cx))
-            self.content = {k: v for k, v in self.content.items() if (k in other.content) == (name == "intersection_update")}
+        elif name in ("intersection_update", "difference_update", "symmetric_difference_update") and len(args) == 1:
+            self.content = self.method(cx, name.removesuffix("_update"), args, {}).content  # type: ignore[attr-defined]
         elif name == "clear":
             self.content.clear()
         elif name in ("union", "__or__"):

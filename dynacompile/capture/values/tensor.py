@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.sequence import SequenceIterator
+from dynacompile.capture.values.sequence import SequenceIterator, SequenceValue
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence
@@ -105,6 +105,7 @@ class TensorValue(Value):
     def __init__(self, node: torch.fx.Node, fake: torch.Tensor, source: Source | None = None, real: Any = None):
         self.node, self.fake, self.source, self.real = node, fake, source, real
         self.new_grad: Value | None = None
+        self.attributes: dict[str, Value] = {}  # what the frame assigned beside that
 
     def describe(self) -> str:
         return f"tensor {self.source.text() if self.source else self.node.name}"
@@ -121,6 +122,8 @@ class TensorValue(Value):
         return int(self.fake.shape[0])
 
     def get_attr(self, cx: Trace, name: str) -> Value:
+        if name in self.attributes:
+            return self.attributes[name]
         if name == "is_leaf" and self.real is not None:
             return ConstantValue(self.is_leaf(cx))
         if name in FACTS:
@@ -161,7 +164,7 @@ class TensorValue(Value):
         return cx.wrap(self.real.grad, Attr(self.source, "grad"))
 
     def has_attr(self, cx: Trace, name: str) -> bool:
-        if hasattr(torch.Tensor, name):
+        if hasattr(torch.Tensor, name) or name in self.attributes:
             return True
         if self.real is not None:
             cx.guard("HASATTR", self.source, Presence(name, hasattr(self.real, name)))
@@ -170,6 +173,10 @@ class TensorValue(Value):
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
         if name == "requires_grad" and isinstance(value, ConstantValue) and value.value is self.fake.requires_grad:
+            return
+        if not hasattr(torch.Tensor, name):  # the user's own
+            cx.effects.touch(self)
+            self.attributes[name] = value
             return
         if name != "grad" or self.source is None or not self.can_be_grad(value):
             raise unsupported("tensor-attribute", f"{self.describe()}.{name} = ...")
@@ -184,21 +191,29 @@ class TensorValue(Value):
         return isinstance(value, ConstantValue) and value.value is None
 
     def replay_values(self) -> Sequence[Value]:
-        return () if self.new_grad is None else (self.new_grad,)
+        return [*self.attributes.values(), *(() if self.new_grad is None else (self.new_grad,))]
 
     def replay(self, out: Builder) -> None:
         if self.new_grad is not None:
             out.value(self.new_grad)
             out.value(self)
             out.store_attr("grad")
+        for name, value in self.attributes.items():
+            out.value(value)
+            out.value(self)
+            out.store_attr(name)
 
     def get_item(self, cx: Trace, key: Value) -> Value:
         return cx.op("call_function", operator.getitem, [self, key], {})
 
     def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+        if any(isinstance(k, ConstantValue) and isinstance(k.value, bool) for k in (key, *(key.items if isinstance(key, SequenceValue) else ()))):
+            raise unsupported("unknown-operation", "assignment to a tensor by a bool as index")
         cx.op("call_function", operator.setitem, [self, key, value], {})
 
     def contains(self, cx: Trace, item: Value) -> Value:
+        if not isinstance(item, TensorValue) and not (isinstance(item, ConstantValue) and isinstance(item.value, (int, float, complex))):
+            raise raises(RuntimeError, f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {item.pytype()}.")
         raise unsupported("data-dependent-branch", f"... in {self.describe()}")
 
     def iterate(self, cx: Trace) -> IteratorValue:
@@ -215,6 +230,8 @@ class TensorValue(Value):
             return cx.of(self.fake.shape[0])
         if name in BECOMING:
             return self.become(cx, name, args, kwargs)
+        if name == "new" and len(args) == 1 and isinstance(args[0], SequenceValue) and not kwargs and args[0].pytype() in (list, tuple):
+            return cx.op("call_method", "new_tensor", [self, *args], {"dtype": ConstantValue(self.fake.dtype)})
         if name == "new" and all(isinstance(a, ConstantValue) for a in args) and not kwargs:
             return cx.op("call_method", "new_empty", [self, cx.tuple_of(args)], {})
         if name == "new" or (name == "type" and not args and not kwargs):
@@ -243,8 +260,16 @@ class TensorValue(Value):
     def argument(self) -> tuple[Any, Any]:
         return self.node, self.fake
 
+    def children(self) -> Sequence[Value]:
+        return list(self.attributes.values())
+
     def rebuild(self, out: Builder) -> None:
         out.graph_output(self)
+        for name, value in self.attributes.items():
+            out.emit("COPY", 1)
+            out.value(value)
+            out.emit("SWAP", 2)
+            out.store_attr(name)
 
 
 def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:

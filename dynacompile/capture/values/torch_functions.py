@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.comparing import wrap_generic
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, RefusedValue, function_value
 from dynacompile.capture.values.numpy_numbers import inferred_dtype
@@ -85,7 +86,6 @@ STATE_FACTS = (
     torch.amp.is_autocast_available,
     torch.is_grad_enabled,
     torch.promote_types,
-    torch.result_type,
     torch.can_cast,
     torch._C._get_privateuse1_backend_name,
     torch._C._get_tracing_state,
@@ -98,6 +98,8 @@ STATE_FACTS = (
 # Settings of torch.backends, read without arguments.
 SETTINGS = (
     torch.get_float32_matmul_precision,
+    torch.get_num_threads,
+    torch.get_num_interop_threads,
     *(
         getattr(torch._C, name)
         for name in dir(torch._C)
@@ -175,8 +177,10 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
     if ALLOWED in real.__dict__:
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
-    if module in INLINED:
+    if module in INLINED or module == "inspect" and real.__qualname__.startswith(("Signature.", "BoundArguments.", "Parameter.")):
         return None
+    if home == "functools" and (generic := wrap_generic(cx, real, source)) is not None:
+        return generic
     if home == "torch.optim.optimizer" and (step := wrap_step(cx, real, source)) is not None:
         return step
     code = "disabled" if home == "torch._compile" and refusal(module) is None else refusal(module) or refusal(home)

@@ -8,18 +8,41 @@ from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import Value, wraps
-from dynacompile.capture.values.constant import ConstantValue, wrap_by_identity
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 SPELLED = (typing.Union, typing.List, typing.List[int], typing.Union[int, str], typing.Literal[1])  # noqa: UP006, UP007
 FORMS = tuple(type(form) for form in SPELLED)
-HINTS = tuple(dict.fromkeys((*FORMS, types.UnionType, types.GenericAlias)))  # annotations that are objects of their own kinds
+HINTS = tuple(dict.fromkeys((*FORMS, types.UnionType, types.GenericAlias, typing.NewType)))  # annotations that are objects of their own kinds
 
-wraps(*HINTS)(wrap_by_identity)
+
+class HintValue(ConstantValue):
+    """An annotation such as `Box[int]`. Calling it makes an object of its class."""
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if isinstance(self.value, typing.NewType):
+            (value,) = args
+            return value
+        origin = typing.get_origin(self.value)
+        if not isinstance(origin, type):
+            return super().call(cx, args, kwargs)
+        made = cx.class_value(origin, None).call(cx, args, kwargs)
+        if isinstance(made, ObjectValue):
+            made.set_attr(cx, "__orig_class__", self)
+        return made
+
+
+@wraps(*HINTS)
+def wrap_hint(cx: Trace, real: object, source: Source) -> Value:
+    cx.guard("ID", source, identity(real))
+    return HintValue(real, source)
 
 
 def hint(value: Value) -> object:
@@ -40,4 +63,4 @@ def row_args(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def described(cx: Trace, part: object) -> Value:
-    return ConstantValue(part) if isinstance(part, HINTS) else cx.of(part)
+    return HintValue(part) if isinstance(part, HINTS) else cx.of(part)

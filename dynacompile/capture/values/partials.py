@@ -1,0 +1,76 @@
+"""functools.partial."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.functions import CallableValue
+from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.ir.source import Attr, Item, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+
+class PartialValue(CallableValue):
+    def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value], source: Source | None = None):
+        self.function, self.args, self.kwargs, self.source = function, args, kwargs, source
+        self.attributes: dict[str, Value] = {}  # of one that the frame made
+
+    def pytype(self) -> type:
+        return functools.partial
+
+    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+        if self.source is not None or hasattr(functools.partial, name):
+            raise unsupported("setattr", f"{self.describe()}.{name} = ...")
+        self.attributes[name] = value
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.function.call(cx, [*self.args, *args], {**self.kwargs, **kwargs})
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name in self.attributes:
+            return self.attributes[name]
+        if name == "func":
+            return self.function
+        if name == "args":
+            return TupleValue(self.args)
+        if name == "keywords":
+            return DictValue.of([(ConstantValue(k), v) for k, v in self.kwargs.items()])
+        return super().get_attr(cx, name)
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return hasattr(functools.partial, name) or name in self.attributes
+
+    def children(self) -> Sequence[Value]:
+        return [self.function, *self.args, *self.kwargs.values(), *self.attributes.values()]
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(functools.partial)
+        out.value(self.function)
+        for arg in (*self.args, *self.kwargs.values()):
+            out.value(arg)
+        out.call(1 + len(self.args) + len(self.kwargs), tuple(self.kwargs))
+        for name, value in self.attributes.items():
+            out.emit("COPY", 1)
+            out.value(value)
+            out.emit("SWAP", 2)
+            out.store_attr(name)
+
+
+@wraps(functools.partial)
+def wrap_partial(cx: Trace, real: functools.partial, source: Source) -> Value:
+    cx.guard("TYPE", source, functools.partial)
+    cx.guard("LENGTH", Attr(source, "args"), len(real.args))
+    cx.guard("DICT_KEYS", Attr(source, "keywords"), tuple(real.keywords))
+    args: list[Value] = [cx.wrap(a, Item(Attr(source, "args"), i)) for i, a in enumerate(real.args)]
+    kwargs = {k: cx.wrap(v, Item(Attr(source, "keywords"), k)) for k, v in real.keywords.items()}
+    return PartialValue(cx.wrap(real.func, Attr(source, "func")), args, kwargs, source)

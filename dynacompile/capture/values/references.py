@@ -1,0 +1,78 @@
+"""weakref.ref."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.rows import handles
+from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.source import Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+
+class WeakReference(Value):
+    """A weakref to an object that is known by another way, too; pinned by identity."""
+
+    def __init__(self, real: weakref.ref, source: Source):
+        self.real, self.source = real, source
+
+    def pytype(self) -> type:
+        return weakref.ref
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        target = self.real()
+        found = cx.known.get(id(target))
+        if target is None or found is None:
+            raise unsupported("unknown-object", f"what {self.source.text()} refers to")
+        cx.guard("ID", found.source, identity(target))
+        return found
+
+
+class MadeReference(Value):
+    """A weakref that the frame made: its target lives as long as the frame."""
+
+    def __init__(self, target: Value):
+        self.target = target
+
+    def pytype(self) -> type:
+        return weakref.ref
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.target.source is None:
+            raise unsupported("unknown-object", "what a weak reference to an object of the frame refers to")  # it may be gone by now
+        return self.target
+
+    def children(self) -> Sequence[Value]:
+        return (self.target,)
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(weakref.ref)
+        out.value(self.target)
+        out.call(1)
+
+
+@wraps(weakref.ref)
+def wrap_reference(cx: Trace, real: weakref.ref, source: Source) -> Value:
+    cx.guard("ID", source, identity(real))
+    return WeakReference(real, source)
+
+
+@handles(weakref.ref)
+def row_reference(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 1 or kwargs:
+        raise unsupported("unknown-function", "a weak reference with a callback")
+    return MadeReference(args[0])

@@ -1,0 +1,43 @@
+"""Operators of sets, frozen sets and the views of dicts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.mapping import DictView
+from dynacompile.capture.values.sets import UNORDERED, SetValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+SET_METHODS = {"or_": "union", "and_": "intersection", "sub": "difference", "xor": "symmetric_difference"}
+
+
+def set_binary(cx: Trace, name: str, left: Value, right: Value) -> Value | None:
+    """Of sets, frozen ones and the views of dicts; None for other values."""
+    views = [isinstance(v, DictView) and v.kind != "values" for v in (left, right)]
+    if not views[0] and not all(view or issubclass(v.pytype(), (set, frozenset)) for v, view in zip((left, right), views)):
+        return None
+    if isinstance(left, SetValue) and not views[1]:
+        return left.method(cx, SET_METHODS[name], [right], {})
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+        return None
+    elements = list(left.content.values()) if isinstance(left, SetValue) else left.elements(cx)
+    found = SetValue(elements, None, UNORDERED).method(cx, SET_METHODS[name], [right], {})
+    if left.pytype() is not frozenset or any(views):
+        return found
+    return cx.pure(frozenset, [ConstantValue(tuple(v.constant() for v in found.content.values()))], {})  # type: ignore[attr-defined]
+
+
+def equal_views(cx: Trace, left: Value, right: Value) -> bool:
+    """Views compare as sets do, those of values by identity."""
+    if left is right or any(isinstance(v, DictView) and v.kind == "values" for v in (left, right)):
+        return left is right
+    if not all(isinstance(v, DictView) or issubclass(v.pytype(), (set, frozenset)) for v in (left, right)):
+        return False
+    if any(isinstance(v, DictView) and v.kind == "items" for v in (left, right)):
+        raise unsupported("unknown-operation", "comparing the items of dicts")
+    return SetValue(left.elements(cx)).content.keys() == SetValue(right.elements(cx)).content.keys()
