@@ -15,7 +15,7 @@ STATE_BUCKET = 2**31 - 1  # a bucket that no compile gets; its entries go with t
 
 
 def failure(core: ModuleType) -> str:
-    """The first assumption that does not hold, or an empty string. Dict tags that can't be relied on are turned off, and are no failure."""
+    """The first assumption that does not hold, or an empty string. Dict tags and watchers that can't be relied on are turned off, and are no failure."""
     for check in (swap, closure, growth, generator, callback_error, tensor_reading):
         try:
             wrong = check(core)
@@ -23,7 +23,8 @@ def failure(core: ModuleType) -> str:
             wrong = f"{type(error).__name__}: {error}"
         if wrong:
             return f"the native core's self-test {check.__name__!r} failed: {wrong}"
-    core.use_dict_tags(tags_are_visible(core))
+    core.use_dict_tags(changes_are_visible(core.dict_tag))
+    core.use_dict_watchers(changes_are_visible(core.dict_epoch))
     return ""
 
 
@@ -127,8 +128,8 @@ def tensor_reading(core: ModuleType) -> str:
     return "" if answers == [True] + [False] * len(others) else f"tensor checks answered {answers}"
 
 
-def tags_are_visible(core: ModuleType) -> bool:
-    """Whether every way to change an object's dict changes the dict's version tag."""
+def changes_are_visible(number: Callable[[Any], int]) -> bool:
+    """Whether every way to change an object's dict changes what `number` gives for the object."""
 
     class Thing:
         a: int
@@ -143,11 +144,11 @@ def tags_are_visible(core: ModuleType) -> bool:
         lambda: thing.__dict__.update(a=3),
         lambda: thing.__dict__.pop("a"),
     )
-    tags = [core.dict_tag(thing)]
+    seen = [number(thing)]
     for change in changes:
         change()
-        tags.append(core.dict_tag(thing))
+        seen.append(number(thing))
     for value in range(200):  # long enough for the interpreter to specialise the store
         thing.a = value
-        tags.append(core.dict_tag(thing))
-    return len(set(tags)) == len(tags)
+        seen.append(number(thing))
+    return len(set(seen)) == len(seen)

@@ -302,18 +302,36 @@ PyObject* use_dict_tags(PyObject*, PyObject* on) {
     Py_RETURN_NONE;
 }
 
-PyObject* tag_of(PyObject*, PyObject* object) {
+PyObject* use_watchers(PyObject*, PyObject* on) {
+    int truth = PyObject_IsTrue(on);
+    if (truth < 0) return nullptr;
+    use_dict_watchers(truth);
+    Py_RETURN_NONE;
+}
+
+PyObject* dict_of(PyObject* object) {
     PyObject* dict = PyDict_Check(object) ? object : instance_dict(object);
-    if (!dict) {
-        PyErr_SetString(PyExc_TypeError, "dict_tag takes a dict or an object that has one");
-        return nullptr;
-    }
-    return PyLong_FromUnsignedLongLong(dict_tag(dict));
+    if (!dict) PyErr_SetString(PyExc_TypeError, "this takes a dict or an object that has one");
+    return dict;
+}
+
+PyObject* tag_of(PyObject*, PyObject* object) {
+    PyObject* dict = dict_of(object);
+    return dict ? PyLong_FromUnsignedLongLong(dict_tag(dict)) : nullptr;
+}
+
+PyObject* epoch_of(PyObject*, PyObject* object) {
+    PyObject* dict = dict_of(object);
+    if (!dict) return nullptr;
+    watch_dict(dict);
+    return PyLong_FromUnsignedLongLong(dict_epoch());
 }
 
 PyMethodDef functions[] = {
     {"configure", configure, METH_VARARGS, "configure(Tensor, Parameter, Size, device, deque, singleton_types, hook_dicts, a_tensor, a_parameter): torch's types; probes where tensors keep their TensorImpl."},
     {"use_dict_tags", use_dict_tags, METH_O, "use_dict_tags(on): whether unchanged objects are recognised by their dicts' version tags."},
+    {"use_dict_watchers", use_watchers, METH_O, "use_dict_watchers(on): whether one number tells that no dict of an unchanged object has changed, where CPython can watch dicts."},
+    {"dict_epoch", epoch_of, METH_O, "dict_epoch(object) -> int: a number that changes when a watched dict does; the dict, or the object's, is watched from now on. 0: dicts can't be watched."},
     {"dict_tag", tag_of, METH_O, "dict_tag(object) -> int: the version tag of a dict, or of the object's dict."},
     {nullptr},
 };

@@ -56,10 +56,17 @@ struct Fact {              // a word of an object that was read, and what it was
     const uint64_t* at;
     uint64_t value;
 };
-struct KnownTensor {
+struct KnownTensor {       // a tensor that passed its check, and its metadata then
+    static constexpr uint8_t few = 2;
     const Check* check;
     PyObject* value;
-    const void* ahead;     // what the check will read, to be fetched early; never read through
+    PyTypeObject* type;    // null: not one of torch's own, or of more than `few` dimensions, so that the check decides each time
+    const void* impl;      // compared only
+    uint64_t keys;
+    int64_t extents[2 * few];  // sizes, strides
+    int8_t dtype, device_type, device_index;
+    uint8_t dim;
+    bool requires_grad;
 };
 struct Rest {              // what must be looked at on every call
     const Check* check;    // on `value`; or, when null,
@@ -71,6 +78,8 @@ struct Snapshot {
     PyTypeObject* root_type;          // compared only
     PyObject* root_dict = nullptr;    // compared only; null: not relied on
     std::vector<Fact> facts;
+    std::vector<Fact> words;          // the facts that are no version tags of dicts
+    mutable uint64_t epoch = 0;       // while dict_epoch() is this, none of the dicts has changed or died; 0: not known
     std::vector<std::pair<const Held*, PyObject*>> types;  // classes that must not have died, since their address could be another's then
     std::vector<KnownTensor> tensors;
     std::vector<Rest> rest;
@@ -167,7 +176,7 @@ bool record_step(Snapshot& into, const Node& child, PyObject* base);  // false: 
 // tensor_match.cpp
 bool tensor_holds(const TensorCheck& check, PyObject* value);
 bool tensors_hold(const std::vector<KnownTensor>& tensors, int& failed);
-const void* tensor_ahead(PyObject* value);                 // for KnownTensor
+KnownTensor know_tensor(const Check& check, PyObject* value);  // of a tensor that passes the check
 uint64_t tensor_number(const TensorCheck& check, TensorPart part, PyObject* value);  // of any value
 uint64_t tensor_number(const TensorCheck& check, TensorPart part);                   // as the check wants it
 bool memory_range(PyObject* value, MemoryRange& range);  // false: no tensor

@@ -19,9 +19,12 @@ constexpr unsigned record_every = 64;
 // The root may be another object at the same address: where its dict is kept is asked anew.
 bool unchanged(const Snapshot& snapshot, PyObject* root) {
     if (Py_TYPE(root) != snapshot.root_type || (snapshot.root_dict && instance_dict(root) != snapshot.root_dict)) return false;
-    for (const Fact& fact : snapshot.facts) {
+    const uint64_t epoch = dict_epoch();
+    const bool watched = epoch && snapshot.epoch == epoch;
+    for (const Fact& fact : watched ? snapshot.words : snapshot.facts) {
         if (*fact.at != fact.value) return false;
     }
+    if (snapshot.epoch) snapshot.epoch = epoch;  // else some dict may not be watched
     for (const auto& [held, type] : snapshot.types) {
         if (held->get() != type) return false;
     }
@@ -42,12 +45,19 @@ bool rest_holds(Run& run, const Snapshot& snapshot) {
     return true;
 }
 
+void add_fact(Snapshot& into, const uint64_t* at, uint64_t value) {
+    into.facts.push_back({at, value});
+    into.words.push_back({at, value});
+}
+
 void add_word(Snapshot& into, const void* at, const void* value) {
-    into.facts.push_back({static_cast<const uint64_t*>(at), reinterpret_cast<uint64_t>(value)});
+    add_fact(into, static_cast<const uint64_t*>(at), reinterpret_cast<uint64_t>(value));
 }
 
 void add_dict(Snapshot& into, PyObject* dict) {
-    if (into.recorded.insert(dict).second) into.facts.push_back({dict_tag_word(dict), dict_tag(dict)});
+    if (!into.recorded.insert(dict).second) return;
+    watch_dict(dict);  // first: it marks the tag
+    into.facts.push_back({dict_tag_word(dict), dict_tag(dict)});
 }
 
 void add_type(Snapshot& into, PyObject* value) {
@@ -74,7 +84,7 @@ bool add_class_version(Snapshot& into, PyTypeObject* type) {
     if (!type->tp_version_tag) _PyType_Lookup(type, any_name);
     if (!type->tp_version_tag || !(type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG)) return false;
     const auto* at = reinterpret_cast<const uint64_t*>(&type->tp_version_tag);  // and the padding beside it
-    if (into.recorded.insert(at).second) into.facts.push_back({at, *at});
+    if (into.recorded.insert(at).second) add_fact(into, at, *at);
     return true;
 }
 
@@ -109,7 +119,7 @@ void record_check(Snapshot& into, const Check& check, PyObject* value) {
             add_type(into, value);
             if (into.recorded.insert(Py_TYPE(value)).second) into.types.emplace_back(&check.expected, reinterpret_cast<PyObject*>(Py_TYPE(value)));
             return;
-        case Op::tensor: into.tensors.push_back({&check, value, tensor_ahead(value)}); return;
+        case Op::tensor: into.tensors.push_back(know_tensor(check, value)); return;
         case Op::dict_keys:
             if (PyDict_CheckExact(value)) return add_dict(into, value);
             break;
@@ -171,6 +181,7 @@ bool visit_snapshot(Run& run, Node& node, PyObject* value) {
     Snapshot recorded;
     recorded.root = value;
     recorded.root_type = Py_TYPE(value);
+    recorded.epoch = dict_epoch();
     run.recording = &recorded;
     bool holds = visit_value(run, node, value);
     run.recording = nullptr;

@@ -88,24 +88,50 @@ bool tensor_holds(const TensorCheck& check, PyObject* value) {
     return Py_TYPE(value) == type && metadata_holds(check, tensor_impl(value));
 }
 
+KnownTensor know_tensor(const Check& check, PyObject* value) {
+    const c10::TensorImpl* impl = tensor_impl(value);
+    KnownTensor known{&check, value, nullptr, impl, impl->key_set().raw_repr(), {}, check.tensor->dtype, check.tensor->device_type, 0, 0, check.tensor->requires_grad};
+    if (!check.tensor->exact || impl->dim() > KnownTensor::few) return known;
+    known.type = check.tensor->exact;
+    known.device_index = impl->device().index();
+    known.dim = static_cast<uint8_t>(impl->dim());
+    for (uint8_t i = 0; i < known.dim; i++) {
+        known.extents[i] = impl->sizes()[i];
+        known.extents[KnownTensor::few + i] = impl->strides()[i];
+    }
+    return known;
+}
+
+// Whether the metadata is what it was when the tensor passed its check.
+bool is_unchanged(const KnownTensor& known) {
+    const c10::TensorImpl* impl = tensor_impl(known.value);
+    if (Py_TYPE(known.value) != known.type || impl != known.impl || impl->key_set().raw_repr() != known.keys || impl->has_symbolic_sizes_strides()) return false;
+    const c10::Device device = impl->device();
+    if (static_cast<int8_t>(c10::typeMetaToScalarType(impl->dtype())) != known.dtype || static_cast<int8_t>(device.type()) != known.device_type || device.index() != known.device_index) return false;
+    const c10::IntArrayRef sizes = impl->sizes(), strides = impl->strides();
+    if (sizes.size() != known.dim) return false;
+    for (uint8_t i = 0; i < known.dim; i++) {
+        if (sizes[i] != known.extents[i] || strides[i] != known.extents[KnownTensor::few + i]) return false;
+    }
+    return impl->requires_grad() == known.requires_grad;
+}
+
 bool tensors_hold(const std::vector<KnownTensor>& tensors, int& failed) {
     constexpr size_t ahead = 6;
     const size_t count = tensors.size();
     for (size_t i = 0; i < count; i++) {
         if (i + ahead < count) {
-            const char* next = static_cast<const char*>(tensors[i + ahead].ahead);
+            const char* next = static_cast<const char*>(tensors[i + ahead].impl);
             __builtin_prefetch(next);
             __builtin_prefetch(next + 64);
             __builtin_prefetch(next + 128);
         }
-        if (tensor_holds(*tensors[i].check->tensor, tensors[i].value)) continue;
+        if (is_unchanged(tensors[i]) || tensor_holds(*tensors[i].check->tensor, tensors[i].value)) continue;
         failed = tensors[i].check->guard;
         return false;
     }
     return true;
 }
-
-const void* tensor_ahead(PyObject* value) { return tensor_impl(value); }
 
 uint64_t tensor_number(const TensorCheck& check, TensorPart part, PyObject* value) {
     if (!PyObject_TypeCheck(value, tensor_type)) return 0;

@@ -67,4 +67,9 @@ inline const uint64_t* dict_tag_word(PyObject* dict) { return &reinterpret_cast<
 inline uint64_t dict_tag(PyObject* dict) { return *dict_tag_word(dict); }
 #pragma GCC diagnostic pop
 
+// A number that changes when any watched dict does or dies; 0 where dicts can't be watched (CPython 3.11).
+uint64_t dict_epoch();
+void watch_dict(PyObject* dict);
+void use_dict_watchers(bool on);
+
 }  // namespace dynacompile

@@ -214,11 +214,13 @@ CHANGES: dict[str, Callable] = {
 }
 
 
-@pytest.fixture(params=[True, False], ids=["tags", "walk"])
+@pytest.fixture(params=["watchers", "tags", "walk"])
 def tags(request):
-    native.core().use_dict_tags(request.param)
-    yield request.param
+    native.core().use_dict_watchers(request.param == "watchers")
+    native.core().use_dict_tags(request.param != "walk")
+    yield request.param != "walk"
     native.core().use_dict_tags(True)
+    native.core().use_dict_watchers(True)
 
 
 @pytest.mark.parametrize("change", CHANGES)
