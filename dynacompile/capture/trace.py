@@ -192,11 +192,17 @@ class Trace:
     # guards
 
     def guard(self, kind: str, source: Source | None, expected: object = None) -> None:
-        if isinstance(source, Constant):
+        if isinstance(source, Constant) and kind != "HASATTR":  # the entry holds that object, but its attributes may change
             return
         key = (kind, source, expected.name) if kind in NAMED else (kind, source)  # type: ignore[attr-defined]
         if key not in self.guards:
             self.guards[key] = Guard(kind, source, expected, self.site())
+
+    def widen(self, kind: str, source: Source, expected: object) -> None:
+        """A guard that there is already demands more: more was read of the object."""
+        if not isinstance(source, Constant):
+            first = self.guards.get((kind, source))
+            self.guards[kind, source] = Guard(kind, source, expected, self.site() if first is None else first.site)
 
     def flag(self, name: str, read: Callable[[], Any]) -> Value:
         """A setting of torch as of now, guarded."""

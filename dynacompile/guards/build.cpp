@@ -116,6 +116,7 @@ bool add_nodes(Program& program, PyObject* list) {
         node->parent = parent < 0 ? nullptr : program.nodes[parent].get();
         (parent < 0 ? program.roots : program.nodes[parent]->children).push_back(node.get());
         if (node->access == Access::instance_dict) program.nodes[parent]->snapshots = true;
+        if (node->access == Access::constant && PyType_Check(node->key.get())) node->snapshots = true;
         program.nodes.push_back(std::move(node));
     }
     return true;

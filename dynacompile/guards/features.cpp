@@ -79,7 +79,10 @@ uint64_t now(const Check& check, PyObject* value) {
 // The value by borrowed references alone: nothing is made, so that nothing is collected meanwhile.
 PyObject* borrow(const Node* node, const Roots& roots) {
     PyObject* base = node->parent ? borrow(node->parent, roots) : nullptr;
-    return node->parent && !base ? nullptr : load(*node, base, roots).value;
+    if (node->parent && !base) return nullptr;
+    const Loaded loaded = load(*node, base, roots);
+    if (loaded.owned) Py_DECREF(loaded.value);  // a deque's item, which the deque holds; attributes have no features
+    return loaded.value;
 }
 
 uint64_t step_key(uint64_t parent, const Node& node) {

@@ -5,36 +5,31 @@ To add a kind: write its two functions and its row here, its payload in `ir/guar
 
 from __future__ import annotations
 
-import struct
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
-from types import FunctionType
 from typing import Any
 
 import torch
 
-from dynacompile.guards.evaluate import has_attribute
+from dynacompile.guards.evaluate import MISSING, has_attribute
 from dynacompile.guards.shapes import compile_shape, explain_shape
+from dynacompile.guards.structure import compile_function, compile_module, explain_function, explain_module
 from dynacompile.guards.tree import Tree
+from dynacompile.guards.wording import Difference, Find, differing, named, same_constant, shown, text
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.guard_facts import (
     AUTOCAST_DEVICES,
-    HOOK_TABLES,
     Disjoint,
-    FunctionFacts,
     GlobalState,
     Identity,
-    function_facts,
     global_state,
     identity,
     memory_range,
 )
 from dynacompile.ir.source import Source
-
-Difference = tuple[str, str, str]  # (subject, was, now)
-Find = Callable[[Source], Any]
 
 
 @dataclass(frozen=True)
@@ -45,45 +40,9 @@ class Kind:
     explain: Callable[[Guard, Any, Find], Iterator[Difference]]
 
 
-def text(guard: Guard) -> str:
-    return guard.source.text() if guard.source is not None else ""
-
-
-def shown(value: Any) -> str:
-    """A value in an explanation: short, and without running code of the user."""
-    if isinstance(value, Enum):
-        return f"{type(value).__qualname__}.{value._name_}"
-    if isinstance(value, (torch.Tensor, torch.nn.Module)) or type(value).__module__ not in ("builtins", "torch"):
-        return type(value).__name__
-    if isinstance(value, type):
-        return value.__qualname__
-    if isinstance(value, (list, dict, set, frozenset)):
-        return f"{type(value).__name__} of {len(value)}"
-    result = repr(value)
-    return result if len(result) <= 80 else result[:77] + "..."
-
-
 def simple(op: str) -> Callable[[Tree, int, Guard, int], None]:
     """A kind whose payload is the machine's own."""
     return lambda tree, node, guard, index: tree.check(op, node, guard.expected, index)
-
-
-def same_constant(left: Any, right: Any) -> bool:
-    """Equality by type and value, floats bit by bit."""
-    if type(left) is not type(right):
-        return False
-    match left:
-        case float():
-            return struct.pack("d", left) == struct.pack("d", right)
-        case complex():
-            return same_constant(left.real, right.real) and same_constant(left.imag, right.imag)
-        case tuple():
-            return len(left) == len(right) and all(map(same_constant, left, right))
-        case slice() | range():
-            return all(same_constant(getattr(left, part), getattr(right, part)) for part in ("start", "stop", "step"))
-        case int() | str() | bytes() | torch.device():
-            return left == right
-    return left is right
 
 
 # --- tensors ---
@@ -104,7 +63,7 @@ def explain_tensor(guard: Guard, tensor: Any, find: Find) -> Iterator[Difference
     facts: TensorFacts = guard.expected  # type: ignore[assignment]
     name, kind = text(guard), type(tensor)
     if kind is not facts.type:
-        yield f"type({name})", facts.type.__qualname__, kind.__qualname__
+        yield f"type({name})", *named(facts.type, kind)
         return
     if not is_plain(tensor):
         odd = "a wrapped, conjugate, negated or quantized tensor"
@@ -126,11 +85,6 @@ def explain_tensor(guard: Guard, tensor: Any, find: Find) -> Iterator[Difference
             yield f"{name}.stride({i})", str(was), str(now)
 
 
-def differing(subject: str, was: Any, now: Any) -> Iterator[Difference]:
-    if not same_constant(was, now):
-        yield subject, shown(was), shown(now)
-
-
 # --- values ---
 
 
@@ -147,23 +101,28 @@ def explain_equals(guard: Guard, value: Any, find: Find) -> Iterator[Difference]
 
 def explain_type(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     if type(value) is not guard.expected:
-        yield f"type({text(guard)})", guard.expected.__qualname__, type(value).__qualname__  # type: ignore[attr-defined]
+        yield f"type({text(guard)})", *named(guard.expected, type(value))
 
 
 def as_identity(expected: Any) -> Identity:
     return expected if isinstance(expected, Identity) else identity(expected)
 
 
+def is_gone(expected: Any) -> bool:
+    """Whether the object that an Identity names has died: None is nobody's successor."""
+    return isinstance(expected, Identity) and isinstance(expected.get, weakref.ref) and expected.get() is None
+
+
 def compile_id(tree: Tree, node: int, guard: Guard, index: int) -> None:
     wanted = guard.expected.get() if isinstance(guard.expected, Identity) else guard.expected
-    if wanted is None and isinstance(guard.expected, Identity):
+    if is_gone(guard.expected):
         raise ValueError(f"the object that the guard on {text(guard)} names is gone")
     tree.check("is", node, wanted, index)
 
 
 def explain_id(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     wanted = as_identity(guard.expected)
-    if wanted.get() is not value:
+    if wanted.get() is not value or is_gone(wanted):
         now = identity(value).text
         yield text(guard), f"one {wanted.text}" if now == wanted.text else wanted.text, f"another {now}" if now == wanted.text else now
 
@@ -218,59 +177,6 @@ def explain_length(guard: Guard, value: Any, find: Find) -> Iterator[Difference]
         yield f"len({text(guard)})", str(guard.expected), str(base.__len__(value))
 
 
-# --- functions and modules ---
-
-
-def as_function(expected: Any) -> FunctionFacts:
-    return expected if isinstance(expected, FunctionFacts) else function_facts(expected)
-
-
-def compile_function(tree: Tree, node: int, guard: Guard, index: int) -> None:
-    facts = as_function(guard.expected)
-    tree.check("function", node, (facts.code, facts.globals), index)
-
-
-def explain_function(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
-    facts = as_function(guard.expected)
-    if not isinstance(value, FunctionType):
-        yield f"type({text(guard)})", "function", type(value).__qualname__
-    elif value.__code__ is not facts.code:
-        was, now = (f"{c.co_qualname} ({c.co_filename}:{c.co_firstlineno})" for c in (facts.code, value.__code__))
-        yield f"{text(guard)}.__code__", was, now if now != was else f"another {now}"
-    elif value.__globals__ is not facts.globals:
-        yield f"{text(guard)}.__globals__", str(facts.globals.get("__name__")), str(value.__globals__.get("__name__"))
-
-
-MODULE_TABLES = (("_parameters", "parameters"), ("_buffers", "buffers"), ("_modules", "modules"))
-
-
-def compile_module(tree: Tree, node: int, guard: Guard, index: int) -> None:
-    facts: Any = guard.expected
-    tree.check("type", node, facts.type, index)
-    own = tree.step(node, "instance_dict")
-    tree.check("equals", tree.step(own, "dict_item", "training"), facts.training, index)
-    for table, names in MODULE_TABLES:
-        tree.check("dict_keys", tree.step(own, "dict_item", table), getattr(facts, names), index)
-    for table, count in zip(HOOK_TABLES, facts.hooks):
-        tree.check("length", tree.step(own, "dict_item", table), count, index)
-    tree.check("dict_has", own, ("forward", facts.own_forward), index)
-
-
-def explain_module(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
-    facts: Any = guard.expected
-    name = text(guard)
-    if type(value) is not facts.type:
-        yield f"type({name})", facts.type.__qualname__, type(value).__qualname__
-        return
-    own = object.__getattribute__(value, "__dict__")
-    yield from differing(f"{name}.training", facts.training, own.get("training"))
-    for table, names in MODULE_TABLES:
-        yield from differing(f"list({name}.{table})", getattr(facts, names), tuple(own.get(table, ())))
-    for table, count in zip(HOOK_TABLES, facts.hooks):
-        yield from differing(f"len({name}.{table})", count, len(own.get(table, ())))
-    yield from differing(f"'forward' in {name}.__dict__", facts.own_forward, "forward" in own)
-
-
 # --- relations and state ---
 
 
@@ -280,7 +186,8 @@ def compile_duplicate(tree: Tree, node: int, guard: Guard, index: int) -> None:
 
 def explain_duplicate(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     other: Any = guard.expected
-    if value is not find(other):
+    found = find(other)
+    if value is not found or found is MISSING:
         yield f"{text(guard)} is {other.text()}", "True", "False"
 
 
@@ -295,7 +202,11 @@ def compile_distinct(tree: Tree, node: int, guard: Guard, index: int) -> None:
 def explain_distinct(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     seen: dict[int, Source] = {}
     for source in distinct_sources(guard):
-        first = seen.setdefault(id(find(source)), source)
+        found = find(source)
+        if found is MISSING:
+            yield source.text(), "present", "missing"
+            continue
+        first = seen.setdefault(id(found), source)
         if first is not source:
             yield f"{first.text()} is {source.text()}", "False", "True"
 
@@ -311,7 +222,7 @@ def explain_disjoint(guard: Guard, value: Any, find: Find) -> Iterator[Differenc
     values = [find(source) for source in sources]
     for source, found in zip(sources, values):
         if not isinstance(found, torch.Tensor):
-            yield f"type({source.text()})", "Tensor", type(found).__qualname__
+            yield f"type({source.text()})", "Tensor", "missing" if found is MISSING else type(found).__qualname__
             return
     ranges = [memory_range(tensor) for tensor in values]
     for i, written in enumerate(facts.written):

@@ -141,7 +141,7 @@ Loaded load(const Node& node, PyObject* base, const Roots& roots) {
 
 bool check_holds(const Check& check, PyObject* value) {
     switch (check.op) {
-        case Op::is: return value == check.expected.get();
+        case Op::is: return check.expected.is(value);
         case Op::type: return reinterpret_cast<PyObject*>(Py_TYPE(value)) == check.expected.get();
         case Op::equals: return constant_equal(value, check.expected.get());
         case Op::tensor: return tensor_holds(*check.tensor, value);

@@ -89,7 +89,7 @@ struct Snapshot {
 
 struct Node {
     Access access;
-    bool snapshots = false;  // an object that is read through its instance dict
+    bool snapshots = false;  // an object that is read through its instance dict, or a class
     Py_ssize_t index = 0;
     Py_hash_t hash = 0;
     Held key;

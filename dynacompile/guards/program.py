@@ -11,8 +11,9 @@ import torch
 from dynacompile import native
 from dynacompile.guards.evaluate import MISSING, Missing
 from dynacompile.guards.evaluate import evaluate as evaluate
-from dynacompile.guards.kinds import KINDS, shown
+from dynacompile.guards.kinds import KINDS
 from dynacompile.guards.tree import STEPS, Tree
+from dynacompile.guards.wording import shown
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.guard_facts import Identity
 from dynacompile.ir.source import Constant, Source

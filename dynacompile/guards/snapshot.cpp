@@ -109,6 +109,17 @@ bool record_attribute(Snapshot& into, const Node& child, PyObject* base) {
     return true;
 }
 
+// Whether class and instance dict, which alone decide what attributes there are, can be told by words.
+bool record_attributes(Snapshot& into, PyObject* value) {
+    add_type(into, value);
+    if (!add_class_version(into, Py_TYPE(value))) return false;
+    if (PyType_Check(value)) return add_class_version(into, reinterpret_cast<PyTypeObject*>(value));
+    if (!instance_dict_slot(value)) return true;
+    if (!add_dict_slot(into, value)) return false;
+    if (PyObject* dict = instance_dict(value)) add_dict(into, dict);
+    return true;
+}
+
 }  // namespace
 
 void record_check(Snapshot& into, const Check& check, PyObject* value) {
@@ -122,6 +133,9 @@ void record_check(Snapshot& into, const Check& check, PyObject* value) {
         case Op::tensor: into.tensors.push_back(know_tensor(check, value)); return;
         case Op::dict_keys:
             if (PyDict_CheckExact(value)) return add_dict(into, value);
+            break;
+        case Op::has_attribute:
+            if (record_attributes(into, value)) return;
             break;
         case Op::dict_has:
         case Op::length:

@@ -24,6 +24,7 @@ class Held {
     bool hold(PyObject* object);    // false with an error set
     void hold_strong(PyObject* object) { strong_ = Py_NewRef(object); }
     PyObject* get() const { return weak_ ? PyWeakref_GET_OBJECT(weak_) : strong_; }  // None once a weakly held object is gone
+    bool is(PyObject* object) const { return get() == object && (object != Py_None || !weak_); }  // a dead object is not None
 
   private:
     PyObject* strong_ = nullptr;

@@ -13,7 +13,7 @@
 | SET              | frozenset of str, int, bytes, None | a set or frozenset of these elements                                          |
 | LENGTH           | int                               | a builtin container of this length                                             |
 | FUNCTION         | FunctionFacts, or the function    | a Python function with this code and these globals                             |
-| MODULE           | ModuleFacts                       | class, training flag, registered names, hook counts, no own `forward`          |
+| MODULE           | ModuleFacts                       | class; of training flag, registered names, hook counts what was read           |
 | DUPLICATE_INPUT  | another Source                    | both are one object                                                            |
 | NOT_ALIASED      | tuple of Sources                  | all are different objects (the guard's own source may be None)                 |
 | DISJOINT         | Disjoint(written, others)         | the written tensors share no memory with each other nor with the others        |
@@ -103,15 +103,19 @@ class FunctionFacts:
 
 @dataclass(frozen=True)
 class ModuleFacts:
-    """An nn.Module by structure. hooks: sizes of HOOK_TABLES. own_forward: `forward` is set on the instance."""
+    """What was read of an nn.Module's structure; None: not read.
+
+    parameters, buffers, modules: all names of that table in order. hooks: sizes of HOOK_TABLES. lacks: (table, name), the names that were looked for and
+    are not there; the table "__dict__" is the instance dict itself.
+    """
 
     type: type
-    training: bool
-    parameters: tuple[str, ...]
-    buffers: tuple[str, ...]
-    modules: tuple[str, ...]
-    hooks: tuple[int, ...]
-    own_forward: bool
+    training: bool | None = None
+    parameters: tuple[str, ...] | None = None
+    buffers: tuple[str, ...] | None = None
+    modules: tuple[str, ...] | None = None
+    hooks: tuple[int, ...] | None = None
+    lacks: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,8 +154,12 @@ def function_facts(function: FunctionType) -> FunctionFacts:
     return FunctionFacts(function.__code__, function.__globals__)
 
 
+def hook_counts(module: torch.nn.Module) -> tuple[int, ...]:
+    return tuple(len(module.__dict__[table]) for table in HOOK_TABLES)
+
+
 def module_facts(module: torch.nn.Module) -> ModuleFacts:
-    """Read from the instance dict alone: no descriptor or `__getattr__` runs."""
+    """All of it. Read from the instance dict alone: no descriptor or `__getattr__` runs."""
     own = module.__dict__
     return ModuleFacts(
         type=type(module),
@@ -159,8 +167,8 @@ def module_facts(module: torch.nn.Module) -> ModuleFacts:
         parameters=tuple(own["_parameters"]),
         buffers=tuple(own["_buffers"]),
         modules=tuple(own["_modules"]),
-        hooks=tuple(len(own[table]) for table in HOOK_TABLES),
-        own_forward="forward" in own,
+        hooks=hook_counts(module),
+        lacks=() if "forward" in own else (("__dict__", "forward"),),
     )
 
 

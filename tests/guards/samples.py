@@ -11,7 +11,7 @@ from enum import Enum
 
 import torch
 
-from dynacompile.ir.guard_facts import Presence, function_facts, identity, module_facts, tensor_facts
+from dynacompile.ir.guard_facts import ModuleFacts, Presence, function_facts, identity, module_facts, tensor_facts
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,12 @@ def modules() -> list[Sample]:
     own = torch.nn.Linear(2, 2)
     own.forward = lambda x: x  # type: ignore[method-assign]
     nested = torch.nn.Sequential(torch.nn.ReLU())
+    read = ModuleFacts(torch.nn.Linear, training=True, lacks=(("__dict__", "weight"), ("_buffers", "weight")))
+    hidden = torch.nn.Linear(2, 2)
+    hidden.__dict__["weight"] = None
     return [
+        Sample(read, (linear, hooked, own), (torch.nn.Linear(2, 2).eval(), hidden, nested)),
+        Sample(ModuleFacts(torch.nn.Linear), (linear, hooked, own, hidden, torch.nn.Linear(2, 2).eval()), (nested, None, Loud())),
         Sample(module_facts(linear), (linear, torch.nn.Linear(3, 3)), (torch.nn.Linear(2, 2).eval(), hooked, own, torch.nn.ReLU(), nested, None, Loud())),
         Sample(
             module_facts(nested), (nested, torch.nn.Sequential(torch.nn.GELU())), (torch.nn.Sequential(), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU()))

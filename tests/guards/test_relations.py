@@ -46,6 +46,12 @@ def test_distinct():
     assert answers([Guard("NOT_ALIASED", A, (B,))], one, one) == ["a is b: False -> True"]
 
 
+def test_what_is_missing_is_neither_equal_nor_distinct():
+    assert answers([Guard("DUPLICATE_INPUT", Item(A, 0), Item(B, 0))], [], []) == ["a[0]: present -> missing"]
+    assert answers([Guard("DUPLICATE_INPUT", A, Item(B, 0))], [], []) == ["a is b[0]: True -> False"]
+    assert answers([Guard("NOT_ALIASED", None, (A, Item(B, 0)))], [], []) == ["b[0]: present -> missing"]
+
+
 def test_values_made_on_reading():
     """A relation on a value that each reading makes anew keeps it alive until it is compared."""
     guards = [Guard("NOT_ALIASED", None, (Attr(A, "imag"), Attr(B, "imag")))]

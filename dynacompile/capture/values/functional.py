@@ -60,7 +60,7 @@ def slot_of(cx: Trace, module: ModuleValue, path: str) -> tuple[DictValue, Hasha
             raise unsupported("would-raise", f"{module.describe()} has no module {parent!r}")
         module = found
     for table in ("_parameters", "_buffers"):
-        if name in module.real.__dict__[table]:
+        if name in module.table(cx, table).keys(cx):
             return module.table(cx, table), name
     raise unsupported("would-raise", f"{module.describe()} has no tensor {name!r}")
 

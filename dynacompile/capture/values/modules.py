@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,12 +14,11 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, class_lookup, class_source, is_data_descriptor
-from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.object_parts import DELETED, InstanceDict
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
-from dynacompile.ir.guard_facts import GLOBAL_HOOKS, module_facts
+from dynacompile.ir.guard_facts import GLOBAL_HOOKS, ModuleFacts, Presence, hook_counts
 from dynacompile.ir.source import Attr, DictAttr, Item, Registered, Source
 
 if TYPE_CHECKING:
@@ -28,12 +28,36 @@ if TYPE_CHECKING:
 TABLES = ("_parameters", "_buffers", "_modules")
 
 
+class Table(DictValue):
+    """_parameters, _buffers or _modules of a module: all its names, once they are asked for, are part of the MODULE guard."""
+
+    def __init__(self, owner: ModuleValue, name: str, content: dict[Hashable, tuple[Value, Value]], cls: type):
+        super().__init__(content, cls, DictAttr(owner.source, name))
+        self.owner, self.name = owner, name
+
+    def guard_keys(self, cx: Trace) -> None:
+        self.owner.rely_on(cx, **{self.name[1:]: tuple(self.original)})
+
+
 class ModuleValue(ObjectValue):
-    """An nn.Module that exists before the frame runs."""
+    """An nn.Module that exists before the frame runs. facts: what was read of its structure so far."""
 
     def __init__(self, real: torch.nn.Module, source: Source):
         super().__init__(type(real), real, source)
-        self.tables: dict[str, DictValue] = {}
+        self.tables: dict[str, Table] = {}
+        self.facts = ModuleFacts(type(real))
+
+    def rely_on(self, cx: Trace, **facts: Any) -> None:
+        """The entry is for modules of which these facts hold, too."""
+        self.facts = replace(self.facts, **facts)
+        cx.widen("MODULE", self.source, self.facts)
+
+    def rely_on_absence(self, cx: Trace, name: str, *tables: str) -> None:
+        """The module had no such name in any of these tables before the frame; "__dict__": in the instance dict."""
+        own = self.real.__dict__
+        new = tuple((t, name) for t in tables if (t, name) not in self.facts.lacks and name not in (own if t == "__dict__" else own[t]))
+        if new:
+            self.rely_on(cx, lacks=self.facts.lacks + new)
 
     def describe(self) -> str:
         return f"module {self.source.text()} ({self.cls.__name__})"
@@ -46,12 +70,11 @@ class ModuleValue(ObjectValue):
             return self.class_value(cx)
         if name == "__dict__":
             return InstanceDict(self)
-        raw = class_lookup(self.cls, name)
-        if raw is not MISSING and (is_data_descriptor(raw) or name not in self.stored and name not in self.real.__dict__):
+        raw, own = class_lookup(self.cls, name), self.real.__dict__
+        if raw is not MISSING and (is_data_descriptor(raw) or name not in self.stored and name not in own):
             if is_data_descriptor(raw):
                 return self.read_descriptor(cx, raw, name)
-            if name != "forward" and not is_trusted(self.cls.__module__):
-                self.guard_absent(cx, name)
+            self.rely_on_absence(cx, name, "__dict__")
             assigned = assigned_attribute(cx, self.cls, name)
             if assigned is not None:
                 return assigned
@@ -61,10 +84,12 @@ class ModuleValue(ObjectValue):
             return None if value is DELETED else value  # type: ignore[return-value]
         if name in TABLES:
             return self.table(cx, name)
-        if name in self.real.__dict__:
+        if name in own:
             return super().lookup(cx, name)
-        for table in TABLES:
+        for i, table in enumerate(TABLES):
             if self.holds(table, name):
+                self.guard_shadow(cx, name, raw)
+                self.rely_on_absence(cx, name, "__dict__", *TABLES[:i])
                 return self.table(cx, table).at(cx, name)
         return super().lookup(cx, name)
 
@@ -83,36 +108,43 @@ class ModuleValue(ObjectValue):
 
     def wrap_own(self, cx: Trace, name: str) -> Value:
         if name == "training":
+            self.rely_on(cx, training=self.real.training)
             return ConstantValue(self.real.training)
         if name in TABLES:
             return self.table(cx, name)
         return super().wrap_own(cx, name)
 
     def guard_absent(self, cx: Trace, name: str) -> None:
-        if name not in self.cls.__dict__ or not is_trusted(self.cls.__module__):
-            super().guard_absent(cx, name)
+        super().guard_absent(cx, name)
+        self.rely_on_absence(cx, name, *TABLES)
 
-    def table(self, cx: Trace, name: str) -> DictValue:
-        """_parameters, _buffers or _modules as a dict; its keys are part of the MODULE guard."""
+    def table(self, cx: Trace, name: str) -> Table:
+        """_parameters, _buffers or _modules as a dict."""
         if name not in self.tables:
             real = self.real.__dict__[name]
             content: dict[Hashable, tuple[Value, Value]] = {
                 key: (ConstantValue(key), Lazy(cx, value, Registered(self.source, name, key))) for key, value in real.items()
             }
-            self.tables[name] = DictValue(content, type(real), DictAttr(self.source, name))
-            self.tables[name].known_keys = True
+            self.tables[name] = Table(self, name, content, type(real))
         return self.tables[name]
 
     def has_attr(self, cx: Trace, name: str) -> bool:
         if name in self.stored:
             return self.stored[name] is not DELETED
-        if any(self.holds(table, name) for table in TABLES) or name in TABLES:
+        if name in TABLES:
             return True
-        if name in self.real.__dict__ or class_lookup(self.cls, name) is not MISSING or assigned_attribute(cx, self.cls, name) is not None:
+        if name in self.real.__dict__ or class_lookup(self.cls, name) is not MISSING:
+            cx.guard("HASATTR", self.source, Presence(name, True))
             return True
+        if assigned_attribute(cx, self.cls, name) is not None:
+            return True
+        for table in TABLES:
+            if self.holds(table, name):
+                self.table(cx, table).guard_key(cx, name)
+                return True
         if class_lookup(self.cls, "__getattr__") is not torch.nn.Module.__getattr__:
             raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
-        super().guard_absent(cx, name)
+        self.guard_absent(cx, name)
         return False
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
@@ -124,10 +156,14 @@ class ModuleValue(ObjectValue):
             raise unsupported("would-raise", f"buffer {name!r} needs a tensor")
         if name in TABLES or is_data_descriptor(class_lookup(self.cls, name)):
             raise unsupported("setattr", f"{self.describe()}.{name}")
+        self.rely_on_absence(cx, name, "_parameters", "_modules")
         if self.holds("_buffers", name):
             cx.effects.touch(self)
-            self.table(cx, "_buffers").set_item(cx, ConstantValue(name), value)
+            buffers = self.table(cx, "_buffers")
+            buffers.guard_key(cx, name)
+            buffers.set_item(cx, ConstantValue(name), value)
             return
+        self.rely_on_absence(cx, name, "_buffers")
         self.store(cx, name, value)
 
     def del_attr(self, cx: Trace, name: str) -> None:
@@ -148,6 +184,7 @@ class ModuleValue(ObjectValue):
         if self.real._compiled_call_impl is not None:
             raise unsupported("nested-region", self.describe())
         cx.guard("NONE", Attr(self.source, "_compiled_call_impl"))
+        self.rely_on(cx, hooks=hook_counts(self.real))
         if own["_backward_hooks"] or own["_backward_pre_hooks"] or any(GLOBAL_HOOKS):
             raise unsupported("hooks", self.describe())
         if own["_forward_hooks"] or own["_forward_pre_hooks"]:
@@ -190,7 +227,8 @@ class ModuleValue(ObjectValue):
 
     def iterate(self, cx: Trace) -> IteratorValue:
         if self.cls.__iter__ in PLAIN_ITERATION if hasattr(self.cls, "__iter__") else False:
-            return SequenceIterator(TupleValue([self.table(cx, "_modules").at(cx, k) for k in self.real._modules]))
+            modules = self.table(cx, "_modules")
+            return SequenceIterator(TupleValue([modules.at(cx, k) for k in modules.keys(cx)]))
         return super().iterate(cx)
 
 
@@ -249,5 +287,6 @@ def wrap_module(cx: Trace, real: torch.nn.Module, source: Source) -> Value:
         raise unsupported("unknown-object", f"{source.text()}, a module that is not initialised")
     if isinstance(type(real).__getattribute__, types.FunctionType):
         raise unsupported("unknown-object", f"{source.text()}, a module with its own __getattribute__")
-    cx.guard("MODULE", source, module_facts(real))
-    return ModuleValue(real, source)
+    made = ModuleValue(real, source)
+    cx.widen("MODULE", source, made.facts)
+    return made

@@ -75,6 +75,7 @@ class ObjectValue(Value):
                 return value  # type: ignore[return-value]
         elif name in self.own_dict():
             if name not in self.read:
+                self.guard_shadow(cx, name, raw)
                 self.read[name] = self.wrap_own(cx, name)
             return self.read[name]
         elif self.real is not None:
@@ -92,6 +93,11 @@ class ObjectValue(Value):
             cx.guard("HASATTR", self.source, Presence(name, False))
         elif hasattr(self.real, "__dict__"):
             cx.guard("DICT_CONTAINS", Attr(self.source, "__dict__"), Presence(name, False))
+
+    def guard_shadow(self, cx: Trace, name: str, raw: Any) -> None:
+        """An attribute of the object counts as long as its class has no property of that name."""
+        if raw is MISSING and not is_trusted(self.cls.__module__) and class_lookup(type(self.cls), name) is MISSING:
+            cx.guard("HASATTR", Constant(self.cls, self.cls.__qualname__), Presence(name, False))
 
     def class_value(self, cx: Trace) -> Value:
         return cx.class_value(self.cls, TypeOf(self.source) if self.source else None)

@@ -1,0 +1,71 @@
+"""Guards on functions and on the structure of modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+from dynacompile.guards.tree import Tree
+from dynacompile.guards.wording import Difference, Find, differing, named, text
+from dynacompile.ir.captured import Guard
+from dynacompile.ir.guard_facts import HOOK_TABLES, FunctionFacts, ModuleFacts, function_facts
+
+
+def as_function(expected: Any) -> FunctionFacts:
+    return expected if isinstance(expected, FunctionFacts) else function_facts(expected)
+
+
+def compile_function(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    facts = as_function(guard.expected)
+    tree.check("function", node, (facts.code, facts.globals), index)
+
+
+def explain_function(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    facts = as_function(guard.expected)
+    if not isinstance(value, FunctionType):
+        yield f"type({text(guard)})", "function", type(value).__qualname__
+    elif value.__code__ is not facts.code:
+        was, now = (f"{c.co_qualname} ({c.co_filename}:{c.co_firstlineno})" for c in (facts.code, value.__code__))
+        yield f"{text(guard)}.__code__", was, now if now != was else f"another {now}"
+    elif value.__globals__ is not facts.globals:
+        yield f"{text(guard)}.__globals__", str(facts.globals.get("__name__")), str(value.__globals__.get("__name__"))
+
+
+MODULE_TABLES = (("_parameters", "parameters"), ("_buffers", "buffers"), ("_modules", "modules"))
+
+
+def compile_module(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    facts: ModuleFacts = guard.expected  # type: ignore[assignment]
+    tree.check("type", node, facts.type, index)
+    own = tree.step(node, "instance_dict")
+    if facts.training is not None:
+        tree.check("equals", tree.step(own, "dict_item", "training"), facts.training, index)
+    for table, field in MODULE_TABLES:
+        names = getattr(facts, field)
+        if names is not None:
+            tree.check("dict_keys", tree.step(own, "dict_item", table), names, index)
+    for table, count in zip(HOOK_TABLES, facts.hooks or ()):
+        tree.check("length", tree.step(own, "dict_item", table), count, index)
+    for table, name in facts.lacks:
+        tree.check("dict_has", own if table == "__dict__" else tree.step(own, "dict_item", table), (name, False), index)
+
+
+def explain_module(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    facts: ModuleFacts = guard.expected  # type: ignore[assignment]
+    name = text(guard)
+    if type(value) is not facts.type:
+        yield f"type({name})", *named(facts.type, type(value))
+        return
+    own = object.__getattribute__(value, "__dict__")
+    if facts.training is not None:
+        yield from differing(f"{name}.training", facts.training, own.get("training"))
+    for table, field in MODULE_TABLES:
+        names = getattr(facts, field)
+        if names is not None:
+            yield from differing(f"list({name}.{table})", names, tuple(own.get(table, ())))
+    for table, count in zip(HOOK_TABLES, facts.hooks or ()):
+        yield from differing(f"len({name}.{table})", count, len(own.get(table, ())))
+    for table, missing in facts.lacks:
+        where = own if table == "__dict__" else own.get(table, ())
+        yield from differing(f"{missing!r} in {name}.{table}", False, missing in where)
