@@ -93,7 +93,7 @@ class Compiled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Recompiled(Event):
-    """An entry made for code that already had one. `failed` are the nearest entry's failing guards."""
+    """An entry made for code that already had one. `failed` are the nearest entry's failing guards. done: "new entry", or "made x.size(0) dynamic"."""
 
     frame: str
     entries: int
@@ -107,10 +107,15 @@ class Recompiled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class LimitHit(Event):
+    """A region that runs a frame eagerly from now on. guard: the first of `failed`, the nearest entry's failing guards."""
+
     frame: str
     limit: int
     guard: str
     override: str
+    failed: tuple[str, ...] = ()
+    entries: int = 0
+    done: str = "eager"
 
 
 @dataclass(frozen=True, kw_only=True)

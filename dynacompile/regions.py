@@ -23,7 +23,7 @@ from dynacompile import backends, native
 from dynacompile.config import CompileConfig
 from dynacompile.entries import BucketView, bucket_view, estimated_bytes
 from dynacompile.env import Env, cache_dir, log_topics
-from dynacompile.errors import RecompileLimitError, Unsupported
+from dynacompile.errors import RecompileLimitError, Unsupported, VerifyError
 from dynacompile.events import Compiled, Event, Evicted, FrameSkipped, GraphBroke, Guarded, GuardFailed, LimitHit, Recompiled, StageFinished
 from dynacompile.guards.changes import policy_after
 from dynacompile.guards.program import Failure, described, failures
@@ -31,6 +31,7 @@ from dynacompile.ir.captured import Captured
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.markers import DISABLED
 from dynacompile.pipeline import compile_frame
+from dynacompile.recompiles import done_about, frame_name, nearest_failures, override, shape_option, texts
 from dynacompile.session import SESSION
 
 OF_THE_CALL = frozenset({"aliased-mutation", "would-raise", "raise", "op-failed", "unknown-object", "lazy-conjugate", "aliased-outputs", "overlapping-inputs"})
@@ -59,10 +60,7 @@ class RegionInfo:
 
     def override(self, option: str) -> str:
         """Valid config that sets `option` for this region."""
-        if self.key:
-            name, _, value = option.partition(": ")
-            return f"dispatch_options={{{self.key[0]!r}: {{{name!r}: {value}}}}}"
-        return f"compile.modules={{{self.name}: {{{option}}}}}"
+        return override(self.name, self.key, option)
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,6 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     start = time.perf_counter()
     texts_before = len(graph_module._loader.eval_cache)
     differences = nearest_failures(frame, own) if own else []
-    failed = texts(differences)
     try:
         captured, bound, guards = with_shapes(frame, env, shape_policy(frame, info, own))
     except Unsupported as reason:
@@ -176,6 +173,8 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     if captured.break_ is not None:
         report_break(captured, info)
     hot, cold, held = guards.measure(tuple(frame.slots), frame.closure, frame.globals, frame.builtins, MEASURED_CHECKS)
+    if info.config.verify and held < MEASURED_CHECKS + 2:
+        raise VerifyError("guards", f"the entry does not hold for the call that made it: {refused(captured, guards, frame)}")
     made = Compiled(
         region=info.name,
         bucket=info.bucket,
@@ -188,9 +187,19 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         lookup_ns=hot,
         cold_ns=cold,
     )
+    announce(made, captured, differences, own, info)
+    described_entry = EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph, (hot, cold), estimated_bytes(captured, bound))
+    weakref.finalize(described_entry, forget_texts, tuple(itertools.islice(graph_module._loader.eval_cache, texts_before, None))).atexit = False
+    info.made[code] += 1
+    make_room(code, info, described_entry.bytes)
+    return core.Entry(bound, guards, described_entry, captured.whole)
+
+
+def announce(made: Compiled, captured: Captured, differences: list[Failure], own: list[Any], info: RegionInfo) -> None:
+    """Tells of a new entry, its guards, and, where there were entries before, why none of them served."""
     SESSION.bus.emit(made)
     listed = tuple(map(described, captured.guards)) if log_topics() & {"verbose_guards", "all"} else ()
-    guarded = Guarded(region=info.name, bucket=info.bucket, frame=made.frame, guards=made.guards, lookup_ns=hot, cold_ns=cold, texts=listed)
+    guarded = Guarded(region=info.name, bucket=info.bucket, frame=made.frame, guards=made.guards, lookup_ns=made.lookup_ns, cold_ns=made.cold_ns, texts=listed)
     SESSION.bus.emit(guarded)
     for f in differences:
         source = f.guard.source.text() if f.guard.source is not None else f.subject
@@ -202,17 +211,19 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
             frame=made.frame,
             entries=len(own) + 1,
             limit=info.config.recompile_limit,
-            failed=failed,
+            failed=texts(differences),
             site=str(captured.site),
-            seconds=seconds,
-            override=info.override(f"recompile_limit: {info.config.recompile_limit * 2}"),
+            seconds=made.seconds,
+            override=info.override(shape_option(differences) or f"recompile_limit: {info.config.recompile_limit * 2}"),
+            done=done_about(captured.guards, [entry.info.captured.guards for entry in own]),
         )
         SESSION.bus.emit(again)
-    described_entry = EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph, (hot, cold), estimated_bytes(captured, bound))
-    weakref.finalize(described_entry, forget_texts, tuple(itertools.islice(graph_module._loader.eval_cache, texts_before, None))).atexit = False
-    info.made[code] += 1
-    make_room(code, info, described_entry.bytes)
-    return core.Entry(bound, guards, described_entry, captured.whole)
+
+
+def refused(captured: Captured, guards: Any, frame: Any) -> str:
+    """Which guard the machine stopped at, and what the Python twin says of all."""
+    stopped = "none" if guards.last_failed < 0 else described(captured.guards[guards.last_failed])
+    return f"{frame_name(frame.code)}: {stopped}; {'; '.join(texts(failures(captured.guards, frame))) or 'the Python twin finds that all hold'}"
 
 
 def forget_texts(names: tuple[str, ...]) -> None:
@@ -290,45 +301,25 @@ def over_limit(frame: Any, info: RegionInfo, entries: list[Any], option: str, *,
     limit = getattr(config, option)
     failed = texts(nearest_failures(frame, entries))
     guard = failed[0] if failed else "unknown"
-    override = info.override(f"{option}: {limit * 2}")
+    more = info.override(f"{option}: {limit * 2}")
     text = (
         f"{frame_name(frame.code)} in region {info.name!r} reached {option}={limit} of bucket {info.bucket}; "
-        f"the guard that keeps failing: {guard}. This region runs it eagerly from now on. To allow more: {override}"
+        f"the guard that keeps failing: {guard}. This region runs it eagerly from now on. To allow more: {more}"
     )
     if config.fullgraph or config.error_on_recompile or config.fail_on_recompile_limit_hit:
         raise RecompileLimitError(text)
     if frame.code not in info.warned:
         info.warned.add(frame.code)
-        SESSION.bus.emit(LimitHit(region=info.name, bucket=info.bucket, frame=frame_name(frame.code), limit=limit, guard=guard, override=override))
+        hit = LimitHit(
+            region=info.name,
+            bucket=info.bucket,
+            frame=frame_name(frame.code),
+            limit=limit,
+            guard=guard,
+            override=more,
+            failed=failed,
+            entries=len(entries),
+        )
+        SESSION.bus.emit(hit)
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     return native.core().RUN_ONCE if alone else native.core().RUN_PLAINLY
-
-
-def nearest_failures(frame: Any, entries: list[Any]) -> list[Failure]:
-    """All failing guards of the entry that fails the fewest."""
-    return min((failures(entry.info.captured.guards, frame) for entry in entries), key=len, default=[])
-
-
-def texts(failed: list[Failure]) -> tuple[str, ...]:
-    """Each as `source: old -> new`."""
-    return summarised(tuple(f.text for f in failed))
-
-
-def summarised(failed: tuple[str, ...]) -> tuple[str, ...]:
-    """`self.training: True -> False` stands for the same change in its submodules, which are counted."""
-    kept: list[str] = []
-    below: dict[str, int] = {}
-    for text in sorted(failed, key=len):
-        path, found, change = text.partition(".training: ")
-        above = next((k for k in below if found and k.endswith(change) and path.startswith(k.partition(".training: ")[0] + ".")), None)
-        if above is not None:
-            below[above] += 1
-            continue
-        kept.append(text)
-        if found:
-            below[text] = 0
-    return tuple(f"{text} (and in {below[text]} submodules)" if below.get(text) else text for text in failed if text in kept)
-
-
-def frame_name(code: CodeType) -> str:
-    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"

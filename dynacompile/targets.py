@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -44,6 +44,25 @@ def of_method(dispatch: Dispatch | None) -> Dispatch | None:
 def cache_entries(target: Any) -> tuple[EntryView, ...]:
     """Every entry of a compiled function, method or module. Raises ConfigError for what is not compiled."""
     return tuple(entry for bucket in buckets(target) for entry in bucket.entries)
+
+
+class Buckets(Sequence[BucketView]):
+    """`module.buckets` of a module that is compiled in place: views of its region's buckets as of now. A copy of the module is not compiled, and has none."""
+
+    def __init__(self, region: Any):
+        self.region = region
+
+    def __getitem__(self, index: Any) -> Any:
+        return buckets_of(self.region)[index]
+
+    def __len__(self) -> int:
+        return len(buckets_of(self.region))
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self))
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return tuple, ()
 
 
 def buckets(target: Any) -> tuple[BucketView, ...]:
@@ -92,6 +111,8 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
         "__reduce_ex__": lambda self, protocol: (twin, (module, config, dispatch)),
         "__deepcopy__": lambda self, memo: twin(copy.deepcopy(module, memo), config, dispatch),
     }
+    if not hasattr(module, "buckets"):
+        namespace["buckets"] = property(lambda self: buckets_of(region), doc="its buckets of entries")
     metaclass: Any = type(cls)
     made = object.__new__(metaclass(cls.__name__, (cls,), namespace))
     object.__setattr__(made, "__dict__", module.__dict__)
@@ -102,6 +123,8 @@ def compile_in_place(module: torch.nn.Module, config: CompileConfig, name: str |
     """Puts a region in the slot that `nn.Module.__call__` looks at; state_dict, pickles and copies are not touched."""
     region = make_region(torch.nn.Module._call_impl, config, type(module), name or type(module).__name__, of_method(dispatch))
     module._compiled_call_impl = MethodType(region, module)
+    if getattr(module, "buckets", ()) == () or isinstance(module.buckets, Buckets):
+        module.__dict__["buckets"] = Buckets(region)
     return module
 
 
@@ -110,4 +133,6 @@ def restore(module: torch.nn.Module) -> torch.nn.Module:
     if getattr(module, "_compiled_call_impl", None) is None:
         raise ConfigError(f"{type(module).__name__} is not compiled in place, so there is nothing to restore; it needs compile(module, inplace=True) first")
     module._compiled_call_impl = None
+    if isinstance(module.__dict__.get("buckets"), Buckets):
+        del module.__dict__["buckets"]
     return module

@@ -299,9 +299,9 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
             group = [i for i in group if type(i.source).__name__ != "Registered"]
         if len(group) > 1:
             out.append(Guard("NOT_ALIASED", None, tuple(i.source for i in group), site))
-    if written and len(inputs) > 1:
-        changed = tuple(i.source for i in inputs if i.name in written)
-        others = tuple(i.source for i in inputs if i.name not in written)
+    changed = tuple(i.source for i in inputs if i.name in written)
+    others = tuple(i.source for i in inputs if i.name not in written and isinstance(i.fake, torch.Tensor))
+    if changed and len(changed) + len(others) > 1:
         out.append(Guard("DISJOINT", None, Disjoint(changed, others), site))
     kinds: dict[type, list[Value]] = {}
     for value in cx.known.values():

@@ -72,8 +72,9 @@ def line(event: Event) -> str:
             entry = f"recompile {who} {event.frame}, entry {event.entries} of {event.limit}, {event.seconds:.2f} s"
             return f"{entry}, because{failed}\n    done: {event.done}; to prevent it: {event.override}"
         case LimitHit():
-            reached = f"limit {who} {event.frame} has its {event.limit} entries and runs eagerly"
-            return f"{reached}; the guard that keeps failing: {event.guard}; to allow more: {event.override}"
+            failed = "".join(f"\n    {f}" for f in event.failed or (event.guard,))
+            reached = f"limit {who} {event.frame}, {event.entries} of {event.limit} entries"
+            return f"{reached}, because{failed}\n    done: {event.done}; to allow more: {event.override}"
         case GraphBroke():
             return f"graph break {who} [{event.code}] {event.reason}\n    at {event.site}" + (f"\n    hint: {event.hint}" if event.hint else "")
         case FrameSkipped():

@@ -117,7 +117,7 @@ SNIPPETS: dict[str, tuple[str, ...]] = {
     "out.append(type(k).__name__)": ("k",),
     "out.append(x * 2 if isinstance(k, bool) else x * 3)": ("k",),
     "out.append(default)": ("default",),
-    "out.append(m(x.float()))": ("m", "x.size", "x.dtype"),
+    "out.append(m(x.float()))": ("m", "m.weight", "m.training", "x.size", "x.dtype"),
     "out.append(m.training)": ("m.training",),
     "out.append(m.weight.requires_grad); out.append(str(m.weight.dtype))": ("m.weight",),
     "out.append(m.extra if hasattr(m, 'extra') else 0)": ("m.extra",),
@@ -332,6 +332,20 @@ def hook(w: World) -> None:
         w.handle = None
 
 
+def shadow_number(w: World) -> None:
+    """A property of the class comes before the attribute of the object."""
+    if "number" in vars(w.thing_class):
+        del w.thing_class.number
+    else:
+        w.thing_class.number = property(lambda self: 41, lambda self, value: self.__dict__.__setitem__("number", value))
+
+
+def shadow_weight(w: World) -> None:
+    """An attribute comes before the parameter of that name."""
+    if w.m.__dict__.pop("weight", None) is None:
+        w.m.__dict__["weight"] = torch.nn.Parameter(torch.full((3,), 0.25))
+
+
 def set_data(w: World) -> None:
     w.m.weight.data = w.rng.choice((torch.ones(3), torch.ones(4), torch.ones(3, dtype=torch.float64), torch.ones(3, 1)))
 
@@ -354,6 +368,8 @@ FLIPS: dict[str, tuple[str, Flip]] = {
     "o.items": ("o.items", lambda w: setattr(w.o, "items", w.rng.choice(([1], [True, 2], (1, 2), [1, 2.0], ListSubclass([1]))))),
     "o.class": ("o.class", new_class),
     "o.dict": ("o.number", new_dict),
+    "o.number shadowed": ("o.number", shadow_number),
+    "m.weight shadowed": ("m.weight", shadow_weight),
     "o.extra": ("o.extra", extra("o")),
     "o.unread": ("nothing", lambda w: setattr(w.o, "unread", w.rng.random())),
     "o.shared": ("o.shared", patch_class("shared", NUMBERS)),
@@ -438,7 +454,11 @@ def run_world(rng: random.Random, report: Report, flips: int) -> None:
     world = World(rng)
     dynacompile.reset()
     compiled = dynacompile.compile(
-        world.f, backend="eager", isolate_recompiles=True, recompile_limit=1000, options={"fallback": "none", "accumulated_recompile_limit": 1000}
+        world.f,
+        backend="eager",
+        isolate_recompiles=True,
+        recompile_limit=1000,
+        options={"fallback": "none", "accumulated_recompile_limit": 1000, "verify": True},
     )
     made: list[Compiled] = []
     end = dynacompile.subscribe(lambda event: made.append(event) if isinstance(event, Compiled) else None)

@@ -102,7 +102,7 @@ def test_sixty_four_modules_share_an_entry(events):
 
 
 def test_train_and_eval_have_an_entry_each(events):
-    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(0.0))
     run, x = compiled(net), torch.randn(2, 3)
     for i in range(10):
         net.train(i % 2 == 0)
@@ -114,6 +114,15 @@ def test_train_and_eval_have_an_entry_each(events):
         with torch.inference_mode():
             assert run(x).is_inference()
     assert count(events, Compiled) == 3
+
+
+def test_modules_that_do_not_read_the_flag_have_one_entry(events):
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    run, x = compiled(net), torch.randn(2, 3)
+    for i in range(6):
+        net.train(i % 2 == 0)
+        assert torch.equal(run(x), net(x))
+    assert count(events, Compiled) == 1
 
 
 def test_dispatch_has_a_bucket_for_each_key(events):
@@ -323,3 +332,17 @@ def test_eviction_and_reset_while_the_entry_runs():
     x = torch.ones(3)
     for _ in range(4):
         assert torch.equal(run(x), torch.full((3,), 6.0))
+
+
+def test_a_written_tensor_beside_a_symbolic_int(events):
+    """The entry holds for its own call, though one of its inputs is no tensor: nothing is compiled twice."""
+
+    def fn(values):
+        values[0].mul_(values[1])
+        return values[0] + 1
+
+    run = dynacompile.compile(fn, backend="eager", isolate_recompiles=True, options={"fallback": "none", "verify": True})
+    for k in (2, 3, 4, 5, 6):
+        ours, theirs = torch.ones(2), torch.ones(2)
+        assert torch.equal(run([ours, k]), fn([theirs, k])) and torch.equal(ours, theirs)
+    assert count(events, Compiled) == 2
