@@ -4,6 +4,7 @@
 bool init_frame(PyObject* module);
 bool init_guards(PyObject* module);
 bool init_runtime(PyObject* module);
+bool init_fake_devices(PyObject* module);
 
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "dynacompile_native", "The native core of dynacompile.", -1, nullptr};
 
@@ -14,7 +15,7 @@ PyMODINIT_FUNC PyInit_dynacompile_native(void) {
     }
     PyObject* module = PyModule_Create(&definition);
     if (!module) return nullptr;
-    if (!init_frame(module) || !init_guards(module) || !init_runtime(module)) {
+    if (!init_frame(module) || !init_guards(module) || !init_runtime(module) || !init_fake_devices(module)) {
         Py_DECREF(module);
         return nullptr;
     }

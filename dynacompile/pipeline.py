@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import torch.fx
 
+from dynacompile import native
 from dynacompile.autograd import differentiate
 from dynacompile.build import begin_build, expect_builds
 from dynacompile.capture import CodeCache, capture_frame
@@ -48,6 +49,7 @@ def compile_frame(
     Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks.
     """
     expect_builds(env)
+    native.core().keep_fake_devices()
     with dynamo_unloaded(), unseen_by_hooks(), without_collections():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy)
         call = make_call(captured, env) if captured.graph is not None else None

@@ -18,7 +18,7 @@ from dynacompile.guards.evaluate import MISSING, has_attribute
 from dynacompile.guards.shapes import compile_shape, explain_shape
 from dynacompile.guards.structure import compile_function, compile_module, explain_function, explain_module
 from dynacompile.guards.tree import Tree
-from dynacompile.guards.wording import Difference, Find, differing, named, same_constant, shown, text
+from dynacompile.guards.wording import Difference, Find, differing, named, shown, text
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.guard_facts import (
     AUTOCAST_DEVICES,
@@ -93,10 +93,7 @@ def compile_equals(tree: Tree, node: int, guard: Guard, index: int) -> None:
 
 
 def explain_equals(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
-    if not same_constant(guard.expected, value):
-        was, now = shown(guard.expected), shown(value)
-        kinds = (f" ({type(guard.expected).__name__})", f" ({type(value).__name__})") if was == now else ("", "")
-        yield text(guard), was + kinds[0], now + kinds[1]
+    yield from differing(text(guard), guard.expected, value)
 
 
 def explain_type(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:

@@ -54,7 +54,22 @@ def same_constant(left: Any, right: Any) -> bool:
 
 def differing(subject: str, was: Any, now: Any) -> Iterator[Difference]:
     if not same_constant(was, now):
-        yield subject, shown(was), shown(now)
+        yield subject, *told_apart(was, now)
+
+
+def told_apart(was: Any, now: Any) -> tuple[str, str]:
+    """Two different values; where their short texts are one, what tells them apart."""
+    texts = shown(was), shown(now)
+    if texts[0] != texts[1]:
+        return texts
+    if type(was) is not type(now):
+        return f"{texts[0]} ({type(was).__name__})", f"{texts[1]} ({type(now).__name__})"
+    if isinstance(was, tuple):
+        gone, new = ([value for value in one if not any(same_constant(value, v) for v in other)] for one, other in ((was, now), (now, was)))
+        listed = f"{len(was)} with {shown(tuple(gone))}", f"{len(now)} with {shown(tuple(new))}"
+        if listed[0] != listed[1]:
+            return listed
+    return texts[0], f"another {texts[1]}"
 
 
 def named(was: Any, now: type) -> tuple[str, str]:

@@ -21,3 +21,23 @@ def test_in_development_mode():
     command = [sys.executable, "-X", "dev", "-W", "ignore", "-m", "tests.threads.storm", "--seconds", "2"]
     run = subprocess.run(command, env=env, capture_output=True, text=True, cwd=root)
     assert run.returncode == 0, run.stdout + run.stderr[-3000:]
+
+
+def test_threads_that_end_after_compiling():
+    """Without a device, a torch that was built for CUDA keeps what fakes need in the storage of the first thread that compiles."""
+    program = """
+import threading, torch, dynacompile
+def compile_one(k):
+    dynacompile.compile(lambda x: x * k, backend="eager", isolate_recompiles=True)(torch.ones(2))
+for k in range(6):
+    thread = threading.Thread(target=compile_one, args=(k,))
+    thread.start()
+    thread.join()
+    junk = [bytearray(8) for _ in range(1000)]
+compile_one(7)
+print("done")
+"""
+    root = Path(__file__).resolve().parent.parent.parent
+    env = dict(os.environ, CUDA_VISIBLE_DEVICES="", PYTHONPATH=os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]))
+    run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, cwd=root)
+    assert run.returncode == 0 and run.stdout == "done\n", run.stderr[-3000:]
