@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -33,16 +32,10 @@ def begin_build(sources: Sources, env: Env) -> Callable[[], Module]:
     Under autotuning, which measures, the building waits until it is asked for."""
     if env.config.autotune:
         return functools.partial(build, sources, env)
-    future: Future[Module] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(build(sources, env))
-        except BaseException as error:  # noqa: BLE001 - raised where the result is wanted
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="dynacompile-build", daemon=True).start()
-    return future.result
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dynacompile-build")
+    building = thread.submit(build, sources, env)
+    thread.shutdown(wait=False)  # it ends when the build has
+    return building.result
 
 
 def build(sources: Sources, env: Env) -> Module:

@@ -16,11 +16,14 @@ from pathlib import Path
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
+from triton.errors import TritonError
 
 spec = importlib.util.spec_from_file_location("wire", Path(__file__).with_name("wire.py"))  # its package would import torch
 wire = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
 spec.loader.exec_module(wire)  # type: ignore[union-attr]
 
+# What Triton and its passes raise, and what running our text may.
+FAILURES = (TritonError, RuntimeError, OSError, SyntaxError, NameError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 IDLE_SECONDS = 300.0  # then the worker ends; the pool starts another when needed
 WATCH_SECONDS = 5.0  # how often it looks whether its parent still lives
 WARM_UP = {
@@ -82,7 +85,7 @@ def answer(job: dict) -> tuple[dict, bytes]:
     start = time.perf_counter()
     try:
         result, cubin = compile_job(job)
-    except Exception as error:  # noqa: BLE001 - handed to the pool, which raises BuildError
+    except FAILURES as error:  # handed to the pool, which raises BuildError
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}, b""
     return {"ok": True, "seconds": time.perf_counter() - start, **result}, cubin
 

@@ -82,10 +82,6 @@ class Effects:
         """Last, as handlers of logs may write what the frame writes."""
         here = out.position
         for function, args, out.position in self.calls:
-            out.push_null()
-            out.const(function)
-            for arg in args:
-                out.value(arg)
-            out.call(len(args))
+            out.call_function(function, args)
             out.emit("POP_TOP")
         out.position = here

@@ -104,6 +104,14 @@ class Builder:
             self.emit("PRECALL", count)
         self.emit("CALL", count)
 
+    def call_function(self, function: Any, args: Sequence[Value], keywords: tuple[str, ...] = ()) -> None:
+        """function(*args), the last of them by the given keywords; the function itself is a constant."""
+        self.push_null()
+        self.const(function)
+        for arg in args:
+            self.value(arg)
+        self.call(len(args), keywords)
+
     def call_method_on_top(self, name: str, argument: Any) -> None:
         """top.name(argument), keeping top and dropping the result."""
         self.emit("COPY", 1)

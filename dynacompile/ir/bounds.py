@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dynacompile.ir.atoms import Atom, Mod, Symbol, Var
@@ -26,13 +27,7 @@ def never_negative(index: Any) -> bool:
         index = least
     else:
         return False
-    make = type(index)
-    shifted = make((), index.constant)
-    for monomial, coefficient in index.terms:
-        product = make((), coefficient)
-        for a in monomial:
-            product = product * (make((((a,), 1),)) + a.bounds()[0])  # type: ignore[operator]
-        shifted = shifted + product
+    shifted = substitute(index, lambda a, itself: itself + a.bounds()[0])
     return shifted.constant >= 0 and all(c >= 0 for _, c in shifted.terms)
 
 
@@ -55,11 +50,16 @@ def least_at(index: Any, free: Atom) -> Any:
         value = high
     else:
         return None
+    return substitute(index, lambda a, itself: value if a == free else itself)
+
+
+def substitute(index: Any, by: Callable[[Atom, Any], Any]) -> Any:
+    """index with by(atom, the atom as an index) for each atom."""
     make = type(index)
     total = make((), index.constant)
     for monomial, coefficient in index.terms:
         product = make((), coefficient)
         for a in monomial:
-            product = product * (value if a == free else make((((a,), 1),)))
+            product = product * by(a, make((((a,), 1),)))
         total = total + product
     return total

@@ -13,7 +13,7 @@ import torch
 
 from dynacompile import native
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values import (
+from dynacompile.capture.values import (  # noqa: F401 - importing them fills their tables
     builtins,
     comparing,
     contexts,
@@ -55,27 +55,6 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 DESCRIPTIONS = (types.CodeType, typing.TypeVar)  # of code and of types
-KINDS = (
-    builtins,
-    comparing,
-    contexts,
-    copies,
-    counters,
-    deques,
-    folding,
-    iteration,
-    itertools_rows,
-    made_modules,
-    memoized,
-    proxies,
-    python_modules,
-    references,
-    signatures,
-    texts,
-    torch_functions,
-    torch_kinds,
-    type_hints,
-)  # importing them fills their tables
 
 
 def wrap(cx: Trace, real: Any, source: Source) -> Value:

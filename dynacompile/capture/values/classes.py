@@ -16,8 +16,9 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.autograd_functions import ApplyValue
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.container_objects import C_METHODS, BaseMethods
 from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, class_lookup, class_source, is_data_descriptor
-from dynacompile.capture.values.dict_objects import C_METHODS, BaseMethods, DictObjectValue, is_dict_class, made_dict_object
+from dynacompile.capture.values.dict_objects import DictObjectValue, is_dict_class, made_dict_object
 from dynacompile.capture.values.exceptions import ExceptionValue, SuperMethod, make_exception
 from dynacompile.capture.values.functions import BoundMethod, is_trusted
 from dynacompile.capture.values.list_objects import ListObjectValue, is_list_class

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import Value
-from dynacompile.capture.values.functions import CallableValue, FunctionValue, function_value
+from dynacompile.capture.values.functions import SpecialFunction, function_value
 from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.guard_facts import function_facts
@@ -49,23 +49,8 @@ GENERIC: Any = functools.singledispatch(lambda value: None)
 WRAPPER_CODE, DISPATCH_CODE = GENERIC.__code__, GENERIC.dispatch.__code__  # of every generic function and of its `dispatch`
 
 
-class GenericFunction(CallableValue):
+class GenericFunction(SpecialFunction):
     """A function of functools.singledispatch, or its `dispatch`: chooses by the class of the first argument among what is registered now."""
-
-    def __init__(self, function: FunctionValue):
-        self.function, self.source = function, function.source
-
-    def describe(self) -> str:
-        return self.function.describe()
-
-    def identity(self) -> Any:
-        return self.function.identity()
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        return self.function.get_attr(cx, name)
-
-    def has_attr(self, cx: Trace, name: str) -> bool:
-        return self.function.has_attr(cx, name)
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not args:

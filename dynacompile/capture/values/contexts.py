@@ -211,10 +211,7 @@ class NullContext(ContextValue):
         return (self.value,)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(contextlib.nullcontext)
-        out.value(self.value)
-        out.call(1)
+        out.call_function(contextlib.nullcontext, [self.value])
 
 
 class RecordContext(NullContext):

@@ -11,11 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Method, Value, bind_arguments
+from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue
+from dynacompile.capture.values.container_objects import ContainerObjectValue
 from dynacompile.capture.values.descriptors import class_lookup
 from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.objects import ObjectValue, call_hook
+from dynacompile.capture.values.objects import call_hook
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.source import Constant, Entry, Item, Source
@@ -25,15 +26,12 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 CHANGES = frozenset("__init__ __setitem__ __delitem__ __ior__ pop popitem setdefault update clear move_to_end".split())
-C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
-class DictObjectValue(ObjectValue):
-    """table: the entries, as the methods of dict see them; those that the class defines in Python come first."""
+class DictObjectValue(ContainerObjectValue):
+    """table: a DictValue of the entries."""
 
-    def __init__(self, cls: type, table: DictValue, real: Any = None, source: Source | None = None):
-        super().__init__(cls, real, source)
-        self.table = table
+    container = dict
 
     def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """dict.name(self, ...)."""
@@ -46,28 +44,6 @@ class DictObjectValue(ObjectValue):
             if found is not None:
                 return found
         return self.table.method(cx, name, args, kwargs)
-
-    def lookup(self, cx: Trace, name: str) -> Value | None:
-        if name not in self.stored and name not in self.own_dict() and isinstance(class_lookup(self.cls, name), C_METHODS) and hasattr(dict, name):
-            return Method(self, name)
-        return super().lookup(cx, name)
-
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        result = self.special(cx, name, args, kwargs)
-        return self.base_method(cx, name, args, kwargs) if result is None else result
-
-    def get_item(self, cx: Trace, key: Value) -> Value:
-        return self.method(cx, "__getitem__", [key], {})
-
-    def contains(self, cx: Trace, item: Value) -> Value:
-        return self.method(cx, "__contains__", [item], {})
-
-    def length(self, cx: Trace) -> int:
-        return self.method(cx, "__len__", [], {}).constant()
-
-    def truth(self, cx: Trace) -> bool:
-        found = self.special(cx, "__bool__", [])
-        return self.length(cx) > 0 if found is None else found.truth(cx)
 
     def iterate(self, cx: Trace) -> IteratorValue:
         return self.table.iterate(cx) if not isinstance(class_lookup(self.cls, "__iter__"), types.FunctionType) else super().iterate(cx)
@@ -97,16 +73,6 @@ class DictObjectValue(ObjectValue):
         for key, value in self.table.content.values():
             call_hook(out, base.__setitem__, self, key, value)
         self.rebuild_attributes(out)
-
-
-class BaseMethods(Value):
-    """What super() leads to in a method of a class that derives from dict or list."""
-
-    def __init__(self, owner: Any):
-        self.owner = owner
-
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.owner.base_method(cx, name, args, kwargs)
 
 
 def is_dict_class(cls: type, own_new: bool = False) -> bool:

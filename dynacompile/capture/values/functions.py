@@ -223,6 +223,25 @@ class FunctionValue(CallableValue):
             out.store_attr(name)
 
 
+class SpecialFunction(CallableValue):
+    """A function whose call capture treats in a way of its own; else it is the function."""
+
+    def __init__(self, function: FunctionValue):
+        self.function, self.source = function, function.source
+
+    def describe(self) -> str:
+        return self.function.describe()
+
+    def identity(self) -> Any:
+        return self.function.identity()
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return self.function.get_attr(cx, name)
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return self.function.has_attr(cx, name)
+
+
 class GetMethod(Value):
     """`function.__get__`."""
 
@@ -264,11 +283,7 @@ class BoundMethod(CallableValue):
             out.value(self.owner)
             out.load_attr(self.name)
             return
-        out.push_null()
-        out.const(types.MethodType)
-        out.value(self.function)
-        out.value(self.owner)
-        out.call(2)
+        out.call_function(types.MethodType, [self.function, self.owner])
 
 
 class RefusedValue(CallableValue):

@@ -47,11 +47,7 @@ class ZipIterator(IteratorValue):
     def rebuild(self, out: Builder) -> None:
         if self.strict:
             raise unsupported("rebuild", "zip(strict=True)")
-        out.push_null()
-        out.const(zip)
-        for part in self.parts:
-            out.value(part)
-        out.call(len(self.parts))
+        out.call_function(zip, self.parts)
 
 
 class EnumerateIterator(IteratorValue):
@@ -128,11 +124,7 @@ class FilterIterator(IteratorValue):
         return (self.function, self.inner)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(filter)
-        out.value(self.function)
-        out.value(self.inner)
-        out.call(2)
+        out.call_function(filter, [self.function, self.inner])
 
 
 class ChainIterator(IteratorValue):

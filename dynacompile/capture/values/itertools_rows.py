@@ -233,11 +233,7 @@ class GetterValue(CallableValue):
         return [*self.args, *self.kwargs.values()]
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(self.cls)
-        for arg in self.children():
-            out.value(arg)
-        out.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
+        out.call_function(self.cls, self.children(), tuple(self.kwargs))
 
 
 def getter(cls: Any) -> None:

@@ -6,10 +6,11 @@ import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value
+from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.container_objects import ContainerObjectValue
 from dynacompile.capture.values.descriptors import class_lookup
-from dynacompile.capture.values.objects import ObjectValue, call_hook
+from dynacompile.capture.values.objects import call_hook
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
 from dynacompile.ir.source import Item, Source
 
@@ -17,16 +18,14 @@ if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
-C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 CHANGES = frozenset("__init__ __setitem__ __delitem__ __iadd__ append extend insert pop clear reverse remove sort".split())
 
 
-class ListObjectValue(ObjectValue):
-    """table: the items, as the methods of list see them; those that the class defines in Python come first."""
+class ListObjectValue(ContainerObjectValue):
+    """table: a ListValue of the items. changed: whether the frame has changed them."""
 
-    def __init__(self, cls: type, table: ListValue, real: Any = None, source: Source | None = None):
-        super().__init__(cls, real, source)
-        self.table, self.changed = table, False
+    container = list
+    changed = False
 
     def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """list.name(self, ...)."""
@@ -48,34 +47,12 @@ class ListObjectValue(ObjectValue):
             return SequenceIterator(TupleValue(self.table.elements(cx)[::-1]))
         return self.table.method(cx, name, args, kwargs)
 
-    def lookup(self, cx: Trace, name: str) -> Value | None:
-        if name not in self.stored and name not in self.own_dict() and isinstance(class_lookup(self.cls, name), C_METHODS) and hasattr(list, name):
-            return Method(self, name)
-        return super().lookup(cx, name)
-
     def special(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """Operators of list count as the class's own."""
         result = super().special(cx, name, args, kwargs)
         if result is None and class_lookup(self.cls, name) is getattr(list, name, None) and hasattr(list, name) and name not in dir(object):
             return self.base_method(cx, name, args, kwargs or {})
         return result
-
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        result = self.special(cx, name, args, kwargs)
-        return self.base_method(cx, name, args, kwargs) if result is None else result
-
-    def get_item(self, cx: Trace, key: Value) -> Value:
-        return self.method(cx, "__getitem__", [key], {})
-
-    def contains(self, cx: Trace, item: Value) -> Value:
-        return self.method(cx, "__contains__", [item], {})
-
-    def length(self, cx: Trace) -> int:
-        return self.method(cx, "__len__", [], {}).constant()
-
-    def truth(self, cx: Trace) -> bool:
-        found = super().special(cx, "__bool__", [])
-        return self.length(cx) > 0 if found is None else found.truth(cx)
 
     def iterate(self, cx: Trace) -> IteratorValue:
         return super().iterate(cx) if isinstance(class_lookup(self.cls, "__iter__"), types.FunctionType) else self.table.iterate(cx)

@@ -52,11 +52,7 @@ class MadeModule(ModuleValue):
         return [*self.args, *self.kwargs.values()]
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(self.cls)
-        for arg in self.children():
-            out.value(arg)
-        out.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
+        out.call_function(self.cls, self.children(), tuple(self.kwargs))
 
 
 def makes(cls: type[torch.nn.Module]) -> None:

@@ -316,11 +316,7 @@ def is_slot(raw: Any) -> bool:
 
 def call_hook(out: Builder, hook: object, *args: Value) -> None:
     """A call whose result is dropped."""
-    out.push_null()
-    out.const(hook)
-    for arg in args:
-        out.value(arg)
-    out.call(len(args))
+    out.call_function(hook, args)
     out.emit("POP_TOP")
 
 

@@ -12,7 +12,7 @@ from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import CallableValue, FunctionValue, GetMethod, function_value
+from dynacompile.capture.values.functions import GetMethod, SpecialFunction, function_value
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
@@ -26,23 +26,11 @@ if TYPE_CHECKING:
 STEP_CODE = torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__  # of every optimizer's `step`
 
 
-class StepValue(CallableValue):
+class StepValue(SpecialFunction):
     """SomeOptimizer.step."""
 
-    def __init__(self, function: FunctionValue):
-        self.function, self.source = function, function.source
-
-    def describe(self) -> str:
-        return self.function.describe()
-
-    def identity(self) -> Any:
-        return self.function.identity()
-
     def get_attr(self, cx: Trace, name: str) -> Value:
-        return GetMethod(self) if name == "__get__" else self.function.get_attr(cx, name)
-
-    def has_attr(self, cx: Trace, name: str) -> bool:
-        return self.function.has_attr(cx, name)
+        return GetMethod(self) if name == "__get__" else super().get_attr(cx, name)
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         optimizer = getattr(args[0], "real", None) if args else None

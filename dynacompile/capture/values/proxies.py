@@ -62,10 +62,7 @@ class ProxyValue(Value):
         return (self.owner,)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(types.MappingProxyType)
-        out.value(self.owner)
-        out.call(1)
+        out.call_function(types.MappingProxyType, [self.owner])
 
 
 class Shown:

@@ -59,10 +59,7 @@ class MadeReference(Value):
         return (self.target,)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(weakref.ref)
-        out.value(self.target)
-        out.call(1)
+        out.call_function(weakref.ref, [self.target])
 
 
 @wraps(weakref.ref)
