@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -68,6 +68,13 @@ class RecipeWriter:
 
     def call(self, count: int) -> None:
         self.steps.append(("CALL", count))
+
+    def call_function(self, function: Hashable, args: Sequence[Value]) -> None:
+        self.push_null()
+        self.const(function)
+        for arg in args:
+            self.value(arg)
+        self.call(len(args))
 
     def call_method_on_top(self, name: str, argument: Hashable) -> None:
         self.steps += [("COPY", 1), ("LOAD_METHOD", name), ("LOAD_CONST", argument), ("CALL", 1), ("POP_TOP", 0)]
