@@ -229,6 +229,7 @@ def worker(system: str) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     single = 0.0
     with torch.no_grad():
+        call_time(compile_(one, dynamic=False), sizes(1)())  # the first second of a process is slower than all others
         for name, case in CASES.items():
             reset()
             calls = case.calls()
