@@ -71,9 +71,9 @@ class Decoded:
         return None
 
     def loop_heads(self, instr: Instr) -> list[Instr]:
-        """The first instructions of the loops around `instr`, outermost first."""
+        """The first instructions of the loops that go on after `instr`, outermost first; a `break` or `return` is outside of its loop."""
         heads = {other.target.index for other in self.instrs if other.op in BACKWARD and other.target and other.target.index <= instr.index <= other.index}
-        return [self.instrs[index] for index in sorted(heads)]
+        return [self.instrs[index] for index in sorted(heads & reachable(self.instrs, self.handlers, [instr]) if heads else ())]
 
     def live_slots(self, instr: Instr) -> frozenset[int]:
         """Local slots that may be read at or after `instr` before they are written."""

@@ -12,9 +12,10 @@ import torch
 import torch.fx
 
 from dynacompile.capture.assemble import assemble
+from dynacompile.capture.breaking import can_execute, finish_break, is_short_loop
 from dynacompile.capture.breaks import BREAKS, NotConstant, Raised, unsupported
 from dynacompile.capture.bytecode import CodeCache
-from dynacompile.capture.ending import can_execute, finish_break, finish_raise, finish_return, is_short_loop
+from dynacompile.capture.ending import finish_raise, finish_return
 from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.resume import RESUME_PREFIX
@@ -101,11 +102,11 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy)), frame, None)
         if attempt.broke is None or attempt.raised is not None:
             return build(attempt, frame, state, None)
+        stop = plan(attempt, attempt.broke)
     if env.config.fullgraph:
         raise located(attempt.broke)
     if not LOOKS_AT_FRAME.isdisjoint(code.co_names):  # the rest of the frame would show other variables
         raise located(wrapped(attempt.broke, "frame-variables"))
-    stop = plan(attempt, attempt.broke)
     with SavedModes() as modes:
         attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy)), frame, stop)
         if attempt.broke is not None:
@@ -207,7 +208,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     elif stop is None:
         ending = finish_return(cx, symbolic, attempt.returned)  # type: ignore[arg-type]
     else:
-        ending = finish_break(cx, symbolic, stop.execute)
+        ending = finish_break(symbolic, stop.execute)
     graph = graph_module(cx, ending.outputs, state)
     inputs = cx.recorder.fresh_inputs() if graph is not None else ()
     inputs, roots = used_inputs(graph, inputs)
@@ -347,5 +348,6 @@ class SavedModes:
             self.normal.__exit__(None, None, None)
         for cx in self.traces:
             cx.leave_modes()
+            cx.let_go()
         torch._C._set_grad_enabled(self.grad)
         torch.set_autocast_cache_enabled(self.cache)

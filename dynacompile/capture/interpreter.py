@@ -14,7 +14,7 @@ from dynacompile.capture.bytecode import Decoded, Instr
 from dynacompile.capture.dropping import runs_code
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.opcodes.control import is_none
-from dynacompile.capture.resume import ResumePoint, resume_code
+from dynacompile.capture.resume import RESUME_PREFIX, ResumePoint, resume_code
 from dynacompile.capture.values.base import NULL, IteratorValue, Lazy, Value
 from dynacompile.capture.values.binding import bind_call
 from dynacompile.capture.values.constant import ConstantValue
@@ -22,7 +22,7 @@ from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.descriptors import MISSING
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, value_of_raised
 from dynacompile.capture.values.functions import CellValue, FunctionValue, is_trusted
-from dynacompile.ir.source import Builtin, Constant, Global, Item
+from dynacompile.ir.source import Builtin, Constant, Global, Item, Local
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -146,11 +146,21 @@ class SymbolicFrame:
         frames.pop()
         return self.returned
 
+    def let_go(self) -> None:
+        """Forgets its values; see Trace.let_go."""
+        self.slots, self.stack, self.generators, self.closure = [], [], [], ()
+
     def refuse_pending(self, kept: Sequence[Value] = ()) -> None:
         """Blocks of generators that are dropped unfinished run when Python says. kept: values that live on."""
         for generator in self.generators:
             if generator.is_pending() and generator not in kept:
                 raise unsupported("generator", f"{generator.frame.code.co_qualname} is dropped inside of a block")
+
+    def dropped(self, value: Value | None) -> None:
+        """The frame lets go of a value: of a generator that Python made for it alone, a resume function has the last reference."""
+        if value is not None and self.cx.frames[0] is self and isinstance(value.source, Local) and value.is_pending():
+            if self.code.co_qualname.startswith(RESUME_PREFIX) and value not in self.stack and value not in self.slots:
+                raise unsupported("generator", f"{value.describe()} is dropped inside of a block")
 
     def resume(self) -> Value | None:
         """Until the generator yields (the value) or returns (None)."""
@@ -308,8 +318,8 @@ class GeneratorValue(IteratorValue):
 def refuse_dropped(values: Sequence[Value]) -> None:
     """An exception leaves loops: generators in them end when Python says."""
     for value in values:
-        if isinstance(value, GeneratorValue) and value.is_pending():
-            raise unsupported("generator", f"{value.frame.code.co_qualname} is left by an exception inside of a block")
+        if value.is_pending():
+            raise unsupported("generator", f"{value.describe()} is left by an exception inside of a block")
 
 
 def inline(cx: Trace, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -196,8 +196,11 @@ def object_binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
     for owner, other, special in ((left, right, method), (right, left, reflected)):
         if isinstance(owner, ObjectValue):
             result = owner.special(cx, special, [other])
+            negated = result is None and special == "__ne__" and owner.cls.__ne__ is object.__ne__
+            if negated:  # object's own asks __eq__
+                result = owner.special(cx, "__eq__", [other])
             if result is not None and not (isinstance(result, ConstantValue) and result.value is NotImplemented):
-                return result
+                return ConstantValue(not result.truth(cx)) if negated else result
     if name in ("eq", "ne") and isinstance(left, ObjectValue) and isinstance(right, ObjectValue) and left.cls is right.cls is SimpleNamespace:
         return ConstantValue(cx.equal(InstanceDict(left).snapshot(cx), InstanceDict(right).snapshot(cx)) == (name == "eq"))
     if name in ("eq", "ne") and all(compares_by_identity(v) for v in (left, right)):

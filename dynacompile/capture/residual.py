@@ -141,6 +141,10 @@ class Builder:
         self.slot(name)
         return name
 
+    def temps(self) -> list[str]:
+        """The variables of the residual code's own so far."""
+        return self.varnames[len(self.params) :]
+
     # sources
 
     def source(self, source: Source) -> None:

@@ -138,11 +138,11 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
         if isinstance(entry, Recipe):
             prologue += recipe_instrs(entry, [where[next(names)] for _ in range(parameters_of(entry))], consts, attributes, start.position)
         else:
-            prologue.append(Instr("PUSH_NULL", 0, None, start.position) if entry else Instr("LOAD_FAST", where[next(names)], None, start.position))
+            prologue += [Instr("PUSH_NULL", 0, None, start.position)] if entry else moved(where[next(names)], start.position)
     body = [copies[i] for i in sorted(copies)]
     handlers = kept_handlers(decoded.handlers, copies)
     if point.lasti is not None:
-        prologue.append(Instr("LOAD_FAST", where[next(names)], None, start.position))
+        prologue += moved(where[next(names)], start.position)
         positions = (decoded.instrs[i].position for i in range(point.index, len(decoded.instrs)))
         raising = Instr("RAISE_VARARGS", 1, None, next((p for p in positions if p[0] is not None), (code.co_firstlineno, None, None, None)))
         prologue.append(raising)
@@ -167,6 +167,11 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
     )
 
 
+def moved(slot: int, position: Position) -> list[Instr]:
+    """A parameter as a value of the stack alone: it ends where the frame before the break would have dropped it."""
+    return [Instr(op, slot, None, position) for op in ("LOAD_FAST", "DELETE_FAST")]
+
+
 def parameters_of(entry: bool | Recipe) -> int:
     return sum(op == "LEAF" for op, _ in entry.steps) if isinstance(entry, Recipe) else int(not entry)
 
@@ -175,8 +180,9 @@ def recipe_instrs(recipe: Recipe, leaves: list[int], consts: list, names: list[s
     out = []
     for op, arg in recipe.steps:
         if op == "LEAF":
-            op, arg = "LOAD_FAST", leaves[arg]
-        elif op == "LOAD_CONST":
+            out += moved(leaves[arg], position)
+            continue
+        if op == "LOAD_CONST":
             consts.append(arg)
             arg = len(consts) - 1
         elif op == "LOAD_METHOD":

@@ -309,6 +309,17 @@ class Trace:
         for _, handle, leave in reversed(self.autocasts):
             leave(handle)
 
+    def let_go(self) -> None:
+        """Forgets the frame's objects: values and the trace know each other, so that these would live on until the next collection of garbage.
+
+        The places stay, as later stages ask symbols where they come from.
+        """
+        for frame in self.frames:
+            frame.let_go()
+        for table in (self.known, self.cells, self._kept, self.recorder.values, self.recorder.bases, self.recorder.data_written):
+            table.clear()  # type: ignore[attr-defined]
+        self.effects, self.handling = Effects(), None
+
     # places
 
     def count_step(self) -> None:

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace dynacompile {
@@ -84,6 +85,14 @@ Mark classify(PyCodeObject* code) {
         return PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0 ? Mark::skip_recursive : Mark::skip;
     }
     return code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE) ? Mark::skip : Mark::eligible;
+}
+
+// Code of capture/resume.py, by RESUME_PREFIX of its qualified name.
+bool is_resume(PyCodeObject* code) {
+    static const char prefix[] = "<resume at line ";
+    const char* name = PyUnicode_AsUTF8(code->co_qualname);
+    if (!name) PyErr_Clear();
+    return name && std::strncmp(name, prefix, sizeof prefix - 1) == 0;
 }
 
 Bucket* find_bucket(Extra* extra, long id) {
@@ -304,7 +313,7 @@ Extra* find_extra(PyCodeObject* code) {
 Extra* need_extra(PyCodeObject* code) {
     Extra* extra = find_extra(code);
     if (extra) return extra;
-    extra = new Extra{next_serial++, 0, classify(code), {}, nullptr, all_extras};
+    extra = new Extra{next_serial++, 0, classify(code), is_resume(code), {}, nullptr, all_extras};
     if (set_extra(reinterpret_cast<PyObject*>(code), extra_index, extra) < 0) {
         delete extra;
         return nullptr;

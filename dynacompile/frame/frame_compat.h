@@ -39,6 +39,12 @@ inline PyObject** frame_slots(Frame* f) { return f->localsplus; }
 // An ordinary call's frame on the thread's data stack of which no instruction has run yet.
 inline bool is_fresh(Frame* f) { return f->owner == FRAME_OWNED_BY_THREAD && f->prev_instr == _PyCode_CODE(f->f_code) - 1; }
 
+// The frame that the thread is running: the caller of one that the hook meets.
+inline Frame* current_frame(PyThreadState* ts) { return ts->cframe->current_frame; }
+
+// A frame of Python code, rather than one that the evaluator puts between C and Python.
+inline bool is_python_call(Frame* f) { return f->owner == FRAME_OWNED_BY_THREAD; }
+
 // Words that a frame of `code` takes on the data stack.
 inline Py_ssize_t frame_words(PyCodeObject* code) {
 #if PY_VERSION_HEX >= 0x030C0000

@@ -1,6 +1,8 @@
 // The frame hook (PEP 523): meets every Python frame of a region, runs a known one by swapping its code in place, and asks for a new entry else.
 #include "hook.h"
 
+#include <algorithm>
+
 namespace dynacompile {
 namespace {
 
@@ -146,11 +148,24 @@ PyObject* meet_unknown(PyThreadState* ts, Frame* frame, Thread& thread, Extra* e
     return result;
 }
 
+// Takes the arguments of a resume function off its caller's stack, where CALL keeps them until the call ends: they are to end as they would in
+// the frame before the break. Residual code makes that call with nothing else on its stack.
+void take_arguments(PyThreadState* ts, Frame* frame) {
+    Frame* caller = current_frame(ts);
+    const int count = frame_code(frame)->co_argcount;
+    if (!caller || !is_python_call(caller) || frame_code(caller)->co_stacksize < count + 2) return;
+    PyObject** operands = frame_slots(caller) + frame_code(caller)->co_nlocalsplus;  // NULL, the function, its arguments
+    if (operands[0] || operands[1] != reinterpret_cast<PyObject*>(frame_function(frame))) return;
+    if (!std::equal(operands + 2, operands + 2 + count, frame_slots(frame))) return;
+    for (int i = 2; i < count + 2; i++) Py_SETREF(operands[i], Py_NewRef(Py_None));
+}
+
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     Thread& thread = current_thread;
     if (!thread.on_miss || throwflag || !is_fresh(frame)) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
     Extra* extra = need_extra(frame_code(frame));
     if (!extra) return unwind(ts, frame);
+    if (extra->resumes) take_arguments(ts, frame);
     if (extra->mark == Mark::skip && extra->buckets.empty()) return _PyEval_EvalFrameDefault(ts, frame, 0);
     if (extra->mark == Mark::skip_recursive) return run_plainly(ts, frame);
     RegionState* state = thread.state;

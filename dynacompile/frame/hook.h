@@ -80,6 +80,7 @@ struct Extra {
     uint64_t serial;
     uint64_t changes = 0;  // counts additions and removals, so that a lookup notices them
     Mark mark;
+    bool resumes;  // it goes on after a graph break, called by residual code alone
     std::vector<Bucket> buckets;  // sorted by id
     Extra *before, *after;        // the list of all extras
 };

@@ -13,7 +13,8 @@ from dynacompile.ir.captured import GRAPH, Captured
 PY312 = sys.version_info >= (3, 12)
 MAKERS = {"BUILD_TUPLE": "({},)", "BUILD_LIST": "[{}]", "BUILD_SET": "{{{}}}"}
 UNARY = {"UNARY_NEGATIVE": "-{}", "UNARY_POSITIVE": "+{}", "UNARY_INVERT": "~{}", "UNARY_NOT": "not {}", "GET_ITER": "iter({})"}
-SILENT = frozenset({"RESUME", "NOP", "PRECALL", "CACHE", "MAKE_CELL", "COPY_FREE_VARS", "POP_EXCEPT"})
+LETS_GO = "DELETE_FAST"  # residual code only ends references by it
+SILENT = frozenset({"RESUME", "NOP", "PRECALL", "CACHE", "MAKE_CELL", "COPY_FREE_VARS", "POP_EXCEPT", LETS_GO})
 NULL = ""
 
 

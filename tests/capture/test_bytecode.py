@@ -16,8 +16,8 @@ import types
 import pytest
 
 from dynacompile.capture.assemble import assemble
+from dynacompile.capture.breaking import OPERANDS
 from dynacompile.capture.bytecode import PY312, Instr, decode
-from dynacompile.capture.ending import OPERANDS
 from dynacompile.capture.opcodes import TABLE
 
 MODULES = [argparse, ast, collections, contextlib, dataclasses, inspect, json.decoder, textwrap]

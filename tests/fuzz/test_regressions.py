@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
@@ -165,6 +167,121 @@ PROGRAMS = {
         def calls():
             yield program, (torch.ones(2), [2, 1])
         """,
+    "a loop that is left after a break ends its generator": """
+        def program(x):
+            for i in paired([1, 2, 3]):
+                dynacompile.graph_break()
+                x = x * 2
+                LOG.append(i)
+                break
+            LOG.append('after')
+            return x
+        def calls():
+            yield program, (torch.ones(2),)
+            yield program, (torch.ones(2),)
+        """,
+    "an exception leaves a loop over a generator after a break": """
+        def program(x):
+            try:
+                for i in paired([1, 2, 3]):
+                    opaque(i)
+                    assert i < 2, x.shape
+            except AssertionError:
+                LOG.append('caught')
+            with Noting('a', ValueError):
+                for i in paired([1, 2, 3]):
+                    x = x + 1
+                    dynacompile.graph_break()
+                    raise ValueError(i)
+            return x
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "an exception leaves a frame in a loop over a generator": """
+        def inner(x, n):
+            for i in paired([1, 2, 3]):
+                dynacompile.graph_break()
+                x = x * 2
+                failing(n)
+            return x
+        def program(x, n):
+            try:
+                x = inner(x, n)
+            except KeyError as error:
+                LOG.append(str(error))
+            dynacompile.graph_break()
+            return x + 1
+        def calls():
+            yield program, (torch.ones(2), 2)
+            yield program, (torch.ones(2), 1)
+            yield program, (torch.ones(2), 0)
+        """,
+    "a return leaves a loop over a generator after a break": """
+        def inner(x):
+            for i in paired([1, 2, 3]):
+                opaque(i)
+                for j in range(2):
+                    if i + j == 4:
+                        return x + i
+        def program(x):
+            x = inner(x)
+            LOG.append('after')
+            return x
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "a variable lets go of a generator after a break": """
+        def program(x):
+            g = paired([1, 2, 3])
+            next(g)
+            dynacompile.graph_break()
+            x = x + 1
+            g = None
+            LOG.append('after')
+            dynacompile.graph_break()
+            return x * 2
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "a dict grows before a loop over it that breaks": """
+        def program(x):
+            GDICT['two'] = 4
+            for key in GDICT:
+                opaque(key)
+                x = x + 1
+            return x
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "a list grows before a loop over it that breaks": """
+        def program(x):
+            xs = GLIST
+            xs.extend([5, 6, 7])
+            for i in iter(xs):
+                if i > 5:
+                    opaque(i)
+                x = x + i
+            return x
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "a closure's variable is deleted before a break": """
+        def program(x, n):
+            i, j = divmod(n, 4)
+            xs = {j for k in range(3)}
+            del j
+            dynacompile.graph_break()
+            return xs, x + i
+        def calls():
+            yield program, (torch.ones(2), 1)
+        """,
+    "a class with __eq__ and no __ne__": """
+        def program(x, n):
+            return Box(n) != GBOX, GBOX != Box(n), Box(n) == GBOX, Box(n) != 4, x + 1
+        def calls():
+            yield program, (torch.ones(2), 3)
+            yield program, (torch.ones(2), 4)
+        """,
     "map of nothing": """
         def program(x):
             try:
@@ -186,6 +303,52 @@ def program_of(text: str) -> Program:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_in_eager(name):
     assert difference(program_of(PROGRAMS[name])) is None
+
+
+def test_what_python_drops_ends_after_a_break():
+    """Neither the call of a resume function nor capture keeps what the frame before the break would have dropped."""
+
+    class Held:
+        pass
+
+    ends = []
+
+    def program(x):
+        held = Held()
+        weakref.finalize(held, ends.append, "held")
+        y = x * 2
+        dynacompile.graph_break()
+        y = y + 1
+        del held
+        dynacompile.graph_break()
+        ends.append("after")
+        return y
+
+    dynacompile.compile(program, backend="eager")(torch.ones(2))
+    assert ends == ["held", "after"]
+
+
+def test_memory_of_tensors_ends_after_a_break():
+    """A tensor that the rest of the frame does not use is freed when it would be in eager, or before."""
+    seen = []
+
+    @dynacompile.disable
+    def note(reference):
+        seen.append(reference() is None)
+
+    def program(x):
+        big = x * 2
+        reference = weakref.ref(big)
+        dynacompile.graph_break()
+        y = big + 1
+        del big
+        note(reference)
+        return y
+
+    compiled = dynacompile.compile(program, backend="eager")
+    compiled(torch.ones(2))
+    compiled(torch.ones(2))
+    assert seen == [True, True]
 
 
 WRONG = """n[0] ; n.foo ; n() ; n + 'a' ; [*n] ; xs[9] ; xs['a'] ; {**n} ; xs.foo ; -'a' ; n < 'a' ; 'a' in n ; xs() ; None[0] ; n[0:1] ; iter(n) ; len(n)

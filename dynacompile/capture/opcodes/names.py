@@ -40,15 +40,17 @@ def load_fast_and_clear(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("STORE_FAST", effect=-1)
 def store_fast(f: SymbolicFrame, i: Instr) -> None:
-    value = f.pop()
+    value, before = f.pop(), f.slots[i.arg]
     f.slots[i.arg] = None if value is NULL else value
+    f.dropped(before)
 
 
 @opcode("DELETE_FAST", effect=0)
 def delete_fast(f: SymbolicFrame, i: Instr) -> None:
     if f.slots[i.arg] is None:
         raise unsupported("would-raise", f"cannot access local variable {f.decoded.slots[i.arg]!r}")
-    f.slots[i.arg] = None
+    before, f.slots[i.arg] = f.slots[i.arg], None
+    f.dropped(before)
 
 
 @opcode("MAKE_CELL", effect=0)

@@ -19,8 +19,10 @@ def nop(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("POP_TOP", effect=-1)
 def pop_top(f: SymbolicFrame, i: Instr) -> None:
-    if isinstance(f.pop(), IteratorValue):  # a loop is left
+    value = f.pop()
+    if isinstance(value, IteratorValue):  # a loop is left
         f.cx.frames[0].refuse_pending()
+    f.dropped(value)
 
 
 @opcode("PUSH_NULL", effect=1)

@@ -88,6 +88,10 @@ class Value:
         value = self.constant()
         return value, value
 
+    def is_pending(self) -> bool:
+        """Whether Python may run code when it drops the object: a generator that stopped in a block."""
+        return False
+
     def children(self) -> Sequence[Value]:
         """Values that `rebuild` needs besides self."""
         return ()

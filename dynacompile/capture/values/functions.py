@@ -29,6 +29,7 @@ class CellValue(Value):
 
     def __init__(self, content: Value | None, name: str, slot: int | None = None, free: int | None = None, holder: tuple[Source, int] | None = None):
         self.content, self.name, self.slot, self.free, self.holder = content, name, slot, free, holder
+        self.was_empty = content is None
 
     def pytype(self) -> type:
         return types.CellType
@@ -60,7 +61,8 @@ class CellValue(Value):
         if self.content is None:
             if self.slot is None and self.free is None:
                 raise unsupported("mutation", f"del of the closure variable {self.name!r}")
-            out.cell_op("DELETE_DEREF", self)
+            if not self.was_empty:
+                out.cell_op("DELETE_DEREF", self)
             return
         out.value(self.content)
         if self.holder is None:

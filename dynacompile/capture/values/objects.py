@@ -351,6 +351,10 @@ class OpaqueValue(Value):
     def pytype(self) -> type:
         return type(self.real)
 
+    def is_pending(self) -> bool:
+        """Of a generator only the type is guarded: the one of a later call may have stopped in a block."""
+        return isinstance(self.real, types.GeneratorType)
+
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("unknown-function", self.describe())
 

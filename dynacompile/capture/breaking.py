@@ -1,0 +1,289 @@
+"""The residual code of a frame that breaks: it runs the instruction that capture can't, and calls a resume function for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+
+import torch
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.bytecode import PY312, Handler, Instr
+from dynacompile.capture.ending import Ending, decide_cells, reached, spent, start
+from dynacompile.capture.interpreter import GeneratorValue, SymbolicFrame
+from dynacompile.capture.opcodes import TABLE
+from dynacompile.capture.residual import Builder, outputs_in
+from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of, resume_code
+from dynacompile.capture.values.base import NULL, IteratorValue, Value
+from dynacompile.capture.values.contexts import ExitValue, GradModeContext
+from dynacompile.capture.values.functions import CellValue
+from dynacompile.ir.source import Source
+
+# Instructions that residual code can run in the frame's stead, by how many values they take from the stack.
+COUNTS = {
+    0: "LOAD_GLOBAL",
+    1: "POP_TOP LOAD_ATTR LOAD_METHOD DELETE_ATTR UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT UNARY_NOT GET_ITER UNPACK_SEQUENCE UNPACK_EX BEFORE_WITH "
+    "STORE_GLOBAL POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP",
+    2: "BINARY_OP COMPARE_OP IS_OP CONTAINS_OP BINARY_SUBSCR DELETE_SUBSCR STORE_ATTR IMPORT_NAME",
+    3: "LOAD_SUPER_ATTR STORE_SUBSCR BINARY_SLICE",
+    4: "STORE_SLICE",
+}
+OPERANDS: dict[str, Callable[[int], int]] = {
+    **{name: lambda arg, count=count: count for count, names in COUNTS.items() for name in names.split()},  # type: ignore[misc]
+    "CALL": lambda arg: arg + 2,
+    "CALL_FUNCTION_EX": lambda arg: 3 + (arg & 1),
+    "FORMAT_VALUE": lambda arg: 2 if arg & 4 else 1,
+    "RAISE_VARARGS": lambda arg: arg,
+    "BUILD_SET": lambda arg: arg,
+    "BUILD_MAP": lambda arg: 2 * arg,
+    "LIST_EXTEND": lambda arg: arg + 1,
+    "SET_UPDATE": lambda arg: arg + 1,
+    "DICT_UPDATE": lambda arg: arg + 1,
+}
+KEEP_ON_JUMP = ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
+
+
+MAX_UNROLLED = 16  # a break in a loop nests one call per iteration that is left
+
+
+def is_short_loop(frame: SymbolicFrame) -> bool:
+    """Whether the one loop that the frame is in has few, known iterations left."""
+    iterators = [v for v in frame.stack if isinstance(v, IteratorValue)]
+    left = iterators[0].remaining() if len(iterators) == 1 else None
+    return left is not None and left <= MAX_UNROLLED
+
+
+def can_execute(instr: Instr) -> bool:
+    return instr.op in OPERANDS
+
+
+def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
+    """The residual code of a frame that stops before `frame.current`; execute: it runs that instruction itself."""
+    cx, instr = frame.cx, frame.current
+    taken = OPERANDS[instr.op](instr.arg) if execute else 0
+    lower, operands = split(frame.stack, taken)
+    base, below = stack_entries(frame, instr, lower)
+    points = resume_points(frame, instr, execute, base)
+    handler = frame.decoded.handler_of(instr) if execute else None
+    unwound, kept = stack_entries(frame, instr, lower[: handler.depth]) if handler is not None else ([], [])
+    if handler is not None:
+        points.append(handler_point(frame, handler, unwound))
+    slots = sorted({slot for point in points for slot in point.slots})
+    local_values = {slot: frame.slots[slot] for slot in slots}
+    needed = [v for v in (*local_values.values(), *below, *operands) if v is not None]
+    keeps = decide_cells(cx, needed, bool(frame.code.co_cellvars))
+    needed_now = [*needed, *cx.effects.values()]
+    frame.refuse_pending(reached(needed_now))
+    resumes = [resume_code(cx.codes, frame.decoded, point) for point in points]
+    final_mode = torch.is_grad_enabled()
+    outputs = outputs_in(needed_now)
+
+    def emit(out: Builder, roots: Sequence[Source] | None) -> None:
+        out.position = instr.position
+        start(cx, out, roots, outputs, needed, True)
+        enter_blocks(out, frame.entry_grad_mode, below, final_mode)
+        for operand in operands:
+            out.value(operand)
+        for name in spent(frame, out.cells):
+            out.local("DELETE_FAST", name)
+        tail = Tail(out, frame, local_values, below, out.temps())
+        if not execute:
+            tail.go_on(points[0], resumes[0], [])
+        elif handler is not None:
+            tail.run_handled(instr, handler, points, resumes, kept)
+        elif any(v.is_pending() for v in reached(below)):
+            tail.run_letting_go(instr, points, resumes)
+        else:
+            tail.run_instruction(instr, points, resumes, not lower)
+
+    return Ending(outputs, keeps, emit, resumes)
+
+
+@dataclass
+class Tail:
+    """Writes how a frame goes on. No variable of the residual code keeps what Python would have dropped while the rest runs.
+
+    local_values: the live variables by slot. below: the stack under the operands. temps: variables of the residual code's own that are set.
+    """
+
+    out: Builder
+    frame: SymbolicFrame
+    local_values: dict[int, Value | None]
+    below: list[Value]
+    temps: list[str]
+
+    def run_instruction(self, instr: Instr, points: list[ResumePoint], resumes: list[CodeType], is_bare: bool) -> Instr:
+        """The breaking instruction itself, and what follows each of its outcomes; returns it as emitted.
+
+        Its operands are on the stack; is_bare: nothing else was.
+        """
+        out, frame = self.out, self.frame
+        if instr.target is not None:
+            branch = out.emit(instr.op, 0)
+            self.go_on(points[0], resumes[0], [])
+            label = out.emit("NOP")
+            branch.target = label
+            kept = [store_temp(out)] if instr.op in KEEP_ON_JUMP else []
+            self.go_on(points[1], resumes[1], kept)
+            return branch
+        if instr.op == "CALL":
+            out.call(instr.arg, frame.kw_names)
+        elif is_method_load(instr):
+            out.emit("LOAD_ATTR" if instr.op == "LOAD_METHOD" else instr.op, instr.arg if instr.op == "LOAD_METHOD" else instr.arg & ~1)
+        else:
+            out.emit(instr.op, instr.arg)
+        done = out.instrs[-1]
+        if not points:
+            return done
+        if is_bare and returns_next(frame, instr):
+            out.emit("RETURN_VALUE")
+            return done
+        if drops_result(frame, instr):
+            out.emit("POP_TOP")
+        pushed = 0 if drops_result(frame, instr) else pushed_by(instr)
+        flags = points[0].stack[len(points[0].stack) - pushed :]
+        if instr.op == "LOAD_GLOBAL" and instr.arg & 1:
+            out.instrs[-1].arg &= ~1
+        self.go_on(points[0], resumes[0], [store_temp(out) for null in reversed(flags) if not null][::-1])
+        return done
+
+    def run_handled(self, instr: Instr, handler: Handler, points: list[ResumePoint], resumes: list[CodeType], kept: list[Value]) -> None:
+        """The instruction, where the frame handles what it raises: the last point goes on with the handler. kept: the stack that is left for it."""
+        out, first = self.out, len(self.out.instrs)
+        last = self.run_instruction(instr, points[:-1], resumes, False)
+        label = out.emit("PUSH_EXC_INFO")
+        caught = store_temp(out)
+        out.emit("POP_EXCEPT")
+        self.below = kept
+        self.go_on(points[-1], resumes[-1], [caught])
+        out.handlers.append(Handler(out.instrs[first], last, label, 0, False))
+
+    def run_letting_go(self, instr: Instr, points: list[ResumePoint], resumes: list[CodeType]) -> None:
+        """The instruction, where an exception that leaves the frame ends generators on its stack: the traceback would keep them otherwise."""
+        out, first = self.out, len(self.out.instrs)
+        last = self.run_instruction(instr, points, resumes, False)
+        label = len(out.instrs)
+        self.let_go()
+        out.emit("RERAISE", 0)
+        out.handlers.append(Handler(out.instrs[first], last, out.instrs[label], 0, False))
+
+    def let_go(self, also: Sequence[str] = ()) -> None:
+        for name in (*self.temps, *also):
+            self.out.local("DELETE_FAST", name)
+
+    def go_on(self, point: ResumePoint, code: CodeType, temps: list[str]) -> None:
+        """Calls the resume function and returns its result. temps: variables with the values on top of the stack."""
+        out = self.out
+        out.push_null()
+        closure = (*out.code.co_cellvars, *out.code.co_freevars)
+        for name in closure:
+            out.emit("LOAD_CLOSURE by name", out.original_slot(name))
+        if closure:
+            out.emit("BUILD_TUPLE", len(closure))
+        out.const(code)
+        out.emit("MAKE_FUNCTION", 8 if closure else 0)
+        values = [*(self.local_values[slot] for slot in point.slots), *self.below]
+        for value in values:
+            out.value(value)  # type: ignore[arg-type]
+        for temp in temps:
+            out.local("LOAD_FAST", temp)
+        left = set(out.params) - set(spent(self.frame, out.cells)) - set(out.cells)
+        passed = (self.frame.decoded.slots[slot] for slot in point.slots)
+        self.let_go([*temps, *(name for name in passed if name in left)])
+        out.call(len(values) + len(temps))
+        out.emit("RETURN_VALUE")
+
+
+def split(stack: list[Value], count: int) -> tuple[list[Value], list[Value]]:
+    return (stack[:-count], stack[-count:]) if count else (list(stack), [])
+
+
+def pushed_by(instr: Instr) -> int:
+    if instr.op == "CALL":
+        return 1
+    if instr.op in ("LOAD_METHOD",):
+        return 2
+    return OPERANDS[instr.op](instr.arg) + TABLE[instr.op].height(instr.arg, False)
+
+
+def stack_entries(frame: SymbolicFrame, instr: Instr, stack: list[Value]) -> tuple[list[bool | Recipe], list[Value]]:
+    """How the resume function gets the stack, and the values to pass for it. Iterators of loops are made anew, so that the loop can be followed."""
+    entries: list[bool | Recipe] = []
+    passed: list[Value] = []
+    in_loop = bool(frame.decoded.loop_heads(instr)) and instr.op != "FOR_ITER"
+    for value in stack:
+        if in_loop and isinstance(value, IteratorValue) and not isinstance(value, GeneratorValue):
+            recipe, leaves = recipe_of(value)
+            entries.append(recipe)
+            passed += leaves
+        else:
+            entries.append(value is NULL)
+            passed += [] if value is NULL else [value]
+    return entries, passed
+
+
+def resume_points(frame: SymbolicFrame, instr: Instr, execute: bool, base: list[bool | Recipe]) -> list[ResumePoint]:
+    """Where the frame can go on: one point, two for a branch, none after a raise."""
+    if not execute:
+        return [point_at(frame, instr.index, base)]
+    if instr.op == "RAISE_VARARGS":
+        return []
+    if instr.target is not None:
+        kept: list[bool | Recipe] = [False] if instr.op in KEEP_ON_JUMP else []
+        return [point_at(frame, instr.index + 1, base), point_at(frame, instr.target.index, base + kept)]
+    if drops_result(frame, instr):
+        return [point_at(frame, instr.index + 2, base)]
+    flags: list[bool | Recipe] = [False] * pushed_by(instr)
+    if is_method_load(instr) or instr.op == "LOAD_GLOBAL" and instr.arg & 1:
+        flags[-2] = True
+    return [point_at(frame, instr.index + 1, base + flags)]
+
+
+def is_method_load(instr: Instr) -> bool:
+    return instr.op == "LOAD_METHOD" or PY312 and instr.op in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and bool(instr.arg & 1)
+
+
+def point_at(frame: SymbolicFrame, index: int, entries: Sequence[bool | Recipe]) -> ResumePoint:
+    decoded, code = frame.decoded, frame.code
+    live = {s for s in decoded.live_slots(decoded.instrs[index]) if frame.slots[s] is not None}
+    if "__class__" in code.co_freevars and code.co_argcount and frame.slots[0] is not None:  # super() looks at the first parameter
+        if not isinstance(frame.slots[0], CellValue):
+            live.add(0)
+        elif not PY312 and "super" in code.co_names:
+            raise unsupported("rebuild", "the first parameter, which is a closure variable, for super()")
+    return ResumePoint(index, tuple(sorted(live)), tuple(entries))
+
+
+def handler_point(frame: SymbolicFrame, handler: Handler, entries: Sequence[bool | Recipe]) -> ResumePoint:
+    """Where the frame goes on when the instruction that the residual code runs for it raises."""
+    point = point_at(frame, handler.target.index, entries)
+    return ResumePoint(point.index, point.slots, point.stack, handler.lasti)
+
+
+def enter_blocks(out: Builder, mode: bool, below: list[Value], final_mode: bool) -> None:
+    """Enters the managers of the with blocks around the break, outermost first."""
+    blocks = [v for v in below if isinstance(v, ExitValue)]
+    grads = [b.context for b in blocks if isinstance(b.context, GradModeContext)]
+    wanted = bool(grads[0].before) if grads else final_mode
+    if wanted != mode:
+        out.grad_mode(wanted)
+    if grads and grads[-1].mode != final_mode:
+        raise unsupported("in-block", "grad mode was changed inside of the block")
+    for block in blocks:
+        out.prepare(block)
+
+
+def returns_next(frame: SymbolicFrame, instr: Instr) -> bool:
+    return frame.decoded.instrs[instr.index + 1].op == "RETURN_VALUE" and pushed_by(instr) == 1
+
+
+def drops_result(frame: SymbolicFrame, instr: Instr) -> bool:
+    """A statement of a call: the next instruction throws the result away, and nothing jumps between the two."""
+    return instr.op == "CALL" and frame.decoded.instrs[instr.index + 1].op == "POP_TOP"
+
+
+def store_temp(out: Builder) -> str:
+    name = out.new_temp()
+    out.local("STORE_FAST", name)
+    return name
