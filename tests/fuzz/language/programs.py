@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.fuzz.language.expressions import LEAVES, expression
+from tests.fuzz.language.forms import FORMS
+from tests.fuzz.language.functions import ROWS, SIMPLE, function
 from tests.fuzz.language.more import generated_class
-from tests.fuzz.language.scope import BOOL, CALL, INT, INTS, MAP, TENSOR, TYPES, Scope
-from tests.fuzz.language.statements import body, function
+from tests.fuzz.language.scope import BOOL, CALL, INT, INTS, MAP, TENSOR, TYPES, Scope, body
 
 HEAD = """\
 import collections, contextlib, dataclasses, functools
@@ -75,7 +76,7 @@ def calls(g: Scope, target: str, kinds: tuple[str, ...], grad: bool) -> None:
 
 
 def generate(seed: int) -> Program:
-    g = Scope(seed)
+    g = Scope(seed, ROWS, SIMPLE, FORMS)
     pick = g.pick
     g.lines = HEAD.splitlines()
     g.line(f"model = {pick.choice(('Net()', 'Net(2)', 'Net()', 'Chatty()'))}{pick.choice(('', '.eval()', ''))}")

@@ -33,6 +33,9 @@ class Scope:
     """seed: of the choices. readable, own: names by type; own ones may be assigned here. in_loop: `continue` is allowed."""
 
     seed: int
+    rows: list[tuple[float, Statement]]  # what `body` chooses from, with weights
+    simple: list[tuple[float, Statement]]  # and what it chooses from deep inside
+    forms: dict[str, list[tuple[float, Make]]]  # what `expression` chooses from, by type
     pick: random.Random = field(init=False)
     lines: list[str] = field(default_factory=list)
     indent: int = 0
@@ -121,8 +124,27 @@ class Scope:
         self.readable[kind].remove(name)
 
 
+Statement = Callable[[Scope], None]
 Make = Callable[[Scope, int], str]
 
 
 def choose(g: Scope, rows: list[tuple[float, Make]], depth: int) -> str:
     return g.pick.choices([r[1] for r in rows], [r[0] for r in rows])[0](g, depth)
+
+
+def block(g: Scope, most: int = 4) -> None:
+    with g.block():
+        body(g, g.pick.randint(1, most))
+
+
+def body(g: Scope, count: int) -> None:
+    for _ in range(count):
+        if g.budget <= 0:
+            return
+        g.budget -= 1
+        choose_statement(g)(g)
+
+
+def choose_statement(g: Scope) -> Statement:
+    rows = g.rows if g.indent < 5 else g.simple
+    return g.pick.choices([r[1] for r in rows], [r[0] for r in rows])[0]
