@@ -10,7 +10,7 @@ import torch
 
 import dynacompile
 from dynacompile.events import FrameSkipped, GraphBroke
-from tests.fuzz.graphs import Program
+from tests.fuzz.builder import Program
 from tests.scenarios import strides
 
 
