@@ -312,12 +312,13 @@ class Trace:
     def let_go(self) -> None:
         """Forgets the frame's objects: values and the trace know each other, so that these would live on until the next collection of garbage.
 
-        The places stay, as later stages ask symbols where they come from.
+        The places stay: later stages ask symbols where they come from, and torch's caches keep some symbols for long.
         """
         for frame in self.frames:
             frame.let_go()
-        for table in (self.known, self.cells, self._kept, self.recorder.values, self.recorder.bases, self.recorder.data_written):
+        for table in (self.known, self.cells, self.guards, self._kept):
             table.clear()  # type: ignore[attr-defined]
+        del self.recorder
         self.effects, self.handling = Effects(), None
 
     # places

@@ -39,6 +39,52 @@ class Point:
         return abs(self.x) + abs(self.y)
 
 
+@dataclasses.dataclass(frozen=True, order=True)
+class Version:
+    major: int
+    minor: int = 0
+    total: int = dataclasses.field(init=False, compare=False, default=0)
+
+    def __post_init__(self):
+        object.__setattr__(self, "total", self.major * 10 + self.minor)
+
+
+class Slotted:
+    __slots__ = ("_size", "changes")
+
+    def __init__(self, size):
+        self.changes = 0
+        self._size = size
+
+    @property
+    def size(self):
+        return self._size
+
+    @size.setter
+    def size(self, value):
+        self.changes += 1
+        self._size = value
+
+    @property
+    def area(self):
+        return self._size * self._size
+
+
+class Failing:
+    def __init__(self, enters, leaves):
+        self.enters, self.leaves = enters, leaves
+
+    def __enter__(self):
+        if self.enters == 3:
+            raise KeyError("on entry")
+        return self.enters
+
+    def __exit__(self, cls, value, trace):
+        if self.leaves == 5:
+            raise Wrong("on exit", 5)
+        return self.leaves == 2
+
+
 class Box:
     made = 0
 
@@ -191,6 +237,27 @@ def paired(xs):
             yield i + x
     finally:
         LOG.append("paired ends")
+
+
+def patient(n):
+    got = 0
+    try:
+        while True:
+            try:
+                got = yield n + (got or 0)
+            except Wrong as error:
+                LOG.append(f"patient with {error.number}")
+                got = error.number
+    finally:
+        LOG.append("patient ends")
+
+
+def chain_of(error):
+    out = []
+    while error is not None:
+        out.append(f"{type(error).__name__} {error.args} {error.__suppress_context__}")
+        error = error.__cause__ or error.__context__
+    return out
 
 
 def running():

@@ -9,7 +9,9 @@ from tests.fuzz.language.forms import FORMS
 from tests.fuzz.language.functions import ROWS, SIMPLE, function
 from tests.fuzz.language.more import generated_class
 from tests.fuzz.language.scope import BOOL, CALL, INT, INTS, MAP, TENSOR, TYPES, Scope, body
+from tests.fuzz.language.wider import WIDER
 
+WIDER_FROM = 100_000  # seeds from here on have more kinds of statements; the programs of earlier ones stay what they were
 HEAD = """\
 import collections, contextlib, dataclasses, functools
 import torch
@@ -76,7 +78,7 @@ def calls(g: Scope, target: str, kinds: tuple[str, ...], grad: bool) -> None:
 
 
 def generate(seed: int) -> Program:
-    g = Scope(seed, ROWS, SIMPLE, FORMS)
+    g = Scope(seed, ROWS if seed < WIDER_FROM else [*ROWS, *WIDER], SIMPLE, FORMS)
     pick = g.pick
     g.lines = HEAD.splitlines()
     g.line(f"model = {pick.choice(('Net()', 'Net(2)', 'Net()', 'Chatty()'))}{pick.choice(('', '.eval()', ''))}")
