@@ -11,8 +11,11 @@ from __future__ import annotations
 import argparse
 import copy
 import multiprocessing
+import os
+import re
+import tempfile
+import threading
 import time
-import traceback
 import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +36,22 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "reference": {"options": {"fallback": "none", "reference": True}},
     "kernels": {"options": {"fallback": "none"}},
 }
+STARTING = threading.Lock()
+ERROR = re.compile(r"[\w.]+(Error|Exception|Unsupported|Interrupt|Violated|Exit)\b")
 TOLERANCE = {"eager": (0.0, 0.0), "reference": (1e-4, 1e-5), "kernels": (1e-4, 1e-5)}
+
+
+@dataclass
+class Rival:
+    """torch.compile on the same call. failed: what it raised; empty where it did not."""
+
+    graphs: int = 0
+    breaks: int = 0
+    ops: int = 0
+    failed: str = ""
+
+    def row(self) -> str:
+        return f"{self.graphs} | {self.breaks} | {self.ops}" if not self.failed else f"{self.failed} | | "
 
 
 @dataclass
@@ -50,7 +68,8 @@ class Told:
     recompiles: int = 0
     wrong: str = ""
     seconds: float = 0.0
-    rival: tuple[int, int, str] | None = None  # torch.compile's graphs, breaks and first reason
+    ops: int = 0  # calls of operations in all graphs of the first call
+    rival: Rival | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -58,8 +77,9 @@ class Told:
 
     def line(self) -> str:
         verdict = self.wrong or ("whole" if self.is_whole else "in parts")
-        rival = f" | torch.compile: {self.rival[0]} graphs, {self.rival[1]} breaks" if self.rival else ""
-        counts = f"{self.graphs} graphs, {len(self.breaks)} breaks, {len(self.skipped)} skipped, {self.recompiles} recompiles"
+        theirs = self.rival and (self.rival.failed or f"{self.rival.graphs} graphs, {self.rival.breaks} breaks, {self.rival.ops} ops")
+        rival = f" | torch.compile: {theirs}" if theirs else ""
+        counts = f"{self.graphs} graphs, {len(self.breaks)} breaks, {self.ops} ops, {len(self.skipped)} skipped, {self.recompiles} recompiles"
         return f"{self.name}: {verdict}: {counts}, {self.seconds:.1f} s{rival}"
 
 
@@ -107,19 +127,15 @@ def smoke(name: str, train: bool, backend: str) -> Told:
     end = dynacompile.subscribe(events.append)
     compiled = dynacompile.compile(model, **OPTIONS[backend])
     want = step(other, inputs, train)
-    try:
-        for _ in range(2):  # the second call shows what the first left behind
-            got = step(compiled, inputs, train)
-            told.wrong = told.wrong or differences(got, want, model, other, TOLERANCE[backend])
-            first = first or list(events)
-            want = step(other, inputs, train)
-    except Exception as error:  # noqa: BLE001  (the report says what it was)
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        told.wrong = f"FAILED: {type(error).__name__}: {' '.join(str(error).split())[:300]} at {Path(where.filename).name}:{where.lineno}"
+    for _ in range(2):  # the second call shows what the first left behind
+        got = step(compiled, inputs, train)
+        told.wrong = told.wrong or differences(got, want, model, other, TOLERANCE[backend])
+        first = first or list(events)
+        want = step(other, inputs, train)
     end()
     told.seconds = time.perf_counter() - began
-    first = first or events
-    told.graphs = sum(isinstance(e, Compiled) and e.ops > 0 for e in first)
+    made = [e.ops for e in first if isinstance(e, Compiled)]
+    told.graphs, told.ops = sum(ops > 0 for ops in made), sum(made)
     told.breaks = [f"[{e.code}] {e.reason} at {shortened(e.site)}" for e in first if isinstance(e, GraphBroke)]
     told.skipped = [f"{e.reason} at {shortened(e.site)}" for e in first if isinstance(e, FrameSkipped)]
     told.recompiles = sum(isinstance(e, Recompiled) for e in events)
@@ -130,7 +146,7 @@ def shortened(site: object) -> str:
     return str(site).replace(str(Path(transformers.__file__).parent), "transformers")
 
 
-def rival(name: str, train: bool) -> tuple[int, int, str]:
+def rival(name: str, train: bool) -> Rival:
     """Graphs and breaks of torch.compile on the same call."""
     model, inputs = make(name)
     model.train(train)
@@ -141,39 +157,53 @@ def rival(name: str, train: bool) -> tuple[int, int, str]:
         return graph.forward
 
     torch._dynamo.utils.counters.clear()
-    try:
-        step(torch.compile(model, backend=keep), inputs, train)
-    except Exception as error:  # noqa: BLE001  (the report says what it was)
-        return 0, 0, f"failed: {type(error).__name__}"
+    step(torch.compile(model, backend=keep), inputs, train)
     broke = torch._dynamo.utils.counters["graph_break"]
-    return sum(ops > 0 for ops in graphs), sum(broke.values()), " ".join(next(iter(broke), "").split())[:100]
+    return Rival(sum(ops > 0 for ops in graphs), sum(broke.values()), sum(graphs))
 
 
-def child(pipe: Any, name: str, train: bool, backend: str, with_rival: bool) -> None:
+def child(pipe: Any, errors: int, name: str, train: bool, backend: str, with_rival: bool) -> None:
+    os.dup2(errors, 2)  # what it raises is read from there
     torch.set_num_threads(1)
-    try:
-        told = smoke(name, train, backend)
-        if with_rival:
-            told.rival = rival(name, train)
-    except Exception as error:  # noqa: BLE001  (the report says what it was)
-        told = Told(name, wrong=f"FAILED: {type(error).__name__}: {error}")
-    pipe.send(told)
+    pipe.send(smoke(name, train, backend))
+    if with_rival:
+        pipe.send(rival(name, train))
 
 
 def isolated(name: str, train: bool, backend: str, with_rival: bool, limit: float) -> Told:
-    """`smoke` in a process of its own, ended after `limit` seconds."""
+    """`smoke`, then `rival`, in a process of its own, ended after `limit` seconds. What it failed by is the report."""
     fork = multiprocessing.get_context("fork")
     mine, theirs = fork.Pipe(duplex=False)
-    process = fork.Process(target=child, args=(theirs, name, train, backend, with_rival))
-    process.start()
-    theirs.close()
-    try:
-        return mine.recv() if mine.poll(limit) else Told(name, wrong=f"FAILED: not done after {limit} s")
-    except EOFError:
-        return Told(name, wrong="FAILED: the process died")
-    finally:
+    with tempfile.TemporaryFile() as errors:
+        process = fork.Process(target=child, args=(theirs, errors.fileno(), name, train, backend, with_rival))
+        with STARTING:  # packages with handlers of fork refuse two at once
+            process.start()
+        theirs.close()
+
+        def receive() -> Any:
+            try:
+                return mine.recv() if mine.poll(limit) else f"not done after {limit} s"
+            except EOFError:  # it ended before it had an answer
+                errors.seek(0)
+                return last_words(errors.read().decode(errors="replace"))
+
+        told = receive()
+        if isinstance(told, str):
+            told = Told(name, wrong=f"FAILED: {told}")
+        elif with_rival:
+            found = receive()
+            told.rival = Rival(failed=found) if isinstance(found, str) else found
         process.kill()
         process.join()
+    return told
+
+
+def last_words(errors: str) -> str:
+    """The exception at the end of what a process wrote, and the place that raised it."""
+    lines = [line.strip() for line in errors.strip().splitlines()] or ["the process died"]
+    raised = next((i for i in reversed(range(len(lines))) if ERROR.match(lines[i])), len(lines) - 1)
+    place = next((line for line in reversed(lines[:raised]) if line.startswith("File ")), "")
+    return f"{' '.join(lines[raised:])[:300]} {place}".strip()
 
 
 def summary(reports: list[Told]) -> str:
@@ -188,12 +218,10 @@ def summary(reports: list[Told]) -> str:
 
 
 def table(reports: list[Told]) -> str:
-    rows = ["| model | class | result | ours: graphs | breaks | torch.compile: graphs | breaks |", "|---|---|---|---|---|---|---|"]
+    rows = ["| model | class | result | ours: graphs | breaks | ops | torch.compile: graphs | breaks | ops |", "|---|---|---|---|---|---|---|---|---|"]
     for r in reports:
-        theirs = f"{r.rival[0]} | {r.rival[1]}" if r.rival else " | "
-        if r.rival and r.rival[2].startswith("failed"):
-            theirs = f"{r.rival[2]} | "
-        rows.append(f"| {r.name} | {MODELS[r.name].auto.__name__} | {'differs' if r.wrong else 'equal'} | {r.graphs} | {len(r.breaks)} | {theirs} |")
+        theirs = r.rival.row() if r.rival else " | | "
+        rows.append(f"| {r.name} | {MODELS[r.name].auto.__name__} | {'differs' if r.wrong else 'equal'} | {r.graphs} | {len(r.breaks)} | {r.ops} | {theirs} |")
     return "\n".join(rows) + "\n"
 
 

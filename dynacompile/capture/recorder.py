@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
 from dynacompile.capture.overlap import is_refused_write
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_marked
 from dynacompile.capture.values.base import Value
@@ -114,7 +116,10 @@ class Recorder:
         if len(dtypes) > 1 and (torch.float64 in dtypes or not torch.is_autocast_enabled(operands[0].device.type)):  # autocast leaves float64 as it is
             raise unsupported("op-failed", f"{target_name(target)}: operands of several types")
         before = [f._version for f in operands]
-        result = self.run(kind, target, fakes, fake_kwargs)
+        if any_known(operands):
+            result, pairs, named = self.run_known(kind, target, pairs, named)
+        else:
+            result = self.run(kind, target, fakes, fake_kwargs)
         written = [f for f, v in zip(operands, before) if f._version != v]
         writes = bool(written)
         if writes and len(operands) > 1 and written[0] is operands[0] and is_refused_write(target, fakes, operands):
@@ -138,6 +143,7 @@ class Recorder:
     def data_of(self, value: TensorValue) -> Value:
         """`.data`: the same memory, unknown to autograd."""
         self.bases.setdefault(storage_of(value.fake), value)
+        forget(value.fake)  # writes to `.data` have versions of their own
         return self.op("call_function", getattr, [value, ConstantValue("data")], {})
 
     def check_bases(self, written: list[torch.Tensor]) -> None:
@@ -150,10 +156,10 @@ class Recorder:
             if base.fake.requires_grad and any(t.requires_grad and not t.is_leaf for user in base.node.users for t in tensors_in(user.meta.get("val"))):
                 raise unsupported("mutation", f"{base.describe()}.data is written after an operation that gradients go through")
 
-    def run(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def run(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None = None) -> Any:
         """One operation on fakes. What the user's operation may raise is up to torch: every exception means that eager is to run it."""
         try:
-            with self.mode, symbolic_rules(self.mode):
+            with self.mode, symbolic_rules(self.mode), reads or nullcontext():
                 if kind == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
                 return target(*args, **kwargs)
@@ -165,6 +171,20 @@ class Recorder:
             raise
         except Exception as reason:
             raise unsupported("op-failed", f"{target_name(target)}: {type(reason).__name__}: {first_line(reason)}") from reason
+
+    def run_known(self, kind: str, target: Any, args: Pairs, kwargs: dict[str, tuple]) -> tuple[Any, Pairs, dict[str, tuple]]:
+        """As `run`, where the values of operands are known; and the arguments, with numbers for those that the operation reads as such."""
+        fakes, named = [p[1] for p in args], {k: p[1] for k, p in kwargs.items()}
+        reads = Reads()
+        result = self.run(kind, target, fakes, named, reads)
+        if not reads.seen or any(id(fake) not in self.values or known_number(fake) is None for fake in reads.seen.values()):
+            return result, args, kwargs
+        numbers, named_numbers = as_numbers(reads, lambda fake: self.values[id(fake)].node, args, kwargs)
+        if isinstance(result, torch.Tensor) and not any(result is fake for fake in fakes):
+            again = self.run(kind, target, [p[1] for p in numbers], {k: p[1] for k, p in named_numbers.items()})
+            if not alike(result, again):
+                return result, args, kwargs
+        return result, numbers, named_numbers
 
     def known(self, result: Any) -> Value | None:
         """The value of a result that needs no node: an operand itself, or plain data."""
@@ -246,13 +266,15 @@ def storage_of(fake: torch.Tensor) -> int:
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """The tensors in nested tuples, lists and dicts."""
+    """The tensors in nested tuples, lists, slices and dicts."""
     if isinstance(tree, torch.Tensor):
         return [tree]
     if isinstance(tree, (tuple, list)):
         return [t for item in tree for t in tensors_in(item)]
     if isinstance(tree, dict):
         return [t for item in tree.values() for t in tensors_in(item)]
+    if isinstance(tree, slice):
+        return tensors_in((tree.start, tree.stop, tree.step))
     return []
 
 

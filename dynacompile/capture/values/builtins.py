@@ -60,7 +60,9 @@ def number(cls: type, method: str) -> None:
     @handles(cls)
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args and isinstance(args[0], TensorValue):
-            raise unsupported("to-python", f"{cls.__name__}({args[0].describe()})")
+            if args[0].number() is None:
+                raise unsupported("to-python", f"{cls.__name__}({args[0].describe()})")
+            args = [ConstantValue(args[0].number()), *args[1:]]
         if args and isinstance(args[0], ObjectValue):
             return args[0].method(cx, method, [], {})
         if cls is int and len(args) == 1 and isinstance(args[0], SymbolicInt):

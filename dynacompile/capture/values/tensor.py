@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
+from dynacompile.capture.known_numbers import known_number
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import SequenceIterator, SequenceValue
@@ -49,6 +50,14 @@ FACTS = frozenset(
     }
 )
 VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+# Methods that read the one number of a tensor, and what they give for it.
+READING: dict[str, Callable] = {
+    **dict.fromkeys(("item", "tolist"), lambda number: number),
+    "__bool__": bool,
+    "__int__": int,
+    "__float__": float,
+    "__complex__": complex,
+}
 # Methods that end the graph, by the reason.
 BREAKING = {
     **dict.fromkeys(
@@ -113,7 +122,14 @@ class TensorValue(Value):
     def pytype(self) -> type:
         return torch.nn.Parameter if isinstance(self.real, torch.nn.Parameter) else torch.Tensor
 
+    def number(self) -> Any:
+        """The number that it holds, where the frame made it of a known one; else None."""
+        return known_number(self.fake)
+
     def truth(self, cx: Trace) -> bool:
+        number = self.number()
+        if number is not None:
+            return bool(number)
         raise unsupported("data-dependent-branch", f"bool({self.describe()})")
 
     def length(self, cx: Trace) -> int:
@@ -221,6 +237,8 @@ class TensorValue(Value):
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         code = BREAKING.get(name)
+        if name in READING and not args and not kwargs and (number := self.number()) is not None and (name != "tolist" or not self.fake.dim()):
+            return cx.pure(READING[name], [ConstantValue(number)], {})
         if name == "requires_grad_" and not kwargs and all(isinstance(a, ConstantValue) for a in args):
             if self.fake.requires_grad is (bool(args[0].constant()) if args else True):
                 return self
