@@ -36,11 +36,12 @@ TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_i
 
 @dataclass(frozen=True)
 class Row:
-    """One model: its inputs' kind, what its configuration has other than `SMALL`, and the auto class that builds it."""
+    """One model: its inputs' kind, the auto class that builds it, what its configuration has other than `SMALL`, and the type of its parameters."""
 
     inputs: str = "text"
     auto: Any = AutoModel
     config: dict[str, Any] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
 
 
 def text(**config: Any) -> Row:
@@ -58,6 +59,11 @@ def pairs(**config: Any) -> Row:
 
 def image(**config: Any) -> Row:
     return Row("image", AutoModel, config)
+
+
+def deep_norms(**config: Any) -> Row:
+    """Batch norms of a few numbers, one behind the other: in float32 rounding decides their signs, and with them the gradients."""
+    return Row("image", AutoModel, config, torch.float64)
 
 
 def wave(**config: Any) -> Row:
@@ -149,15 +155,15 @@ MODELS: dict[str, Row] = {
     "resnet": image(**STAGES, layer_type="basic"),
     "regnet": image(**STAGES, groups_width=8),
     "bit": image(**STAGES, num_groups=2),
-    "mobilenet_v1": image(depth_multiplier=0.25),
-    "mobilenet_v2": image(depth_multiplier=0.25),
+    "mobilenet_v1": deep_norms(depth_multiplier=0.25),
+    "mobilenet_v2": deep_norms(depth_multiplier=0.25),
     "mobilevit": image(hidden_sizes=[16, 16, 16], neck_hidden_sizes=[8, 8, 8, 8, 8, 8, 16], patch_size=2, image_size=64),
     "efficientnet": image(width_coefficient=0.25, depth_coefficient=0.25, hidden_dim=320),
     "segformer": image(
         hidden_sizes=[8, 16], depths=[1, 1], num_attention_heads=[1, 2], num_encoder_blocks=2, sr_ratios=[2, 1], patch_sizes=[7, 3], strides=[4, 2]
     ),
     "poolformer": image(hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, patch_sizes=[7, 3], strides=[4, 2], padding=[2, 1], mlp_ratios=[2.0, 2.0]),
-    "levit": image(hidden_sizes=[16, 32, 48], num_attention_heads=[2, 2, 2], depths=[1, 1, 1], key_dim=[8, 8, 8], image_size=64, patch_size=16),
+    "levit": deep_norms(hidden_sizes=[16, 32, 48], num_attention_heads=[2, 2, 2], depths=[1, 1, 1], key_dim=[8, 8, 8], image_size=64, patch_size=16),
     "pvt": image(
         hidden_sizes=[8, 16],
         depths=[1, 1],
@@ -217,8 +223,8 @@ def make(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     row = MODELS[name]
     config = AutoConfig.for_model(name, **small(AutoConfig.for_model(name), row.config))
     torch.manual_seed(0)
-    model = row.auto.from_config(config)
-    return model, INPUTS[row.inputs](config)
+    model = row.auto.from_config(config).to(row.dtype)
+    return model, {key: value.to(row.dtype) if value.is_floating_point() else value for key, value in INPUTS[row.inputs](config).items()}
 
 
 def tokens(config: Any) -> torch.Tensor:
