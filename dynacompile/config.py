@@ -71,6 +71,7 @@ class CompileConfig:
     error_on_recompile: bool = option(False, "runtime", "a recompile is an error")
     # options
     specialize_int: bool = option(False, "code", "an entry for each value of an int, also after the int has changed")
+    specialize_float: bool = option(False, "code", "an entry for each value of a float, also after the float has changed")
     rng: str = option("eager", "code", '"eager": random numbers equal eager\'s')
     reports: str = option("replay", "code", '"replay": calls of logging and warnings are made after the graph; "break": they end it')
     memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward; less recomputes more")

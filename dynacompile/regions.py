@@ -263,13 +263,15 @@ def with_shapes(frame: Any, env: Env, policy: ShapePolicy | None) -> tuple[Captu
 
 
 def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | None:
-    """Which sizes and ints of the frame the next entry takes as symbols; None where the region has none."""
+    """Which sizes, ints and floats of the frame the next entry takes as symbols; None where the region has none."""
     config = info.config
     if config.dynamic is False:
         return None
-    first = ShapePolicy(everything=config.dynamic is True, declared=config.declared_shapes())
+    first = ShapePolicy(
+        everything=config.dynamic is True, declared=config.declared_shapes(), ints=not config.specialize_int, floats=not config.specialize_float
+    )
     known = info.shapes.get(frame.code, first) if own else first
-    info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame, not config.specialize_int)
+    info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame)
     return known
 
 
@@ -277,8 +279,6 @@ def left_to_python(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any
     """The answer for a frame that can't be captured: this call alone, where another call may be captured, else every call."""
     if reason.code == "active-mode":
         return native.core().RUN_ONCE
-    if reason.code == "scheduled-rate":
-        return native.core().SKIP_RECURSIVE
     info.refused[code] += 1
     return native.core().RUN_ONCE if reason.code in OF_THE_CALL and info.refused[code] < MOST_REFUSALS else native.core().SKIP
 

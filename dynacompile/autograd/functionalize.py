@@ -87,8 +87,8 @@ def wrap_inputs(recorder: Recorder, names: Sequence[str], fakes: Sequence[object
     seen: dict[int, FunctionalInput] = {}
     inputs = []
     for name, fake in zip(names, fakes, strict=True):
-        if isinstance(fake, (torch.SymFloat, torch.SymBool)):
-            raise Unsupported("symbolic-number", f"input {name} is a symbolic {type(fake).__name__}; only symbolic ints are differentiated", STATIC)
+        if isinstance(fake, torch.SymBool):
+            raise Unsupported("symbolic-number", f"input {name} is a symbolic truth value", STATIC)
         if id(fake) in seen and isinstance(fake, FakeTensor):
             recorder.graph.placeholder(name).meta["val"] = seen[id(fake)].fake
             inputs.append(seen[id(fake)])

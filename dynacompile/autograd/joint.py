@@ -61,9 +61,10 @@ class JointGraph:
 
 def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Mapping[torch._ops.OpOverload, Callable]) -> JointGraph:
     """graph: torch-level, static shapes; fakes: one per placeholder. Raises Unsupported where autograd or functionalization can't follow."""
-    recorder = Recorder(fake_mode_of(fakes), table)
+    mode = fake_mode_of(graph, fakes)
+    recorder = Recorder(mode, table)
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
-    with ambient_state(), symbolic_rules(fake_mode_of(fakes)), functionalization(), recorder:
+    with ambient_state(), symbolic_rules(mode), functionalization(), recorder:
         inputs = wrap_inputs(recorder, names, fakes)
         user_outputs, memories = interpret(graph, inputs_values(inputs), recorder)
         positions = Positions()
@@ -127,8 +128,8 @@ def inputs_values(inputs: Sequence[FunctionalInput]) -> list[object]:
     return [entry.value for entry in inputs]
 
 
-def fake_mode_of(fakes: Sequence[object]) -> FakeTensorMode:
-    for fake in fakes:
+def fake_mode_of(graph: torch.fx.GraphModule, fakes: Sequence[object]) -> FakeTensorMode:
+    for fake in (*fakes, *(n.meta.get("val") for n in graph.graph.nodes)):
         if isinstance(fake, FakeTensor):
             return fake.fake_mode
     return fake_mode()

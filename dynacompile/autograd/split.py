@@ -15,7 +15,7 @@ from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.padding import pad_saved
 from dynacompile.autograd.partition import Cut, Sides, ancestors, choose_cut, sides
 from dynacompile.errors import Unsupported
-from dynacompile.ir.graphs import ForwardBackward, RuntimeContract, View, ViewOfInput, ViewOfOutput
+from dynacompile.ir.graphs import REAL, ForwardBackward, RuntimeContract, View, ViewOfInput, ViewOfOutput
 from dynacompile.ir.sizes import Sizes, sizes_of, symbols_in
 from dynacompile.ir.symbolic_graphs import add_node, free_symbols, symbol_sources
 from dynacompile.ir.symbols import extent, sources
@@ -175,7 +175,7 @@ def call(graph: torch.fx.Graph, op: torch._ops.OpOverload, args: tuple, like: No
 
 
 def write_backward(joint: JointGraph, side: Sides, saved_inputs: list[Node], saved_values: list[Node]) -> tuple[torch.fx.GraphModule, Symbols]:
-    """Recomputed ops stand right before their first use. Also gives where forward finds the ints that backward takes first."""
+    """Recomputed ops stand right before their first use. Also gives where forward finds the numbers that backward takes first."""
     copy = Copy(joint)
     for node in saved_inputs:
         copy.placeholder(node)
@@ -194,7 +194,7 @@ def write_backward(joint: JointGraph, side: Sides, saved_inputs: list[Node], sav
 
 def is_symbolic(joint: JointGraph) -> bool:
     """Whether sizes of inputs may vary."""
-    values = [n.meta.get("val") for n in joint.placeholders]
+    values = [n.meta.get("val") for n in joint.graph.nodes]
     return any(getattr(getattr(value, "fake_mode", None), "shape_env", None) is not None for value in values)
 
 
@@ -213,4 +213,4 @@ def symbolic_inputs(graph: torch.fx.Graph, inputs: Sequence[object]) -> Symbols:
         with graph.inserting_before(first):
             node = graph.placeholder(f"size_{symbol}")
         node.meta["val"] = value if dim is None else value.shape[dim]  # type: ignore[attr-defined]
-    return tuple(found.values())
+    return tuple((index, REAL if isinstance(inputs[index], torch.SymFloat) else dim) for index, dim in found.values())

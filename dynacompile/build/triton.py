@@ -76,7 +76,7 @@ def job(source: KernelSource, candidate: Candidate) -> dict:
         "text": source.text,
         "entry": source.entry,
         "pointers": [POINTERS[p.dtype] for p in source.kernel.params],
-        "scalars": ["i64" if source.wide else "i32"] * len(source.kernel.symbols),
+        "scalars": ["fp64" if s.real else "i64" if source.wide else "i32" for s in source.kernel.symbols],
         "constants": dict(candidate.blocks),
         "warps": candidate.warps,
         "stages": candidate.stages,

@@ -26,7 +26,6 @@ BREAKS: dict[str, Row] = {
     "data-dependent-shape": Row("the shape of {}'s result depends on values", "use a masked variant with a fixed shape"),
     "unknown-function": Row("{} is not known to capture", "call it outside of the compiled region"),
     "collective": Row("{} talks to other processes", "use torch.distributed._functional_collectives, or call it outside of the compiled region"),
-    "scheduled-rate": Row("a scheduler moves the learning rate of {}, which is a Python number", "make the optimizer with lr=torch.tensor(...)"),
     "unknown-object": Row("{} is not modelled by capture", "use plain tensors, numbers, lists, tuples, dicts or nn.Module attributes here"),
     "unknown-attribute": Row("attribute access not modelled by capture: {}", "read the attribute before the compiled region and pass the value in"),
     "unknown-opcode": Row("the instruction {} is not modelled by capture", "rewrite the statement, or move it to a function marked with dynacompile.disable"),

@@ -24,7 +24,6 @@ from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import CellValue
-from dynacompile.capture.values.optimizers import STEP_CODE, is_scheduled
 from dynacompile.capture.values.torch_functions import refusal
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError
@@ -84,8 +83,6 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None) 
         raise unsupported("frame-kind", f"{code.co_qualname} is a generator, coroutine or module body")
     if refusal(str(frame.globals.get("__name__"))) is not None:
         raise unsupported("frame-kind", f"{code.co_qualname} belongs to {frame.globals['__name__']}")
-    if code is STEP_CODE and is_scheduled(frame.slots[0][0] if frame.slots[0] else None):
-        raise unsupported("scheduled-rate", type(frame.slots[0][0]).__name__)
     state = global_state()
     if state.function_modes or state.functorch or state.dispatch_modes:
         raise unsupported("active-mode")
@@ -265,7 +262,7 @@ def used_inputs(graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ..
         return (), ()
     names = {n.name for n in graph.graph.nodes if n.op == "placeholder"}
     kept = tuple(i for i in inputs if i.name in names)
-    roots = dict.fromkeys(i.source.root for i in kept if type(i.source.root).__name__ != "Constant")
+    roots = dict.fromkeys(root for i in kept for root in i.source.roots() if type(root).__name__ != "Constant")
     return kept, tuple(roots)
 
 

@@ -17,13 +17,14 @@ from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.mapping import DictValue, DictView
+from dynacompile.capture.values.number_tensors import number_operator
 from dynacompile.capture.values.numpy_numbers import NumpyNumber, computed
 from dynacompile.capture.values.object_parts import InstanceDict
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, set_binary
 from dynacompile.capture.values.sets import SetValue
-from dynacompile.capture.values.symbolic import SymbolicInt, symbolic_operator
+from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt, symbolic_operator
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Constant
 
@@ -94,7 +95,7 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
         return row(cx, *args)
     if any(isinstance(a, TensorValue) for a in args):
         return tensor_operator(cx, name, args)
-    if any(isinstance(a, SymbolicInt) for a in args):
+    if any(isinstance(a, (SymbolicInt, SymbolicFloat)) for a in args):
         found = symbolic_operator(cx, INPLACE.get(name, name), args)
         if found is not None:
             return found
@@ -108,6 +109,9 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
 
 
 def tensor_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
+    found = number_operator(cx, name, args)
+    if found is not None:
+        return found
     if name in COMPARISONS and any(a is not None and not comparable(a) for a in args):
         if name in ("eq", "ne") and all(not isinstance(a, (SequenceValue, ObjectValue)) for a in args):
             return ConstantValue(name == "ne")
@@ -127,7 +131,8 @@ def tensor_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
 
 
 def comparable(value: Value) -> bool:
-    return isinstance(value, (TensorValue, SymbolicInt)) or isinstance(value, ConstantValue) and isinstance(value.value, (int, float, bool, complex, np.number))
+    numbers = (int, float, bool, complex, np.number)
+    return isinstance(value, (TensorValue, SymbolicInt, SymbolicFloat)) or isinstance(value, ConstantValue) and isinstance(value.value, numbers)
 
 
 COUNTER_OPERATORS = frozenset({"add", "sub", "or_", "and_", "lt", "le", "gt", "ge"})  # written in Python
@@ -269,7 +274,7 @@ def is_tuple(value: Value) -> bool:
 
 def equal(cx: Trace, left: Value, right: Value) -> bool:
     """left == right, for values whose comparison gives a bool."""
-    if isinstance(left, SymbolicInt) or isinstance(right, SymbolicInt):
+    if isinstance(left, (SymbolicInt, SymbolicFloat)) or isinstance(right, (SymbolicInt, SymbolicFloat)):
         found = symbolic_operator(cx, "eq", [left, right])
         if found is not None:
             return found.truth(cx)

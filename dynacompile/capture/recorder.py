@@ -67,24 +67,26 @@ class Recorder:
         if self.symbols is None and self.heeds_marks and is_marked(real):
             raise NeedsSymbols
         fake = self.fake(real, source)
-        with self.root.inserting_after(self._last_placeholder):
-            node = self.root.create_node("placeholder", source.text(), (), {}, name=source.text())
-        node.target = node.name
-        node.meta["val"] = node.meta["example_value"] = fake
-        self._last_placeholder = node
+        node = self.placeholder(source, fake)
         self.inputs.append(GraphInput(node.name, source, fake))
         value = self.values[id(fake)] = TensorValue(node, fake, source, real)
         self.versions[id(fake)] = fake._version
         return value
 
-    def number_input(self, source: Source, number: torch.SymInt) -> torch.fx.Node:
-        """A placeholder for a symbolic int that exists before the frame runs."""
-        with self.root.inserting_after(self._last_placeholder):
+    def number_input(self, source: Source, number: torch.SymInt | torch.SymFloat) -> torch.fx.Node:
+        """A placeholder for a symbolic int or float that exists before the frame runs, or is computed then."""
+        node = self.placeholder(source, number)
+        self.inputs.append(GraphInput(node.name, source, number))
+        return node
+
+    def placeholder(self, source: Source, value: object) -> torch.fx.Node:
+        """A new placeholder behind those that there are."""
+        last = self._last_placeholder
+        with self.root.inserting_before(None) if last is None else self.root.inserting_after(last):  # None: at the beginning
             node = self.root.create_node("placeholder", source.text(), (), {}, name=source.text())
         node.target = node.name
-        node.meta["val"] = node.meta["example_value"] = number
+        node.meta["val"] = node.meta["example_value"] = value
         self._last_placeholder = node
-        self.inputs.append(GraphInput(node.name, source, number))
         return node
 
     def placeholder_of(self, source: Source) -> torch.fx.Node:
@@ -279,7 +281,7 @@ def tensors_in(tree: Any) -> list[torch.Tensor]:
 
 
 def constant_of(value: Any) -> Any:
-    return int(value) if isinstance(value, torch.SymInt) else value
+    return int(value) if isinstance(value, torch.SymInt) else float(value) if isinstance(value, torch.SymFloat) else value
 
 
 def target_name(target: Any) -> str:

@@ -1,7 +1,8 @@
-"""The symbols of one capture: which sizes and ints are symbolic, where they come from, and the conditions that the entry relies on."""
+"""The symbols of one capture: which sizes, ints and floats are symbolic, where they come from, and the conditions that the entry relies on."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,17 +13,17 @@ from torch._subclasses import FakeTensor
 
 from dynacompile.errors import MarkViolated
 from dynacompile.ir.captured import Guard, Site
+from dynacompile.ir.expressions import Expression, Formula, Quantity, Term, as_expression, evaluated, formula, moved
 from dynacompile.ir.fakes import fake_with
 from dynacompile.ir.guard_facts import ShapeFacts
 from dynacompile.ir.shapes import (
     LARGEST,
     LEAST,
     Bounds,
-    Quantity,
     ShapePolicy,
-    as_expression,
     as_static,
     expression_of,
+    new_real,
     new_symbol,
     symbolic_mode,
 )
@@ -51,16 +52,19 @@ class Mark:
 class Symbols:
     """site: gives the user's place that is being captured.
 
-    quantities: what each symbol stands for. equal: quantities of which capture assumes that they are an expression over others.
+    quantities: what each symbol stands for. numbers: ints and floats that are no sizes, as torch knows them. equal: quantities of which capture
+    assumes that they are an expression over others. conditions: on floats, and the places that rely on them.
     """
 
     policy: ShapePolicy
     site: Callable[[], Site]
     quantities: dict[Any, Quantity] = field(default_factory=dict)
-    numbers: dict[Source, torch.SymInt] = field(default_factory=dict)
+    numbers: dict[Quantity, torch.SymInt | torch.SymFloat] = field(default_factory=dict)
     _bounds: dict[Any, Bounds] = field(default_factory=dict)
     _strict: dict[Any, Mark] = field(default_factory=dict)
-    _values: dict[Any, int] = field(default_factory=dict)
+    _values: dict[Any, float] = field(default_factory=dict)
+    _at_call: dict[Quantity, float] = field(default_factory=dict)
+    _conditions: dict[Formula, Site] = field(default_factory=dict)
     _equal: list[tuple[Quantity, torch.SymInt]] = field(default_factory=list)
     _extents: dict[Source, tuple[list[Extent], list[Extent]]] = field(default_factory=dict)
 
@@ -124,21 +128,54 @@ class Symbols:
         sizes, strides = self._extents[source]
         return tuple(n if isinstance(n, int) else None for n in sizes), tuple(n if isinstance(n, int) else None for n in strides)
 
-    def number(self, real: int, source: Source) -> torch.SymInt | None:
-        """The symbol of an int that exists before the frame; None where it is static."""
-        found = self.numbers.get(source)
-        if found is None:
-            chosen = source in self.policy.numbers or self.policy.everything and isinstance(source, Local) and real not in (0, 1)
-            if not chosen or abs(real) > LARGEST:
-                return None
-            found = self.numbers[source] = self.symbol(Quantity(source, "value"), real, Bounds(), None)
-        return found
+    def number(self, real: float, source: Source) -> Quantity | None:
+        """An int or float that exists before the frame, as a quantity of each call; None where it is static."""
+        quantity = Quantity(source, "real" if isinstance(real, float) else "value")
+        if quantity in self._at_call:
+            return quantity
+        chosen = source in self.policy.numbers or self.policy.everything and isinstance(source, Local) and real not in (0, 1)
+        allowed = self.policy.floats if isinstance(real, float) else self.policy.ints
+        if not chosen or not allowed or not (math.isfinite(real) if isinstance(real, float) else abs(real) <= LARGEST):
+            return None
+        self._at_call[quantity] = real
+        return quantity
+
+    def value(self, term: Term) -> Any:
+        """What a number is at this call. Raises ArithmeticError or ValueError where Python would."""
+        if isinstance(term, Quantity):
+            return self.value(term.source) if isinstance(term.source, Formula) else self._at_call[term]
+        return evaluated(term.expression, [self._at_call[q] for q in term.quantities]) if isinstance(term, Formula) else term
+
+    def number_of(self, term: Formula | Quantity) -> torch.SymInt | torch.SymFloat:
+        """A number of a call as torch knows it: a symbol of its own, so that torch computes nothing of it in another order than the program."""
+        if isinstance(term, Formula) and term.expression == ("quantity", 0):
+            term = term.quantities[0]
+        quantity = term if isinstance(term, Quantity) else Quantity(term, "real" if term.is_real else "value")
+        if quantity not in self.numbers:
+            value = self.value(quantity)
+            if quantity.kind == "value":
+                self.numbers[quantity] = self.symbol(quantity, value, Bounds(), None)
+            else:
+                made = self.numbers[quantity] = new_real(self.env, quantity.text(), value)
+                self.quantities[made.node.expr], self._values[made.node.expr] = quantity, value
+        return self.numbers[quantity]
+
+    def term(self, number: torch.SymInt) -> Formula | None:
+        """An int that torch computes, as a formula; None where it has a form that has none."""
+        symbols = sorted(number.node.expr.free_symbols, key=str)
+        expression = as_expression(number.node.expr, {s: i for i, s in enumerate(symbols)})
+        return None if expression is None else expanded(expression, [self.quantities[s] for s in symbols])
+
+    def rely(self, operation: str, *operands: Term) -> None:
+        """The entry holds where the condition does."""
+        self._conditions.setdefault(formula(operation, *operands), self.site())
 
     def symbol(self, quantity: Quantity, value: int, bounds: Bounds, mark: Mark | None) -> torch.SymInt:
         made = new_symbol(self.env, quantity, value, bounds.low, bounds.high)
         symbol = made.node.expr
         self.quantities[symbol] = quantity
         self._values[symbol] = value
+        self._at_call[quantity] = value
         self._bounds[symbol] = Bounds(-LARGEST if bounds.low is None else bounds.low, LARGEST if bounds.high is None else bounds.high)
         if mark is not None:
             self._strict[symbol] = mark
@@ -147,7 +184,7 @@ class Symbols:
     # what the entry relies on
 
     def guards(self) -> tuple[Guard, ...]:
-        """One guard for each condition on sizes, strides and ints. To be taken when nobody compiles any more. Raises MarkViolated."""
+        """One guard for each condition on sizes, strides, ints and floats. To be taken when nobody compiles any more. Raises MarkViolated."""
         found: dict[Guard, None] = {}
         places: dict[Any, Site] = {}
         for guard in self.env.guards:
@@ -163,39 +200,41 @@ class Symbols:
         for quantity, stride in self._equal:
             value = expression_of(stride)
             if isinstance(value, int):
-                facts = ShapeFacts((quantity,), ("eq", ("quantity", 0), ("constant", value)))
-                found[Guard("SHAPE", None, facts)] = None
+                found[shape_guard(formula("eq", quantity, value))] = None
             else:
                 found.update(dict.fromkeys(self.equality(quantity, value, None)))
         for guard in self.env.guards:
             expr = self.env.replace(guard.expr)
             if expr not in (True, False):
                 found.update(dict.fromkeys(self.condition(expr, guard.sloc.framework_loc)))
+        found.update((shape_guard(condition, place), None) for condition, place in self._conditions.items())
         return tuple(found)
 
     def range_guards(self, symbol: Any, quantity: Quantity) -> Iterator[Guard]:
-        bounds, number = self._bounds[symbol], ("quantity", 0)
-        for operation, limit in (("ge", bounds.low), ("le", bounds.high)):
-            yield Guard("SHAPE", None, ShapeFacts((quantity,), (operation, number, ("constant", limit))))
+        if quantity.kind == "real":
+            return
+        for operation, limit in (("ge", self._bounds[symbol].low), ("le", self._bounds[symbol].high)):
+            yield shape_guard(formula(operation, quantity, limit))  # type: ignore[arg-type]
 
     def equality(self, quantity: Quantity, value: Any, place: Site | None) -> list[Guard]:
+        if quantity.kind == "real" and value.is_number:
+            return [shape_guard(formula("same", quantity, self.value(quantity)), place)]
         symbols = sorted(value.free_symbols, key=str)
         expression = as_expression(value, {s: i + 1 for i, s in enumerate(symbols)})
         if expression is None:
             return self.constants(symbols, place)
-        facts = ShapeFacts((quantity, *(self.quantities[s] for s in symbols)), ("eq", ("quantity", 0), expression))
-        return [Guard("SHAPE", None, facts, place)]
+        return [shape_guard(expanded(("eq", ("quantity", 0), expression), (quantity, *(self.quantities[s] for s in symbols))), place)]
 
     def condition(self, expr: Any, place: Site | None) -> list[Guard]:
         symbols = sorted(expr.free_symbols, key=str)
         expression = as_expression(expr, {s: i for i, s in enumerate(symbols)})
         if expression is None:
             return self.constants(symbols, place)
-        return [Guard("SHAPE", None, ShapeFacts(tuple(self.quantities[s] for s in symbols), expression), place)]
+        return [shape_guard(expanded(expression, [self.quantities[s] for s in symbols]), place)]
 
     def constants(self, symbols: Sequence[Any], place: Site | None) -> list[Guard]:
         """The symbols are as they are at this call: for a condition that the guard machine has no instructions for."""
-        return [Guard("SHAPE", None, ShapeFacts((self.quantities[s],), ("eq", ("quantity", 0), ("constant", self._values[s]))), place) for s in symbols]
+        return [shape_guard(formula("same", self.quantities[s], self._values[s]), place) for s in symbols]
 
     def check_marks(self, places: Mapping[Any, Site]) -> None:
         """Raises MarkViolated where the program needs one value, or fewer values, of a dimension that the user marked as dynamic."""
@@ -216,6 +255,16 @@ class Symbols:
     def violated(self, name: str, what: str, place: Site | None) -> None:
         hint = "change that line, or the mark; dynacompile.maybe_mark_dynamic allows a constant"
         raise MarkViolated(f"{name} is marked as dynamic, but {what}" + (f"\n  at {place}" if place is not None else ""), hint)
+
+
+def expanded(expression: Expression, quantities: Sequence[Quantity]) -> Formula:
+    """An expression over what a call brings, where some of `quantities` may be computed of others."""
+    found: dict[Quantity, int] = {}
+    return Formula(moved(expression, quantities, found), tuple(found))
+
+
+def shape_guard(condition: Formula, place: Site | None = None) -> Guard:
+    return Guard("SHAPE", None, ShapeFacts(condition.quantities, condition.expression), place)
 
 
 def marked(tensor: torch.Tensor, name: str) -> Collection[int]:
@@ -240,16 +289,16 @@ def is_state(source: Source, real: torch.Tensor) -> bool:
 
 
 def bind_numbers(recorder: Recorder, symbols: Symbols) -> None:
-    """Has the graph compute the symbolic ints that its nodes take: from the sizes of its inputs, and from ints that become inputs."""
+    """Has the graph compute the symbolic numbers that its nodes take: from the sizes of its inputs, and from ints and floats that become inputs."""
     graph = recorder.graph
     first = next(n for n in graph.nodes if n.op != "placeholder")
     known: dict[Any, torch.fx.Node] = {}
 
     def number(value: Any) -> Any:
-        if not isinstance(value, torch.SymInt):
+        if not isinstance(value, (torch.SymInt, torch.SymFloat)):
             return value
         static = as_static(value)
-        if isinstance(static, int):
+        if not isinstance(static, (torch.SymInt, torch.SymFloat)):
             return static
         expr = value.node.expr
         with graph.inserting_before(first):
@@ -259,8 +308,8 @@ def bind_numbers(recorder: Recorder, symbols: Symbols) -> None:
 
     def symbol_node(symbol: Any) -> torch.fx.Node:
         quantity = symbols.quantities[symbol]
-        if quantity.kind == "value":
-            return recorder.number_input(quantity.source, symbols.numbers[quantity.source])
+        if quantity.kind in ("value", "real"):
+            return recorder.number_input(quantity.source, symbols.numbers[quantity])
         operation = torch.ops.aten.sym_size.int if quantity.kind == "size" else torch.ops.aten.sym_stride.int
         tensor = recorder.placeholder_of(quantity.source)
         node = graph.call_function(operation, (tensor, quantity.dim))

@@ -27,9 +27,10 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.plain import plain, tracked
 from dynacompile.capture.values.rows import HANDLERS, Row
 from dynacompile.capture.values.sequence import ListValue, TupleValue
-from dynacompile.capture.values.symbolic import SymbolicInt
+from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.torch_functions import special_function
 from dynacompile.ir.captured import Guard, Site
+from dynacompile.ir.expressions import formula
 from dynacompile.ir.guard_facts import Flag, identity
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
@@ -108,13 +109,15 @@ class Trace:
     def tuple_of(self, items: Sequence[Value], cls: type = tuple) -> Value:
         return TupleValue(items, cls)
 
-    def symbolic_int(self, real: int, source: Source) -> Value | None:
-        """The value of an int that exists before the frame, where it is symbolic."""
-        number = None if self.symbols is None or isinstance(source, Constant) else self.symbols.number(real, source)
-        if number is None:
+    def symbolic_number(self, real: float, source: Source) -> Value | None:
+        """The value of an int or float that exists before the frame, where it is symbolic."""
+        quantity = None if self.symbols is None or isinstance(source, Constant) else self.symbols.number(real, source)
+        if quantity is None or self.symbols is None:
             return None
-        self.guard("TYPE", source, int)
-        return SymbolicInt(self.symbols, number, source)  # type: ignore[arg-type]
+        self.guard("TYPE", source, type(real))
+        if isinstance(real, float):
+            return SymbolicFloat(self.symbols, formula("is", quantity), source)
+        return SymbolicInt(self.symbols, self.symbols.number_of(quantity), source)  # type: ignore[arg-type]
 
     def dict_of(self, names: Sequence[str], values: Sequence[Value]) -> Value:
         return DictValue.of([(self.of(name), value) for name, value in zip(names, values)])

@@ -1,4 +1,4 @@
-"""What the next entry of a frame should take as symbols: the sizes and ints that are not what an entry was made for."""
+"""What the next entry of a frame should take as symbols: the sizes, ints and floats that are not what an entry was made for."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Registered, Source
 
+NUMBERS = (int, float)
 
-def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: Any, ints: bool = True) -> ShapePolicy:
-    """`known`, and all that differs from the guards of one of the entries. ints: numbers may become symbols too.
 
-    Sizes of module state stay constants. So do ints of modules, unless such ints are all that differs: then one entry serves many.
+def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: Any) -> ShapePolicy:
+    """`known`, and all that differs from the guards of one of the entries.
+
+    Sizes of module state stay constants. So do numbers of modules, unless such numbers are all that differs: then one entry serves many.
     """
     sizes, strides, numbers = dict(known.sizes), dict(known.strides), set(known.numbers)
     for guards in entries:
         failed = failures(guards, frame)
         modules = {g.source for g in guards if g.kind == "MODULE"}
-        alike = all(is_int_change(f, frame) for f in failed)
+        alike = all(is_number_change(f, frame) for f in failed)
         for failure in failed:
             source = failure.guard.source
             if source is None:
                 continue
-            if ints and is_int_change(failure, frame) and (alike or not any(step in modules for step in source.steps())):
+            if is_number_change(failure, frame) and (alike or not any(step in modules for step in source.steps())):
                 numbers.add(source)
             elif failure.guard.kind == "TENSOR_MATCH" and not any(isinstance(step, Registered) for step in source.steps()):
                 with torch._C.DisableTorchFunction():
@@ -37,9 +39,9 @@ def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: 
     return replace(known, sizes=sizes, strides=strides, numbers=frozenset(numbers))
 
 
-def is_int_change(failure: Failure, frame: Any) -> bool:
+def is_number_change(failure: Failure, frame: Any) -> bool:
     guard = failure.guard
-    return guard.kind == "EQUALS" and guard.source is not None and type(guard.expected) is int and type(evaluate(guard.source, frame)) is int
+    return guard.kind == "EQUALS" and guard.source is not None and type(guard.expected) in NUMBERS and type(evaluate(guard.source, frame)) in NUMBERS
 
 
 def changed_extents(source: Source, facts: TensorFacts, now: Any, sizes: dict[Source, frozenset[int]], strides: dict[Source, frozenset[int]]) -> None:

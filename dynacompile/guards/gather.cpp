@@ -3,12 +3,16 @@
 
 #include <structmember.h>
 
+#include <cstring>
+
 namespace dynacompile {
 namespace {
 
 struct Step {
     Node node;
     int parent;  // -1: the argument at node.index, or a constant
+    std::vector<int> places;       // of the steps that a number is computed from
+    std::vector<int64_t> program;  // the number, as in shapes.cpp; empty for a step that loads
 };
 
 struct Gather {
@@ -35,6 +39,15 @@ class Values {
     std::vector<PyObject*> arguments_;  // the first is scratch for the callee
 };
 
+// What a step loads or computes; value null where it can't.
+Loaded take(const Step& step, const std::vector<Loaded>& before, const Roots& roots) {
+    if (step.program.empty()) return load(step.node, step.parent < 0 ? nullptr : before[step.parent].value, roots);
+    std::vector<PyObject*> objects;
+    for (int place : step.places) objects.push_back(before[place].value);
+    PyObject* number = number_from(step.program, objects.data());
+    return {number, number != nullptr};
+}
+
 PyObject* gather_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     Gather* gather = reinterpret_cast<Gather*>(self);
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
@@ -46,8 +59,9 @@ PyObject* gather_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
     Values values(steps.size(), gather->outputs->size());
     Roots roots{args, count, nullptr, nullptr, nullptr};
     for (size_t i = 0; i < steps.size(); i++) {
-        Loaded loaded = load(steps[i].node, steps[i].parent < 0 ? nullptr : values.loaded_[steps[i].parent].value, roots);
+        Loaded loaded = take(steps[i], values.loaded_, roots);
         if (!loaded.value) {
+            if (PyErr_Occurred()) return nullptr;
             PyErr_Format(PyExc_RuntimeError, "%U: step %zd of its inputs can't be loaded, though the guards hold", gather->text, static_cast<Py_ssize_t>(i));
             return nullptr;
         }
@@ -58,12 +72,34 @@ PyObject* gather_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
     return PyObject_Vectorcall(gather->target, pushed, gather->outputs->size() | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
 }
 
+// argument: (steps, program in postfix form)
+bool parse_number(PyObject* argument, Py_ssize_t before, Step& step) {
+    PyObject *places, *program;
+    if (!PyArg_ParseTuple(argument, "O!O!", &PyTuple_Type, &places, &PyTuple_Type, &program)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(places); i++) {
+        const long place = PyLong_AsLong(PyTuple_GET_ITEM(places, i));
+        if (PyErr_Occurred()) return false;
+        if (place < 0 || place >= before) {
+            PyErr_Format(PyExc_ValueError, "there is no step %ld before step %zd", place, before);
+            return false;
+        }
+        step.places.push_back(static_cast<int>(place));
+    }
+    return parse_shape(program, step.places.size(), step.program);
+}
+
 bool add_steps(Gather& gather, PyObject* list) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
         const char* op;
         PyObject* argument;
         Step step;
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "siO", &op, &step.parent, &argument) || !parse_access(op, argument, step.node)) return false;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "siO", &op, &step.parent, &argument)) return false;
+        if (std::strcmp(op, "number") == 0) {
+            if (!parse_number(argument, i, step)) return false;
+            gather.steps->push_back(std::move(step));
+            continue;
+        }
+        if (!parse_access(op, argument, step.node)) return false;
         bool is_root = step.node.access == Access::slot || step.node.access == Access::constant;
         if (step.parent >= i || step.parent < -1 || (step.parent < 0) != is_root) {
             PyErr_Format(PyExc_ValueError, "step %zd (%s) can't start from %d", i, op, step.parent);

@@ -188,6 +188,7 @@ bool extent_of(PyObject* value, bool stride, int64_t dim, int64_t& into);  // a 
 // shapes.cpp
 bool shape_holds(const std::vector<int64_t>& program, const std::vector<int>& places, PyObject* const* registers);
 bool parse_shape(PyObject* tuple, size_t places, std::vector<int64_t>& into);  // false with an error set
+PyObject* number_from(const std::vector<int64_t>& program, PyObject* const* objects);  // a new int or float; null where there is none
 
 // global_state.cpp
 bool state_holds(const StateCheck& check);

@@ -12,9 +12,11 @@ from dynacompile import native
 from dynacompile.guards.evaluate import MISSING, Missing
 from dynacompile.guards.evaluate import evaluate as evaluate
 from dynacompile.guards.kinds import KINDS
+from dynacompile.guards.shapes import shape_program
 from dynacompile.guards.tree import STEPS, Tree
 from dynacompile.guards.wording import shown
 from dynacompile.ir.captured import Guard, TensorFacts
+from dynacompile.ir.expressions import Formula
 from dynacompile.ir.guard_facts import Identity
 from dynacompile.ir.source import Constant, Source
 
@@ -55,7 +57,7 @@ def compile_guards(guards: Sequence[Guard]) -> Any:
 
 
 def compile_gather(roots: Sequence[Source], sources: Sequence[Source], target: Callable[..., Any]) -> Callable[..., Any]:
-    """A native callable that takes the values of `roots` in order, loads `sources` from them, and calls `target` with these.
+    """A native callable that takes the values of `roots` in order, loads or computes `sources` from them, and calls `target` with these.
 
     Returns `target` itself where there is nothing to load. Raises ValueError for a source that no root leads to.
     """
@@ -69,6 +71,9 @@ def compile_gather(roots: Sequence[Source], sources: Sequence[Source], target: C
 
 
 def gather_node(tree: Tree, source: Source, arguments: Mapping[Source, int]) -> int:
+    if isinstance(source, Formula):
+        places = tuple(gather_node(tree, q.source, arguments) for q in source.quantities)
+        return tree.step(-1, "number", (places, tuple(shape_program(source.expression, source.quantities))))
     path = list(source.steps())
     start = max((i for i, part in enumerate(path) if part in arguments), default=-1)
     if start >= 0:

@@ -1,4 +1,4 @@
-"""Conditions on sizes, strides and ints: postfix programs for the native machine, and the Python twin that explains them."""
+"""Conditions on sizes, strides, ints and floats: postfix programs for the native machine, and the Python twin that explains them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import torch
 
 from dynacompile.guards.tree import Tree
 from dynacompile.ir.captured import Guard
+from dynacompile.ir.expressions import Expression, Quantity, evaluated
 from dynacompile.ir.guard_facts import ShapeFacts
-from dynacompile.ir.shapes import Expression, Quantity, evaluated
 from dynacompile.ir.source import Source
 
-INSTRUCTIONS = ("constant", "size", "stride", "value", "add", "mul", "floordiv", "mod", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not")
-"""Of the native machine, as enum Count of shapes.cpp. The first four have arguments: (number), (node, dimension), (node, dimension), (node)."""
+INSTRUCTIONS = (
+    *("constant", "size", "stride", "value", "real", "given"),
+    *("add", "mul", "floordiv", "mod", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "same", "sub", "truediv", "pow"),
+    *("not", "neg", "abs", "finite", "tofloat", "trunc", "floor", "ceil", "round", "sqrt", "exp", "log", "sin", "cos", "tan", "tanh"),
+)
+"""Of the native machine, as enum Count of shapes.cpp: those with arguments, (number), (node, dimension), (node, dimension), (node), (node),
+(bits); those of two operands; those of one."""
 
 
 def compile_shape(tree: Tree, node: int, guard: Guard, index: int) -> None:
@@ -26,12 +31,12 @@ def compile_shape(tree: Tree, node: int, guard: Guard, index: int) -> None:
 def shape_program(expression: Expression, quantities: tuple[Quantity, ...]) -> Iterator[int]:
     """An expression in postfix form."""
     operation, *operands = expression
-    if operation == "constant":
-        yield from (0, operands[0])
+    if operation in ("constant", "given"):
+        yield from (INSTRUCTIONS.index(operation), operands[0])
     elif operation == "quantity":
         quantity = quantities[operands[0]]
         yield from (INSTRUCTIONS.index(quantity.kind), operands[0])
-        if quantity.kind != "value":
+        if quantity.kind in ("size", "stride"):
             yield quantity.dim
     else:
         for operand in operands:
@@ -44,17 +49,17 @@ def explain_shape(guard: Guard, value: Any, find: Callable[[Source], Any]) -> It
     numbers = []
     for quantity in facts.quantities:
         found, name = find(quantity.source), quantity.source.text()
-        wanted = int if quantity.kind == "value" else torch.Tensor
-        if type(found) is not int if wanted is int else not isinstance(found, torch.Tensor):
+        wanted = {"value": int, "real": float}.get(quantity.kind, torch.Tensor)
+        if type(found) is not wanted if wanted is not torch.Tensor else not isinstance(found, torch.Tensor):
             yield f"type({name})", wanted.__name__, type(found).__qualname__
             return
-        if quantity.kind != "value" and found.dim() <= quantity.dim:
+        if wanted is torch.Tensor and found.dim() <= quantity.dim:
             yield f"{name}.dim()", f"{quantity.dim + 1} or more", str(found.dim())
             return
         numbers.append(quantity.read(found))
     try:
         holds = evaluated(facts.expression, numbers)
-    except ArithmeticError:
+    except (ArithmeticError, ValueError):
         holds = 0
     if not holds:
         yield facts.text(), "True", f"False ({', '.join(f'{q.text()} = {n}' for q, n in zip(facts.quantities, numbers))})"

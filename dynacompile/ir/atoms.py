@@ -41,16 +41,16 @@ class Var:
 
 
 class Symbol:
-    """A number of a call: an extent of an input, or, with a definition, what is computed of such.
+    """A number of a call: an extent of an input, or, with a definition, what is computed of such. real: a float, which no index is made of.
 
     hint: its value in the example. low, high: what every call keeps to (None: no bound). definition: (op, operand, operand) with op one of
     floordiv, mod, min, max, and operands that are extents; None for one that the call brings. Symbols of one name are one.
     """
 
-    __slots__ = ("name", "hint", "low", "high", "definition", "key")
+    __slots__ = ("name", "hint", "low", "high", "definition", "key", "real")
 
-    def __init__(self, name: str, hint: int, low: int | None = 0, high: int | None = None, definition: tuple[str, Any, Any] | None = None):
-        self.name, self.hint, self.low, self.high, self.definition = name, hint, low, high, definition
+    def __init__(self, name: str, hint: Any, low: int | None = 0, high: int | None = None, definition: tuple[str, Any, Any] | None = None, real: bool = False):
+        self.name, self.hint, self.low, self.high, self.definition, self.real = name, hint, low, high, definition, real
         self.key = (3, name)
 
     def __hash__(self) -> int:
@@ -60,7 +60,7 @@ class Symbol:
         return self is other or (type(other) is Symbol and self.name == other.name)
 
     def __repr__(self) -> str:
-        return f"Symbol({self.name!r}, {self.hint})"
+        return f"Symbol({self.name!r}, {'real' if self.real else self.hint})"
 
     def bounds(self) -> tuple[int | None, int | None]:
         return self.low, self.high

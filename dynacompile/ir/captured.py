@@ -136,8 +136,9 @@ class Captured:
                 raise VerifyError("capture", f"placeholders {names} are not the inputs {[i.name for i in self.inputs]}")
         reachable = set(self.roots)
         for graph_input in self.inputs:
-            if graph_input.source.root not in reachable and not type(graph_input.source.root).__name__ == "Constant":
-                raise VerifyError("capture", f"input {graph_input.name} comes from {graph_input.source.root.text()}, which is not passed to the graph")
+            for root in graph_input.source.roots():
+                if root not in reachable and type(root).__name__ != "Constant":
+                    raise VerifyError("capture", f"input {graph_input.name} comes from {root.text()}, which is not passed to the graph")
 
     def text(self) -> str:
         lines = [f"captured {self.name}  # {self.site}"]

@@ -12,6 +12,8 @@ from dynacompile.errors import VerifyError
 from dynacompile.ir.index import Extent
 from dynacompile.ir.sizes import Sizes
 
+REAL = -1  # of a symbol, in a dimension's place
+
 
 @dataclass(frozen=True)
 class View:
@@ -87,7 +89,8 @@ class RuntimeContract:
     grads: for each output of the backward graph, the input that it is the gradient of.
     sources: for each of grads, the entries of `tangents` that it comes from, by index: where autograd brings none of these, there is no
         gradient, and not zeros. Empty: not known, all of them.
-    symbols: ints that backward takes before all else: (forward input, dimension) for a size, (forward input, None) for an int.
+    symbols: numbers that backward takes before all else: (forward input, dimension) for a size, (forward input, None) for an int,
+        (forward input, REAL) for a float.
     sizes: of the symbols in views.
     """
 

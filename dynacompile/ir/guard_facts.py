@@ -19,7 +19,7 @@
 | DISJOINT         | Disjoint(written, others)         | the written tensors share no memory with each other nor with the others        |
 | GLOBAL_STATE     | GlobalState (source None)         | the thread's modes are as they were                                            |
 | FLAG             | Flag (source None)                | a setting of torch that the frame read is as it was                            |
-| SHAPE            | ShapeFacts (source None)          | a condition on sizes, strides and ints                                         |
+| SHAPE            | ShapeFacts (source None)          | a condition on sizes, strides, ints and floats                                 |
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from torch.nn.modules import module as nn_module
 from torch.overrides import _get_current_function_mode_stack
 
 from dynacompile.ir.captured import TensorFacts
-from dynacompile.ir.shapes import Expression, Quantity, shown
+from dynacompile.ir.expressions import Expression, Quantity, shown
 from dynacompile.ir.source import Source
 
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

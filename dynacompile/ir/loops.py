@@ -76,7 +76,8 @@ class Op:
     """One SSA value; its id is its position in the body. name is one of
 
     a row of ops.scalars.SCALARS; "load" (attr: Access); "store" (args: the value, attr: Access, no result); "constant" (attr: number);
-    "index" (attr: Index; dtype int64 or int32); "reduce" (args: the value, attr: a kind of ops.scalars.REDUCTIONS): over all r axes,
+    "index" (attr: Index; dtype int64 or int32); "given" (attr: a real Symbol; float64); "reduce" (args: the value, attr: a kind of
+    ops.scalars.REDUCTIONS): over all r axes,
     argmax and argmin give the first winning position in the flattened r axes, as int64, NaN winning.
     An Index may use `Var("%7")`: the integer value of op 7 (an indirect access).
     """
@@ -154,6 +155,8 @@ class Nest:
             index = op.attr.index if type(op.attr) is Access else op.attr
             if type(index) is Index:
                 found |= index.symbols()
+            elif type(index) is Symbol:
+                found.add(index)
         return tuple(sorted(found, key=lambda s: s.name))
 
     def text(self) -> str:
@@ -309,6 +312,9 @@ def verify_body(stage: str, nest: Nest) -> None:
         elif op.name == "reduce":
             if op.attr not in REDUCTIONS or not nest.r_axes:
                 raise VerifyError(stage, f"{where}: unknown reduction {op.attr!r}, or no axis to reduce")
+        elif op.name == "given":
+            if not isinstance(op.attr, Symbol) or not op.attr.real or op.dtype != torch.float64:
+                raise VerifyError(stage, f"{where}: {op.attr!r} is no float of a call")
         elif op.name not in ("load", "store", "constant", "index"):
             raise VerifyError(stage, f"{where}: unknown op")
 

@@ -1,4 +1,4 @@
-"""Symbolic sizes: torch's ShapeEnv without Dynamo, fakes whose sizes are symbols, and conditions on sizes as plain data.
+"""Symbolic sizes: torch's ShapeEnv without Dynamo, fakes whose sizes are symbols.
 
 torch's module for symbolic shapes, and SymPy, cost a third of a second: they are imported by name when a compile first needs symbols.
 """
@@ -6,12 +6,10 @@ torch's module for symbolic shapes, and SymPy, cost a third of a second: they ar
 from __future__ import annotations
 
 import importlib
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
@@ -20,6 +18,7 @@ from torch._guards import Source as TorchSource
 from torch._subclasses import FakeTensorMode
 
 from dynacompile.config import Bounds
+from dynacompile.ir.expressions import Quantity
 from dynacompile.ir.source import Source
 
 SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
@@ -31,32 +30,14 @@ LEAST = 2
 LARGEST = 2**31 - 1
 """Sizes and integers that kernels count with are at most this."""
 
-Expression = tuple[Any, ...]
-"""("constant", n), ("quantity", index), or (operation, operand, ...), with operands that are expressions."""
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A number that a call brings: a size or stride of the tensor at `source`, or the int there."""
-
-    source: Source
-    kind: Literal["size", "stride", "value"]
-    dim: int = 0
-
-    def text(self) -> str:
-        return self.source.text() if self.kind == "value" else f"{self.source.text()}.{self.kind}({self.dim})"
-
-    def read(self, value: Any) -> int:
-        """The number, from the object at `source`."""
-        return value if self.kind == "value" else value.size(self.dim) if self.kind == "size" else value.stride(self.dim)
-
 
 @dataclass(frozen=True)
 class ShapePolicy:
-    """Which sizes and ints of a frame become symbols.
+    """Which sizes, ints and floats of a frame become symbols.
 
-    everything: all that are no module state. sizes, strides: dimensions by the source of the tensor. numbers: sources of ints. declared:
-    dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks.
+    everything: all that are no module state. sizes, strides: dimensions by the source of the tensor. numbers: sources of ints and floats.
+    declared: dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks. ints, floats: such numbers
+    may be symbols.
     """
 
     everything: bool = False
@@ -65,6 +46,8 @@ class ShapePolicy:
     numbers: frozenset[Source] = frozenset()
     declared: Mapping[str, Mapping[int, Bounds]] = field(default_factory=dict)
     marks: bool = False
+    ints: bool = True
+    floats: bool = True
 
     def __bool__(self) -> bool:
         """Whether the capture needs symbols."""
@@ -118,6 +101,13 @@ def new_symbol(env: Any, quantity: Quantity, value: int, low: int | None, high: 
     return env.create_symintnode(symbol, hint=value, source=Named(text))
 
 
+def new_real(env: Any, text: str, value: float) -> torch.SymFloat:
+    """A symbol for a float that is `value` at this call. text: where it comes from, for the user."""
+    dynamic = importlib.import_module(SYMBOLIC).DimDynamic.DYNAMIC
+    symbol = env.create_symbol(value, Named(text), dynamic, None, None, do_not_specialize_zero_one=True)
+    return env.create_symfloatnode(symbol, hint=value, source=Named(text))
+
+
 def expression_of(number: int | torch.SymInt | torch.SymFloat) -> Any:
     """The number as a value that can be compared and hashed without a guard: an int, or a SymPy expression."""
     if isinstance(number, int):
@@ -142,117 +132,3 @@ def hint_of(number: Any) -> int:
 def same_size(left: Sequence[int | torch.SymInt], right: Sequence[int | torch.SymInt]) -> bool:
     """Whether they are known to be equal at every call. Adds no guard."""
     return len(left) == len(right) and all(expression_of(a) == expression_of(b) for a, b in zip(left, right))
-
-
-# --- expressions as plain data ---
-
-# SymPy's classes, by name, that have a form as plain data: the operation, and whether it takes any number of operands.
-OPERATIONS: Mapping[str, tuple[str, bool]] = {
-    "Add": ("add", True),
-    "Mul": ("mul", True),
-    "FloorDiv": ("floordiv", False),
-    "CleanDiv": ("floordiv", False),
-    "Mod": ("mod", False),
-    "PythonMod": ("mod", False),
-    "Max": ("max", True),
-    "Min": ("min", True),
-    "Equality": ("eq", False),
-    "Unequality": ("ne", False),
-    "StrictLessThan": ("lt", False),
-    "LessThan": ("le", False),
-    "StrictGreaterThan": ("gt", False),
-    "GreaterThan": ("ge", False),
-    "And": ("and", True),
-    "Or": ("or", True),
-    "Not": ("not", False),
-}
-MEANINGS: Mapping[str, Callable[..., Any]] = {
-    "add": operator.add,
-    "mul": operator.mul,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-    "max": max,
-    "min": min,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "and": lambda a, b: bool(a and b),
-    "or": lambda a, b: bool(a or b),
-    "not": operator.not_,
-}
-SIGNS: Mapping[str, str] = {
-    "add": "+",
-    "mul": "*",
-    "floordiv": "//",
-    "mod": "%",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "and": "and",
-    "or": "or",
-}
-MOST_FACTORS = 8  # of a power that is written as a product
-
-
-def as_expression(expr: Any, quantities: Mapping[Any, int]) -> Expression | None:
-    """A SymPy expression over symbols as plain data over the numbers of `quantities`; None where it has a form that has none."""
-    if expr.is_Integer:
-        return ("constant", int(expr))
-    if expr.is_Symbol:
-        return ("quantity", quantities[expr]) if expr in quantities else None
-    if expr.is_Boolean and expr in (True, False):
-        return ("constant", int(bool(expr)))
-    name = type(expr).__name__
-    if name in ("Pow", "PowByNatural"):
-        base, exponent = expr.args
-        if not exponent.is_Integer or not 1 <= int(exponent) <= MOST_FACTORS:
-            return None
-        factor = as_expression(base, quantities)
-        return None if factor is None else folded("mul", [factor] * int(exponent))
-    found = OPERATIONS.get(name)
-    if found is None:
-        return None
-    operands = [as_expression(a, quantities) for a in expr.args]
-    if any(o is None for o in operands):
-        return None
-    return folded(found[0], operands) if found[1] else (found[0], *operands)
-
-
-def folded(operation: str, operands: Sequence[Any]) -> Expression:
-    return reduce(lambda left, right: (operation, left, right), operands)
-
-
-def evaluated(expression: Expression, values: Sequence[int]) -> int:
-    """The value of an expression, as the native machine computes it: in 64 bits. Raises ArithmeticError where that can't be."""
-    operation, *operands = expression
-    if operation == "constant":
-        return operands[0]
-    result = values[operands[0]] if operation == "quantity" else int(MEANINGS[operation](*(evaluated(o, values) for o in operands)))
-    if not -(2**63) <= result < 2**63:
-        raise OverflowError(result)
-    return result
-
-
-def shown(expression: Expression, names: Sequence[str]) -> str:
-    """An expression as a user would write it."""
-    operation, *operands = expression
-    if operation == "constant":
-        return str(operands[0])
-    if operation == "quantity":
-        return names[operands[0]]
-    texts = [shown(o, names) if o[0] in ("constant", "quantity") else bracketed(operation, o, names) for o in operands]
-    if operation == "not":
-        return f"not {texts[0]}"
-    return f" {SIGNS[operation]} ".join(texts) if operation in SIGNS else f"{operation}({', '.join(texts)})"
-
-
-def bracketed(outer: str, inner: Expression, names: Sequence[str]) -> str:
-    text = shown(inner, names)
-    loose = outer in ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "max", "min") or outer == inner[0] or inner[0] in ("max", "min")
-    return text if loose else f"({text})"

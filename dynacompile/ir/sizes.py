@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,7 @@ class Source:
         where = f"input {self.position}"
         return where if self.dimension is None else f"{where} {'stride' if self.stride else 'dimension'} {self.dimension}"
 
-    def value(self, inputs: Sequence[Any]) -> int:
+    def value(self, inputs: Sequence[Any]) -> Any:
         given = inputs[self.position]
         return given if self.dimension is None else given.stride(self.dimension) if self.stride else given.size(self.dimension)
 
@@ -57,6 +58,11 @@ class Sizes:
         return ", ".join(f"{text} (such as {s.hint})" for text, s in zip(shown, self.symbols, strict=True))
 
 
+def real_of(number: float) -> float:
+    """A float of a call, which native programs hand on as its bits."""
+    return number if isinstance(number, float) else struct.unpack("<d", struct.pack("<q", number))[0]
+
+
 def values_of(sizes: Sizes, inputs: Sequence[Any]) -> dict[Symbol, int]:
     """The symbols' values in a call with these inputs."""
     values = {s.symbol: s.value(inputs) for s in sizes.sources}
@@ -72,6 +78,8 @@ def symbols_in(value: object) -> Iterator[Symbol]:
     """The symbols in nested extents."""
     if isinstance(value, Index):
         yield from value.symbols()
+    elif isinstance(value, Symbol):
+        yield value
     elif isinstance(value, (tuple, list)):
         for v in value:
             yield from symbols_in(v)

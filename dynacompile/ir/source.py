@@ -29,6 +29,10 @@ class Source:
     def root(self) -> Source:
         return next(self.steps())
 
+    def roots(self) -> Iterator[Source]:
+        """What it is loaded from: one root, unless it is computed of several values."""
+        yield self.root
+
 
 @dataclass(frozen=True)
 class Local(Source):

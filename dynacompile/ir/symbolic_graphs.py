@@ -11,7 +11,8 @@ import torch
 import torch.fx
 
 from dynacompile.errors import Unsupported
-from dynacompile.ir.shapes import MEANINGS, OPERATIONS, as_static
+from dynacompile.ir.expressions import MEANINGS, OPERATIONS
+from dynacompile.ir.shapes import as_static
 
 
 def symbolic_numbers(value: Any) -> Iterator[torch.SymInt | torch.SymFloat | torch.SymBool]:
@@ -56,10 +57,10 @@ def emit_expression(expr: Any, symbol: Callable[[Any], Any], apply: Callable[...
 
 
 def symbol_sources(inputs: Sequence[object]) -> dict[Any, tuple[int, int | None]]:
-    """Where a call brings each symbol: (input, dimension), or (input, None) for an int."""
+    """Where a call brings each symbol: (input, dimension), or (input, None) for an int or float."""
     found: dict[Any, tuple[int, int | None]] = {}
     for index, value in enumerate(inputs):
-        if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
+        if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_Symbol:
             found[value.node.expr] = (index, None)
     for index, value in enumerate(inputs):
         for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):

@@ -66,6 +66,8 @@ def symbol(name: Any, env: Any) -> Symbol:
     example = env.backed_var_to_val.get(name)
     if example is None:
         raise Unsupported("symbolic-shape", f"the size {name} depends on a tensor's values", "keep it out of the compiled region")
+    if not name.is_integer:
+        return Symbol(str(name), float(example), None, None, real=True)
     known = env.var_to_range[name]
     low = int(known.lower) if known.lower.is_finite else -LARGEST - 1
     high = int(known.upper) if known.upper.is_finite and known.upper <= LARGEST else LARGEST
@@ -78,7 +80,11 @@ def sources(graph: torch.fx.GraphModule) -> tuple[tuple[Source, ...], tuple[tupl
     checks: list[tuple[int, Extent]] = []
     placeholders = [(i, n.meta.get("val")) for i, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")]
     for i, val in placeholders:
-        if isinstance(val, torch.SymInt):
+        if isinstance(val, torch.SymFloat):
+            bare = bare_symbol(val)
+            if bare is not None:
+                found.setdefault(bare, Source(bare, i, None))
+        elif isinstance(val, torch.SymInt):
             bare = bare_symbol(val)
             if bare is None or found.setdefault(bare, Source(bare, i, None)).position != i:
                 checks.append((i, extent(val)))
@@ -98,6 +104,6 @@ def sources(graph: torch.fx.GraphModule) -> tuple[tuple[Source, ...], tuple[tupl
 
 
 def bare_symbol(value: object) -> Symbol | None:
-    if not isinstance(value, torch.SymInt) or not value.node.expr.is_Symbol:
+    if not isinstance(value, (torch.SymInt, torch.SymFloat)) or not value.node.expr.is_Symbol:
         return None
     return symbol(value.node.expr, value.node.shape_env)

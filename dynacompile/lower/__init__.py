@@ -96,8 +96,6 @@ def program_sizes(program: LoopProgram, graph: torch.fx.GraphModule) -> Sizes:
 def lower_placeholder(low: Lowering, node: torch.fx.Node) -> str | None:
     val = node.meta.get("val")
     if not isinstance(val, torch.Tensor):
-        if isinstance(val, torch.SymFloat) and node.users:
-            raise Unsupported("symbolic-shape", f"the number {node.name} is not known at compile time", "compile with dynamic=False")
         low.values[node] = extent(val) if isinstance(val, torch.SymInt) else val
         return None
     if not node.users:

@@ -11,7 +11,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.index import Extent
 from dynacompile.ir.index import extent as simplest
 from dynacompile.ir.loops import Extern, Ref
-from dynacompile.ir.symbols import extent
+from dynacompile.ir.symbols import bare_symbol, extent
 from dynacompile.lower.context import Lowering, geometry, origin
 from dynacompile.ops.table import Row
 
@@ -106,6 +106,10 @@ def template(low: Lowering, arg: object) -> object:
         return slice(template(low, arg.start), template(low, arg.stop), template(low, arg.step))
     if isinstance(arg, torch.SymInt):
         return extent(arg)
+    if isinstance(arg, torch.SymFloat):
+        found = bare_symbol(arg)
+        if found is not None:
+            return found
     refuse_numbers(arg)
     return arg
 
@@ -115,6 +119,8 @@ def of_value(value: object, node: torch.fx.Node) -> object:
         return Ref(value)
     if isinstance(value, (tuple, list)):
         return tuple(of_value(v, node) for v in value)
+    if isinstance(value, torch.SymFloat) and node.op == "placeholder":
+        return bare_symbol(value)
     refuse_symbols(value, node)
     return value
 

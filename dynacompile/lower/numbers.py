@@ -1,4 +1,4 @@
-"""Real numbers computed of sizes, such as 2 / (n - 1), as values of a body."""
+"""Real numbers computed of sizes, such as 2 / (n - 1), and floats that a call brings, as values of a body."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from dynacompile.errors import Unsupported
-from dynacompile.ir.symbols import from_sympy
+from dynacompile.ir.symbols import from_sympy, symbol
 from dynacompile.lower.values import Expander, Value
 
 EXACT = torch.float64  # what Python computes them in
@@ -23,6 +23,8 @@ def emit(o: Expander, expr: Any, env: Any) -> Value:
     if expr.is_number:
         return o.constant(float(expr), EXACT)
     name = type(expr).__name__
+    if expr.is_Symbol and not expr.is_integer:
+        return o.given(symbol(expr, env))
     if expr.is_Symbol or name in ("FloorDiv", "CleanDiv", "Mod", "PythonMod"):
         if not expr.is_integer:
             raise unknown(expr)

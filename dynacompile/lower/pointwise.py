@@ -47,9 +47,10 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         if isinstance(arg, torch.SymFloat):
             arg = number(o, arg)
             if isinstance(arg, Value):
-                if promoted in (torch.bfloat16, torch.float16) or raw:
+                if raw:
                     raise NotCovered
-                return o.cast(arg, o.compute)
+                value = o.cast(arg, o.compute)
+                return getattr(o, NEAREST[promoted])(value) if row.operands == "args" and promoted in NEAREST else value
         if isinstance(arg, Index) and (promoted in (torch.bfloat16, torch.float16) or row.operands == "own"):
             raise NotCovered
         if isinstance(arg, (int, float)) and row.operands == "args" and promoted in (torch.bfloat16, torch.float16):

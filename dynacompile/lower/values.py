@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from dynacompile.ir.body import Body
-from dynacompile.ir.index import Index
+from dynacompile.ir.index import Index, Symbol
 from dynacompile.ops.scalars import SCALARS
 
 BOOLEAN = {"add": "or", "mul": "and", "max": "or", "min": "and"}
@@ -104,6 +104,10 @@ class Expander:
         if type(value) is Index:
             return self.cast(self.index(value), dtype)
         return Value(self, self.body.emit("constant", (), dtype, value), dtype)
+
+    def given(self, symbol: Symbol) -> Value:
+        """A float that each call brings."""
+        return Value(self, self.body.emit("given", (), torch.float64, symbol), torch.float64)
 
     def cast(self, value: Value | float | Index, dtype: torch.dtype) -> Value:
         if not isinstance(value, Value):

@@ -113,8 +113,9 @@ Tensors Region::backward(const std::vector<int64_t>& symbols, Tensors flat) {
     try {
         std::vector<PyRef> args;
         std::vector<PyObject*> borrowed;
-        for (int64_t symbol : symbols) {
-            args.push_back(PyRef::take(checked(PyLong_FromLongLong(symbol))));
+        for (size_t i = 0; i < symbols.size(); ++i) {
+            bool is_real = contract.symbols[i].second == real_number;
+            args.push_back(PyRef::take(checked(is_real ? PyFloat_FromDouble(real_of(symbols[i])) : PyLong_FromLongLong(symbols[i]))));
             borrowed.push_back(args.back().get());
         }
         for (at::Tensor& tensor : flat) {
@@ -180,8 +181,8 @@ public:
         for (int32_t i = 0; i < contract_.inputs; ++i) {
             if (is_tensor(args[i]))
                 inputs_.impls[i] = impl_of(args[i]);
-            else if (PyLong_Check(args[i]))
-                inputs_.numbers[i] = to_int(args[i]);
+            else if (PyLong_Check(args[i]) || PyFloat_Check(args[i]))
+                inputs_.numbers[i] = to_number(args[i]);
         }
     }
 

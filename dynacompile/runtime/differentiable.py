@@ -7,11 +7,12 @@ from typing import Any
 
 from dynacompile import native
 from dynacompile.errors import VerifyError
-from dynacompile.ir.graphs import Constant, Fresh, InputItself, Output, RuntimeContract, View, ViewOfInput, ViewOfOutput
+from dynacompile.ir.graphs import REAL, Constant, Fresh, InputItself, Output, RuntimeContract, View, ViewOfInput, ViewOfOutput
 from dynacompile.runtime.link import Numbers
 
 # As enum From of region.h.
 FRESH, INPUT, INPUT_VIEW, OUTPUT_VIEW, CONSTANT = range(5)
+INT, FLOAT = -1, -2  # as real_number of region.h
 
 
 def differentiable(forward: Callable, make_backward: Callable[[], Callable] | None, contract: RuntimeContract) -> Any:
@@ -53,7 +54,7 @@ def differentiable(forward: Callable, make_backward: Callable[[], Callable] | No
         contract.tangents if make_backward is not None else (),
         contract.grads,
         contract.sources,
-        tuple((i, -1 if dim is None else dim) for i, dim in contract.symbols),
+        tuple((i, {None: INT, REAL: FLOAT}.get(dim, dim)) for i, dim in contract.symbols),
         numbers.shared(),
     )
 

@@ -112,7 +112,7 @@ IValue convert_value(PyObject* value, const c10::Type& type) {
     }
 }
 
-enum class Tensors : uint8_t { one, list, optional_list, number, real, wrapped, numbers };
+enum class Tensors : uint8_t { one, list, optional_list, number, real, wrapped, numbers, given, wrapped_given };
 
 // Argument `index` of the call takes these buffers' tensors, or these of the call's numbers.
 struct Patch {
@@ -146,6 +146,11 @@ Tensors shape_of_number(const c10::Type& type) {
             raise(PyExc_TypeError, "an extern call's argument of type " + type.str() + " can't be a size");
     }
 }
+
+// The place of a float, as link.py marks it.
+bool is_real_place(PyObject* value) { return PyFloat_Check(value) && !PyFloat_CheckExact(value); }
+
+Extent real_extent(PyObject* value) { return {0, int32_t(PyFloat_AS_DOUBLE(value))}; }
 
 bool has_places(PyObject* value) {
     if (!PyTuple_Check(value)) return false;
@@ -191,6 +196,8 @@ private:
         } else if (takes_tensor(type)) {
             if (PyTuple_Check(value) && is_place(item(value, 0)))
                 patches_.push_back({i, Tensors::wrapped, {}, {read_extent(item(value, 0))}});
+            else if (PyTuple_Check(value) && is_real_place(item(value, 0)))
+                patches_.push_back({i, Tensors::wrapped_given, {}, {real_extent(item(value, 0))}});
             else if (PyTuple_Check(value))
                 template_.back() = at::native::wrapped_scalar_tensor(convert_number(item(value, 0), type).toScalar());
             else if (value != Py_None)
@@ -206,6 +213,8 @@ private:
                 Patch patch{i, optional ? Tensors::optional_list : Tensors::list, {}};
                 for (Py_ssize_t k = 0; k < PyTuple_Size(value); ++k) patch.slots.push_back(to_slot(item(value, k)));
                 patches_.push_back(std::move(patch));
+            } else if (is_real_place(value)) {
+                patches_.push_back({i, Tensors::given, {}, {real_extent(value)}});
             } else if (is_place(value)) {
                 patches_.push_back({i, shape_of_number(type), {}, {read_extent(value)}});
             } else if (has_places(value)) {
@@ -231,6 +240,12 @@ private:
                 break;
             case Tensors::wrapped:
                 into = at::native::wrapped_scalar_tensor(at::Scalar(patch.extents[0].value(frame.sizes.numbers.data())));
+                break;
+            case Tensors::given:
+                into = IValue(real_of(patch.extents[0].value(frame.sizes.numbers.data())));
+                break;
+            case Tensors::wrapped_given:
+                into = at::native::wrapped_scalar_tensor(at::Scalar(real_of(patch.extents[0].value(frame.sizes.numbers.data()))));
                 break;
             case Tensors::numbers: {
                 c10::List<int64_t> list;

@@ -27,6 +27,10 @@ class Number(int):
     """The place of one of the numbers that each call computes, where a plain int is a number itself."""
 
 
+class Real(float):
+    """The place of a float that each call brings, as a float, for its type tells it from an int's."""
+
+
 class Numbers:
     """The numbers that each call computes: its symbols, then what is made of them; each distinct one once."""
 
@@ -279,6 +283,8 @@ def by_slot(value: object, slots: Mapping[str, int], sizes: Numbers, is_tensor: 
     match value:
         case bool() | int() | float() | complex() if is_tensor:
             return (value,)
+        case Symbol():
+            return (Real(sizes.place(value)),) if is_tensor else Real(sizes.place(value))
         case Index():
             return (sizes.extent(value),) if is_tensor else sizes.extent(value)
         case Ref():

@@ -1,5 +1,7 @@
 #include "runtime/objects.h"
 
+#include <cstring>
+
 // torch's exception for a Python error, caught by its engine and its translation by the type's name. Declared here because its own
 // header costs 6 s of build time; the layout is that of torch 2.11 to 2.13, and tests/runtime checks that errors arrive unchanged.
 struct DYNACOMPILE_IMPORTED python_error : public std::exception {
@@ -90,6 +92,20 @@ int64_t to_int(PyObject* object) {
 PyObject* item(PyObject* tuple, Py_ssize_t index) {
     if (!PyTuple_Check(tuple)) raise(PyExc_TypeError, std::string("expected a tuple, got ") + Py_TYPE(tuple)->tp_name);
     return checked(PyTuple_GetItem(tuple, index));
+}
+
+int64_t to_number(PyObject* object) {
+    if (!PyFloat_Check(object)) return to_int(object);
+    const double number = PyFloat_AS_DOUBLE(object);
+    int64_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
+
+double real_of(int64_t bits) {
+    double number;
+    std::memcpy(&number, &bits, sizeof number);
+    return number;
 }
 
 std::vector<int64_t> to_ints(PyObject* sequence) {

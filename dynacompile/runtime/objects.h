@@ -94,6 +94,8 @@ inline PyObject* wrap(const at::Tensor& tensor) {
 
 // Reading of the tuples that link.py and differentiable.py make.
 int64_t to_int(PyObject* object);
+int64_t to_number(PyObject* object);  // an int, or the bits of a float
+double real_of(int64_t bits);
 std::vector<int64_t> to_ints(PyObject* sequence);
 std::string to_string(PyObject* text);
 // An int is a number; an instance of a subclass of it (link.Number) the place of one of a call's numbers.

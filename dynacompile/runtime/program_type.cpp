@@ -28,7 +28,7 @@ PyTypeObject* program_type = nullptr;
 c10::SmallVector<int64_t, 16> integers_of(const Program& program, PyObject* const* args) {
     c10::SmallVector<int64_t, 16> integers(program.sizes.read.size(), 0);
     for (size_t i = 0; i < integers.size(); ++i)
-        if (program.sizes.read[i]) integers[i] = to_int(args[i]);
+        if (program.sizes.read[i]) integers[i] = to_number(args[i]);
     return integers;
 }
 

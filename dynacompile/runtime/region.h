@@ -24,6 +24,8 @@ struct Mutation {
     int32_t input, position;
 };
 
+constexpr int32_t real_number = -2;  // of a symbol's dimension: the input is a float
+
 struct Contract {
     int32_t inputs = 0, positions = 0;
     std::vector<Output> outputs;
@@ -31,7 +33,7 @@ struct Contract {
     std::vector<int64_t> mutated_in_graph, saved_inputs, saved_positions, tangents, grads;
     std::vector<std::vector<int64_t>> sources;  // for each of grads, the tangents that it comes from; empty: all
     Sizes sizes;  // that the views among the outputs depend on
-    std::vector<std::pair<int32_t, int32_t>> symbols;  // ints that backward takes first: (input, dimension), or (input, -1) for an int
+    std::vector<std::pair<int32_t, int32_t>> symbols;  // numbers that backward takes first: (input, dimension), or (input, -1) for an int, or real_number
 };
 
 // A graph's callable: a native program, run directly, or any Python callable over the flat inputs.

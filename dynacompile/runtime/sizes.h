@@ -20,7 +20,7 @@ struct Extent {
     int64_t value(const int64_t* numbers) const { return place < 0 ? number : numbers[place]; }
 };
 
-// Where a call shows a symbol: an input that is the number (dimension -1), or an input's size or stride along a dimension.
+// Where a call shows a symbol: an input that is the number (dimension -1; a float as its bits), or an input's size or stride along a dimension.
 struct Source {
     int32_t input = 0;
     int32_t dimension = -1;

@@ -71,7 +71,10 @@ PROGRAMS = {
     "text": (lambda x: f"{len(x)}", [(r(n),) for n in (4, 5, 6)], 3),
     "loop": (lambda x: [x + i for i in range(len(x))][-1], [(r(n),) for n in (4, 5, 6)], 3),
     "unbind": (lambda x: [row * 2 for row in x], [(r(n, 2),) for n in (4, 5, 6)], 3),
-    "float of a size": (lambda x: x * (len(x) / 2), [(r(n),) for n in (4, 5, 6)], 3),
+    "float of a size": (lambda x: x * (len(x) / 2), [(r(n),) for n in (4, 5, 6)], 2),
+    "written by a number": (lambda x, y, n: x.mul_(n).add_(y), [(r(4), r(4), n) for n in (3, 5, 6, 7)], 2),
+    "factory of an int": (lambda n: torch.ones(n) * 2, [(n,) for n in (4, 5, 6)], 2),
+    "tensor of an int": (lambda n: torch.tensor(n) * 2, [(n,) for n in (4, 5, 6)], 2),
     "zero and one": (lambda x: x * 2, [(r(n, 3),) for n in (4, 0, 1, 5, 6, 1, 0)], 4),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -9,10 +10,10 @@ import torch
 
 from dynacompile import native
 from dynacompile.guards.evaluate import FrameValues
-from dynacompile.guards.program import compile_guards, failures
+from dynacompile.guards.program import compile_gather, compile_guards, failures
 from dynacompile.ir.captured import Guard
+from dynacompile.ir.expressions import Quantity, evaluated, formula, number
 from dynacompile.ir.guard_facts import ShapeFacts
-from dynacompile.ir.shapes import Quantity, evaluated
 from dynacompile.ir.source import Local
 
 X, Y, N = Local("x", 0), Local("y", 1), Local("n", 2)
@@ -50,6 +51,56 @@ def test_random_expressions():
         assert holds(expression, values) is wanted, (expression, numbers)
         held += wanted
     assert 500 < held < 1800
+
+
+F = Local("f", 3)
+WITH_FLOATS = (*QUANTITIES, Quantity(F, "real"))
+OF_TWO = ("add", "sub", "mul", "truediv", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "same")
+OF_ONE = ("neg", "abs", "finite", "tofloat", "trunc", "floor", "ceil", "round", "sqrt", "exp", "log", "sin", "cos", "tanh", "not")
+
+
+def some_float(rng, depth):
+    if depth == 0 or rng.random() < 0.2:
+        chosen = rng.random()
+        return ("quantity", rng.randrange(4, 6)) if chosen < 0.6 else number(rng.randint(-3, 9) if chosen < 0.8 else rng.uniform(-3, 3))
+    if rng.random() < 0.3:
+        return (rng.choice(OF_ONE), some_float(rng, depth - 1))
+    return (rng.choice(OF_TWO), some_float(rng, depth - 1), some_float(rng, depth - 1))
+
+
+def test_random_expressions_of_floats():
+    rng = random.Random(0)
+    held = 0
+    for _ in range(3000):
+        expression = (rng.choice(("lt", "le", "eq", "ne")), some_float(rng, 4), some_float(rng, 3))
+        values = (torch.empty(2, 3), torch.empty(1), rng.randint(-9, 9), rng.choice((0.0, -0.0, 0.5, rng.uniform(-9, 9), rng.uniform(-1e9, 1e9))))
+        numbers = [q.read(values[q.source.slot]) for q in WITH_FLOATS]
+        try:
+            wanted = bool(evaluated(expression, numbers))
+        except (ArithmeticError, ValueError):
+            continue  # Python raises: capture relies on a finite result beside
+        assert holds(expression, values, WITH_FLOATS) is wanted, (expression, numbers)
+        held += wanted
+    assert 500 < held < 2500
+
+
+def test_floats_are_compared_bit_by_bit():
+    zero = ("same", ("quantity", 5), number(0.0))
+    values = (torch.empty(2, 3), torch.empty(1), 1)
+    assert holds(zero, (*values, 0.0), WITH_FLOATS) and not holds(zero, (*values, -0.0), WITH_FLOATS)
+    assert not holds(zero, (*values, 0), WITH_FLOATS)
+    nan = ("same", ("quantity", 5), number(math.nan))
+    assert holds(nan, (*values, math.nan), WITH_FLOATS) and not holds(nan, (*values, 1.0), WITH_FLOATS)
+
+
+def test_graph_inputs_are_computed_as_python_does():
+    f, n = Quantity(Local("f", 0), "real"), Quantity(Local("n", 1), "value")
+    formulas = [formula("mul", formula("add", f, 0.1), n), formula("trunc", formula("pow", f, 2)), formula("truediv", n, 3), formula("neg", f)]
+    gather = compile_gather([f.source, n.source], formulas, lambda *given: given)
+    for a, b in ((0.1, 3), (2.7, -7), (-1e5, 2**40)):
+        assert gather(a, b) == ((a + 0.1) * b, int(a**2), b / 3, -a)
+    with pytest.raises(RuntimeError, match="can't be loaded"):
+        gather("text", 1)
 
 
 @pytest.mark.parametrize(

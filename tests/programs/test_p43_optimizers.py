@@ -75,10 +75,32 @@ def test_scheduled_rates_as_tensors_stay_in_the_graph():
     assert count(events, "Recompiled") == 1 and count(events, "GraphBroke") == 0
 
 
-def test_scheduled_rates_as_numbers_are_left_to_python():
-    events = check_same(lambda wrap: training(wrap, OPTIMIZERS["adamw"], 6, cosine), least=0, backend="eager")
-    assert [e.code for e in events if type(e).__name__ == "GraphBroke"] == ["scheduled-rate"]
-    assert count(events, "Recompiled") == 0
+def warmed(optimizer):
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: min(1.0, (k + 1) / 5) * 0.9**k)
+
+
+SCHEDULED = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "sgd momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True, foreach=False),
+    "sgd foreach": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.1, foreach=False),
+    "adam foreach": lambda p: torch.optim.Adam(p, lr=0.1, foreach=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1, amsgrad=True, foreach=False),
+    "adamw foreach": lambda p: torch.optim.AdamW(p, lr=0.1, foreach=True),
+    "adamw fused": lambda p: torch.optim.AdamW(p, lr=0.1, fused=True),
+}
+
+
+@pytest.mark.parametrize("name", list(SCHEDULED))
+def test_scheduled_rates_make_two_entries_and_the_bits_of_eager(name):
+    events = check_same(lambda wrap: training(wrap, SCHEDULED[name], 16, warmed), backend="eager", rtol=0.0, atol=0.0)
+    assert count(events, "Compiled") == 2 and count(events, "GraphBroke") == count(events, "FrameSkipped") == 0
+
+
+@pytest.mark.parametrize("name", ["sgd", "sgd foreach", "adam", "adamw foreach"])
+def test_scheduled_rates_with_kernels(name):
+    events = check_same(lambda wrap: training(wrap, SCHEDULED[name], 16, warmed), rtol=1e-4, atol=1e-5)
+    assert count(events, "Compiled") == 2 and count(events, "GraphBroke") == count(events, "FrameSkipped") == 0
 
 
 def test_a_compiled_step_method():

@@ -25,6 +25,7 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
     itertools_rows,
     made_modules,
     memoized,
+    optimizers,
     proxies,
     python_modules,
     references,

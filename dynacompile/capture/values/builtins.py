@@ -26,7 +26,7 @@ from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
-from dynacompile.capture.values.symbolic import SymbolicInt
+from dynacompile.capture.values.symbolic import SymbolicInt, symbolic_function
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import identity
 
@@ -42,7 +42,7 @@ def fold(real: Any) -> None:
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if any(isinstance(a, TensorValue) for a in args):
             raise unsupported("to-python", f"{real.__name__} of {next(a for a in args if isinstance(a, TensorValue)).describe()}")
-        return cx.pure(real, args, kwargs)
+        return (None if kwargs else symbolic_function(cx, real, args)) or cx.pure(real, args, kwargs)
 
 
 for _real in (
@@ -67,7 +67,7 @@ def number(cls: type, method: str) -> None:
             return args[0].method(cx, method, [], {})
         if cls is int and len(args) == 1 and isinstance(args[0], SymbolicInt):
             return args[0]
-        return cx.pure(cls, args, kwargs)
+        return (None if kwargs else symbolic_function(cx, cls, args)) or cx.pure(cls, args, kwargs)
 
 
 number(int, "__int__")
@@ -99,7 +99,7 @@ def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not hasattr(torch.Tensor, "__round__"):
             raise raises(TypeError, "type Tensor doesn't define __round__ method")
         return cx.op("call_method", "round", [args[0]], {} if len(args) == 1 else {"decimals": args[1]})
-    return cx.pure(round, args, kwargs)
+    return (None if kwargs else symbolic_function(cx, round, args)) or cx.pure(round, args, kwargs)
 
 
 @handles(isinstance)

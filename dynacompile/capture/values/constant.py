@@ -171,7 +171,7 @@ class SliceValue(Value):
 
 @wraps(*BY_VALUE)
 def wrap_by_value(cx: Trace, real: Any, source: Source) -> Value:
-    symbolic = cx.symbolic_int(real, source) if type(real) is int else None
+    symbolic = cx.symbolic_number(real, source) if type(real) in (int, float) else None
     if symbolic is not None:
         return symbolic
     cx.guard("EQUALS", source, real)

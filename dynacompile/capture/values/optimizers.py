@@ -1,9 +1,8 @@
-"""torch.optim: which steps are captured. A step is a graph of its hyperparameters, so one whose learning rate moves as a Python number is Python's."""
+"""torch.optim: what of its steps capture does not follow as Python."""
 
 from __future__ import annotations
 
-import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.optim.optimizer import _get_value
@@ -12,37 +11,15 @@ from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import GetMethod, SpecialFunction, function_value
 from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.number_tensors import as_number
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.ir.guard_facts import function_facts
-from dynacompile.ir.source import Constant, Source
+from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
-
-STEP_CODE = torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__  # of every optimizer's `step`
-
-
-class StepValue(SpecialFunction):
-    """SomeOptimizer.step."""
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        return GetMethod(self) if name == "__get__" else super().get_attr(cx, name)
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        optimizer = getattr(args[0], "real", None) if args else None
-        if is_scheduled(optimizer):
-            raise unsupported("scheduled-rate", type(optimizer).__name__)
-        return self.function.call(cx, args, kwargs)
-
-
-def is_scheduled(optimizer: Any) -> bool:
-    """Whether a scheduler gives the optimizer another learning rate again and again, as a Python number."""
-    groups = getattr(optimizer, "param_groups", ()) if isinstance(optimizer, torch.optim.Optimizer) else ()
-    return any("initial_lr" in group and not isinstance(group["lr"], torch.Tensor) for group in groups)
 
 
 def zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
@@ -62,18 +39,12 @@ def call_zero_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
 
 @handles(_get_value)
 def value_of_step(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A count of steps as a number of eager's precision."""
+    """A count of steps as a tensor that stands for eager's number."""
     (value,) = args
     fake = getattr(value, "fake", None)
-    return cx.op("call_method", "double", [value], {}) if isinstance(fake, torch.Tensor) and fake.is_floating_point() and not fake.dim() else value
-
-
-def wrap_step(cx: Trace, real: types.FunctionType, source: Source) -> Value | None:
-    """The value of an optimizer's `step`, None for other functions."""
-    if real.__code__ is not STEP_CODE:
-        return None
-    cx.guard("FUNCTION", source, function_facts(real))
-    return StepValue(function_value(cx, real, source))
+    if not isinstance(fake, torch.Tensor) or not fake.is_floating_point() or fake.dim():
+        return value
+    return as_number(cx.op("call_method", "double", [value], {}))
 
 
 @handles(_group_tensors_by_device_and_dtype)

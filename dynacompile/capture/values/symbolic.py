@@ -1,6 +1,6 @@
-"""Ints that are not the same at every call: sizes of tensors, int arguments, and what is computed from them.
+"""Numbers that are not the same at every call: sizes of tensors, ints and floats that exist before the frame, and what is computed from them.
 
-Whatever capture has no symbolic form for asks for the constant, which makes the int one: the entry then serves this value alone.
+Whatever capture has no symbolic form for asks for the constant, which makes the number one: the entry then serves this value alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import TupleValue
-from dynacompile.ir.shapes import Expression, as_expression, as_static
+from dynacompile.ir.expressions import PARTIAL, Expression, Formula, Term, as_expression, formula, given
+from dynacompile.ir.shapes import LARGEST, as_static
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
@@ -29,8 +30,13 @@ ARITHMETIC = frozenset({"add", "sub", "mul", "floordiv", "mod"})
 COMPARISONS = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
 UNCHANGED = frozenset({"pos", "index"})
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-BINARY_OPS = {"add": 0, "floordiv": 2, "mul": 5, "mod": 6}  # arguments of BINARY_OP
-BUILTINS: dict[str, Callable] = {"max": max, "min": min}
+BINARY_OPS = {"add": 0, "floordiv": 2, "mul": 5, "mod": 6, "pow": 8, "sub": 10, "truediv": 11}  # arguments of BINARY_OP
+MATH = {f: f.__name__ for f in (math.sqrt, math.exp, math.log, math.sin, math.cos, math.tan, math.tanh)}
+FUNCTIONS: dict[Callable, str] = {int: "trunc", float: "tofloat", round: "round", math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc", **MATH}
+BUILTINS: dict[str, Callable] = {"max": max, "min": min, "abs": abs, "neg": operator.neg, **{name: f for f, name in FUNCTIONS.items()}}
+REAL_OPERATORS = frozenset({"add", "sub", "mul", "truediv", "pow", "neg", "abs"})
+EXACT = 2**53  # ints up to which floats know each
+MOST_TERMS = 24  # of a formula, so that the stack of the native machine holds it
 
 
 class SymbolicInt(Value):
@@ -87,15 +93,65 @@ class SymbolicInt(Value):
         emit(out, expression, [self.symbols.quantities[s] for s in symbols])
 
 
+class SymbolicFloat(Value):
+    """formula: how a call computes it. source: where the float itself is, when it existed before the frame."""
+
+    def __init__(self, symbols: Symbols, formula: Formula, source: Source | None = None):
+        self.symbols, self.formula, self.source = symbols, formula, source
+
+    def describe(self) -> str:
+        return f"the symbolic float {self.formula.text()}"
+
+    def pytype(self) -> type:
+        return float
+
+    def constant(self) -> float:
+        value = self.symbols.value(self.formula)
+        self.symbols.rely("same", self.formula, value)
+        return value
+
+    def truth(self, cx: Trace) -> bool:
+        return decided(self.symbols, "ne", self.formula, 0)
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return self if name == "real" else Method(self, name) if hasattr(float, name) else ConstantValue(self.constant()).get_attr(cx, name)
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return hasattr(float, name)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return ConstantValue(self.constant()).method(cx, name, args, kwargs)
+
+    def contains(self, cx: Trace, item: Value) -> Value:
+        raise unsupported("would-raise", "argument of type 'float' is not iterable")
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        raise unsupported("would-raise", "'float' object is not iterable")
+
+    def argument(self) -> tuple[Any, Any]:
+        number = self.symbols.number_of(self.formula)
+        if not isinstance(as_static(number), torch.SymFloat):  # an operation of torch has asked for the value
+            return self.symbols.value(self.formula), self.symbols.value(self.formula)
+        return number, number
+
+    def rebuild(self, out: Builder) -> None:
+        emit(out, self.formula.expression, self.formula.quantities)
+
+
 def emit(out: Builder, expression: Expression, quantities: Sequence[Any]) -> None:
     """Residual code that pushes the value of an expression."""
     operation, *operands = expression
     if operation == "constant":
         out.const(operands[0])
+    elif operation == "given":
+        out.const(given(operands[0]))
     elif operation == "quantity":
         quantity = quantities[operands[0]]
+        if isinstance(quantity.source, Formula):
+            emit(out, quantity.source.expression, quantity.source.quantities)
+            return
         out.source(quantity.source)
-        if quantity.kind != "value":
+        if quantity.kind in ("size", "stride"):
             out.load_method(quantity.kind)
             out.const(quantity.dim)
             out.call(1)
@@ -117,9 +173,11 @@ def is_int(value: Value) -> bool:
 
 
 def symbolic_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
-    """operator.name(*args) of ints of which one is symbolic; None where it has no symbolic form."""
-    if not any(isinstance(a, SymbolicInt) for a in args) or not all(map(is_int, args)):
+    """operator.name(*args) of numbers of which one is symbolic; None where it has no symbolic form."""
+    if not any(isinstance(a, (SymbolicInt, SymbolicFloat)) for a in args):
         return None
+    if name == "truediv" or not all(map(is_int, args)):
+        return real_operator(cx, name, args)
     numbers = [int(a.value) if isinstance(a, ConstantValue) else a.argument()[1] for a in args]  # type: ignore[attr-defined]
     if name in UNCHANGED:
         return args[0]
@@ -138,13 +196,99 @@ def symbolic_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | No
     return cx.of(bool(getattr(operator, name)(*numbers))) if name in COMPARISONS else None
 
 
+def real_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+    """operator.name(*args) of numbers of which one is symbolic, and whose result is a float or a comparison."""
+    if name == "pos":
+        return args[0]
+    if name not in REAL_OPERATORS and name not in COMPARISONS or cx.symbols is None:
+        return None
+    terms = [term_of(cx.symbols, a) for a in args]
+    if None in terms:
+        return None
+    if name in COMPARISONS:
+        return ConstantValue(decided(cx.symbols, name, *terms))  # type: ignore[arg-type]
+    return float_value(cx.symbols, name, *terms)  # type: ignore[arg-type]
+
+
+def term_of(symbols: Symbols, value: Value) -> Term | None:
+    """A number in a formula of floats; None for other values."""
+    match value:
+        case SymbolicFloat():
+            return value.formula
+        case SymbolicInt():
+            found = symbols.term(value.sym)
+            if found is not None and found.expression != ("quantity", 0):
+                symbols.rely("le", formula("abs", found), EXACT)
+            return found if found is not None and abs(symbols.value(found)) <= EXACT else None
+        case ConstantValue() if type(value.value) in (int, bool) and abs(value.value) <= EXACT or type(value.value) is float:
+            return value.value
+    return None
+
+
+def decided(symbols: Symbols, name: str, *terms: Term) -> bool:
+    """A comparison as it is at this call, which the entry then relies on."""
+    holds = bool(symbols.value(formula(name, *terms)))
+    if holds:
+        symbols.rely(name, *terms)
+    else:
+        symbols.rely("not", formula(name, *terms))
+    return holds
+
+
+def float_value(symbols: Symbols, name: str, *terms: Term) -> Value | None:
+    """The float name(*terms); None where Python raises, and where the formula gets too long."""
+    made = formula(name, *terms)
+    if length(made.expression) > MOST_TERMS:
+        return None
+    try:
+        value = symbols.value(made)
+    except (ArithmeticError, ValueError):
+        return None
+    if not math.isfinite(value):
+        return None
+    if name in PARTIAL:
+        symbols.rely("finite", made)
+    return SymbolicFloat(symbols, made)
+
+
+def length(expression: Expression) -> int:
+    operation, *operands = expression
+    return 1 if operation in ("constant", "given", "quantity") else 1 + sum(map(length, operands))
+
+
+def symbolic_function(cx: Trace, function: Callable, args: Sequence[Value]) -> Value | None:
+    """function(number) of a symbolic number; None where it has no symbolic form."""
+    name = FUNCTIONS.get(function)
+    if name is None or len(args) != 1 or not isinstance(args[0], (SymbolicInt, SymbolicFloat)) or cx.symbols is None:
+        return None
+    term = term_of(cx.symbols, args[0])
+    if term is None:
+        return None
+    if name == "tofloat" or function in MATH:
+        return args[0] if name == "tofloat" and isinstance(args[0], SymbolicFloat) else float_value(cx.symbols, name, term)
+    if isinstance(args[0], SymbolicInt):
+        return args[0]
+    made = formula(name, term)
+    if length(made.expression) > MOST_TERMS or abs(cx.symbols.value(made)) > LARGEST:
+        return None
+    return cx.of(cx.symbols.number_of(made))
+
+
 def divides_as_python(number: Any, divisor: Any) -> bool:
     """Whether torch's symbolic // and % are Python's: of a positive divisor, and a number that is not negative."""
     return bool(divisor > 0) and bool(number >= 0)
 
 
 def symbolic_extreme(cx: Trace, function: Callable, args: Sequence[Value]) -> Value | None:
-    """max() or min() of ints of which one is symbolic; None where there is none."""
+    """max() or min() of ints, or of floats, of which one is symbolic; None for others."""
+    if len(args) > 1 and any(isinstance(a, SymbolicFloat) for a in args) and cx.symbols is not None:
+        terms = [term_of(cx.symbols, a) for a in args if a.pytype() is float]
+        if len(terms) < len(args) or None in terms:
+            return None
+        made = terms[0]
+        for term in terms[1:]:
+            made = formula(function.__name__, made, term)  # type: ignore[arg-type]
+        return float_value(cx.symbols, "is", made)  # type: ignore[arg-type]
     if len(args) < 2 or not any(isinstance(a, SymbolicInt) for a in args) or not all(map(is_int, args)):
         return None
     numbers = [a.argument()[1] for a in args]

@@ -109,12 +109,14 @@ BECOMING = {name: name.rstrip("_") for name in ("detach_", "squeeze_", "swapaxes
 
 
 class TensorValue(Value):
-    """node: its value in the graph. fake: its metadata. real: the tensor at capture, for inputs only. new_grad: what the frame assigned to `.grad`."""
+    """node: its value in the graph. fake: its metadata. real: the tensor at capture, for inputs only. new_grad: what the frame assigned to `.grad`.
+    is_number: a Python float in eager."""
 
     def __init__(self, node: torch.fx.Node, fake: torch.Tensor, source: Source | None = None, real: Any = None):
         self.node, self.fake, self.source, self.real = node, fake, source, real
         self.new_grad: Value | None = None
         self.attributes: dict[str, Value] = {}  # what the frame assigned beside that
+        self.is_number = False
 
     def describe(self) -> str:
         return f"tensor {self.source.text() if self.source else self.node.name}"

@@ -1,4 +1,4 @@
-"""Tensors where an operation takes a number: `x.add_(y, alpha=t)` reads the value of t in eager; the graph computes with t itself."""
+"""Tensors where a number is meant: `x.add_(y, alpha=t)` reads the value of t in eager; the graph computes with t itself, rounding as eager does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.symbolic import SymbolicFloat
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -24,8 +26,10 @@ def scaled(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
 def combined(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
     """x.addcmul(y, z, value=scale) and x.addcdiv(...)."""
     x, y, z = args
-    joined = cx.op("call_function", torch.mul if "addcmul" in name else torch.div, [y, z], {})
-    return scaled(cx, "add_" if name.endswith("_") else "add", [x, joined], scale)
+    join, add = torch.mul if "addcmul" in name else torch.div, "add_" if name.endswith("_") else "add"
+    if on_cpu(y):  # whose kernel scales the first factor, where CUDA's scales the product
+        return cx.op("call_method", add, [x, cx.op("call_function", join, [cx.op("call_function", torch.mul, [y, scale], {}), z], {})], {})
+    return scaled(cx, add, [x, cx.op("call_function", join, [y, z], {})], scale)
 
 
 def scaled_lists(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
@@ -34,8 +38,11 @@ def scaled_lists(cx: Trace, name: str, args: list[Value], scale: Value) -> Value
 
 def combined_lists(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
     """scale: a tensor of one number for each of the tensors."""
-    joined = cx.op("call_function", torch._foreach_mul if "addcmul" in name else torch._foreach_div, args[1:], {})
-    joined = cx.op("call_function", torch._foreach_mul, [joined, cx.op("call_function", torch.unbind, [scale], {})], {})
+    join, scales = torch._foreach_mul if "addcmul" in name else torch._foreach_div, cx.op("call_function", torch.unbind, [scale], {})
+    if all(map(on_cpu, args[1].elements(cx))):
+        joined = cx.op("call_function", join, [cx.op("call_function", torch._foreach_mul, [args[1], scales], {}), args[2]], {})
+    else:
+        joined = cx.op("call_function", torch._foreach_mul, [cx.op("call_function", join, args[1:], {}), scales], {})
     return cx.op("call_function", torch._foreach_add_ if name.endswith("_") else torch._foreach_add, [args[0], joined], {})
 
 
@@ -50,6 +57,9 @@ ROWS: dict[str, tuple[int, str, Rewrite]] = {
 
 def with_tensor_scalar(cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """The result of an operation whose number is given as a tensor; None for all others."""
+    rate = kwargs.get("lr")
+    if name.startswith("_fused_") and isinstance(rate, SymbolicFloat):  # the overload for floats would make it a constant
+        return cx.op("call_function", getattr(torch, name), args, {**kwargs, "lr": double_tensor(cx, rate)})
     row = ROWS.get(name)
     if row is None:
         return None
@@ -64,3 +74,13 @@ def with_tensor_scalar(cx: Trace, name: str, args: list[Value], kwargs: dict[str
 def is_number(value: Value, keyword: str) -> bool:
     fake = getattr(value, "fake", None)
     return isinstance(fake, torch.Tensor) and fake.dim() == (keyword == "scalars")
+
+
+def on_cpu(value: Value) -> bool:
+    fake = getattr(value, "fake", None)
+    return isinstance(fake, torch.Tensor) and fake.device.type == "cpu"
+
+
+def double_tensor(cx: Trace, number: Value) -> Value:
+    """A number as a tensor of as many digits as Python has."""
+    return cx.op("call_function", torch.full, [cx.tuple_of([]), number], {"dtype": ConstantValue(torch.float64)})

@@ -14,9 +14,9 @@ from dynacompile.capture.values.comparing import wrap_generic
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, RefusedValue, function_value
 from dynacompile.capture.values.numpy_numbers import inferred_dtype
-from dynacompile.capture.values.optimizers import wrap_step
 from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
 from dynacompile.capture.values.sequence import SequenceValue
+from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.tensor import BREAKING, TensorValue
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.errors import Unsupported
@@ -130,6 +130,8 @@ class TorchFunction(CallableValue):
             raise unsupported("tensor-attribute", f"torch.{name}()")
         if self.real in PYTHON_VALUES and args and holds_tensors(args[0]):
             raise unsupported("to-python", f"torch.{name} of a list of tensors")
+        if self.real is torch.tensor and len(args) == 1 and isinstance(args[0], (SymbolicInt, SymbolicFloat)) and kwargs.keys() <= {"dtype", "device"}:
+            return number_tensor(cx, args[0], kwargs)
         if self.real in PYTHON_VALUES and args and "dtype" not in kwargs and (dtype := inferred_dtype(cx, args[0])) is not None:
             kwargs = {**kwargs, "dtype": ConstantValue(dtype)}
         found = with_tensor_scalar(cx, name, args, kwargs)
@@ -163,6 +165,12 @@ def holds_tensors(value: Value) -> bool:
     return isinstance(value, SequenceValue) and any(isinstance(item, TensorValue) or holds_tensors(item) for item in value.items)
 
 
+def number_tensor(cx: Trace, number: Value, options: dict[str, Value]) -> Value:
+    """torch.tensor(number) of a symbolic number, which torch would turn into a constant."""
+    dtype = torch.int64 if isinstance(number, SymbolicInt) else torch.get_default_dtype()
+    return cx.op("call_function", torch.full, [cx.tuple_of([]), number], {"dtype": ConstantValue(dtype), **options})
+
+
 def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Value | None:
     """The value of a Python function that is not to be inlined as it stands; None for all others."""
     row = HANDLERS.get(real)
@@ -181,8 +189,6 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
         return None
     if home == "functools" and (generic := wrap_generic(cx, real, source)) is not None:
         return generic
-    if home == "torch.optim.optimizer" and (step := wrap_step(cx, real, source)) is not None:
-        return step
     code = "disabled" if home == "torch._compile" and refusal(module) is None else refusal(module) or refusal(home)
     if code is not None:
         cx.guard("ID", source, identity(real))

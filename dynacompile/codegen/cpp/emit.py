@@ -45,7 +45,8 @@ def emit(kernel: Kernel, entry: str, loops: Plan) -> str:
         const = "" if p.name in stored else "const "
         out.line(f"{const}{kind}* {values.params[p.name][0]} = ({const}{kind}*)params[{i}];")
     for i, s in enumerate(kernel.symbols):
-        out.line(f"const i64 {s.name} = (i64)params[{len(kernel.params) + i}];")
+        place = f"params[{len(kernel.params) + i}]"
+        out.line(f"f64 {s.name}; __builtin_memcpy(&{s.name}, &{place}, 8);" if s.real else f"const i64 {s.name} = (i64){place};")
     out.line(f"constexpr int W = lanes_of({loops.lane_bytes});")
     for line in loops.definitions():
         out.line(line)

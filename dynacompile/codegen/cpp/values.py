@@ -8,7 +8,7 @@ import torch
 
 from dynacompile.codegen.cpp.plan import Plan
 from dynacompile.codegen.cpp.render import literal, memory_type, scalar_op, value_type, vector_op
-from dynacompile.ir.index import Index, Var, render
+from dynacompile.ir.index import Index, Symbol, Var, render
 from dynacompile.ir.loops import Access, Op
 from dynacompile.ir.schedule import Kernel
 from dynacompile.ops.scalars import compute_dtype
@@ -108,6 +108,8 @@ class Values:
                     text = f"{self.use(a.mask)} ? {text} : {literal(a.other, op.dtype)}"
             case Index() as index:
                 text = self.index(index)
+            case Symbol() as given:
+                text = given.name
             case _:
                 text = scalar_op(op, [self.use(a) for a in op.args], [self.body[a].dtype for a in op.args])
         return f"const {value_type(op.dtype)} {self.names[i]} = {text};"

@@ -10,6 +10,7 @@ import torch
 from dynacompile.ir.index import Index, Symbol, Var, evaluated
 from dynacompile.ir.loops import Access, Nest, Op
 from dynacompile.ir.schedule import Kernel
+from dynacompile.ir.sizes import real_of
 from dynacompile.ops.scalars import SCALARS
 
 
@@ -24,7 +25,7 @@ def run_nest(nest: Nest, buffers: Mapping[str, torch.Tensor], sizes: Mapping[Sym
     rank = len(nest.axes)
     values: list[torch.Tensor] = []
     grid = Grid(values)
-    known = dict(sizes or {})
+    known = {s: real_of(n) if s.real else n for s, n in (sizes or {}).items()}
     grid.update(known)
     space = [evaluated(a.size, known) for a in nest.axes]
     for position, axis in enumerate(nest.axes):
@@ -64,6 +65,8 @@ def run_op(
             return args[0]
         case "constant":
             return torch.full([1] * len(space), op.attr, dtype=op.dtype, device=device)
+        case "given":
+            return torch.full([1] * len(space), float(grid[op.attr]), dtype=op.dtype, device=device)  # type: ignore[arg-type]
         case "index":
             return as_index(op.attr, grid, len(space), device).to(op.dtype)
         case "reduce":

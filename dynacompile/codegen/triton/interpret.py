@@ -6,11 +6,13 @@ Triton reads TRITON_INTERPRET when it is imported, so this runs in a process of 
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import os
 import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,8 +40,8 @@ DEVICE_FUNCTIONS: dict[str, Callable] = {  # those that are inline assembly, or 
 }
 
 
-def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int], tensors: Sequence[torch.Tensor]) -> None:
-    """Runs function `entry` of module `text` over `tensors` (whole storages, one per param, written in place)."""
+def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int], arguments: Sequence[torch.Tensor | float]) -> None:
+    """Runs function `entry` of module `text`. arguments: whole storages, one per param, written in place; then the symbols' values."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("TRITON_INTERPRET=1 must be set before Triton is imported")
     name = f"<{entry}>"
@@ -52,7 +54,14 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     for name in DEVICE_FUNCTIONS.keys() & module.keys():
         module[name] = lift(DEVICE_FUNCTIONS[name], module["tl"])
     with np.errstate(all="ignore"):
-        module[entry][grid](*tensors, **blocks)
+        module[entry][grid](*(a if isinstance(a, torch.Tensor) else scalar(a, module["tl"]) for a in arguments), **blocks)
+
+
+def scalar(number: float, tl: Any) -> Any:
+    """A number as the interpreter's value. From a Python int it would make an array of one element, which newer NumPy takes for no number."""
+    handle = importlib.import_module("triton.runtime.interpreter").TensorHandle
+    kind = tl.float64 if isinstance(number, float) else tl.int32 if -(2**31) <= number < 2**31 else tl.int64
+    return tl.core.tensor(handle(np.array(number, dtype=kind.name.replace("fp", "float")), kind), kind)
 
 
 def lift(function: Callable, tl: object) -> Callable:
@@ -69,13 +78,13 @@ def lift(function: Callable, tl: object) -> Callable:
     return lifted
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Runs every case of a file made by torch.save: (text, entry, blocks, grid, tensors); saves the tensors after, or the error's text."""
+def main(files: Sequence[str]) -> None:
+    """Runs every case of a file made by torch.save: (text, entry, blocks, grid, arguments); saves the arguments after, or the error's text."""
     results: list[object] = []
-    for text, entry, blocks, grid, tensors in torch.load(arguments[0], weights_only=True):
-        run(text, entry, blocks, tuple(grid), tensors)
-        results.append(tensors)
-    torch.save(results, arguments[1])
+    for text, entry, blocks, grid, arguments in torch.load(files[0], weights_only=True):
+        run(text, entry, blocks, tuple(grid), arguments)
+        results.append(arguments)
+    torch.save(results, files[1])
 
 
 if __name__ == "__main__":

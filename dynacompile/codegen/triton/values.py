@@ -74,6 +74,9 @@ class Values:
             case "constant":
                 self.shapes[i] = frozenset()
                 return []
+            case "given":
+                self.shapes[i] = frozenset()
+                return [f"{self.name(i)} = tl.full((), {op.attr.name}, tl.float64)"]  # type: ignore[union-attr]
             case "load":
                 return self.load(i, op)
             case "store":

@@ -1,0 +1,163 @@
+"""Floats that differ from call to call: arguments, attributes, globals, closures, and what Python computes of them."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import dynacompile
+from dynacompile import native
+from dynacompile.events import Compiled
+from tests.dynamic.varying import varying
+
+X = torch.linspace(-1.5, 2.0, 4)
+FLOATS = (0.1, 0.25, 0.5, 1.75, -0.5, 3e-5)
+SCALE = 0.0
+
+
+def calls(*floats: float) -> list[tuple]:
+    return [(X, f) for f in floats]
+
+
+def branch(x, f):
+    return x * f if f > 0.25 else x + f
+
+
+PROGRAMS = {
+    "product": (lambda x, f: x * f, calls(*FLOATS, 0.0, math.inf), 2),
+    "arithmetic": (lambda x, f: x * (f * 0.9 + 1) / 2 - f**2 + abs(-f) + (f - 1) % 1, calls(*FLOATS[:2]), 2),
+    "the program's order": (lambda x, f: x.double() * (f * 0.1 * 0.1) + (f + 0.1 + 0.2), calls(*FLOATS), 2),
+    "functions": (lambda x, f: x * math.sqrt(f) * math.cos(f * math.pi) + math.exp(-f) + math.log(f), calls(0.1, 0.2, 0.3, 1.5), 2),
+    "results": (lambda x, f: (x * f, f * 3, -f, f / 7, f, max(f, 0.2), min(1.0, f)), calls(*FLOATS), 2),
+    "branch": (branch, calls(0.1, 0.2, 0.3, 1.5, 0.22), 3),
+    "truth": (lambda x, f: x * f if f else x, calls(0.5, 0.25, 0.0, 1.5, -0.0), 3),
+    "an int of it": (lambda x, f: (x[: int(f * 2)], round(f * 3), math.floor(f), math.ceil(-f)), calls(0.61, 1.52, 1.83, 0.5), 2),
+    "as text": (lambda x, f: (x, f"{f}"), calls(0.1, 0.2, 0.3), 3),
+    "division by it": (lambda x, f: x * (1 / f), calls(0.1, 0.2, 0.4, -3.0), 2),
+    "in factories": (lambda x, f: x + torch.full((4,), f) + torch.tensor(f) + torch.full_like(x, f), calls(*FLOATS), 2),
+    "factories alone": (lambda f: torch.arange(4) * f, [(f,) for f in FLOATS], 2),
+    "of ints": (lambda x, f: torch.arange(4) * f, calls(*FLOATS), 2),
+    "compared": (lambda x, f: (x > f, x.clamp(min=f), torch.where(x > 0, x, f), x.masked_fill(x == f, f)), calls(*FLOATS), 2),
+    "scales": (lambda x, f: (torch.add(x, x, alpha=f), x.addcmul(x, x, value=f), x.addcdiv(x, x + 9, value=f)), calls(*FLOATS), 2),
+    "activations": (lambda x, f: (F.leaky_relu(x, f), F.elu(x, f), F.softplus(x, f), F.threshold(x, f, f)), calls(*FLOATS), 2),
+    "matrix products": (lambda x, f: torch.addmm(x.expand(4, 4), x.expand(4, 4), x.expand(4, 4), beta=f, alpha=f), calls(*FLOATS), 2),
+    "lists of tensors": (lambda x, f: [*torch._foreach_mul([x, x], f), *torch._foreach_add([x], [x], alpha=f)], calls(*FLOATS), 2),
+    "powers": (lambda x, f: (x.abs().pow(f), f**x), calls(*[f for f in FLOATS if f > 0]), 2),
+    "narrow": (lambda x, f: (x.bfloat16() * f, x.half() + f, x.bfloat16() > f), calls(*FLOATS), 2),
+    "in place": (lambda x, f: x.mul_(f).add_(x, alpha=1 - f), calls(*FLOATS), 2),
+    "half of a size": (lambda x: x * (len(x) / 2), [(torch.randn(n),) for n in (4, 5, 6, 7)], 2),
+    "power of a size": (lambda x: x * len(x) ** -0.5, [(torch.randn(n),) for n in (4, 5, 6, 7)], 2),
+    "part of a size": (lambda x: x[: int(len(x) * 0.75)] + 1, [(torch.randn(n),) for n in (4, 5, 6, 7)], 2),
+    "ints and floats": (lambda x, n: x * n, [(X, n) for n in (1, 0.5, 0.25, 2.5)], 2),
+    "not a number": (lambda x, f: x * f, calls(0.5, math.nan, 0.25, 1.5, math.nan), 3),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_entries(name):
+    fn, given, entries = PROGRAMS[name]
+    assert varying(fn, given, entries)
+
+
+@pytest.mark.parametrize("name", ["product", "the program's order", "branch", "in factories", "factories alone", "of ints", "compared", "scales"])
+def test_kernels(name):
+    fn, given, entries = PROGRAMS[name]
+    assert varying(fn, given, entries, backend="default")
+
+
+@pytest.mark.parametrize("name", ["activations", "matrix products", "lists of tensors", "powers", "narrow", "in place", "part of a size", "not a number"])
+def test_more_kernels(name):
+    fn, given, entries = PROGRAMS[name]
+    assert varying(fn, given, entries, backend="default")
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
+def test_gradients(backend):
+    given = [(X.clone().requires_grad_(), f) for f in FLOATS]
+    assert varying(lambda x, f: (x * f).sin() / f + x * (f * 2), given, 2, backend=backend)
+
+
+def test_symbolic_from_the_start():
+    assert varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 1, dynamic=True)
+
+
+def test_constants_on_request():
+    assert varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 3, options={"specialize_float": True})
+    assert varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 3, dynamic=True, options={"specialize_float": True})
+    assert varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 3, dynamic=False)
+
+
+def test_what_python_raises():
+    def fn(x, f):
+        try:
+            return x * math.sqrt(1 / f)
+        except ZeroDivisionError:
+            return x
+        except ValueError:
+            return -x
+
+    assert varying(fn, calls(0.1, 0.2, 0.4, 0.0, 0.3), 3)
+
+
+def test_globals_closures_and_attributes():
+    class Box:
+        rate = 0.0
+
+    module, box, cell = sys.modules[__name__], Box(), 0.0
+
+    def fn(x):
+        return x * SCALE + box.rate - cell
+
+    compiled, made = dynacompile.compile(fn, backend="eager", isolate_recompiles=True), []
+    end = dynacompile.subscribe(made.append)
+    try:
+        for f in FLOATS:
+            module.SCALE, box.rate, cell = f, f * 2, f / 3
+            assert torch.equal(compiled(X), fn(X))
+    finally:
+        end()
+    assert sum(isinstance(e, Compiled) for e in made) == 2
+
+
+def test_a_float_that_the_frame_moves():
+    class Decayed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rate, self.steps = 1.0, 0
+
+        def forward(self, x):
+            self.rate *= 0.9
+            self.steps += 1
+            return x * self.rate / self.steps
+
+    ours, eager = Decayed(), Decayed()
+    compiled = dynacompile.compile(ours, backend="eager", isolate_recompiles=True)
+    for _ in range(8):
+        assert torch.equal(compiled(X), eager(X))
+        assert (ours.rate, ours.steps) == (eager.rate, eager.steps)
+    assert len(native.core().entries(Decayed.forward.__code__)) == 2
+
+
+def test_each_number_is_one_input():
+    def fn(x, f):
+        return (x * f + 1).relu() * f - f * 0.5
+
+    compiled = dynacompile.compile(fn, backend="eager", isolate_recompiles=True)
+    for f in FLOATS[:2]:
+        compiled(X, f)
+    (_, entry), *_ = native.core().entries(fn.__code__)
+    assert [i.source.text() for i in entry.info.captured.inputs] == ["x", "f", "f * 0.5"]
+
+
+def test_guards_name_the_condition():
+    compiled = dynacompile.compile(branch, backend="eager", isolate_recompiles=True)
+    for f in (0.1, 0.2):
+        compiled(X, f)
+    (_, entry), *_ = native.core().entries(branch.__code__)
+    (guard,) = [g for g in entry.info.captured.guards if g.kind == "SHAPE"]
+    assert guard.expected.text() == "not f > 0.25"
+    assert guard.site.line == branch.__code__.co_firstlineno + 1
