@@ -28,7 +28,11 @@ def check_dynamic(dynamic: object) -> None:
         return
     if not isinstance(dynamic, Mapping):
         raise ConfigError(f"dynamic must be True, False, None or {{name: {{dimension: {{min, max}}}}}}, not {dynamic!r}")
+    if not dynamic:
+        raise ConfigError("dynamic={} names no tensor: leave it out (None), or name one: {name: {dimension: {min, max}}}")
     for name, dims in dynamic.items():
+        if not dims:
+            raise ConfigError(f"dynamic[{name!r}] names no dimension: {{dimension: {{min, max}}}}, or {{dimension: None}} for any size")
         if not isinstance(dims, Mapping):
             raise ConfigError(f"dynamic[{name!r}] must map dimensions to {{min, max}}, not {dims!r}")
         for dim, given in dims.items():

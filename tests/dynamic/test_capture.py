@@ -10,7 +10,7 @@ import torch
 import dynacompile
 from dynacompile import native
 from dynacompile.events import GraphBroke
-from tests.dynamic.varying import varying
+from tests.dynamic.varying import check_varying
 
 SIZES = ((4, 8), (8, 16), (32, 64), (7, 9))
 
@@ -82,22 +82,22 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_entries(name):
     fn, calls, entries = PROGRAMS[name]
-    varying(fn, calls, entries)
+    check_varying(fn, calls, entries)
 
 
 def test_always_static():
-    varying(lambda x: x * 2, [(r(n),) for n in (4, 5, 6)], 3, dynamic=False)
+    check_varying(lambda x: x * 2, [(r(n),) for n in (4, 5, 6)], 3, dynamic=False)
 
 
 def test_symbolic_from_the_start():
-    varying(lambda x: x * 2, [(r(*s),) for s in SIZES], 1, dynamic=True)
-    varying(lambda x, n: x[:n] * n, [(r(9), 3), (r(12), 4)], 1, dynamic=True)
+    check_varying(lambda x: x * 2, [(r(*s),) for s in SIZES], 1, dynamic=True)
+    check_varying(lambda x, n: x[:n] * n, [(r(9), 3), (r(12), 4)], 1, dynamic=True)
     layer = torch.nn.Linear(8, 4)
-    varying(lambda x: layer(x), [(r(n, 8),) for n in (3, 4, 5)], 1, dynamic=True)
+    check_varying(lambda x: layer(x), [(r(n, 8),) for n in (3, 4, 5)], 1, dynamic=True)
 
 
 def test_ints_are_constants_on_request():
-    varying(lambda x, n: x * n, [(r(4), n) for n in (2, 3, 4)], 3, options={"specialize_int": True})
+    check_varying(lambda x, n: x * n, [(r(4), n) for n in (2, 3, 4)], 3, options={"specialize_int": True})
 
 
 def test_after_a_graph_break():
@@ -106,7 +106,7 @@ def test_after_a_graph_break():
         dynacompile.graph_break()
         return y + len(x), y.sum(0)
 
-    varying(broken, [(r(*s),) for s in SIZES], 4, breaks=2)
+    check_varying(broken, [(r(*s),) for s in SIZES], 4, breaks=2)
 
 
 class Layers(torch.nn.Module):
@@ -148,7 +148,7 @@ def test_aliased_inputs_of_varying_sizes():
 
 
 def test_dimensions_that_were_equal_need_not_stay_so():
-    varying(lambda x: x.sum(0), [(r(4, 4),), (r(5, 5),), (r(5, 6),), (r(7, 3),)], 2)
+    check_varying(lambda x: x.sum(0), [(r(4, 4),), (r(5, 5),), (r(5, 6),), (r(7, 3),)], 2)
 
 
 def test_guards_are_named_with_the_users_line():
@@ -166,5 +166,5 @@ def test_guards_are_named_with_the_users_line():
 
 def test_values_stay_unknown():
     """A subscript by a tensor of one int, and a size that depends on values: the same breaks as without symbols."""
-    events = varying(lambda x, i: x[i] * 2 + x.nonzero().sum(), [(r(n, 3), torch.tensor(1)) for n in (4, 5)], 3, breaks=2, dynamic=True)
+    events = check_varying(lambda x, i: x[i] * 2 + x.nonzero().sum(), [(r(n, 3), torch.tensor(1)) for n in (4, 5)], 3, breaks=2, dynamic=True)
     assert {e.code for e in events if isinstance(e, GraphBroke)} == {"data-dependent-shape"}

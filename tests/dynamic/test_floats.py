@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import dynacompile
 from dynacompile import native
 from dynacompile.events import Compiled
-from tests.dynamic.varying import varying
+from tests.dynamic.varying import check_varying
 
 X = torch.linspace(-1.5, 2.0, 4)
 FLOATS = (0.1, 0.25, 0.5, 1.75, -0.5, 3e-5)
@@ -60,35 +60,35 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_entries(name):
     fn, given, entries = PROGRAMS[name]
-    assert varying(fn, given, entries)
+    assert check_varying(fn, given, entries)
 
 
 @pytest.mark.parametrize("name", ["product", "the program's order", "branch", "in factories", "factories alone", "of ints", "compared", "scales"])
 def test_kernels(name):
     fn, given, entries = PROGRAMS[name]
-    assert varying(fn, given, entries, backend="default")
+    assert check_varying(fn, given, entries, backend="default")
 
 
 @pytest.mark.parametrize("name", ["activations", "matrix products", "lists of tensors", "powers", "narrow", "in place", "part of a size", "not a number"])
 def test_more_kernels(name):
     fn, given, entries = PROGRAMS[name]
-    assert varying(fn, given, entries, backend="default")
+    assert check_varying(fn, given, entries, backend="default")
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
 def test_gradients(backend):
     given = [(X.clone().requires_grad_(), f) for f in FLOATS]
-    assert varying(lambda x, f: (x * f).sin() / f + x * (f * 2), given, 2, backend=backend)
+    assert check_varying(lambda x, f: (x * f).sin() / f + x * (f * 2), given, 2, backend=backend)
 
 
 def test_symbolic_from_the_start():
-    assert varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 1, dynamic=True)
+    assert check_varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 1, dynamic=True)
 
 
 def test_constants_on_request():
-    assert varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 3, options={"specialize_float": True})
-    assert varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 3, dynamic=True, options={"specialize_float": True})
-    assert varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 3, dynamic=False)
+    assert check_varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 3, options={"specialize_float": True})
+    assert check_varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 3, dynamic=True, options={"specialize_float": True})
+    assert check_varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 3, dynamic=False)
 
 
 def test_what_python_raises():
@@ -100,7 +100,7 @@ def test_what_python_raises():
         except ValueError:
             return -x
 
-    assert varying(fn, calls(0.1, 0.2, 0.4, 0.0, 0.3), 3)
+    assert check_varying(fn, calls(0.1, 0.2, 0.4, 0.0, 0.3), 3)
 
 
 def test_globals_closures_and_attributes():

@@ -99,6 +99,8 @@ def test_declared():
     ("dynamic", "said"),
     [
         ("yes", "dynamic must be"),
+        ({}, "names no tensor"),
+        ({"x": {}}, "names no dimension"),
         ({"x": 3}, "must map dimensions"),
         ({"x": {"first": None}}, "no dimension"),
         ({"x": {0: {"minimum": 3}}}, "did you mean 'min'"),

@@ -1,4 +1,4 @@
-"""varying(fn, calls, entries): one function, called with sizes and numbers that differ, against eager."""
+"""check_varying(fn, calls, entries): one function, called with sizes and numbers that differ, against eager."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dynacompile.events import Compiled, Event, FrameSkipped, GraphBroke
 from tests.checking import compare, run
 
 
-def varying(fn: Callable, calls: Sequence[tuple], entries: int, breaks: int = 0, backward: bool = True, **options: Any) -> list[Event]:
+def check_varying(fn: Callable, calls: Sequence[tuple], entries: int, breaks: int = 0, backward: bool = True, **options: Any) -> list[Event]:
     """Compares results, gradients, mutated arguments and aliasing of each call with eager's. entries: made over all calls."""
     compiled = dynacompile.compile(fn, isolate_recompiles=True, **{"backend": "eager", **options})
     events: list[Event] = []
