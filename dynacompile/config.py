@@ -76,6 +76,9 @@ class CompileConfig:
     # options
     specialize_int: bool = option(False, "code", "an entry for each value of an int, also after the int has changed")
     specialize_float: bool = option(False, "code", "an entry for each value of a float, also after the float has changed")
+    capture_values: bool = option(
+        False, "code", "ints read from tensors (.item(), .tolist()) and sizes that depend on values (nonzero, masks, unique) are symbols: they end no graph"
+    )
     rng: str = option("eager", "code", '"eager": random numbers equal eager\'s')
     reports: str = option("replay", "code", '"replay": calls of logging and warnings are made after the graph; "break": they end it')
     memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward; less recomputes more")

@@ -28,11 +28,12 @@ from dynacompile.guards.program import compile_gather, compile_guards
 from dynacompile.ir.captured import Captured, no_guards
 from dynacompile.ir.fakes import dynamo_unloaded
 from dynacompile.ir.graphs import ForwardBackward
+from dynacompile.ir.segments import depends_on_values
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
-from dynacompile.runtime import differentiable, link, record
+from dynacompile.runtime import chain, differentiable, link, record
 from dynacompile.schedule import schedule
 
 T = TypeVar("T")
@@ -84,7 +85,13 @@ def unseen_by_hooks() -> Iterator[None]:
 
 
 def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
-    """A torch-level graph as a native callable that autograd can differentiate."""
+    """A torch-level graph as a native callable that autograd can differentiate; a chain of such where values decide sizes in it."""
+    if depends_on_values(graph):
+        return chain(graph, lambda part, given: compile_part(part, given, env))
+    return compile_part(graph, fakes, env)
+
+
+def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     forward = begin_program(pair.forward, env)
     backward = None if pair.backward is None else begin_program(pair.backward, env)  # its kernels build beside the forward's
@@ -108,6 +115,12 @@ def begin_program(graph: torch.fx.GraphModule, env: Env) -> Callable[[], GraphCa
 
 def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     """The `aot_eager` backend: differentiated ahead of time, run op by op."""
+    if depends_on_values(graph):
+        return chain(graph, lambda part, given: trace_part(part, given, env))
+    return trace_part(graph, fakes, env)
+
+
+def trace_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     backward = None if pair.backward is None else executable(pair.backward)
     return differentiable(executable(pair.forward).forward, None if backward is None else lambda: backward.forward, pair.contract)

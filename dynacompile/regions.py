@@ -252,13 +252,15 @@ def make_room(code: CodeType, info: RegionInfo, wanted: int) -> None:
 
 
 def with_shapes(frame: Any, env: Env, policy: ShapePolicy | None) -> tuple[Captured, Any, Any]:
-    """The frame, compiled with the symbols that the policy asks for; with constants in their place where some stage can't have symbols."""
+    """The frame, compiled with the symbols that the policy asks for; without those for values, and then with constants in their place, where some
+    stage can't have symbols."""
     make_call = backends.resolve(env.config.backend)
-    try:
-        return compile_frame(frame, make_call, env, SESSION.code_cache, policy)
-    except Unsupported:
-        if not policy:
-            raise
+    for tried in (policy, dataclasses.replace(policy, values=False) if policy is not None and policy.values else None):
+        try:
+            return compile_frame(frame, make_call, env, SESSION.code_cache, tried)
+        except Unsupported:
+            if not tried:
+                raise
     return compile_frame(frame, make_call, env, SESSION.code_cache, None)
 
 
@@ -266,9 +268,13 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
     """Which sizes, ints and floats of the frame the next entry takes as symbols; None where the region has none."""
     config = info.config
     if config.dynamic is False:
-        return None
+        return ShapePolicy(values=True) if config.capture_values else None
     first = ShapePolicy(
-        everything=config.dynamic is True, declared=config.declared_shapes(), ints=not config.specialize_int, floats=not config.specialize_float
+        everything=config.dynamic is True,
+        declared=config.declared_shapes(),
+        ints=not config.specialize_int,
+        floats=not config.specialize_float,
+        values=config.capture_values,
     )
     known = info.shapes.get(frame.code, first) if own else first
     info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame)

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynacompile.ir.shapes import expression_of, hint_of
+from dynacompile.ir.shapes import exceeds, expression_of, hint_of, is_undecidable
 from dynacompile.ops.table import TABLE
 
 Geometry = tuple[tuple[Any, ...], tuple[Any, ...], Any, torch.dtype]
@@ -86,8 +86,8 @@ def overlaps(tensor: torch.Tensor) -> bool:
     """Several elements share memory, as in an expanded tensor: it can't be written to, and a gradient can't have its strides."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (hint_of(pair[0]), hint_of(pair[1]))):
-        if size > 1:
-            if stride <= reach:
+        if exceeds(size, 1):
+            if hint_of(stride) <= hint_of(reach) if is_undecidable(size, stride, reach) else stride <= reach:
                 return True
             reach += stride * (size - 1)
     return False

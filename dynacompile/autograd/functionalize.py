@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
-from dynacompile.ir.shapes import as_static
+from dynacompile.ir.shapes import as_static, exceeds, expression_of, is_undecidable, same_size
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
@@ -205,7 +205,10 @@ def keep_strides(memory: Memory, recorder: Recorder) -> None:
 
 def different_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Where it matters: of dimensions with several elements."""
-    return a.shape == b.shape and a.numel() > 0 and any(s != t for s, t, size in zip(a.stride(), b.stride(), a.shape, strict=True) if size > 1)
+    if not same_size(a.shape, b.shape) and a.shape != b.shape or not exceeds(a.numel(), 0):
+        return False
+    known = zip(a.stride(), b.stride(), a.shape, strict=True)
+    return any(expression_of(s) != expression_of(t) and (is_undecidable(s, t) or s != t) for s, t, size in known if exceeds(size, 1))
 
 
 def refuse_lazy(node: torch.fx.Node, recorder: Recorder) -> None:

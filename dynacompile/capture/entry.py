@@ -29,7 +29,7 @@ from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError
 from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site, no_guards
 from dynacompile.ir.guard_facts import Disjoint, GlobalState, global_state, memory_range
-from dynacompile.ir.shapes import ShapePolicy
+from dynacompile.ir.shapes import ShapePolicy, is_undecided
 from dynacompile.ir.source import Free, Local, Source
 
 LOOKS_AT_FRAME = frozenset({"locals", "eval", "exec", "_getframe", "currentframe"})
@@ -133,6 +133,9 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
         except (VerifyError, NeedsSymbols, MarkViolated):
             raise
         except Exception as bug:
+            if is_undecided(bug):
+                attempt.broke = break_of(unsupported("data-dependent-branch", "a number that depends on the values of a tensor"), cx)
+                return attempt
             raise VerifyError("capture", f"{type(bug).__name__}: {bug}, at {cx.site()}") from bug
     attempt.returned = symbolic.returned
     return attempt

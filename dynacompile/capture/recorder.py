@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,16 +20,16 @@ from torch._subclasses.fake_tensor import (
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
 from dynacompile.capture.overlap import is_refused_write
-from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_marked
+from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
 from dynacompile.capture.values.sequence import ListValue, TupleValue
-from dynacompile.capture.values.symbolic import is_symbolic, number_value
+from dynacompile.capture.values.symbolic import SymbolicInt, is_symbolic, number_value
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
-from dynacompile.ir.shapes import symbolic_rules
+from dynacompile.ir.shapes import is_undecided, symbolic_rules
 from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node
 
@@ -131,7 +131,8 @@ class Recorder:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a tensor that is not dense")
         if self.bases:
             self.check_bases(written)
-        if not writes and (known := self.known(result)) is not None:
+        fresh = self.symbols.fresh() if self.symbols is not None else ()
+        if not writes and not fresh and (known := self.known(result)) is not None:
             return known
         make = self.graph.create_node if self.symbols is None else functools.partial(add_node, self.graph)
         if self.graph is not self.root and self.symbols is not None:  # the body of a transform takes constants alone
@@ -140,7 +141,23 @@ class Recorder:
         node = make(kind, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})
         self.annotate(node, result)
         self.ops += 1
-        return self.result(node, result)
+        made = self.result(node, result)
+        if fresh:
+            self.note_values(fresh, made, args)
+        return made
+
+    def note_values(self, fresh: Sequence[Any], value: Value, args: Sequence[Value]) -> None:
+        """Notes where symbols that depend on values are shown: in sizes of a result, or by a number that is read from the first argument."""
+        assert self.symbols is not None
+        if isinstance(value, SymbolicInt) and isinstance(args[0], TensorValue):
+            self.symbols.unbacked[value.sym.node.expr] = Unbacked(args[0], next(reversed(self.graph.nodes)), None)
+        for owner in [value, *value.children()]:
+            if isinstance(owner, TensorValue):
+                for dim, size in enumerate(owner.fake.shape):
+                    if isinstance(size, torch.SymInt) and size.node.expr in fresh:
+                        self.symbols.unbacked.setdefault(size.node.expr, Unbacked(owner, owner.node, dim))
+        if any(symbol not in self.symbols.unbacked for symbol in fresh):
+            raise unsupported("data-dependent-shape", "an operation")
 
     def data_of(self, value: TensorValue) -> Value:
         """`.data`: the same memory, unknown to autograd."""
@@ -167,6 +184,10 @@ class Recorder:
                 return target(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as reason:
             raise unsupported("data-dependent-shape", target_name(target)) from reason
+        except RuntimeError as reason:
+            code = "data-dependent-shape" if is_undecided(reason) else "op-failed"
+            detail = target_name(target) if is_undecided(reason) else f"{target_name(target)}: {type(reason).__name__}: {first_line(reason)}"
+            raise unsupported(code, detail) from reason
         except (UnsupportedFakeTensorException, UnsupportedOperatorException) as reason:
             raise unsupported("op-unsupported", f"{target_name(target)}: {first_line(reason)}") from reason
         except (Unsupported, RecursionError):
@@ -237,6 +258,12 @@ class Recorder:
         node = self.graph.call_function(target, args)
         node.meta["site"] = self._site()
         return node
+
+    def effect(self, target: Any, args: list[Value]) -> None:
+        """A node that is there for what it does to Python."""
+        node = add_node(self.graph, "call_function", target, tuple(a.argument()[0] for a in args), {})
+        self.annotate(node, None)
+        self.ops += 1
 
     def written_inputs(self) -> list[GraphInput]:
         return [i for i in self.inputs if isinstance(i.fake, torch.Tensor) and (self.is_counted(id(i.fake)) or id(i.fake) in self.data_written)]

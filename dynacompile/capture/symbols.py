@@ -32,6 +32,7 @@ from dynacompile.ir.symbolic_graphs import emit_expression, symbolic_numbers
 
 if TYPE_CHECKING:
     from dynacompile.capture.recorder import Recorder
+    from dynacompile.capture.values.tensor import TensorValue
 
 Extent = int | torch.SymInt
 
@@ -48,12 +49,23 @@ class Mark:
     strict: bool
 
 
+@dataclass(frozen=True)
+class Unbacked:
+    """Where a run shows a number that depends on values: the node that is it, or the size of `owner` along `dim`. owner: a tensor that it can be
+    read from after the graph."""
+
+    owner: TensorValue
+    node: torch.fx.Node
+    dim: int | None
+
+
 @dataclass
 class Symbols:
     """site: gives the user's place that is being captured.
 
     quantities: what each symbol stands for. numbers: ints and floats that are no sizes, as torch knows them. equal: quantities of which capture
     assumes that they are an expression over others. conditions: on floats, and the places that rely on them.
+    unbacked: symbols that depend on the values of tensors.
     """
 
     policy: ShapePolicy
@@ -65,11 +77,12 @@ class Symbols:
     _values: dict[Any, float] = field(default_factory=dict)
     _at_call: dict[Quantity, float] = field(default_factory=dict)
     _conditions: dict[Formula, Site] = field(default_factory=dict)
+    unbacked: dict[Any, Unbacked] = field(default_factory=dict)
     _equal: list[tuple[Quantity, torch.SymInt]] = field(default_factory=list)
     _extents: dict[Source, tuple[list[Extent], list[Extent]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.mode = symbolic_mode(self.site)
+        self.mode = symbolic_mode(self.site, self.policy.values)
         self.env: Any = self.mode.shape_env
 
     def fake(self, real: torch.Tensor, source: Source) -> FakeTensor:
@@ -165,6 +178,13 @@ class Symbols:
         symbols = sorted(number.node.expr.free_symbols, key=str)
         expression = as_expression(number.node.expr, {s: i for i, s in enumerate(symbols)})
         return None if expression is None else expanded(expression, [self.quantities[s] for s in symbols])
+
+    def fresh(self) -> list[Any]:
+        """The symbols for values that operations have made since the last question."""
+        pending = self.env.pending_fresh_unbacked_symbols
+        found = list(pending)
+        pending.clear()
+        return found
 
     def rely(self, operation: str, *operands: Term) -> None:
         """The entry holds where the condition does."""
@@ -295,24 +315,32 @@ def bind_numbers(recorder: Recorder, symbols: Symbols) -> None:
     known: dict[Any, torch.fx.Node] = {}
 
     def number(value: Any) -> Any:
-        if not isinstance(value, (torch.SymInt, torch.SymFloat)):
+        if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return value
         static = as_static(value)
-        if not isinstance(static, (torch.SymInt, torch.SymFloat)):
+        if not isinstance(static, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return static
         expr = value.node.expr
-        with graph.inserting_before(first):
+        with graph.inserting_before(node if any(s in symbols.unbacked for s in expr.free_symbols) else first):
             known.setdefault(expr, emit_expression(expr, lambda s: known.get(s) or known.setdefault(s, symbol_node(s)), apply))
         known[expr].meta["val"] = known[expr].meta["example_value"] = value
         return known[expr]
 
     def symbol_node(symbol: Any) -> torch.fx.Node:
+        if symbol in symbols.unbacked:
+            shown = symbols.unbacked[symbol]
+            if shown.dim is None:
+                return shown.node
+            node = graph.call_function(torch.ops.aten.sym_size.int, (shown.node, shown.dim))
+            node.meta["val"] = node.meta["example_value"] = shown.owner.fake.size(shown.dim)
+            return node
         quantity = symbols.quantities[symbol]
         if quantity.kind in ("value", "real"):
             return recorder.number_input(quantity.source, symbols.numbers[quantity])
         operation = torch.ops.aten.sym_size.int if quantity.kind == "size" else torch.ops.aten.sym_stride.int
         tensor = recorder.placeholder_of(quantity.source)
-        node = graph.call_function(operation, (tensor, quantity.dim))
+        with graph.inserting_before(first):
+            node = graph.call_function(operation, (tensor, quantity.dim))
         fake = tensor.meta["val"]
         node.meta["val"] = node.meta["example_value"] = fake.size(quantity.dim) if quantity.kind == "size" else fake.stride(quantity.dim)
         return node

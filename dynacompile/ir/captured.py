@@ -28,6 +28,11 @@ class Site:
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
 
+    # the names that torch's messages about symbolic sizes ask for
+    filename = property(lambda self: self.file)
+    lineno = property(lambda self: self.line)
+    name = property(lambda self: self.function)
+
 
 @dataclass(frozen=True)
 class Guard:

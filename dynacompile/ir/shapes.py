@@ -37,7 +37,7 @@ class ShapePolicy:
 
     everything: all that are no module state. sizes, strides: dimensions by the source of the tensor. numbers: sources of ints and floats.
     declared: dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks. ints, floats: such numbers
-    may be symbols.
+    may be symbols. values: so may what depends on the values of tensors.
     """
 
     everything: bool = False
@@ -48,10 +48,11 @@ class ShapePolicy:
     marks: bool = False
     ints: bool = True
     floats: bool = True
+    values: bool = False
 
     def __bool__(self) -> bool:
         """Whether the capture needs symbols."""
-        return self.marks or self.everything or bool(self.sizes or self.strides or self.numbers or self.declared)
+        return self.marks or self.everything or self.values or bool(self.sizes or self.strides or self.numbers or self.declared)
 
 
 class Named(TorchSource):
@@ -61,9 +62,10 @@ class Named(TorchSource):
         self.__dict__["name"] = text
 
 
-def shape_env(site: Callable[[], Any]) -> Any:
-    """A ShapeEnv in which equal sizes are not taken for the same, and whose guards carry the user's place, `site()`, as it was."""
-    env = importlib.import_module(SYMBOLIC).ShapeEnv(duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+def shape_env(site: Callable[[], Any], values: bool = False) -> Any:
+    """A ShapeEnv in which equal sizes are not taken for the same, and whose guards carry the user's place, `site()`, as it was. values: operations
+    whose results depend on values have symbols for these."""
+    env = importlib.import_module(SYMBOLIC).ShapeEnv(duck_shape=False, allow_scalar_outputs=values, allow_dynamic_output_shape_ops=values)
     env._get_stack_summary = lambda is_debug=False, framework_loc=None: (SLoc(site(), None), "")
     env._log_guard = lambda prefix, guard, forcing_spec: None
     return env
@@ -74,9 +76,9 @@ def symbolic_rules(mode: FakeTensorMode) -> AbstractContextManager:
     return nullcontext() if mode.shape_env is None else enable_python_dispatcher()
 
 
-def symbolic_mode(site: Callable[[], Any]) -> FakeTensorMode:
+def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeTensorMode:
     """A mode for fakes with symbolic sizes. torch's cache of fake results is off, since a cached result would install no guards."""
-    mode = FakeTensorMode(allow_non_fake_inputs=False, shape_env=shape_env(site), static_shapes=False)
+    mode = FakeTensorMode(allow_non_fake_inputs=False, shape_env=shape_env(site, values), static_shapes=False)
     mode.cache_enabled = False
     dispatch = mode.dispatch
 
@@ -124,9 +126,35 @@ def as_static(number: Any) -> Any:
     return number
 
 
+EXAMPLE = 1024  # in the place of a size that depends on values, which no call has shown yet
+
+
 def hint_of(number: Any) -> int:
     """The number at the call that is compiled. Adds no guard."""
+    if isinstance(number, torch.SymInt) and not number.node.has_hint():
+        return EXAMPLE
     return int(number.node.hint) if isinstance(number, torch.SymInt) else int(number)
+
+
+def is_undecided(error: BaseException) -> bool:
+    """Whether torch asked for a condition on numbers that depend on the values of tensors."""
+    return type(error).__name__ == "GuardOnDataDependentSymNode"
+
+
+def is_undecidable(*numbers: Any) -> bool:
+    """Whether one of the numbers depends on the values of tensors."""
+    return any(isinstance(n, torch.SymInt) and unbacked(n) for n in numbers)
+
+
+def exceeds(number: int | torch.SymInt, limit: int) -> bool:
+    """number > limit; True where it depends on the values of tensors."""
+    return is_undecidable(number) or bool(number > limit)
+
+
+def unbacked(number: Any) -> list[Any]:
+    """The symbols in a number that depend on the values of tensors."""
+    known = number.node.shape_env.backed_var_to_val
+    return sorted((s for s in number.node.expr.free_symbols if s not in known), key=str)
 
 
 def same_size(left: Sequence[int | torch.SymInt], right: Sequence[int | torch.SymInt]) -> bool:

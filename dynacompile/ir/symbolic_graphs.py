@@ -15,6 +15,11 @@ from dynacompile.ir.expressions import MEANINGS, OPERATIONS
 from dynacompile.ir.shapes import as_static
 
 
+def required(condition: bool, message: str | None) -> None:
+    """What a graph calls for torch._check."""
+    torch._check(condition, None if message is None else lambda: message)
+
+
 def symbolic_numbers(value: Any) -> Iterator[torch.SymInt | torch.SymFloat | torch.SymBool]:
     """The symbolic numbers in nested arguments."""
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):

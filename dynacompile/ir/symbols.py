@@ -11,6 +11,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.extents import derived
 from dynacompile.ir.index import Extent, Index, Symbol, atom, constant, hint
 from dynacompile.ir.index import extent as simplest
+from dynacompile.ir.shapes import EXAMPLE
 from dynacompile.ir.sizes import Source
 
 __all__ = ["extent", "hint", "is_symbolic", "sources"]
@@ -64,14 +65,12 @@ def from_sympy(expr: Any, env: Any) -> Extent:
 
 def symbol(name: Any, env: Any) -> Symbol:
     example = env.backed_var_to_val.get(name)
-    if example is None:
-        raise Unsupported("symbolic-shape", f"the size {name} depends on a tensor's values", "keep it out of the compiled region")
     if not name.is_integer:
         return Symbol(str(name), float(example), None, None, real=True)
     known = env.var_to_range[name]
-    low = int(known.lower) if known.lower.is_finite else -LARGEST - 1
-    high = int(known.upper) if known.upper.is_finite and known.upper <= LARGEST else LARGEST
-    return Symbol(str(name), int(example), low, high)
+    low = int(known.lower) if known.lower.is_Integer else -LARGEST - 1
+    high = int(known.upper) if known.upper.is_Integer and known.upper <= LARGEST else LARGEST
+    return Symbol(str(name), max(low, min(high, EXAMPLE)) if example is None else int(example), low, high)
 
 
 def sources(graph: torch.fx.GraphModule) -> tuple[tuple[Source, ...], tuple[tuple[int, Extent], ...]]:

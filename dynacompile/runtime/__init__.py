@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dynacompile.runtime.chain import chain
 from dynacompile.runtime.cudagraphs import record
 from dynacompile.runtime.differentiable import differentiable
 from dynacompile.runtime.link import link
 
-__all__ = ["differentiable", "link", "record"]
+__all__ = ["chain", "differentiable", "link", "record"]

@@ -15,6 +15,7 @@ from dynacompile import native
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values import (  # noqa: F401 - importing them fills their tables
     builtins,
+    checks,
     comparing,
     contexts,
     copies,

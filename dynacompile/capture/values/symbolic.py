@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.symbols import Unbacked
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.expressions import PARTIAL, Expression, Formula, Term, as_expression, formula, given
-from dynacompile.ir.shapes import LARGEST, as_static
+from dynacompile.ir.shapes import LARGEST, as_static, unbacked
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class SymbolicInt(Value):
         number = as_static(self.sym)
         return number, number
 
+    def children(self) -> Sequence[Value]:
+        return [self.symbols.unbacked[s].owner for s in unbacked(self.sym)]
+
     def rebuild(self, out: Builder) -> None:
         number = as_static(self.sym)
         if isinstance(number, int):
@@ -90,7 +94,29 @@ class SymbolicInt(Value):
         if expression is None:
             out.const(self.constant())
             return
-        emit(out, expression, [self.symbols.quantities[s] for s in symbols])
+        emit(out, expression, [self.symbols.unbacked.get(s) or self.symbols.quantities[s] for s in symbols])
+
+
+class SymbolicBool(Value):
+    """A condition on numbers that depend on the values of tensors."""
+
+    def __init__(self, sym: torch.SymBool):
+        self.sym = sym
+
+    def describe(self) -> str:
+        return f"the condition {self.sym}"
+
+    def pytype(self) -> type:
+        return bool
+
+    def truth(self, cx: Trace) -> bool:
+        return bool(self.sym)
+
+    def constant(self) -> bool:
+        return bool(self.sym)
+
+    def argument(self) -> tuple[Any, Any]:
+        return self.sym, self.sym
 
 
 class SymbolicFloat(Value):
@@ -147,6 +173,13 @@ def emit(out: Builder, expression: Expression, quantities: Sequence[Any]) -> Non
         out.const(given(operands[0]))
     elif operation == "quantity":
         quantity = quantities[operands[0]]
+        if isinstance(quantity, Unbacked):
+            out.value(quantity.owner)
+            out.load_method("item" if quantity.dim is None else "size")
+            if quantity.dim is not None:
+                out.const(quantity.dim)
+            out.call(int(quantity.dim is not None))
+            return
         if isinstance(quantity.source, Formula):
             emit(out, quantity.source.expression, quantity.source.quantities)
             return
@@ -193,7 +226,12 @@ def symbolic_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | No
         return cx.of(math.prod([numbers[0]] * numbers[1]))
     if name in ARITHMETIC:
         return cx.of(getattr(operator, name)(*numbers))
-    return cx.of(bool(getattr(operator, name)(*numbers))) if name in COMPARISONS else None
+    if name not in COMPARISONS:
+        return None
+    found = getattr(operator, name)(*numbers)
+    if isinstance(found, torch.SymBool) and unbacked(found):
+        return SymbolicBool(found)
+    return cx.of(bool(found))
 
 
 def real_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
@@ -215,7 +253,7 @@ def term_of(symbols: Symbols, value: Value) -> Term | None:
     match value:
         case SymbolicFloat():
             return value.formula
-        case SymbolicInt():
+        case SymbolicInt() if not unbacked(value.sym):
             found = symbols.term(value.sym)
             if found is not None and found.expression != ("quantity", 0):
                 symbols.rely("le", formula("abs", found), EXACT)

@@ -13,7 +13,7 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.known_numbers import known_number
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.sequence import SequenceIterator, SequenceValue
+from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence
@@ -103,6 +103,9 @@ BREAKING = {
     ),
 }
 
+
+INTS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+MOST_ITEMS = 64  # of a tensor that becomes a list of symbols
 
 # Methods that change what a tensor object is, by the method whose result it is from then on.
 BECOMING = {name: name.rstrip("_") for name in ("detach_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_")}
@@ -244,6 +247,8 @@ class TensorValue(Value):
         if name == "requires_grad_" and not kwargs and all(isinstance(a, ConstantValue) for a in args):
             if self.fake.requires_grad is (bool(args[0].constant()) if args else True):
                 return self
+        if name in ("item", "tolist") and not args and not kwargs and (found := self.read(cx, name)) is not None:
+            return found
         if code is not None:
             raise unsupported(code, f"{self.describe()}.{name}()")
         if name == "__len__" and self.fake.dim():
@@ -260,6 +265,18 @@ class TensorValue(Value):
             return cx.op("call_method", "type_as", [self, args[0]], {})
         found = with_tensor_scalar(cx, name, [self, *args], kwargs)
         return cx.op("call_method", name, [self, *args], kwargs) if found is None else found
+
+    def read(self, cx: Trace, name: str) -> Value | None:
+        """item() or tolist() of ints, as symbols; None where that ends the graph."""
+        sizes = tuple(self.fake.shape)
+        if cx.symbols is None or not cx.symbols.policy.values or self.fake.dtype not in INTS or not all(type(n) is int for n in sizes):
+            return None
+        if name == "item" or not sizes:
+            if self.fake.numel() != 1:
+                return None
+            kept = cx.op("call_method", "clone", [self], {})
+            return cx.op("call_method", "item", [kept], {})
+        return None if sizes[0] > MOST_ITEMS else ListValue([row.method(cx, "tolist", [], {}) for row in self.elements(cx)])
 
     def become(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The object stands for a view of what it was, from here on."""

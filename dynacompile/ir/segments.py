@@ -1,0 +1,171 @@
+"""Cuts a captured graph where the values of tensors decide a size or a number: what lies between is compiled, those operations run by themselves."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from dynacompile.errors import Unsupported
+from dynacompile.ir.graphs import output_args
+from dynacompile.ir.shapes import unbacked
+from dynacompile.ir.symbolic_graphs import add_node, free_symbols, required, symbol_sources
+
+NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+Node = torch.fx.Node
+
+
+@dataclass
+class Segment:
+    """A part of a graph that is compiled. inputs: nodes before it, of the whole graph. symbols: numbers that it takes behind these, as
+    (node, dimension or None). outputs: nodes of the whole graph."""
+
+    module: torch.fx.GraphModule
+    fakes: tuple[object, ...]
+    inputs: tuple[Node, ...]
+    symbols: tuple[tuple[Node, int | None], ...]
+    outputs: tuple[Node, ...]
+
+
+@dataclass
+class Growing:
+    """A segment while nodes are added. nodes: by those of the whole graph."""
+
+    graph: torch.fx.Graph = field(default_factory=torch.fx.Graph)
+    nodes: dict[Node, Node] = field(default_factory=dict)
+    inputs: list[Node] = field(default_factory=list)
+
+
+def depends_on_values(graph: torch.fx.GraphModule) -> bool:
+    """Whether it holds sizes or numbers that the values of tensors decide."""
+    return any(unbacked(n) for node in graph.graph.nodes for n in numbers_of(node.meta.get("val")))
+
+
+def numbers_of(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield from (n for n in value.shape if isinstance(n, torch.SymInt))
+    elif isinstance(value, NUMBERS):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from numbers_of(item)
+
+
+def segments(graph: torch.fx.GraphModule) -> list[Segment | Node]:
+    """The parts in order; a Node runs by itself. Nodes that are numbers are in no part. Raises Unsupported where a part would begin in another mode."""
+    parts: list[Segment | Node] = []
+    before = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    growing, shown, modes = Growing(), set(free_symbols([n.meta.get("val") for n in before])), Modes()
+    place = {node: i for i, node in enumerate(graph.graph.nodes)}
+    for node in graph.graph.nodes:
+        if node.op in ("placeholder", "output") or is_number(node) and not fresh(node, shown):
+            continue
+        modes.see(node)
+        if node.target is required or fresh(node, shown):
+            if modes.changed:
+                raise Unsupported(
+                    "values-in-mode", f"{node.target} depends on values inside of a block that sets gradients or autocast", "move it out of the block"
+                )
+            parts += finished(graph, growing, place, node, before)
+            parts.append(node)
+            before += [n for n in (node, *(u for u in node.users if u.target is operator.getitem)) if "val" in n.meta]
+            growing = Growing()
+            shown.update(free_symbols(node.meta.get("val")))
+        else:
+            add(growing, node)
+    return parts + finished(graph, growing, place, None, before)
+
+
+def is_number(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), NUMBERS)
+
+
+def fresh(node: Node, shown: set[Any]) -> bool:
+    """Whether the node makes a symbol for a value."""
+    return any(s not in shown for n in numbers_of(node.meta.get("val")) for s in unbacked(n))
+
+
+class Modes:
+    """The state that the graph's own nodes have set so far."""
+
+    def __init__(self) -> None:
+        self.grad, self.casts = torch.is_grad_enabled(), 0
+        self.start = self.grad
+
+    def see(self, node: Node) -> None:
+        if node.target is torch._C._set_grad_enabled:
+            self.grad = bool(node.args[0])
+        elif node.op == "call_function" and "val" not in node.meta and node.target is not required:
+            self.casts += 1 if node.users else -1
+
+    @property
+    def changed(self) -> bool:
+        return self.grad != self.start or self.casts != 0
+
+
+def add(growing: Growing, node: Node) -> None:
+    """Copies the node; what it takes from before becomes an input, numbers are written into its arguments."""
+
+    def argument(arg: Any) -> Any:
+        if not isinstance(arg, Node):
+            return arg
+        if is_number(arg):
+            return arg.meta["val"]
+        if arg not in growing.nodes:
+            last = growing.nodes[growing.inputs[-1]] if growing.inputs else None
+            with growing.graph.inserting_before(None) if last is None else growing.graph.inserting_after(last):  # None: at the beginning
+                given = growing.graph.placeholder(arg.name)
+            given.meta = {"val": arg.meta["val"], "example_value": arg.meta["val"]}
+            growing.nodes[arg] = given
+            growing.inputs.append(arg)
+        return growing.nodes[arg]
+
+    args, kwargs = torch.fx.node.map_aggregate(node.args, argument), torch.fx.node.map_aggregate(node.kwargs, argument)
+    copy = add_node(growing.graph, node.op, node.target, tuple(args), dict(kwargs))  # type: ignore[arg-type]
+    copy.meta = dict(node.meta)
+    growing.nodes[node] = copy
+
+
+def finished(graph: torch.fx.GraphModule, growing: Growing, place: Mapping[Node, int], end: Node | None, before: Sequence[Node]) -> list[Segment | Node]:
+    """The segment before `end`, as a list of one; nothing where it holds no nodes. before: nodes that show all symbols that there are."""
+    own = [n for n in growing.nodes if n not in growing.inputs]
+    if not own:
+        return []
+    returned = set(output_args(graph))
+    limit = len(place) if end is None else place[end]
+    outputs = tuple(n for n in own if "val" in n.meta and (n in returned or any(place[u] >= limit or is_number(u) for u in n.users)))
+    growing.graph.output(tuple(growing.nodes[n] for n in outputs))
+    values = [n.meta["val"] for n in growing.inputs]
+    symbols = inputs_for_symbols(growing, before)
+    fakes = (*values, *(number_at(node, dim) for node, dim in symbols))
+    return [Segment(torch.fx.GraphModule(graph, growing.graph), fakes, tuple(growing.inputs), symbols, outputs)]
+
+
+def inputs_for_symbols(growing: Growing, before: Sequence[Node]) -> tuple[tuple[Node, int | None], ...]:
+    """Adds a placeholder for each symbol that the segment's sizes and arguments are made of; and says which nodes before it show them."""
+    places = symbol_sources([n.meta["val"] for n in before])
+    wanted = {s: None for n in growing.graph.nodes for s in free_symbols((n.args, n.kwargs, n.meta.get("val")))}
+    found = []
+    for symbol in wanted:
+        if symbol not in places:
+            raise Unsupported("symbolic-shape", f"no value shows the size {symbol} by itself", "leave capture_values off")
+        index, dim = places[symbol]
+        first = next(n for n in growing.graph.nodes if n.op != "placeholder")
+        with growing.graph.inserting_before(first):
+            node = growing.graph.placeholder(f"size_{symbol}")
+        node.meta["val"] = node.meta["example_value"] = number_at(before[index], dim)
+        found.append((before[index], dim))
+    return tuple(found)
+
+
+def number_at(node: Node, dim: int | None) -> Any:
+    return node.meta["val"] if dim is None else node.meta["val"].shape[dim]
+
+
+def inputs_of(segment: Segment, values: Mapping[Node, Any]) -> Sequence[Any]:
+    """What a segment is called with, from the values of nodes of the whole graph."""
+    return [values[n] for n in segment.inputs] + [values[n] if dim is None else values[n].shape[dim] for n, dim in segment.symbols]

@@ -1,0 +1,75 @@
+"""Sizes and ints that depend on the values of tensors, under capture_values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import dynacompile
+from dynacompile.errors import Unsupported
+from tests.dynamic.varying import check_varying
+
+VALUES = {"capture_values": True}
+X = [torch.tensor(v) for v in ([0.5, -1.0, 2.0, 3.0], [1.0, -2.0, -3.0, -4.0], [4.0, 1.0, 2.0, 3.0], [-1.0, -1.0, 2.0, 2.0])]
+
+
+def n(value: int) -> torch.Tensor:
+    return torch.tensor(value)
+
+
+def checked(x, count):
+    k = count.item()
+    torch._check(k > 0)
+    torch._check(k <= 4)
+    return x[:k] * 2
+
+
+def refused(x, count):
+    k = count.item()
+    torch._check(k < 3, lambda: "too many")
+    return x * k
+
+
+PROGRAMS = {
+    "positions": (lambda x: (x > 0).nonzero() * 2, [(x.view(2, 2),) for x in X], 1),
+    "mask": (lambda x: x[x > 0] * 2 + 1, [(x,) for x in X], 1),
+    "mask that takes nothing": (lambda x: x[x > 0].sum() + x.sum(), [(x,) for x in (*X, torch.zeros(4))], 1),
+    "an int in arithmetic": (lambda x, count: x * count.item() + (count.item() * 2 - 1), [(X[0], n(i)) for i in range(4)], 1),
+    "an int as a result": (lambda x, count: (x * 2, count.item() + 1), [(X[0], n(i)) for i in range(4)], 1),
+    "a size from an int": (lambda count: torch.zeros(count.item()) + 1, [(n(i),) for i in range(4)], 1),
+    "a list of ints": (lambda x, parts: [p * 2 for p in x.split(parts.tolist())], [(X[0], n(p)) for p in ([1, 3], [2, 2], [3, 1])], 1),
+    "unique": (lambda x: torch.unique(x) * 2, [(x,) for x in X], 1),
+    "masked select": (lambda x: torch.masked_select(x, x > 0).exp(), [(x,) for x in X], 1),
+    "repeats": (lambda x, r: torch.repeat_interleave(x, r) * 2, [(X[0], n(r)) for r in ([1, 2, 3, 0], [0, 1, 0, 1], [2, 2, 2, 2])], 1),
+    "gradients": (lambda x: (x * 2)[x > 0] * 3, [(x.clone().requires_grad_(),) for x in X], 1),
+    "conditions": (checked, [(X[0], n(i)) for i in (1, 2, 3, 4)], 1),
+    "a condition that does not hold": (refused, [(X[0], n(i)) for i in (1, 2, 5, 0)], 1),
+    "sizes as results": (lambda x: (x[x > 0].shape[0], x[x > 0].numel() * 2, x + 1), [(x,) for x in X], 1),
+    "joined": (lambda x: torch.cat([x[x > 0], x[x < 0]]) * 2, [(x,) for x in X], 1),
+    "with symbolic sizes": (lambda x: x[x > 0] + x.shape[0], [(torch.arange(k) - 2.0,) for k in (4, 6, 9, 7)], 2),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_graph(name, backend):
+    fn, calls, entries = PROGRAMS[name]
+    assert check_varying(fn, calls, entries, backend=backend, options=VALUES)
+
+
+def test_without_the_setting_it_breaks():
+    assert check_varying(PROGRAMS["mask"][0], [(x,) for x in X[:1]], 2, breaks=1)
+    assert check_varying(PROGRAMS["an int as a result"][0], [(X[0], n(3))], 2, breaks=1)
+
+
+def test_with_constant_sizes():
+    assert check_varying(PROGRAMS["mask"][0], [(x,) for x in X], 1, dynamic=False, options=VALUES)
+
+
+def test_a_branch_breaks():
+    def branch(x, count):
+        return x * 2 if count.item() > 2 else x
+
+    assert check_varying(branch, [(X[0], n(3))], 2, breaks=1, options=VALUES)
+    with pytest.raises(Unsupported, match="into a Python value"):
+        dynacompile.compile(branch, fullgraph=True, backend="eager", options=VALUES)(X[0], n(3))
