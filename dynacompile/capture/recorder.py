@@ -117,6 +117,7 @@ class Recorder:
         dtypes = {f.dtype for f in operands} if target in ONE_DTYPE else ()
         if len(dtypes) > 1 and (torch.float64 in dtypes or not torch.is_autocast_enabled(operands[0].device.type)):  # autocast leaves float64 as it is
             raise unsupported("op-failed", f"{target_name(target)}: operands of several types")
+        pairs, named = [as_dtype(target, p) for p in pairs], {k: as_dtype(target, p) for k, p in named.items()}
         before = [f._version for f in operands]
         if any_known(operands):
             result, pairs, named = self.run_known(kind, target, pairs, named)
@@ -305,6 +306,19 @@ def tensors_in(tree: Any) -> list[torch.Tensor]:
     if isinstance(tree, slice):
         return tensors_in((tree.start, tree.stop, tree.step))
     return []
+
+
+def as_dtype(target: Any, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+    """`dtype=int` as the dtype that torch takes it for: a graph can't name a class."""
+    dtype = DTYPES.get(pair[1]) if isinstance(pair[1], type) else None
+    if dtype is None:
+        return pair
+    if not isinstance(target, str) and not str(getattr(target, "__module__", None) or "torch").startswith(("torch", "_operator")):
+        raise unsupported("unknown-operation", f"{target_name(target)} of the class {pair[1].__name__}")
+    return dtype, pair[1]
+
+
+DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
 
 
 def constant_of(value: Any) -> Any:

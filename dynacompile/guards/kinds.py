@@ -152,7 +152,7 @@ def explain_contains(guard: Guard, value: Any, find: Find) -> Iterator[Differenc
 
 
 def explain_keys(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
-    if not isinstance(value, dict) or type(value) is not OrderedDict and type(value).__iter__ is not dict.__iter__:
+    if not isinstance(value, dict) or type(value).__iter__ not in (dict.__iter__, OrderedDict.__iter__):
         yield f"type({text(guard)})", "dict", type(value).__qualname__
     else:
         yield from differing(f"list({text(guard)})", guard.expected, tuple(value))

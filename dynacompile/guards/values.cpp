@@ -180,7 +180,7 @@ bool keys_equal(PyObject* dict, PyObject* keys) {
         }
         return true;
     }
-    if (!Py_IS_TYPE(dict, &PyODict_Type)) return false;  // a user's subclass may order its keys as it likes
+    if (Py_TYPE(dict)->tp_iter != PyODict_Type.tp_iter) return false;  // a user's subclass may order its keys as it likes
     PyObject* iterator = PyObject_GetIter(dict);
     bool equal = iterator != nullptr;
     for (Py_ssize_t i = 0; equal && i < n; i++) {

@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import torch
 
@@ -51,6 +52,19 @@ class IntSubclass(int):
 class ListSubclass(list):
     def __len__(self) -> int:
         raise AssertionError("a guard ran __len__")
+
+
+class OrderedSubclass(OrderedDict):
+    def __getitem__(self, key: object) -> object:
+        raise AssertionError("a guard ran __getitem__")
+
+    def keys(self) -> Any:
+        raise AssertionError("a guard ran keys()")
+
+
+class Reversed(OrderedDict):
+    def __iter__(self) -> Any:
+        return reversed(list(super().__iter__()))
 
 
 class TensorSubclass(torch.Tensor):
@@ -178,8 +192,8 @@ SAMPLES: Mapping[str, Callable[[], list[Sample]]] = {
     "DICT_KEYS": lambda: [
         Sample(
             ("a", "b"),
-            ({"a": 1, "b": 2}, {"a": Loud(), "b": 0}, OrderedDict(a=1, b=2)),
-            ({"b": 2, "a": 1}, {"a": 1}, {"a": 1, "b": 2, "c": 3}, ["a", "b"], Loud()),
+            ({"a": 1, "b": 2}, {"a": Loud(), "b": 0}, OrderedDict(a=1, b=2), OrderedSubclass(a=1, b=2)),
+            (OrderedSubclass(b=2, a=1), Reversed(a=1, b=2), {"b": 2, "a": 1}, {"a": 1}, {"a": 1, "b": 2, "c": 3}, ["a", "b"], Loud()),
         ),
         Sample((1, True), (), ({1: 0},)),
         Sample((1,), ({1: 0},), ({True: 0}, {1.0: 0})),

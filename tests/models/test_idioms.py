@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import dynacompile
-from dynacompile.events import FrameSkipped, GraphBroke
+from dynacompile.events import Compiled, FrameSkipped, GraphBroke
 from tests.checking import check
 
 CAPTURE = {"backend": "eager"}
@@ -159,3 +159,18 @@ def test_key_of_a_class_changes():
     assert compiled(x).tolist() == [5, 5]
     table[str] = 1
     assert compiled(x).tolist() == [5, 5]
+
+
+def test_output_object_passed_in():
+    """As an encoder's output is passed to each step of a decoder: one entry for all steps."""
+
+    def step(output, x):
+        return x + output[0] * len(output) + sum(output.values())
+
+    events = []
+    end = dynacompile.subscribe(events.append)
+    compiled, output = dynacompile.compile(step, backend="eager", isolate_recompiles=True), Output(a=torch.ones(3), b=torch.zeros(3))
+    for _ in range(3):
+        assert torch.equal(compiled(output, torch.ones(3)), step(output, torch.ones(3)))
+    end()
+    assert sum(isinstance(e, Compiled) for e in events) == 1

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import dynacompile
+from tests.checking import check
 from tests.scenarios import attempt, check_same
 
 NAN, INF = float("nan"), float("inf")
@@ -385,3 +386,11 @@ def test_explicit_conversions_see_rounded_numbers(dtype, reference):
     x, y = values(1000), values(1000, seed=1)
     got = dynacompile.compile(fn, isolate_recompiles=True, options={"reference": reference})(x, y)
     assert all(torch.equal(a, b) for a, b in zip(got, fn(x, y), strict=True))
+
+
+def test_python_types_as_dtypes():
+    def fn(x):
+        return torch.tensor([-1], dtype=int), x.to(float), torch.zeros(2, dtype=bool), x.sum(dtype=float), torch.full((2,), 1, dtype=complex), x.to(int)
+
+    check(fn, values(3).requires_grad_(), options={"backend": "eager"})
+    check(fn, values(3).requires_grad_())
