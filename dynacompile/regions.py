@@ -275,6 +275,7 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
         ints=not config.specialize_int,
         floats=not config.specialize_float,
         values=config.capture_values,
+        loops=not config.specialize_int,
     )
     known = info.shapes.get(frame.code, first) if own else first
     info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame)

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType
 
 import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import PY312, Handler, Instr
 from dynacompile.capture.ending import Ending, decide_cells, reached, spent, start
-from dynacompile.capture.interpreter import GeneratorValue, SymbolicFrame
+from dynacompile.capture.handling import HANDLED, enter_handlers, handled
+from dynacompile.capture.interpreter import SymbolicFrame
+from dynacompile.capture.onward import Target, go_on, store_temp, target
 from dynacompile.capture.opcodes import TABLE
-from dynacompile.capture.residual import Builder, outputs_in
-from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of, resume_code
+from dynacompile.capture.residual import Builder, is_loadable, outputs_in
+from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of
 from dynacompile.capture.values.base import NULL, IteratorValue, Value
 from dynacompile.capture.values.contexts import ExitValue, GradModeContext
+from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import CellValue
+from dynacompile.capture.values.positions import StateValue, can_hand_on
 from dynacompile.ir.source import Source
 
 # Instructions that residual code can run in the frame's stead, by how many values they take from the stack.
 COUNTS = {
     0: "LOAD_GLOBAL",
     1: "POP_TOP LOAD_ATTR LOAD_METHOD DELETE_ATTR UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT UNARY_NOT GET_ITER UNPACK_SEQUENCE UNPACK_EX BEFORE_WITH "
-    "STORE_GLOBAL POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP",
+    "STORE_GLOBAL POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE "
+    "POP_JUMP_BACKWARD_IF_FALSE JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP",
     2: "BINARY_OP COMPARE_OP IS_OP CONTAINS_OP BINARY_SUBSCR DELETE_SUBSCR STORE_ATTR IMPORT_NAME",
     3: "LOAD_SUPER_ATTR STORE_SUBSCR BINARY_SLICE",
     4: "STORE_SLICE",
@@ -34,6 +39,7 @@ OPERANDS: dict[str, Callable[[int], int]] = {
     "CALL": lambda arg: arg + 2,
     "CALL_FUNCTION_EX": lambda arg: 3 + (arg & 1),
     "FORMAT_VALUE": lambda arg: 2 if arg & 4 else 1,
+    "FOR_ITER": lambda arg: 1,
     "RAISE_VARARGS": lambda arg: arg,
     "BUILD_SET": lambda arg: arg,
     "BUILD_MAP": lambda arg: 2 * arg,
@@ -42,16 +48,6 @@ OPERANDS: dict[str, Callable[[int], int]] = {
     "DICT_UPDATE": lambda arg: arg + 1,
 }
 KEEP_ON_JUMP = ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
-
-
-MAX_UNROLLED = 16  # a break in a loop nests one call per iteration that is left
-
-
-def is_short_loop(frame: SymbolicFrame) -> bool:
-    """Whether the one loop that the frame is in has few, known iterations left."""
-    iterators = [v for v in frame.stack if isinstance(v, IteratorValue)]
-    left = iterators[0].remaining() if len(iterators) == 1 else None
-    return left is not None and left <= MAX_UNROLLED
 
 
 def can_execute(instr: Instr) -> bool:
@@ -63,19 +59,22 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
     cx, instr = frame.cx, frame.current
     taken = OPERANDS[instr.op](instr.arg) if execute else 0
     lower, operands = split(frame.stack, taken)
-    base, below = stack_entries(frame, instr, lower)
+    alone = private([*frame.slots, *frame.stack, *cx.effects.values()])
+    exceptions = handled(frame.stack, cx.handling)
+    base, below = stack_entries(lower, alone, exceptions)
     points = resume_points(frame, instr, execute, base)
     handler = frame.decoded.handler_of(instr) if execute else None
-    unwound, kept = stack_entries(frame, instr, lower[: handler.depth]) if handler is not None else ([], [])
+    unwound, kept = stack_entries(lower[: handler.depth], alone, exceptions) if handler is not None else ([], [])
     if handler is not None:
         points.append(handler_point(frame, handler, unwound))
     slots = sorted({slot for point in points for slot in point.slots})
     local_values = {slot: frame.slots[slot] for slot in slots}
-    needed = [v for v in (*local_values.values(), *below, *operands) if v is not None]
+    states = [part for value in (*below, *kept) if isinstance(value, StateValue) for part in value.children()]
+    needed = [v for v in (*local_values.values(), *below, *states, *operands) if v is not None]
     keeps = decide_cells(cx, needed, bool(frame.code.co_cellvars))
     needed_now = [*needed, *cx.effects.values()]
     frame.refuse_pending(reached(needed_now))
-    resumes = [resume_code(cx.codes, frame.decoded, point) for point in points]
+    targets = [target(cx.codes, frame.decoded, point) for point in points]
     final_mode = torch.is_grad_enabled()
     outputs = outputs_in(needed_now)
 
@@ -83,21 +82,23 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
         out.position = instr.position
         start(cx, out, roots, outputs, needed, True)
         enter_blocks(out, frame.entry_grad_mode, below, final_mode)
+        if execute:
+            enter_handlers(out, [value for value in exceptions.values() if value is not None])
         for operand in operands:
             out.value(operand)
         for name in spent(frame, out.cells):
             out.local("DELETE_FAST", name)
         tail = Tail(out, frame, local_values, below, out.temps())
         if not execute:
-            tail.go_on(points[0], resumes[0], [])
+            tail.go_on(targets[0], [])
         elif handler is not None:
-            tail.run_handled(instr, handler, points, resumes, kept)
+            tail.run_handled(instr, targets, kept)
         elif any(v.is_pending() for v in reached(below)):
-            tail.run_letting_go(instr, points, resumes)
+            tail.run_letting_go(instr, targets)
         else:
-            tail.run_instruction(instr, points, resumes, not lower)
+            tail.run_instruction(instr, targets, not lower)
 
-    return Ending(outputs, keeps, emit, resumes)
+    return Ending(outputs, keeps, emit, [code for to in targets for code in to.codes()])
 
 
 @dataclass
@@ -113,19 +114,25 @@ class Tail:
     below: list[Value]
     temps: list[str]
 
-    def run_instruction(self, instr: Instr, points: list[ResumePoint], resumes: list[CodeType], is_bare: bool) -> Instr:
+    def run_instruction(self, instr: Instr, targets: list[Target], is_bare: bool) -> Instr:
         """The breaking instruction itself, and what follows each of its outcomes; returns it as emitted.
 
         Its operands are on the stack; is_bare: nothing else was.
         """
         out, frame = self.out, self.frame
-        if instr.target is not None:
+        if instr.op == "FOR_ITER":
             branch = out.emit(instr.op, 0)
-            self.go_on(points[0], resumes[0], [])
-            label = out.emit("NOP")
-            branch.target = label
+            item, iterator = store_temp(out), store_temp(out)
+            self.go_on(targets[0], [iterator, item])
+            branch.target = out.emit("END_FOR" if PY312 else "NOP")
+            self.go_on(targets[1], [])
+            return branch
+        if instr.target is not None:
+            branch = out.emit(instr.op.replace("BACKWARD", "FORWARD"), 0)
+            self.go_on(targets[0], [])
+            branch.target = out.emit("NOP")
             kept = [store_temp(out)] if instr.op in KEEP_ON_JUMP else []
-            self.go_on(points[1], resumes[1], kept)
+            self.go_on(targets[1], kept)
             return branch
         if instr.op == "CALL":
             out.call(instr.arg, frame.kw_names)
@@ -134,7 +141,7 @@ class Tail:
         else:
             out.emit(instr.op, instr.arg)
         done = out.instrs[-1]
-        if not points:
+        if not targets:
             return done
         if is_bare and returns_next(frame, instr):
             out.emit("RETURN_VALUE")
@@ -142,27 +149,28 @@ class Tail:
         if drops_result(frame, instr):
             out.emit("POP_TOP")
         pushed = 0 if drops_result(frame, instr) else pushed_by(instr)
-        flags = points[0].stack[len(points[0].stack) - pushed :]
+        stack = targets[0].point.stack
+        flags = stack[len(stack) - pushed :]
         if instr.op == "LOAD_GLOBAL" and instr.arg & 1:
             out.instrs[-1].arg &= ~1
-        self.go_on(points[0], resumes[0], [store_temp(out) for null in reversed(flags) if not null][::-1])
+        self.go_on(targets[0], [store_temp(out) for null in reversed(flags) if not null][::-1])
         return done
 
-    def run_handled(self, instr: Instr, handler: Handler, points: list[ResumePoint], resumes: list[CodeType], kept: list[Value]) -> None:
-        """The instruction, where the frame handles what it raises: the last point goes on with the handler. kept: the stack that is left for it."""
+    def run_handled(self, instr: Instr, targets: list[Target], kept: list[Value]) -> None:
+        """The instruction, where the frame handles what it raises: the last target is the handler. kept: the stack that is left for it."""
         out, first = self.out, len(self.out.instrs)
-        last = self.run_instruction(instr, points[:-1], resumes, False)
+        last = self.run_instruction(instr, targets[:-1], False)
         label = out.emit("PUSH_EXC_INFO")
         caught = store_temp(out)
         out.emit("POP_EXCEPT")
         self.below = kept
-        self.go_on(points[-1], resumes[-1], [caught])
-        out.handlers.append(Handler(out.instrs[first], last, label, 0, False))
+        self.go_on(targets[-1], [caught])
+        out.handlers.append(Handler(out.instrs[first], last, label, out.handling, False))
 
-    def run_letting_go(self, instr: Instr, points: list[ResumePoint], resumes: list[CodeType]) -> None:
+    def run_letting_go(self, instr: Instr, targets: list[Target]) -> None:
         """The instruction, where an exception that leaves the frame ends generators on its stack: the traceback would keep them otherwise."""
         out, first = self.out, len(self.out.instrs)
-        last = self.run_instruction(instr, points, resumes, False)
+        last = self.run_instruction(instr, targets, False)
         label = len(out.instrs)
         self.let_go()
         out.emit("RERAISE", 0)
@@ -172,27 +180,12 @@ class Tail:
         for name in (*self.temps, *also):
             self.out.local("DELETE_FAST", name)
 
-    def go_on(self, point: ResumePoint, code: CodeType, temps: list[str]) -> None:
+    def go_on(self, to: Target, temps: list[str]) -> None:
         """Calls the resume function and returns its result. temps: variables with the values on top of the stack."""
-        out = self.out
-        out.push_null()
-        closure = (*out.code.co_cellvars, *out.code.co_freevars)
-        for name in closure:
-            out.emit("LOAD_CLOSURE by name", out.original_slot(name))
-        if closure:
-            out.emit("BUILD_TUPLE", len(closure))
-        out.const(code)
-        out.emit("MAKE_FUNCTION", 8 if closure else 0)
-        values = [*(self.local_values[slot] for slot in point.slots), *self.below]
-        for value in values:
-            out.value(value)  # type: ignore[arg-type]
-        for temp in temps:
-            out.local("LOAD_FAST", temp)
-        left = set(out.params) - set(spent(self.frame, out.cells)) - set(out.cells)
-        passed = (self.frame.decoded.slots[slot] for slot in point.slots)
-        self.let_go([*temps, *(name for name in passed if name in left)])
-        out.call(len(values) + len(temps))
-        out.emit("RETURN_VALUE")
+        left = set(self.out.params) - set(spent(self.frame, self.out.cells)) - set(self.out.cells)
+        passed = (self.frame.decoded.slots[slot] for slot in to.point.slots)
+        gone = [*self.temps, *temps, *(name for name in passed if name in left)]
+        go_on(self.out, self.frame.decoded, to, self.local_values, self.below, temps, gone)
 
 
 def split(stack: list[Value], count: int) -> tuple[list[Value], list[Value]]:
@@ -207,13 +200,31 @@ def pushed_by(instr: Instr) -> int:
     return OPERANDS[instr.op](instr.arg) + TABLE[instr.op].height(instr.arg, False)
 
 
-def stack_entries(frame: SymbolicFrame, instr: Instr, stack: list[Value]) -> tuple[list[bool | Recipe], list[Value]]:
-    """How the resume function gets the stack, and the values to pass for it. Iterators of loops are made anew, so that the loop can be followed."""
+def private(values: Iterable[Value | None]) -> Callable[[Value], bool]:
+    """Whether a value is used at one place alone, of those that the values lead to."""
+    uses: Counter[Value] = Counter()
+    work = [v for v in values if v is not None]
+    while work:
+        value = work.pop()
+        uses[value] += 1
+        if uses[value] == 1 and not is_loadable(value):
+            work.extend(value.children())
+    return lambda value: uses[value] <= 1
+
+
+def stack_entries(
+    stack: list[Value], alone: Callable[[Value], bool], exceptions: Mapping[Value, ExceptionValue | None]
+) -> tuple[list[bool | Recipe], list[Value]]:
+    """How the resume function gets the stack, and the values to pass for it. Iterators of loops that nobody else has are made anew, so that
+    capture can follow them. exceptions: those that are handled, by what a handler keeps on the stack."""
     entries: list[bool | Recipe] = []
     passed: list[Value] = []
-    in_loop = bool(frame.decoded.loop_heads(instr)) and instr.op != "FOR_ITER"
     for value in stack:
-        if in_loop and isinstance(value, IteratorValue) and not isinstance(value, GeneratorValue):
+        caught = exceptions.get(value)
+        if caught is not None:
+            entries.append(HANDLED)
+            passed.append(caught)
+        elif isinstance(value, IteratorValue) and can_hand_on(value, alone):
             recipe, leaves = recipe_of(value)
             entries.append(recipe)
             passed += leaves
@@ -229,6 +240,8 @@ def resume_points(frame: SymbolicFrame, instr: Instr, execute: bool, base: list[
         return [point_at(frame, instr.index, base)]
     if instr.op == "RAISE_VARARGS":
         return []
+    if instr.op == "FOR_ITER":
+        return [point_at(frame, instr.index + 1, [*base, False, False]), point_at(frame, instr.target.index + PY312, base)]  # type: ignore[union-attr]
     if instr.target is not None:
         kept: list[bool | Recipe] = [False] if instr.op in KEEP_ON_JUMP else []
         return [point_at(frame, instr.index + 1, base), point_at(frame, instr.target.index, base + kept)]
@@ -281,9 +294,3 @@ def returns_next(frame: SymbolicFrame, instr: Instr) -> bool:
 def drops_result(frame: SymbolicFrame, instr: Instr) -> bool:
     """A statement of a call: the next instruction throws the result away, and nothing jumps between the two."""
     return instr.op == "CALL" and frame.decoded.instrs[instr.index + 1].op == "POP_TOP"
-
-
-def store_temp(out: Builder) -> str:
-    name = out.new_temp()
-    out.local("STORE_FAST", name)
-    return name

@@ -49,7 +49,7 @@ BREAKS: dict[str, Row] = {
     "mutation": Row("mutation not modelled by capture: {}", "mutate outside of the compiled region"),
     "aliased-mutation": Row("inputs that share memory are written in place: {}", "clone one of them first"),
     "rebuild": Row("{} can't be recreated after the graph", "keep such objects out of variables that live across a graph break or are returned"),
-    "in-loop": Row("a graph break inside a loop: {}", "remove the break, or move the loop's body to a function"),
+    "in-loop": Row("a loop that Python advances from round to round: {}", "loop over a list, a tuple or a range, which the graph can follow"),
     "in-block": Row("a graph break inside a with or try block: {}", "remove the break, or move the block's body to a function"),
     "frame-variables": Row("a function that reads its own variables by locals(), eval() or a frame object has to break: {}", "pass the values explicitly"),
     "active-mode": Row("a torch-function mode, dispatch mode, torch.func transform or forward-mode differentiation is active{}", "call it outside of the mode"),

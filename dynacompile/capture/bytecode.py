@@ -18,6 +18,8 @@ ENDS_BLOCK = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAIS
 READS_LOCAL = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST"})
 WRITES_LOCAL = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
 CELL_OPS = frozenset({"MAKE_CELL", "LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
+STACK_PREFIX = ".s"  # of the parameters by which a resume function gets the values on the stack
+LOOP_SUFFIX = "i"  # of those that say how far a loop is
 SLOT_OPS = READS_LOCAL | WRITES_LOCAL | CELL_OPS
 
 Position = tuple[int | None, int | None, int | None, int | None]
@@ -194,6 +196,14 @@ def liveness(instrs: tuple[Instr, ...], handlers: tuple[Handler, ...]) -> dict[i
     return {i: frozenset(b for b in range(mask.bit_length()) if mask >> b & 1) for i, mask in enumerate(live)}
 
 
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What a resume function is a part of. indices: the instruction of `whole` that each of its own is a copy of, None for its prologue's."""
+
+    whole: Decoded
+    indices: tuple[int | None, ...]
+
+
 class CodeCache:
     """What capture remembers about code objects; owned by whoever calls capture, dropped by `reset`.
 
@@ -203,6 +213,7 @@ class CodeCache:
     def __init__(self) -> None:
         self._decoded: dict[int, Decoded] = {}
         self.resumes: dict[tuple, CodeType] = {}
+        self.origins: dict[int, Origin] = {}  # by id of a resume function's code
 
     def decode(self, code: CodeType) -> Decoded:
         found = self._decoded.get(id(code))
@@ -213,3 +224,4 @@ class CodeCache:
     def reset(self) -> None:
         self._decoded.clear()
         self.resumes.clear()
+        self.origins.clear()

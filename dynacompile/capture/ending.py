@@ -8,8 +8,7 @@ from types import CodeType
 
 import torch
 
-from dynacompile.capture.assemble import assemble
-from dynacompile.capture.bytecode import PY312, Instr, Position
+from dynacompile.capture.handling import make_raised, raise_made
 from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in, parameter_count
 from dynacompile.capture.trace import Trace
@@ -17,6 +16,7 @@ from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import CellValue
+from dynacompile.capture.values.positions import StateValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Local, Source
 
@@ -38,10 +38,13 @@ def start(cx: Trace, out: Builder, roots: Sequence[Source] | None, outputs: list
         out.call_graph(roots, cx.recorder.uncounted())
     stored = cx.effects.values()
     out.count([*values, *stored])
+    for value in reached([*values, *stored]):
+        if isinstance(value, ExceptionValue) and value.raised and value.can_be_made() and value.source is None and not out.has(value):
+            make_raised(out, value)
     kept = dict.fromkeys((*stored, *values)) if stored or keep else {}
     for value in kept:
         for part in parts_of(value):
-            if not isinstance(part, ExitValue):
+            if not isinstance(part, (ExitValue, StateValue)):
                 out.prepare(part)
     cx.effects.replay(out)
     for value in kept:
@@ -103,40 +106,11 @@ def finish_raise(cx: Trace, frame: SymbolicFrame, value: ExceptionValue) -> Endi
     made = list(value.children()) if value.source is None else [value]
     keeps = decide_cells(cx, made, False)
     outputs = outputs_in([*made, *cx.effects.values()])
-    (_, position), *inner = value.trail
 
     def emit(out: Builder, roots: Sequence[Source] | None) -> None:
         start(cx, out, roots, outputs, [v for v in made if not isinstance(v, ExceptionValue)], True)
         if after != before:
             out.grad_mode(after)
-        out.position = position
-        if inner:
-            out.push_null()
-            out.const(raising_code(inner))
-            out.emit("MAKE_FUNCTION", 0)
-        value.rebuild_chain(out)
-        if inner:
-            out.call(1)
-        for name in spent(frame, out.cells):  # the traceback keeps the frame
-            out.local("DELETE_FAST", name)
-        out.emit("RAISE_VARARGS", 1)
+        raise_made(out, value, spent(frame, out.cells))  # the traceback keeps the frame
 
     return Ending(outputs, keeps, emit)
-
-
-def raising_code(trail: Sequence[tuple[CodeType, Position]]) -> CodeType:
-    """A function that raises its argument, by way of one that stands for the next frame of the trail."""
-    (code, position), *inner = trail
-    consts = (raising_code(inner),) if inner else (None,)
-    instrs = [Instr("RESUME", 0, None, position)]
-    if inner:
-        instrs += [Instr(op, 0, None, position) for op in ("PUSH_NULL", "LOAD_CONST", "MAKE_FUNCTION")]
-    instrs.append(Instr("LOAD_FAST", 0, None, position))
-    if inner:
-        instrs += [Instr(op, 1, None, position) for op in (("CALL",) if PY312 else ("PRECALL", "CALL"))]
-    instrs.append(Instr("RAISE_VARARGS", 1, None, position))
-    fields = {"co_varnames": ("exception",), "co_cellvars": (), "co_freevars": (), "co_names": (), "co_consts": consts}
-    return assemble(code, instrs, (), co_argcount=1, co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=OPTIMIZED, **fields)
-
-
-OPTIMIZED = 0x1 | 0x2  # locals in slots, and of its own

@@ -12,14 +12,15 @@ import torch
 import torch.fx
 
 from dynacompile.capture.assemble import assemble
-from dynacompile.capture.breaking import can_execute, finish_break, is_short_loop
+from dynacompile.capture.breaking import can_execute, finish_break
 from dynacompile.capture.breaks import BREAKS, NotConstant, Raised, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.ending import finish_raise, finish_return
+from dynacompile.capture.handling import can_be_handed_on
 from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
 from dynacompile.capture.residual import Builder, parameter_count
-from dynacompile.capture.resume import RESUME_PREFIX
-from dynacompile.capture.symbols import NeedsSymbols, bind_numbers
+from dynacompile.capture.resume import is_resume
+from dynacompile.capture.symbols import NeedsSymbols, bind_numbers, counts_loop
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.exceptions import ExceptionValue
@@ -87,16 +88,19 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None) 
     if state.function_modes or state.functorch or state.dispatch_modes:
         raise unsupported("active-mode")
     try:
-        return interpreted(frame, env, codes, state, policy)
-    except NeedsSymbols:
-        return interpreted(frame, env, codes, state, replace(policy or ShapePolicy(), marks=True))
+        return interpreted(frame, env, codes, state, policy, False)
+    except NeedsSymbols as reason:
+        return interpreted(frame, env, codes, state, replace(ShapePolicy() if policy is None else policy, marks=True), reason.loops)
 
 
-def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None) -> Captured:
-    """Interprets the frame, and again up to its break where it has one."""
+def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None, loops: bool) -> Captured:
+    """Interprets the frame, and again up to its break where it has one. loops: ints that change from round to round of a loop are symbols."""
     code = frame.code
+    policy, asked = (policy, False) if policy is None else (replace(policy, loops=loops), policy.loops)
     with SavedModes() as modes:
         attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy)), frame, None)
+        if attempt.broke is not None and asked and not loops and goes_round(attempt.cx):
+            raise NeedsSymbols(loops=True)
         if attempt.broke is None or attempt.raised is not None:
             return build(attempt, frame, state, None)
         stop = plan(attempt, attempt.broke)
@@ -141,6 +145,12 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
     return attempt
 
 
+def goes_round(cx: Trace) -> bool:
+    """Whether a break ends one round of a loop that an earlier break began, and what the round counts was read."""
+    one_round = any(loop.taken for loop in cx.given) and all(loop.rest is None for loop in cx.given)
+    return one_round and any(g.kind == "EQUALS" and type(g.expected) is int and counts_loop(g.source) for g in cx.guards.values())
+
+
 def break_of(reason: Exception, cx: Trace) -> Break:
     if isinstance(reason, NotConstant):
         reason = unsupported("unknown-operation", f"the value of a {reason} is needed")
@@ -170,19 +180,14 @@ def root_frame(cx: Trace, frame: Any) -> SymbolicFrame:
 
 
 def plan(attempt: Attempt, why: Break) -> Stop:
-    """Where to end the graph for a break: at its instruction, or before the loop or block around it."""
+    """Where to end the graph for a break: at its instruction, or before the block around it."""
     decoded = attempt.frame.decoded
     last = len(attempt.steps) - 1
-    step = min(s for s in (last, attempt.frame.handled_since(), attempt.escaped) if s is not None)
+    frame = attempt.frame
+    since = None if can_be_handed_on(frame.stack, attempt.cx.handling) else frame.handled_since()
+    step = min(s for s in (last, since, attempt.escaped) if s is not None)
     instr = decoded.instrs[attempt.steps[step]]
-    heads = decoded.loop_heads(instr)
-    unrolls = len(heads) == 1 and heads[0].op == "FOR_ITER" and step == last and can_execute(instr) and is_short_loop(attempt.frame)
-    if heads and not unrolls:
-        begun = next((attempt.first_steps[head.index] for head in heads if head.index in attempt.first_steps), None)
-        # a resume function may begin inside of a loop
-        return Stop(step if begun is None else begun, False, wrapped(why, "in-loop"))
-    is_handled_raise = instr.op == "RAISE_VARARGS" and decoded.handler_of(instr) is not None  # a handler that breaks is Python's, with the raise
-    if not can_execute(instr) or is_handled_raise:
+    if not can_execute(instr):
         return Stop(step, False, wrapped(why, "in-block") if decoded.handler_of(instr) is not None else why)
     return Stop(step, True, why)
 
@@ -239,7 +244,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
 
 def continues_break(cx: Trace, code: CodeType) -> bool:
     """Whether a resume function does nothing before its break: then Python just goes on after the break before, and it counts as that one."""
-    return code.co_qualname.startswith(RESUME_PREFIX) and not cx.recorder.ops and not cx.effects
+    return is_resume(code) and not cx.recorder.ops and not cx.effects
 
 
 def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> torch.fx.GraphModule | None:

@@ -14,7 +14,7 @@ from dynacompile.capture.bytecode import Decoded, Instr
 from dynacompile.capture.dropping import runs_code
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.opcodes.control import is_none
-from dynacompile.capture.resume import RESUME_PREFIX, ResumePoint, resume_code
+from dynacompile.capture.resume import ResumePoint, arguments, is_resume, resume_code
 from dynacompile.capture.values.base import NULL, IteratorValue, Lazy, Value
 from dynacompile.capture.values.binding import bind_call
 from dynacompile.capture.values.constant import ConstantValue
@@ -78,14 +78,25 @@ class SymbolicFrame:
         self.stack.append(value)
 
     def pop(self) -> Value:
-        return self.stack.pop()
+        value = self.stack.pop()
+        return value.force() if type(value) is Lazy else value
 
     def pop_many(self, count: int) -> list[Value]:
-        if not count:
-            return []
-        taken = self.stack[-count:]
-        del self.stack[-count:]
+        taken = self.pop_unread(count)
+        return [v.force() if type(v) is Lazy else v for v in taken]
+
+    def pop_unread(self, count: int) -> list[Value]:
+        """The values as they are: those that a resume function was given were not read."""
+        taken = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
         return taken
+
+    def peek(self, depth: int) -> Value:
+        """The value at a depth, 1 for the top."""
+        value = self.stack[-depth]
+        if type(value) is Lazy:
+            value = self.stack[-depth] = value.force()
+        return value
 
     def step(self) -> None:
         instr = self.decoded.instrs[self.index]
@@ -119,6 +130,8 @@ class SymbolicFrame:
             raise reason
         value = value_of_raised(reason)
         frames = self.cx.frames
+        if not value.trail:
+            value.trail = tuple((frame.code, frame.current.position) for frame in frames)
         inner = frames[frames.index(self) + 1 :]
         refuse_dropped([*self.stack[handler.depth :], *(v for frame in inner for v in frame.stack)])
         del frames[frames.index(self) + 1 :]
@@ -159,7 +172,7 @@ class SymbolicFrame:
     def dropped(self, value: Value | None) -> None:
         """The frame lets go of a value: of a generator that Python made for it alone, a resume function has the last reference."""
         if value is not None and self.cx.frames[0] is self and isinstance(value.source, Local) and value.is_pending():
-            if self.code.co_qualname.startswith(RESUME_PREFIX) and value not in self.stack and value not in self.slots:
+            if is_resume(self.code) and value not in self.stack and value not in self.slots:
                 raise unsupported("generator", f"{value.describe()} is dropped inside of a block")
 
     def resume(self) -> Value | None:
@@ -245,7 +258,7 @@ class GeneratorValue(IteratorValue):
                 out.const(value)
             out.tuple_of(cells) if cells else out.const(None)
             out.call(5)
-        for argument in (*(frame.slots[s] for s in live), *(v for v in stack if v is not NULL)):
+        for argument in (*(frame.slots[s] for s in arguments(code, frame.decoded, live)), *(v for v in stack if v is not NULL)):
             out.value(argument)  # type: ignore[arg-type]
         out.call(len(live) + sum(v is not NULL for v in stack))
         out.call_method_on_top("send", None)

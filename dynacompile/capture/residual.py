@@ -55,6 +55,7 @@ class Builder:
         self.params = code.co_varnames[: parameter_count(code)]
         self.varnames = list(self.params)
         self.cells = code.co_cellvars if keeps_cells else ()
+        self.handling = 0  # exceptions that the code handles here
         self.outputs: dict[TensorValue, int] = {}
         self.uses: dict[Value, int] = {}
         self._original = decoded.slots
@@ -241,6 +242,15 @@ class Builder:
             self.local("STORE_FAST", name)
             self._temps[value] = name
 
+    def has(self, value: Value) -> bool:
+        return value in self._temps
+
+    def keep(self, value: Value) -> None:
+        """Takes the top of the stack as `value`."""
+        name = self.new_temp()
+        self.local("STORE_FAST", name)
+        self._temps[value] = name
+
     def prepare(self, value: Value) -> None:
         """Builds a value before effects can change what it is loaded from."""
         if isinstance(value, ConstantValue) and not isinstance(value.value, (float, complex)) or value in self._temps or value is NULL:
@@ -249,9 +259,7 @@ class Builder:
         if value in self._temps:
             self.emit("POP_TOP")
             return
-        name = self.new_temp()
-        self.local("STORE_FAST", name)
-        self._temps[value] = name
+        self.keep(value)
 
     def tuple_of(self, values: Sequence[Value]) -> None:
         for value in values:

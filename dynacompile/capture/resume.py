@@ -5,14 +5,28 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
 from dynacompile.capture.assemble import assemble
-from dynacompile.capture.bytecode import CELL_OPS, NOWHERE, PY312, SLOT_OPS, CodeCache, Decoded, Handler, Instr, Position, reachable
+from dynacompile.capture.bytecode import (
+    CELL_OPS,
+    LOOP_SUFFIX,
+    NOWHERE,
+    PY312,
+    SLOT_OPS,
+    STACK_PREFIX,
+    CodeCache,
+    Decoded,
+    Handler,
+    Instr,
+    Origin,
+    Position,
+    reachable,
+)
 from dynacompile.capture.values.base import IteratorValue, Value
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.positions import hand_on
 from dynacompile.errors import VerifyError
 
 RESUME_PREFIX = "<resume at line "  # of their qualified names; tracebacks and logs show the name of the function
@@ -27,6 +41,11 @@ class Recipe:
 
     steps: tuple[tuple[str, Any], ...]
 
+    @property
+    def is_loop(self) -> bool:
+        """Whether it makes the iterator of a loop."""
+        return any(op == "CALL" for op, _ in self.steps)
+
 
 @dataclass(frozen=True)
 class ResumePoint:
@@ -35,6 +54,7 @@ class ResumePoint:
     lasti: where it is no None, `index` is that of a handler for an exception, the last parameter; this is the handler's flag.
     stack: for each value on the stack, False for a parameter, True for a NULL, or how it is made.
     generates: the frame is a generator's, and `index` is the yield that it is suspended at: the first value is to be thrown away.
+    ends: the innermost loop has nothing left. That is the same code as where it has, but an object of its own, with entries of its own.
     """
 
     index: int
@@ -42,6 +62,11 @@ class ResumePoint:
     stack: tuple[bool | Recipe, ...]
     lasti: bool | None = None
     generates: bool = False
+    ends: bool = False
+
+
+def is_resume(code: CodeType) -> bool:
+    return code.co_qualname.startswith(RESUME_PREFIX)
 
 
 class RecipeWriter:
@@ -53,12 +78,13 @@ class RecipeWriter:
 
     def value(self, value: Value) -> None:
         if isinstance(value, IteratorValue):
-            value.rebuild(self)  # type: ignore[arg-type]
-        elif isinstance(value, ConstantValue):
-            self.const(value.value)
+            hand_on(value, self)
         else:
-            self.steps.append(("LEAF", len(self.leaves)))
-            self.leaves.append(value)
+            self.leaf(value)
+
+    def leaf(self, value: Value) -> None:
+        self.steps.append(("LEAF", len(self.leaves)))
+        self.leaves.append(value)
 
     def const(self, value: Hashable) -> None:
         self.steps.append(("LOAD_CONST", value))
@@ -76,9 +102,6 @@ class RecipeWriter:
             self.value(arg)
         self.call(len(args))
 
-    def call_method_on_top(self, name: str, argument: Hashable) -> None:
-        self.steps += [("COPY", 1), ("LOAD_METHOD", name), ("LOAD_CONST", argument), ("CALL", 1), ("POP_TOP", 0)]
-
 
 def recipe_of(value: IteratorValue) -> tuple[Recipe, list[Value]]:
     writer = RecipeWriter()
@@ -89,24 +112,47 @@ def recipe_of(value: IteratorValue) -> tuple[Recipe, list[Value]]:
 def resume_code(codes: CodeCache, decoded: Decoded, point: ResumePoint) -> CodeType:
     """The code object that goes on at `point`: parameters are the live locals, then the stack values that are no NULL.
 
+    A resume function's own breaks are looked up in the function that it is a part of: a loop comes back to the code that it came from.
     Cells of the original frame are free variables of the resume function, before the original free variables.
     """
+    decoded, point = in_whole(codes, decoded, point)
     key = (id(decoded.code), point)
     found = codes.resumes.get(key)
     if found is None:
-        found = codes.resumes[key] = build(decoded, point)
+        found, indices = build(decoded, point)
+        codes.resumes[key] = found
+        codes.origins[id(found)] = Origin(decoded, indices)
     return found
 
 
-def build(decoded: Decoded, point: ResumePoint) -> CodeType:
+def in_whole(codes: CodeCache, decoded: Decoded, point: ResumePoint) -> tuple[Decoded, ResumePoint]:
+    """A point of a resume function as one of the function that it is a part of, where that has it."""
+    origin = codes.origins.get(id(decoded.code))
+    if origin is None:
+        return decoded, point
+    index = origin.indices[point.index]
+    names = [decoded.slots[slot] for slot in point.slots]
+    if index is None or any(name not in origin.whole.slots for name in names):
+        return decoded, point
+    return origin.whole, replace(point, index=index, slots=tuple(sorted(origin.whole.slots.index(name) for name in names)))
+
+
+def arguments(code: CodeType, decoded: Decoded, slots: Sequence[int]) -> list[int]:
+    """The slots of `decoded` in the order of the parameters of a resume function that takes them."""
+    by_name = {decoded.slots[slot]: slot for slot in slots}
+    return [by_name[name] for name in code.co_varnames[: len(slots)]]
+
+
+def build(decoded: Decoded, point: ResumePoint) -> tuple[CodeType, tuple[int | None, ...]]:
     code = decoded.code
     start = decoded.instrs[point.index]
     alive = reachable(decoded.instrs, decoded.handlers, [start])
     passed = [decoded.slots[s] for s in point.slots]
     used = {i.arg for i in decoded.instrs if i.index in alive and i.op in SLOT_OPS}
     others = [n for i, n in enumerate(code.co_varnames) if i in used and i not in point.slots and n not in code.co_cellvars]
-    fresh = (name for n in itertools.count() if (name := f".s{n}") not in passed and name not in others)
-    stack_names = [next(fresh) for entry in (*point.stack, *(() if point.lasti is None else (False,))) for _ in range(parameters_of(entry))]
+    fresh = (name for n in itertools.count() if (name := f"{STACK_PREFIX}{n}") not in passed and name not in others)
+    entries = (*point.stack, *(() if point.lasti is None else (False,)))
+    stack_names = [next(fresh) + (LOOP_SUFFIX if isinstance(entry, Recipe) and entry.is_loop else "") for entry in entries for _ in range(parameters_of(entry))]
     varnames = tuple(passed + stack_names + others)
     freevars = code.co_cellvars + code.co_freevars
     where = {name: i for i, name in enumerate(varnames)}
@@ -133,10 +179,10 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
         prologue += [Instr("RETURN_GENERATOR", 0, None, start.position), Instr("POP_TOP", 0, None, start.position)]
     prologue.append(Instr("RESUME", 0, None, start.position))
     names = iter(stack_names)
-    consts, attributes = list(code.co_consts), list(code.co_names)
+    consts = list(code.co_consts)
     for entry in point.stack:
         if isinstance(entry, Recipe):
-            prologue += recipe_instrs(entry, [where[next(names)] for _ in range(parameters_of(entry))], consts, attributes, start.position)
+            prologue += recipe_instrs(entry, [where[next(names)] for _ in range(parameters_of(entry))], consts, start.position)
         else:
             prologue += [Instr("PUSH_NULL", 0, None, start.position)] if entry else moved(where[next(names)], start.position)
     body = [copies[i] for i in sorted(copies)]
@@ -149,13 +195,13 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
         handlers.append(Handler(raising, raising, copies[point.index], len(point.stack), point.lasti))
     elif body[0] is not copies[point.index]:
         prologue.append(Instr("JUMP_FORWARD", 0, copies[point.index], start.position))
+    indices = (*(None for _ in prologue), *sorted(copies))
     base = re.sub(rf"^{RESUME_PREFIX}\d+ of (.*)>$", r"\1", code.co_qualname)
-    return assemble(
+    made = assemble(
         code,
         prologue + body,
         handlers,
         co_consts=tuple(consts),
-        co_names=tuple(attributes),
         co_varnames=varnames,
         co_cellvars=(),
         co_freevars=freevars,
@@ -165,6 +211,7 @@ def build(decoded: Decoded, point: ResumePoint) -> CodeType:
         co_flags=code.co_flags & (KEPT_FLAGS | GENERATOR if point.generates else KEPT_FLAGS),
         co_qualname=f"{RESUME_PREFIX}{start.line or code.co_firstlineno} of {base}>",
     )
+    return made, indices
 
 
 def moved(slot: int, position: Position) -> list[Instr]:
@@ -176,7 +223,7 @@ def parameters_of(entry: bool | Recipe) -> int:
     return sum(op == "LEAF" for op, _ in entry.steps) if isinstance(entry, Recipe) else int(not entry)
 
 
-def recipe_instrs(recipe: Recipe, leaves: list[int], consts: list, names: list[str], position: Position) -> list[Instr]:
+def recipe_instrs(recipe: Recipe, leaves: list[int], consts: list, position: Position) -> list[Instr]:
     out = []
     for op, arg in recipe.steps:
         if op == "LEAF":
@@ -185,9 +232,6 @@ def recipe_instrs(recipe: Recipe, leaves: list[int], consts: list, names: list[s
         if op == "LOAD_CONST":
             consts.append(arg)
             arg = len(consts) - 1
-        elif op == "LOAD_METHOD":
-            names.append(str(arg))
-            op, arg = ("LOAD_ATTR", len(names) - 1 << 1 | 1) if PY312 else (op, len(names) - 1)
         if op == "CALL" and not PY312:
             out.append(Instr("PRECALL", arg, None, position))
         out.append(Instr(op, arg, None, position))

@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from torch._subclasses import FakeTensor
 
+from dynacompile.capture.bytecode import LOOP_SUFFIX, STACK_PREFIX
 from dynacompile.errors import MarkViolated
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.expressions import Expression, Formula, Quantity, Term, as_expression, evaluated, formula, moved
@@ -38,7 +39,11 @@ Extent = int | torch.SymInt
 
 
 class NeedsSymbols(Exception):
-    """A static capture met a tensor that is marked as dynamic: the frame is to be captured with symbols."""
+    """A static capture met a tensor that is marked as dynamic, or (loops) an int that each round of a loop changes: the frame is to be captured
+    with symbols."""
+
+    def __init__(self, loops: bool = False):
+        self.loops = loops
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,8 @@ class Symbols:
         quantity = Quantity(source, "real" if isinstance(real, float) else "value")
         if quantity in self._at_call:
             return quantity
-        chosen = source in self.policy.numbers or self.policy.everything and isinstance(source, Local) and real not in (0, 1)
+        asked = source in self.policy.numbers or self.policy.loops and counts_loop(source)
+        chosen = asked or self.policy.everything and isinstance(source, Local) and real not in (0, 1)
         allowed = self.policy.floats if isinstance(real, float) else self.policy.ints
         if not chosen or not allowed or not (math.isfinite(real) if isinstance(real, float) else abs(real) <= LARGEST):
             return None
@@ -301,6 +307,14 @@ def range_mark(tensor: torch.Tensor, dim: int) -> Bounds:
         if found.dim == dim:
             return Bounds(found.min, found.max)
     return Bounds()
+
+
+def counts_loop(source: Source | None) -> bool:
+    """Whether an int comes from a loop that goes on after a graph break: it is another one each time."""
+    if source is None:
+        return False
+    root = source.root
+    return isinstance(root, Local) and root.name.startswith(STACK_PREFIX) and root.name.endswith(LOOP_SUFFIX)
 
 
 def is_state(source: Source, real: torch.Tensor) -> bool:

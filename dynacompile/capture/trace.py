@@ -25,6 +25,7 @@ from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import CellValue, FunctionValue, RefusedValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.plain import plain, tracked
+from dynacompile.capture.values.positions import GivenIterator
 from dynacompile.capture.values.rows import HANDLERS, Row
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
@@ -57,6 +58,7 @@ class Trace:
         self.codes, self.builtins, self.inference, self.replays_reports = codes, builtins, inference, replays_reports
         self.frames: list[SymbolicFrame] = []
         self.symbols = Symbols(policy, self.site) if policy else None
+        self.given: list[GivenIterator] = []  # of loops that the frame goes on with
         self.recorder = Recorder(self.site, self.symbols, policy is not None)
         self.effects = Effects()
         self.guards: dict[tuple, Guard] = {}

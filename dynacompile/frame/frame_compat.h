@@ -4,6 +4,7 @@
 #define Py_BUILD_CORE
 #endif
 #include <Python.h>
+#include <opcode.h>
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030D0000
 #error "the native core supports CPython 3.11 and 3.12"
@@ -44,6 +45,9 @@ inline Frame* current_frame(PyThreadState* ts) { return ts->cframe->current_fram
 
 // A frame of Python code, rather than one that the evaluator puts between C and Python.
 inline bool is_python_call(Frame* f) { return f->owner == FRAME_OWNED_BY_THREAD; }
+
+// Whether the instruction that a frame is at is CALL_FUNCTION_EX.
+inline bool calls_with_tuple(Frame* f) { return _Py_OPCODE(*f->prev_instr) == CALL_FUNCTION_EX; }
 
 // Words that a frame of `code` takes on the data stack.
 inline Py_ssize_t frame_words(PyCodeObject* code) {

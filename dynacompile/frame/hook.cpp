@@ -148,16 +148,23 @@ PyObject* meet_unknown(PyThreadState* ts, Frame* frame, Thread& thread, Extra* e
     return result;
 }
 
-// Takes the arguments of a resume function off its caller's stack, where CALL keeps them until the call ends: they are to end as they would in
-// the frame before the break. Residual code makes that call with nothing else on its stack.
+// Takes the arguments of a resume function from its caller, whose CALL or CALL_FUNCTION_EX keeps them on its stack until the call ends: they are
+// to end as they would in the frame before the break. Residual code makes that call with nothing else on its stack.
 void take_arguments(PyThreadState* ts, Frame* frame) {
     Frame* caller = current_frame(ts);
     const int count = frame_code(frame)->co_argcount;
-    if (!caller || !is_python_call(caller) || frame_code(caller)->co_stacksize < count + 2) return;
-    PyObject** operands = frame_slots(caller) + frame_code(caller)->co_nlocalsplus;  // NULL, the function, its arguments
+    if (!caller || !is_python_call(caller) || frame_code(caller)->co_stacksize < 3 || count == 0) return;
+    PyObject** operands = frame_slots(caller) + frame_code(caller)->co_nlocalsplus;  // NULL, the function, its arguments or a tuple of them
     if (operands[0] || operands[1] != reinterpret_cast<PyObject*>(frame_function(frame))) return;
-    if (!std::equal(operands + 2, operands + 2 + count, frame_slots(frame))) return;
-    for (int i = 2; i < count + 2; i++) Py_SETREF(operands[i], Py_NewRef(Py_None));
+    PyObject** given = operands + 2;
+    if (calls_with_tuple(caller)) {
+        if (!PyTuple_CheckExact(*given) || Py_REFCNT(*given) != 1 || PyTuple_GET_SIZE(*given) != count) return;
+        given = &PyTuple_GET_ITEM(*given, 0);
+    } else if (frame_code(caller)->co_stacksize < count + 2) {
+        return;
+    }
+    if (!std::equal(given, given + count, frame_slots(frame))) return;
+    for (int i = 0; i < count; i++) Py_SETREF(given[i], Py_NewRef(Py_None));
 }
 
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {

@@ -36,8 +36,9 @@ class ShapePolicy:
     """Which sizes, ints and floats of a frame become symbols.
 
     everything: all that are no module state. sizes, strides: dimensions by the source of the tensor. numbers: sources of ints and floats.
-    declared: dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks. ints, floats: such numbers
-    may be symbols. values: so may what depends on the values of tensors.
+    declared: dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks, or ints of loops. loops: such
+    ints, of loops that go on after a graph break, are symbols. ints, floats: such numbers may be symbols. values: so may what depends on the
+    values of tensors.
     """
 
     everything: bool = False
@@ -49,6 +50,7 @@ class ShapePolicy:
     ints: bool = True
     floats: bool = True
     values: bool = False
+    loops: bool = False
 
     def __bool__(self) -> bool:
         """Whether the capture needs symbols."""

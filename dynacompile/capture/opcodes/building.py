@@ -55,43 +55,43 @@ def build_slice(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("LIST_APPEND", effect=-1)
 def list_append(f: SymbolicFrame, i: Instr) -> None:
-    value = f.pop()
-    f.stack[-i.arg].method(f.cx, "append", [value], {})
+    value = f.pop_unread(1)
+    f.peek(i.arg).method(f.cx, "append", value, {})
 
 
 @opcode("SET_ADD", effect=-1)
 def set_add(f: SymbolicFrame, i: Instr) -> None:
     value = f.pop()
-    f.stack[-i.arg].method(f.cx, "add", [value], {})
+    f.peek(i.arg).method(f.cx, "add", [value], {})
 
 
 @opcode("MAP_ADD", effect=-2)
 def map_add(f: SymbolicFrame, i: Instr) -> None:
     key, value = f.pop_many(2)
-    f.stack[-i.arg].set_item(f.cx, key, value)
+    f.peek(i.arg).set_item(f.cx, key, value)
 
 
 @opcode("LIST_EXTEND", effect=-1)
 def list_extend(f: SymbolicFrame, i: Instr) -> None:
     values = f.pop()
-    f.stack[-i.arg].method(f.cx, "extend", [values], {})
+    f.peek(i.arg).method(f.cx, "extend", [values], {})
 
 
 @opcode("SET_UPDATE", effect=-1)
 def set_update(f: SymbolicFrame, i: Instr) -> None:
     values = f.pop()
-    f.stack[-i.arg].method(f.cx, "update", [values], {})
+    f.peek(i.arg).method(f.cx, "update", [values], {})
 
 
 @opcode("DICT_UPDATE", effect=-1)
 def dict_update(f: SymbolicFrame, i: Instr) -> None:
     other = f.pop()
-    f.stack[-i.arg].method(f.cx, "update", [other], {})
+    f.peek(i.arg).method(f.cx, "update", [other], {})
 
 
 @opcode("DICT_MERGE", effect=-1)
 def dict_merge(f: SymbolicFrame, i: Instr) -> None:
-    other, target = f.pop(), f.stack[-i.arg]
+    other, target = f.pop(), f.peek(i.arg)
     if not isinstance(target, DictValue):
         raise unsupported("unknown-operation", "merging keyword arguments")
     for key, value in pairs_of(f.cx, other):

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.opcodes.table import opcode
-from dynacompile.capture.values.base import NULL, Lazy, Value
+from dynacompile.capture.values.base import NULL, Lazy, Method, Value
 from dynacompile.capture.values.functions import CellValue, FunctionValue
 from dynacompile.capture.values.mapping import pairs_of
+from dynacompile.capture.values.sequence import ListValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.bytecode import Instr
@@ -30,8 +31,10 @@ def kw_names(f: SymbolicFrame, i: Instr) -> None:
 def call(f: SymbolicFrame, i: Instr) -> None:
     """Stack: NULL, callable, arguments; or callable, first argument, arguments."""
     names, f.kw_names = f.kw_names, ()
-    args = f.pop_many(i.arg)
+    args = f.pop_unread(i.arg)
     first, second = f.pop_many(2)
+    if not (isinstance(second, Method) and isinstance(second.owner, ListValue) and second.name == "append"):  # which keeps them as they are
+        args = [v.force() if isinstance(v, Lazy) else v for v in args]
     function, args = (second, args) if first is NULL else (first, [second, *args])
     kwargs = dict(zip(names, args[len(args) - len(names) :])) if names else {}
     f.push(function.call(f.cx, args[: len(args) - len(names)], kwargs))

@@ -64,7 +64,7 @@ def keeps_on_jump(arg: int, taken: bool) -> int:
 
 @opcode("JUMP_IF_TRUE_OR_POP", effect=keeps_on_jump)
 def jump_if_true_or_pop(f: SymbolicFrame, i: Instr) -> None:
-    if f.stack[-1].truth(f.cx):
+    if f.peek(1).truth(f.cx):
         jump(f, i)
     else:
         f.pop()
@@ -72,7 +72,7 @@ def jump_if_true_or_pop(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("JUMP_IF_FALSE_OR_POP", effect=keeps_on_jump)
 def jump_if_false_or_pop(f: SymbolicFrame, i: Instr) -> None:
-    if not f.stack[-1].truth(f.cx):
+    if not f.peek(1).truth(f.cx):
         jump(f, i)
     else:
         f.pop()
@@ -85,9 +85,9 @@ def get_iter(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("FOR_ITER", effect=lambda arg, taken: 1 if not taken or PY312 else -1)
 def for_iter(f: SymbolicFrame, i: Instr) -> None:
-    iterator = f.stack[-1]
+    iterator = f.peek(1)
     if not isinstance(iterator, IteratorValue):
-        raise unsupported("unknown-object", f"iterating {iterator.describe()}")
+        raise unsupported("in-loop", f"{iterator.describe()} is")
     item = iterator.next(f.cx)
     if item is not None:
         f.push(item)
@@ -142,7 +142,7 @@ def get_yield_from_iter(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("SEND", effect=lambda arg, taken: -1 if taken and not PY312 else 0)
 def send(f: SymbolicFrame, i: Instr) -> None:
-    sent, receiver = f.pop(), f.stack[-1]
+    sent, receiver = f.pop(), f.peek(1)
     if not is_none(sent) or not isinstance(receiver, IteratorValue):
         raise unsupported("generator", "a value is sent into a generator")
     item = receiver.next(f.cx)
@@ -195,7 +195,7 @@ def pop_except(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("CHECK_EXC_MATCH", effect=0)
 def check_exc_match(f: SymbolicFrame, i: Instr) -> None:
-    wanted, exception = f.pop().constant(), f.stack[-1]
+    wanted, exception = f.pop().constant(), f.peek(1)
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in (wanted if isinstance(wanted, tuple) else (wanted,))):
         raise unsupported("would-raise", "catching classes that do not inherit from BaseException is not allowed")
     f.push(ConstantValue(issubclass(exception.pytype(), wanted)))
@@ -203,5 +203,5 @@ def check_exc_match(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("WITH_EXCEPT_START", effect=1)
 def with_except_start(f: SymbolicFrame, i: Instr) -> None:
-    leave, exception = f.stack[-4], f.stack[-1]
+    leave, exception = f.peek(4), f.peek(1)
     f.push(leave.call(f.cx, [f.cx.class_value(exception.pytype(), None), exception, TracebackValue()], {}))

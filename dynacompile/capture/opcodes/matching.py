@@ -23,18 +23,18 @@ WHOLE = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tu
 
 @opcode("MATCH_SEQUENCE", effect=1)
 def match_sequence(f: SymbolicFrame, i: Instr) -> None:
-    cls = f.stack[-1].pytype()
+    cls = f.peek(1).pytype()
     f.push(ConstantValue(issubclass(cls, collections.abc.Sequence) and not issubclass(cls, (str, bytes, bytearray))))
 
 
 @opcode("MATCH_MAPPING", effect=1)
 def match_mapping(f: SymbolicFrame, i: Instr) -> None:
-    f.push(ConstantValue(issubclass(f.stack[-1].pytype(), collections.abc.Mapping)))
+    f.push(ConstantValue(issubclass(f.peek(1).pytype(), collections.abc.Mapping)))
 
 
 @opcode("MATCH_KEYS", effect=1)
 def match_keys(f: SymbolicFrame, i: Instr) -> None:
-    keys, subject = f.stack[-1].elements(f.cx), f.stack[-2]
+    keys, subject = f.peek(1).elements(f.cx), f.peek(2)
     if not isinstance(subject, DictValue):
         raise unsupported("unknown-operation", f"matching the keys of {subject.describe()}")
     found = [subject.find(f.cx, key) for key in keys]

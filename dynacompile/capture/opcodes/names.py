@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.opcodes.table import opcode
-from dynacompile.capture.values.base import NULL, Lazy
+from dynacompile.capture.values.base import NULL
 from dynacompile.capture.values.functions import CellValue
 from dynacompile.ir.source import Constant
 
@@ -27,9 +27,7 @@ def load_fast(f: SymbolicFrame, i: Instr) -> None:
     value = f.slots[i.arg]
     if value is None:
         raise unsupported("would-raise", f"cannot access local variable {f.decoded.slots[i.arg]!r}")
-    if type(value) is Lazy:
-        value = f.slots[i.arg] = f.cx.force(value)
-    f.push(value)
+    f.push(value)  # read by what takes it from the stack
 
 
 @opcode("LOAD_FAST_AND_CLEAR", effect=1)
@@ -40,7 +38,8 @@ def load_fast_and_clear(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("STORE_FAST", effect=-1)
 def store_fast(f: SymbolicFrame, i: Instr) -> None:
-    value, before = f.pop(), f.slots[i.arg]
+    (value,) = f.pop_unread(1)
+    before = f.slots[i.arg]
     f.slots[i.arg] = None if value is NULL else value
     f.dropped(before)
 
@@ -134,7 +133,7 @@ def import_name(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("IMPORT_FROM", effect=1)
 def import_from(f: SymbolicFrame, i: Instr) -> None:
-    f.push(f.stack[-1].get_attr(f.cx, f.code.co_names[i.arg]))
+    f.push(f.peek(1).get_attr(f.cx, f.code.co_names[i.arg]))
 
 
 def attribute_name(f: SymbolicFrame, i: Instr) -> str:

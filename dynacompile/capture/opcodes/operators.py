@@ -83,7 +83,7 @@ def build_string(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("GET_LEN", effect=1)
 def get_len(f: SymbolicFrame, i: Instr) -> None:
-    f.push(ConstantValue(f.stack[-1].length(f.cx)))
+    f.push(ConstantValue(f.peek(1).length(f.cx)))
 
 
 @opcode("LIST_TO_TUPLE", effect=0)
@@ -99,7 +99,7 @@ def call_intrinsic_1(f: SymbolicFrame, i: Instr) -> None:
     elif name == "UNARY_POSITIVE":
         f.push(f.cx.operator("pos", [f.pop()]))
     elif name == "STOPITERATION_ERROR":
-        if issubclass(f.stack[-1].pytype(), StopIteration):
+        if issubclass(f.peek(1).pytype(), StopIteration):
             f.push(ExceptionValue(RuntimeError, [ConstantValue("generator raised StopIteration")]))
             del f.stack[-2]
     else:

@@ -19,7 +19,7 @@ def nop(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("POP_TOP", effect=-1)
 def pop_top(f: SymbolicFrame, i: Instr) -> None:
-    value = f.pop()
+    (value,) = f.pop_unread(1)
     if isinstance(value, IteratorValue):  # a loop is left
         f.cx.frames[0].refuse_pending()
     f.dropped(value)

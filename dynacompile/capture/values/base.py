@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +152,9 @@ class Lazy(Value):
 
     def describe(self) -> str:
         return self.source.text()
+
+    def is_pending(self) -> bool:
+        return isinstance(self.real, types.GeneratorType) and self.force().is_pending()
 
     def pytype(self) -> type:
         return type(self.real)

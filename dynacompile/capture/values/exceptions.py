@@ -11,7 +11,7 @@ from dynacompile.capture.values.base import Method, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.sequence import TupleValue
-from dynacompile.ir.source import DictAttr, Source
+from dynacompile.ir.source import Attr, DictAttr, Source
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -54,6 +54,8 @@ class ExceptionValue(Value):
             return self.stored[name]
         if self.real is not None and name in self.real.__dict__ and not is_data_descriptor(class_lookup(self.cls, name)):
             return cx.wrap(self.real.__dict__[name], DictAttr(self.source, name))
+        if name == "args" and self.real is not None:
+            return cx.wrap(self.real.args, Attr(self.source, "args"))
         if name == "args":
             return TupleValue(self.known_args())
         if name == "__class__":
@@ -128,8 +130,8 @@ class ExceptionValue(Value):
 
     def rebuild_chain(self, out: Builder) -> None:
         """The exception with what it was raised from or during, whose own tracebacks are lost."""
-        if self.source is not None:
-            out.source(self.source)
+        if self.source is not None or out.has(self):
+            out.value(self)
             return
         own = isinstance(class_lookup(self.cls, "__init__"), types.FunctionType)
         out.push_null()

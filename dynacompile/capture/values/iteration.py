@@ -50,7 +50,7 @@ def row_next(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(enumerate)
 def row_enumerate(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     iterable, start = bind_arguments("enumerate", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
-    return EnumerateIterator(iterable.iterate(cx), start.constant())
+    return EnumerateIterator(iterable.iterate(cx), start)
 
 
 @handles(zip)

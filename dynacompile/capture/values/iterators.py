@@ -51,7 +51,9 @@ class ZipIterator(IteratorValue):
 
 
 class EnumerateIterator(IteratorValue):
-    def __init__(self, inner: IteratorValue, count: int):
+    """count: the number of the next item."""
+
+    def __init__(self, inner: IteratorValue, count: Value):
         self.inner, self.count = inner, count
 
     def pytype(self) -> type:
@@ -64,17 +66,18 @@ class EnumerateIterator(IteratorValue):
         item = self.inner.next(cx)
         if item is None:
             return None
-        self.count += 1
-        return TupleValue([ConstantValue(self.count - 1), item])
+        count = self.count = cx.force(self.count)
+        self.count = cx.operator("add", [count, ConstantValue(1)])
+        return TupleValue([count, item])
 
     def children(self) -> Sequence[Value]:
-        return (self.inner,)
+        return (self.inner, self.count)
 
     def rebuild(self, out: Builder) -> None:
         out.push_null()
         out.const(enumerate)
         out.value(self.inner)
-        out.const(self.count)
+        out.value(self.count)
         out.call(2)
 
 

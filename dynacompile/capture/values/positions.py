@@ -1,0 +1,220 @@
+"""Iterators of loops that go on after a graph break: by what they iterate over, how far they are, and the item that comes next.
+
+Such an iterator is private to its loop, so a resume function is given these three instead, and makes one of its own. That the item is there
+already lets the rest of one round and the begin of the next be one graph, and lets one entry serve all rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import IteratorValue, Lazy, Value
+from dynacompile.capture.values.constant import ConstantIterator, ConstantValue
+from dynacompile.capture.values.iterators import EnumerateIterator, FilterIterator, MapIterator, ZipIterator
+from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue, TupleValue
+from dynacompile.capture.values.symbolic import SymbolicInt
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.resume import RecipeWriter
+    from dynacompile.capture.trace import Trace
+
+KINDS = frozenset({list, tuple, range, str, bytes, torch.Size})  # whose iterators count from 0, and can be set
+
+
+class End:
+    """In the place of the next item: there is none."""
+
+
+END = End()
+NEXT_ITEM = 2  # in what `ahead` gives
+
+
+def ahead(sequence: Any, index: int) -> tuple[Any, int, Any]:
+    """What a resume function is given of an iterator that has given `index` items."""
+    return sequence, index, sequence[index] if index < len(sequence) else END
+
+
+def positioned(state: tuple[Any, int, Any]) -> Iterator[Any]:
+    """The iterator that `state` tells of."""
+    sequence, index, item = state
+    if item is END:
+        return iter(())
+    made: Any = iter(sequence)
+    made.__setstate__(index)
+    return made
+
+
+class Advanced(Value):
+    """A position in a list, `by` items after one that was not read."""
+
+    def __init__(self, base: Value, by: int):
+        self.base, self.by = base, by
+
+    def pytype(self) -> type:
+        return int
+
+    def children(self) -> Sequence[Value]:
+        return (self.base,)
+
+    def rebuild(self, out: Builder) -> None:
+        out.value(self.base)
+        out.const(self.by)
+        out.emit("BINARY_OP", 0)
+
+
+def advanced(base: Value, by: int) -> Value:
+    if isinstance(base, ConstantValue):
+        return ConstantValue(base.value + by)
+    return base if by == 0 else Advanced(base, by)
+
+
+class StateValue(Value):
+    """The argument of a resume function that stands for an iterator; made when nothing else is left to run before it."""
+
+    def __init__(self, sequence: Value, index: Value):
+        self.sequence, self.index = sequence, index
+
+    def pytype(self) -> type:
+        return tuple
+
+    def children(self) -> Sequence[Value]:
+        return (self.sequence, self.index)
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(ahead)
+        out.value(self.sequence)
+        out.value(self.index)
+        out.call(2)
+
+
+class GivenIterator(IteratorValue):
+    """The iterator of a resume function's loop. sequence: unread as long as the next item does. index: of that item.
+
+    item: None where it was taken. rest: takes over where more than one item is asked for.
+    """
+
+    def __init__(self, sequence: Value, index: Value, item: Value | None):
+        self.sequence, self.index, self.item = sequence, index, item
+        self.taken = 0
+        self.rest: IteratorValue | None = None
+
+    def pytype(self) -> type:
+        return type(iter(self.real()))
+
+    def real(self) -> Any:
+        return self.sequence.real if isinstance(self.sequence, Lazy) else self.sequence.pytype()()
+
+    def next(self, cx: Trace) -> Value | None:
+        if self.rest is None and isinstance(self.item, Lazy) and not self.may_have_changed(cx):
+            item, self.item = self.item, None
+            if item.real is END:
+                cx.force(item)
+                self.rest = ConstantIterator(())
+                return None
+            self.taken = 1
+            cx.guard("TYPE", item.source, type(item.real))
+            return item
+        if self.rest is None:
+            self.rest = self.resolved(cx)
+        return self.rest.next(cx)
+
+    def may_have_changed(self, cx: Trace) -> bool:
+        """Whether a list was changed since the next item was looked up, which may be this one."""
+        return isinstance(self.real(), list) and any(isinstance(v, ListValue) for v in cx.effects.touched)
+
+    def resolved(self, cx: Trace) -> IteratorValue:
+        index, sequence = cx.force(self.index), cx.force(self.sequence)
+        if isinstance(index, SymbolicInt):
+            raise unsupported("in-loop", "its position varies")
+        made = iterator_at(sequence, index.constant() + self.taken)
+        if made is None:
+            raise unsupported("in-loop", f"it iterates over {sequence.describe()}")
+        return made
+
+    def children(self) -> Sequence[Value]:
+        return (self.sequence, self.index) if self.rest is None else (self.rest,)
+
+    def rebuild(self, out: Builder) -> None:
+        if self.rest is not None:
+            self.rest.rebuild(out)
+            return
+        out.push_null()
+        out.const(positioned)
+        StateValue(self.sequence, advanced(self.index, self.taken)).rebuild(out)
+        out.call(1)
+
+    def state(self) -> StateValue | None:
+        if self.rest is not None:
+            return state_of(self.rest)
+        return StateValue(self.sequence, advanced(self.index, self.taken))
+
+
+def iterator_at(sequence: Value, index: int) -> IteratorValue | None:
+    if isinstance(sequence, SequenceValue):
+        made = SequenceIterator(sequence)
+        made.index = index
+        return made
+    if isinstance(sequence, ConstantValue) and type(sequence.value) in KINDS:
+        found = ConstantIterator(sequence.value)
+        for _ in range(min(index, len(sequence.value))):
+            next(found._elements)
+        found.index = index
+        return found
+    return None
+
+
+def state_of(value: Value) -> StateValue | None:
+    """What stands for an iterator in a call of a resume function; None where the object itself is passed."""
+    if isinstance(value, GivenIterator):
+        return value.state()
+    if isinstance(value, SequenceIterator) and value.sequence.pytype() in KINDS:
+        return StateValue(TupleValue([]), ConstantValue(0)) if value.done else StateValue(value.sequence, ConstantValue(value.index))
+    if isinstance(value, ConstantIterator):
+        elements = tuple(value.value) if isinstance(value.value, frozenset) else value.value
+        return StateValue(ConstantValue(elements), ConstantValue(value.index)) if type(elements) in KINDS else None
+    return None
+
+
+def can_hand_on(value: Value, alone: Callable[[Value], bool]) -> bool:
+    """Whether a resume function can make the iterator itself: nobody else has it."""
+    if not alone(value):
+        return False
+    match value:
+        case ZipIterator():
+            return not value.strict and all(can_hand_on(part, alone) for part in value.parts)
+        case MapIterator():
+            return all(can_hand_on(part, alone) for part in value.parts)
+        case EnumerateIterator() | FilterIterator():
+            return can_hand_on(value.inner, alone)
+        case IteratorValue():
+            return state_of(value) is not None
+    return False
+
+
+def hand_on(value: IteratorValue, out: RecipeWriter) -> None:
+    """The instructions by which a resume function makes the iterator again."""
+    state = state_of(value)
+    if state is None:
+        value.rebuild(out)  # type: ignore[arg-type]
+        return
+    out.push_null()
+    out.const(positioned)
+    out.leaf(state)
+    out.call(1)
+
+
+@handles(positioned)
+def row_positioned(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (state,) = args
+    if not isinstance(state, TupleValue):
+        raise unsupported("unknown-object", state.describe())
+    made = GivenIterator(*state.items)
+    cx.given.append(made)
+    return made
