@@ -76,15 +76,16 @@ def go_on(out: Builder, decoded: Decoded, to: Target, local_values: Mapping[int,
     for temp in temps:
         out.local("LOAD_FAST", temp)
     count = len(values) + len(temps)
+    if inside:
+        out.emit("BUILD_TUPLE", count)
+        function(out, to, state)
+        out.emit("BUILD_TUPLE", 2)
+    for name in gone if state is None else [*gone, state]:
+        out.local("DELETE_FAST", name)
     if not inside:
-        for name in gone if state is None else [*gone, state]:
-            out.local("DELETE_FAST", name)
         out.call(count)
         follow(out)
         return
-    out.emit("BUILD_TUPLE", count)
-    function(out, to, state)
-    out.emit("BUILD_TUPLE", 2)
     out.call(1)
     out.emit("RETURN_VALUE")
 
@@ -96,20 +97,16 @@ def function(out: Builder, to: Target, state: str | None) -> None:
         out.emit("LOAD_CLOSURE by name", out.original_slot(name))
     if closure:
         out.emit("BUILD_TUPLE", len(closure))
-    if state is None:
-        out.const(to.code)
-    else:
+    out.const(to.code)
+    if state is not None:
+        out.const(to.last)
+        out.emit("BUILD_TUPLE", 2)
         out.local("LOAD_FAST", state)
         out.const(NEXT_ITEM)
         out.emit("BINARY_SUBSCR")
         out.const(END)
         out.emit("IS_OP", 0)
-        over = out.emit(JUMP_IF_FALSE)
-        out.const(to.last)
-        made = out.emit("JUMP_FORWARD")
-        over.target = out.emit("NOP")
-        out.const(to.code)
-        made.target = out.emit("NOP")
+        out.emit("BINARY_SUBSCR")
     out.emit("MAKE_FUNCTION", 8 if closure else 0)
 
 

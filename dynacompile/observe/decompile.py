@@ -6,6 +6,7 @@ import dis
 import sys
 import types
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any
 
 from dynacompile.ir.captured import GRAPH, Captured
@@ -55,6 +56,8 @@ def constant(value: object) -> str:
         return name_of(value)
     if isinstance(value, dict) and "__name__" in value:
         return f"globals_of_{str(value['__name__']).replace('.', '_')}"
+    if isinstance(value, Enum):
+        return f"{type(value).__qualname__}.{value.name}"
     named = getattr(value, "__qualname__", None) or (getattr(value, "__name__", None) if isinstance(value, types.ModuleType) else None)
     if isinstance(named, str):
         return named
@@ -74,7 +77,11 @@ class Reader:
     def lines(self) -> list[str]:
         handlers = {row.target: row for row in dis._parse_exception_table(self.code)}  # type: ignore[attr-defined]
         tried = {row.start for row in handlers.values()}
-        for instr in self.instrs:
+        goes_on = False
+        for index, instr in enumerate(self.instrs):
+            if goes_on:
+                goes_on = instr.opname != "RETURN_VALUE"
+                continue
             if instr.offset in self.closing:
                 self.depth = self.closing[instr.offset]
             if instr.offset in tried:
@@ -84,8 +91,22 @@ class Reader:
                 self.depth = 0
                 self.write("except BaseException as error:")
                 self.depth, self.stack = 1, ["error"]
-            self.step(instr)
+            goes_on = self.returns_onward(index)
+            if not goes_on:
+                self.step(instr)
         return self.out
+
+    def returns_onward(self, index: int) -> bool:
+        """Whether the value on the stack is returned, once the calls that it asks for are made; that is not shown."""
+        ops = [i.opname for i in self.instrs[index : index + 3]]
+        follows = ops == ["STORE_FAST", "PUSH_NULL", "LOAD_CONST"] and self.instrs[index + 2].argval is type
+        if follows:
+            self.write(f"return {self.pop(1)[0]}")
+        return follows
+
+    def op_is_op(self, instr: dis.Instruction) -> None:
+        left, right = self.pop(2)
+        self.stack.append(f"{left} is {'not ' if instr.arg else ''}{right}")
 
     def write(self, text: str) -> None:
         self.out.append("    " * self.depth + text)

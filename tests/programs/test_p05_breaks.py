@@ -99,7 +99,7 @@ def arg():
 
 @pytest.mark.parametrize(
     ("fn", "breaks"),
-    [(prints, 1), (item_branch, 1), (tensor_branch, 1), (explicit, 2), (calls_disabled, 1), (in_loop, 3), (with_stack, 1), (closure_over_break, 1)],
+    [(prints, 1), (item_branch, 1), (tensor_branch, 1), (explicit, 2), (calls_disabled, 1), (with_stack, 1), (closure_over_break, 1)],
 )
 def test_break(fn, breaks, capsys):
     check(fn, arg(), graphs=breaks + 1, breaks=breaks)
@@ -115,6 +115,11 @@ def test_both_sides_of_a_tensor_branch():
     for sign in (1.0, -1.0, 1.0, -1.0):
         x = torch.ones(4) * sign
         assert torch.equal(compiled(x), tensor_branch(x))
+
+
+def test_rounds_of_a_loop_share_their_graph(capsys):
+    check(in_loop, arg(), graphs=3, breaks=2)
+    capsys.readouterr()
 
 
 def test_break_in_callee(capsys):

@@ -6,6 +6,7 @@ already lets the rest of one round and the begin of the next be one graph, and l
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 KINDS = frozenset({list, tuple, range, str, bytes, torch.Size})  # whose iterators count from 0, and can be set
 
 
-class End:
-    """In the place of the next item: there is none."""
+class Next(enum.Enum):
+    END = "nothing is left"  # in the place of the next item
 
 
-END = End()
+END = Next.END
 NEXT_ITEM = 2  # in what `ahead` gives
 
 

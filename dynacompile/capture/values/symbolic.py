@@ -68,6 +68,9 @@ class SymbolicInt(Value):
     def has_attr(self, cx: Trace, name: str) -> bool:
         return hasattr(int, name)
 
+    def get_item(self, cx: Trace, key: Value) -> Value:
+        return ConstantValue(self.constant()).get_item(cx, key)
+
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return ConstantValue(self.constant()).method(cx, name, args, kwargs)
 
