@@ -28,6 +28,7 @@ class Model(torch.nn.Module):
 
 def appends(x, items):
     items.append(x * 2)
+    items[0] = x
     for i in range(3):
         x = x + i
         print(end="")

@@ -299,3 +299,14 @@ def test_loop(fn, graphs, breaks, recompiles):
     events = check(fn, torch.arange(1.0, 5.0), graphs=graphs, breaks=breaks, recompiles=recompiles, options={"backend": "eager"})
     assert not [e for e in events if isinstance(e, (FrameSkipped, LimitHit))]
     assert SAID == said * 5
+
+
+def test_the_stack_does_not_grow_with_the_rounds():
+    def rounds(x):
+        for i in range(3000):
+            x = x + 1
+            say(i)
+        return x
+
+    compiled = dynacompile.compile(rounds, backend="eager", isolate_recompiles=True, fallback="none")
+    assert torch.equal(compiled(torch.zeros(2)), torch.full((2,), 3000.0))

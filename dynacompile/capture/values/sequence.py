@@ -218,47 +218,6 @@ class ListValue(SequenceValue):
         out.emit("BUILD_LIST", len(self.items))
 
 
-class GivenList(ListValue):
-    """A list that exists before the frame. Its length is a fact that is read with the first item; what only appends to it, reads nothing."""
-
-    def __init__(self, cx: Trace, real: list, source: Source):
-        self.cx, self.real, self.source = cx, real, source
-        self.read: list[Value] | None = None
-        self.added: list[Value] = []
-
-    @property
-    def items(self) -> list[Value]:  # type: ignore[override]
-        if self.read is None:
-            self.cx.guard("LENGTH", self.source, len(self.real))
-            self.read = [Lazy(self.cx, item, Item(self.source, i)) for i, item in enumerate(self.real)] + self.added
-        return self.read
-
-    @items.setter
-    def items(self, items: list[Value]) -> None:
-        self.read = items
-
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name != "append" or len(args) != 1 or kwargs or self.read is not None:
-            return super().method(cx, name, args, kwargs)
-        cx.effects.touch(self)
-        self.added.append(args[0])
-        return ConstantValue(None)
-
-    def replay_values(self) -> Sequence[Value]:
-        return self.added if self.read is None else self.read
-
-    def replay(self, out: Builder) -> None:
-        if self.read is not None:
-            super().replay(out)
-            return
-        for item in self.added:
-            out.value(self)
-            out.load_method("append")
-            out.value(item)
-            out.call(1)
-            out.emit("POP_TOP")
-
-
 def list_append(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (item,) = bind_arguments("append", ["item"], args, kwargs, {})
     self.items.append(item)
@@ -410,12 +369,6 @@ def index_of(cx: Trace, key: Value) -> int | slice:
 
 def make_tuple(cls: type, items: list[Any]) -> Any:
     return cls(*items) if hasattr(cls, "_fields") else cls(items)
-
-
-@wraps(list)
-def wrap_list(cx: Trace, real: list, source: Source) -> Value:
-    cx.guard("TYPE", source, list)
-    return GivenList(cx, real, source)
 
 
 @wraps(tuple)
