@@ -28,7 +28,7 @@ def row_copy(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     if isinstance(value, (DequeValue, SetValue)) or type(value) is DictValue:
         return value.method(cx, "copy", [], {})
-    if type(value) is ListValue:
+    if isinstance(value, ListValue) and value.cls is list:
         return ListValue(value.items)
     if isinstance(value, (ConstantValue, TupleValue)):
         return value
@@ -78,7 +78,7 @@ def deep_copy(cx: Trace, value: Value, memo: dict[Value, Value]) -> Value:
         return value
     if isinstance(value, DequeValue):
         made: Value = DequeValue([deep_copy(cx, v, memo) for v in value.elements(cx)], value.maxlen)
-    elif type(value) is ListValue:
+    elif isinstance(value, ListValue) and value.cls is list:
         made = memo[value] = ListValue([])
         made.items.extend(deep_copy(cx, v, memo) for v in value.elements(cx))  # type: ignore[attr-defined]
     elif isinstance(value, TupleValue):

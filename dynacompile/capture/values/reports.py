@@ -43,7 +43,7 @@ def snapshot(value: Value) -> Value:
         return value
     if isinstance(value, TupleValue) and value.cls is tuple:
         return TupleValue([snapshot(item) for item in value.items])
-    if type(value) is ListValue:
+    if isinstance(value, ListValue) and value.cls is list:
         return ListValue([snapshot(value.settled(i)) for i in range(len(value.items))])
     if isinstance(value, DictValue) and value.cls is dict and value.known_keys:
         return DictValue.of([(key, snapshot(value.settled(hashed))) for hashed, (key, _) in list(value.content.items())])

@@ -33,7 +33,7 @@ def text(cx: Trace, value: Value, conversion: str = "str") -> str:
         return by_class(cx, value, conversion)
     if isinstance(value, DictValue) and value.cls is dict:
         return "{" + ", ".join(f"{text(cx, k, 'repr')}: {text(cx, v, 'repr')}" for k, v in pairs_of(cx, value)) + "}"
-    if type(value) is ListValue:
+    if isinstance(value, ListValue) and value.cls is list:
         return "[" + ", ".join(text(cx, item, "repr") for item in value.elements(cx)) + "]"
     if isinstance(value, TupleValue):
         shown = ", ".join(text(cx, item, "repr") for item in value.elements(cx))
