@@ -47,6 +47,7 @@ OPERANDS: dict[str, Callable[[int], int]] = {
     "SET_UPDATE": lambda arg: arg + 1,
     "DICT_UPDATE": lambda arg: arg + 1,
 }
+GOES_TO = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 KEEP_ON_JUMP = ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
 
 
@@ -259,6 +260,10 @@ def is_method_load(instr: Instr) -> bool:
 
 def point_at(frame: SymbolicFrame, index: int, entries: Sequence[bool | Recipe]) -> ResumePoint:
     decoded, code = frame.decoded, frame.code
+    seen: set[int] = set()
+    while decoded.instrs[index].op in GOES_TO and index not in seen:  # so that one place has one resume function
+        seen.add(index)
+        index = decoded.instrs[index].target.index  # type: ignore[union-attr]
     live = {s for s in decoded.live_slots(decoded.instrs[index]) if frame.slots[s] is not None}
     if "__class__" in code.co_freevars and code.co_argcount and frame.slots[0] is not None:  # super() looks at the first parameter
         if not isinstance(frame.slots[0], CellValue):
