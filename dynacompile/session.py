@@ -91,5 +91,6 @@ def skipped_folders() -> list[tuple[str, bool]]:
     inside += [torch_folder / "nn" / d for d in ("utils", "parallel", "quantized")]
     files = [p for p in torch_folder.iterdir() if p.suffix == ".py"] + [torch_folder / "nn" / f for f in ("modules/module.py", "parameter.py")]
     ours = [p for p in Path(__file__).parent.iterdir() if p.name not in ("selftest.py", "recipes")]  # whose own functions are met
-    stdlib = [p for p in Path(os.__file__).parent.iterdir() if p.name != "site-packages"]
-    return [(str(p), True) for p in alone] + [(str(p), False) for p in [*inside, *files, *ours, Path(np.__file__).parent, *stdlib]]
+    others = [p for p in Path(os.__file__).parent.iterdir() if p.name != "site-packages"]
+    others += [Path(np.__file__).parent, torch_folder.parent / "typing_extensions.py"]
+    return [(str(p), True) for p in alone] + [(str(p), False) for p in [*inside, *files, *ours, *others]]

@@ -37,8 +37,9 @@ def scaled_lists(cx: Trace, name: str, args: list[Value], scale: Value) -> Value
 
 
 def combined_lists(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
-    """scale: a tensor of one number for each of the tensors."""
-    join, scales = torch._foreach_mul if "addcmul" in name else torch._foreach_div, cx.op("call_function", torch.unbind, [scale], {})
+    """scale: a tensor of one number for each of the tensors, or a list of such numbers."""
+    join = torch._foreach_mul if "addcmul" in name else torch._foreach_div
+    scales = cx.op("call_function", torch.unbind, [scale], {}) if isinstance(getattr(scale, "fake", None), torch.Tensor) else scale
     if all(map(on_cpu, args[1].elements(cx))):
         joined = cx.op("call_function", join, [cx.op("call_function", torch._foreach_mul, [args[1], scales], {}), args[2]], {})
     else:
@@ -73,6 +74,8 @@ def with_tensor_scalar(cx: Trace, name: str, args: list[Value], kwargs: dict[str
 
 def is_number(value: Value, keyword: str) -> bool:
     fake = getattr(value, "fake", None)
+    if keyword == "scalars" and value.pytype() is list:  # as an optimizer has them, whose counts of steps are tensors
+        return bool(value.children()) and all(is_number(item, "scalar") for item in value.children())
     return isinstance(fake, torch.Tensor) and fake.dim() == (keyword == "scalars")
 
 
