@@ -21,7 +21,7 @@ def values(n, dtype=torch.float32, seed=0):
     return made.to(dtype)
 
 
-def each(fns, *inputs, grad=True, **options):
+def check_each(fns, *inputs, grad=True, **options):
     """Every function on every input, as one compiled function each; gradients where there are any."""
 
     def story(wrap):
@@ -86,12 +86,12 @@ COMPLEX = {
 
 @pytest.mark.parametrize("name", COMPLEX)
 def test_complex(name):
-    each([COMPLEX[name]], lambda: torch.complex(values(4), values(4, seed=1)), least=None, rtol=1e-4, atol=1e-5)
+    check_each([COMPLEX[name]], lambda: torch.complex(values(4), values(4, seed=1)), least=None, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mul", "div", "abs", "matmul", "fft", "sum"])
 def test_complex_double(name):
-    each([COMPLEX[name]], lambda: torch.complex(values(4, torch.float64), values(4, torch.float64, seed=1)), least=None)
+    check_each([COMPLEX[name]], lambda: torch.complex(values(4, torch.float64), values(4, torch.float64, seed=1)), least=None)
 
 
 LOW = [
@@ -116,12 +116,12 @@ LOW = [
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("index", range(len(LOW)))
 def test_low_precision(dtype, index):
-    each([LOW[index]], lambda: values(32, dtype).reshape(4, 8), rtol=2e-2, atol=2e-2)
+    check_each([LOW[index]], lambda: values(32, dtype).reshape(4, 8), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("index", range(len(LOW)))
 def test_double(index):
-    each([LOW[index]], lambda: values(32, torch.float64).reshape(4, 8), rtol=1e-12, atol=1e-12)
+    check_each([LOW[index]], lambda: values(32, torch.float64).reshape(4, 8), rtol=1e-12, atol=1e-12)
 
 
 INTEGER = [
@@ -148,7 +148,7 @@ INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize("index", range(len(INTEGER)))
 def test_integers(dtype, index):
-    each([INTEGER[index]], lambda: torch.tensor([-100, -7, -3, -1, 0, 1, 5, 117]).to(dtype), least=None)
+    check_each([INTEGER[index]], lambda: torch.tensor([-100, -7, -3, -1, 0, 1, 5, 117]).to(dtype), least=None)
 
 
 def test_booleans():
@@ -159,7 +159,7 @@ def test_booleans():
         lambda x: (x.logical_not(), x.logical_and(x.flip(0)), x.logical_xor(True), x.max(), x.argmax(), x.nonzero() if False else x),
         lambda x: (torch.zeros(3)[x[:3].long()], x.masked_fill(x, False), torch.where(x, x, False)),
     ]
-    each(fns, lambda: torch.tensor([True, False, True, True]), least=None)
+    check_each(fns, lambda: torch.tensor([True, False, True, True]), least=None)
 
 
 SPECIAL = {
@@ -237,7 +237,7 @@ EMPTY = {
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", EMPTY)
 def test_empty(name, shape, grad):
-    each([EMPTY[name]], lambda: torch.zeros(shape), least=None, grad=grad)
+    check_each([EMPTY[name]], lambda: torch.zeros(shape), least=None, grad=grad)
 
 
 SCALARS = [
@@ -255,7 +255,7 @@ SCALARS = [
 
 @pytest.mark.parametrize("index", range(len(SCALARS)))
 def test_zero_dim(index):
-    each(
+    check_each(
         [SCALARS[index]],
         lambda: torch.tensor(1.5),
         lambda: torch.tensor(-0.5, dtype=torch.float64),
@@ -277,7 +277,7 @@ ONES = [
 @pytest.mark.parametrize("shape", [(1, 1, 5), (3, 1, 5), (1, 4, 1), (1, 1, 1), (3, 1, 1)], ids=str)
 @pytest.mark.parametrize("index", range(len(ONES)))
 def test_sizes_of_one(index, shape):
-    each([ONES[index]], lambda: values(torch.Size(shape).numel()).reshape(shape), least=None)
+    check_each([ONES[index]], lambda: values(torch.Size(shape).numel()).reshape(shape), least=None)
 
 
 LAYOUT = {
@@ -317,7 +317,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", LAYOUT)
 def test_layouts(name, grad):
-    each([LAYOUT[name]], *(lambda make=make: make().detach() for make in LAYOUTS.values()), grad=grad, least=None, rtol=1e-4, atol=1e-5)
+    check_each([LAYOUT[name]], *(lambda make=make: make().detach() for make in LAYOUTS.values()), grad=grad, least=None, rtol=1e-4, atol=1e-5)
 
 
 def test_sparse_inputs():

@@ -84,8 +84,6 @@ def training(name, form, compiling, to_none):
 
 @pytest.mark.parametrize("name, form", CASES)
 def test_step(name, form):
-    if not hasattr(torch.optim, name):
-        pytest.skip(f"torch {torch.__version__} has no {name}")
     to_none = "foreach" in form
     parameters, optimizer, events = training(name, form, True, to_none)
     wanted, theirs, _ = training(name, form, False, to_none)
