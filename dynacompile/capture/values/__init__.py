@@ -28,6 +28,7 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
     made_modules,
     memoized,
     optimizers,
+    partials,
     proxies,
     python_modules,
     references,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import collections
-import functools
 import math
 import operator
 import types
@@ -18,11 +17,10 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, class_lookup
-from dynacompile.capture.values.functions import BoundMethod, CallableValue, FunctionValue
+from dynacompile.capture.values.functions import BoundMethod, CallableValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.objects import ObjectValue
-from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
@@ -31,7 +29,6 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import identity
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
 
@@ -268,45 +265,9 @@ def row_object(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ObjectValue(object)
 
 
-@handles(functools.partial)
-def row_partial(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    function = args[0]
-    if isinstance(function, PartialValue):
-        return PartialValue(function.function, [*function.args, *args[1:]], {**function.kwargs, **kwargs})
-    return PartialValue(function, args[1:], kwargs)
-
-
 @handles(types.MethodType)
 def row_method(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return BoundMethod(args[0], args[1])
-
-
-@handles(functools.wraps)
-def row_wraps(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return WrapsValue(args[0])
-
-
-@handles(functools.update_wrapper)
-def row_update_wrapper(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 2 or kwargs:
-        raise unsupported("unknown-function", "functools.update_wrapper of chosen attributes")
-    return WrapsValue(args[1]).call(cx, args[:1], {})
-
-
-class WrapsValue(CallableValue):
-    """functools.wraps(f), applied to a function made in the frame: keeps the function, which answers for the wrapped one's attributes."""
-
-    def __init__(self, wrapped: Value):
-        self.wrapped = wrapped
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if not isinstance(args[0], FunctionValue):
-            raise unsupported("unknown-operation", "functools.wraps on an object")
-        args[0].wraps = self.wrapped
-        return args[0]
-
-    def rebuild(self, out: Builder) -> None:
-        raise unsupported("rebuild", "functools.wraps(...)")
 
 
 @handles(typing.cast)
