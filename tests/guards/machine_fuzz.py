@@ -363,7 +363,7 @@ def a_guard(world: World) -> Guard | None:
     if relation < 0.03:
         return Guard("DUPLICATE_INPUT", source, world.source()[0])
     if relation < 0.06:
-        return Guard("NOT_ALIASED", None, (source, *(world.source()[0] for _ in range(rng.randint(1, 3)))))
+        return Guard("NOT_ALIASED", None, tuple(dict.fromkeys((source, *(world.source()[0] for _ in range(rng.randint(1, 3)))))))  # capture names none twice
     if relation < 0.09:
         return Guard("DISJOINT", None, Disjoint((source,), (world.source()[0], world.source()[0])))
     if relation < 0.13:
