@@ -18,14 +18,16 @@ class Unsupported(DynacompileError):
     """A construct that can't be captured or compiled.
 
     code: the row's name in the table of breaks, for example "data-dependent-branch".
-    reason: one sentence. hint: what the user can do. site: `file:line in function`, innermost user frame first.
+    reason: one sentence. hint: what the user can do. site: `file:line in function` of the innermost frame. callers: the places that it was
+    inlined at, innermost first.
     """
 
-    def __init__(self, code: str, reason: str, hint: str = "", site: str = ""):
-        self.code, self.reason, self.hint, self.site = code, reason, hint, site
+    def __init__(self, code: str, reason: str, hint: str = "", site: str = "", callers: tuple[str, ...] = ()):
+        self.code, self.reason, self.hint, self.site, self.callers = code, reason, hint, site, callers
         lines = [f"[{code}] {reason}"]
         if site:
             lines.append(f"  at {site}")
+        lines += [f"  called at {caller}" for caller in callers]
         if hint:
             lines.append(f"  hint: {hint}")
         super().__init__("\n".join(lines))

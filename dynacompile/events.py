@@ -36,6 +36,7 @@ class GraphBroke(Event):
     reason: str
     hint: str
     site: str  # "file:line in function"
+    callers: tuple[str, ...] = ()  # the places that it was inlined at, innermost first
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -298,8 +298,9 @@ def launches(events: list[Event]) -> int:
 def report_break(captured: Captured, info: RegionInfo) -> None:
     b = captured.break_
     assert b is not None
-    site = str(b.stack[-1]) if b.stack else str(captured.site)
-    SESSION.bus.emit(GraphBroke(region=info.name, bucket=info.bucket, code=b.code, reason=b.reason, hint=b.hint, site=site))
+    *outer, site = map(str, b.stack or (captured.site,))
+    broke = GraphBroke(region=info.name, bucket=info.bucket, code=b.code, reason=b.reason, hint=b.hint, site=site, callers=tuple(reversed(outer)))
+    SESSION.bus.emit(broke)
 
 
 def over_limit(frame: Any, info: RegionInfo, entries: list[Any], option: str, *, alone: bool) -> Any:

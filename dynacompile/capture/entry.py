@@ -198,7 +198,8 @@ def wrapped(why: Break, code: str) -> Break:
 
 
 def located(why: Break) -> Unsupported:
-    return Unsupported(why.code, why.reason, why.hint, str(why.stack[-1]) if why.stack else "")
+    *outer, inner = map(str, why.stack) if why.stack else ("",)
+    return Unsupported(why.code, why.reason, why.hint, inner, tuple(reversed(outer)))
 
 
 def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -> Captured:

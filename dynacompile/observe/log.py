@@ -76,7 +76,8 @@ def line(event: Event) -> str:
             reached = f"limit {who} {event.frame}, {event.entries} of {event.limit} entries"
             return f"{reached}, because{failed}\n    done: {event.done}; to allow more: {event.override}"
         case GraphBroke():
-            return f"graph break {who} [{event.code}] {event.reason}\n    at {event.site}" + (f"\n    hint: {event.hint}" if event.hint else "")
+            places = "".join(f"\n    called at {caller}" for caller in event.callers)
+            return f"graph break {who} [{event.code}] {event.reason}\n    at {event.site}{places}" + (f"\n    hint: {event.hint}" if event.hint else "")
         case FrameSkipped():
             return f"skip {who} {event.site}: {event.reason}"
         case GuardFailed():

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import dynacompile
-from dynacompile.events import FrameSkipped
+from dynacompile.errors import Unsupported
+from dynacompile.events import FrameSkipped, GraphBroke
+from dynacompile.observe.log import line as line_of
 from tests.checking import check
 
 SAID: list = []
@@ -238,3 +240,20 @@ def test_what_was_raised_in_a_handler_knows_why():
     cause = caught.value.__cause__
     assert type(cause) is ValueError and cause.args == ("first",) and caught.value.__context__ is cause
     assert cause.__traceback__ is not None
+
+
+def test_a_break_names_every_frame_that_was_inlined():
+    """As an event, in the log, and as the error of fullgraph."""
+    events: list = []
+    end = dynacompile.subscribe(events.append)
+    dynacompile.reset()
+    dynacompile.compile(breaks_in_the_callee_of_a_callee, backend="eager", isolate_recompiles=True, fallback="none")(torch.ones(4))
+    end()
+    first = next(e for e in events if isinstance(e, GraphBroke))
+    names = [place.rpartition(" in ")[2] for place in (first.site, *first.callers)]
+    assert names == ["inner", "middle", "breaks_in_the_callee_of_a_callee"]
+    assert all("test_p61_breaks_in_handlers.py:" in place for place in (first.site, *first.callers))
+    with pytest.raises(Unsupported) as refused:
+        dynacompile.compile(breaks_in_the_callee_of_a_callee, backend="eager", fullgraph=True)(torch.ones(4))
+    told = [line.strip() for line in line_of(first).splitlines()]
+    assert [told[0].partition(" [")[2], *told[1:]] == [line.strip().removeprefix("[") for line in str(refused.value).splitlines()]
