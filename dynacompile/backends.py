@@ -12,6 +12,7 @@ from dynacompile.errors import BackendError
 from dynacompile.interop import inductor_call
 from dynacompile.ir.captured import Captured
 from dynacompile.markers import disable
+from dynacompile.ops.regions import FORMS, with_regions
 from dynacompile.pipeline import GraphCall, compile_graph, trace_graph
 
 
@@ -21,6 +22,8 @@ def default(captured: Captured, env: Env) -> GraphCall:
 
 def eager(captured: Captured, env: Env) -> GraphCall:
     graph: Any = captured.graph
+    if any(node.target in FORMS for node in graph.graph.nodes):
+        graph = with_regions(graph)
     changes = any(node.op == "call_function" and node.target in MODE_CHANGES for node in graph.graph.nodes)
     return disable(restoring(graph.forward) if changes else graph.forward)
 

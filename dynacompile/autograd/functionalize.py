@@ -18,6 +18,7 @@ from dynacompile.ir.shapes import as_static, exceeds, expression_of, is_undecida
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
+from dynacompile.ops.regions import FORMS, traced
 
 STATIC = "compile with dynamic=False"
 SUBSTITUTES: dict[object, Callable] = {
@@ -150,6 +151,9 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         try:
             operands = [env[n] for n in node.all_input_nodes if isinstance(env[n], torch.Tensor)]
             versions = [t._version for t in operands]
+            if node.target in FORMS:
+                env[node] = traced(node.target, args, node.meta["val"], recorder.keep)
+                continue
             env[node] = with_dtypes(run_node(node, args, kwargs), node.meta.get("val"))
             for operand, version in zip(operands, versions, strict=True):
                 if operand._version != version:

@@ -12,6 +12,7 @@ from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.functionalize import FunctionalInput, Memory, inner, storage
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import Constant, Fresh, InputItself, Output, View, ViewOfInput, ViewOfOutput
+from dynacompile.ir.shapes import hint_of
 
 
 @dataclass
@@ -98,17 +99,29 @@ def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory
     if output is base:
         return Fresh(position, base.requires_grad)
     view = geometry(result.eager, seen) if result.eager is not None and seen is not None else geometry(inner(output), inner(base))
+    if not lies_within(view, base):
+        raise Unsupported("aliased-outputs", "outputs are parts of memory of which no output is the whole", "clone one of the outputs")
     return ViewOfOutput(position, view, output.requires_grad)
 
 
 def base_of(family: Sequence[torch.Tensor], memory: Memory | None) -> tuple[torch.Tensor, FakeTensor | None]:
     """The tensor that all of a family of outputs, which share memory, can be made from as views; and as capture saw it."""
     first = next((t for t in family if t.requires_grad), family[0])
-    base, seen = (memory.tensor, memory.eager) if memory is not None and memory.eager is not None else (root(first), None)
+    is_whole = memory is not None and memory.eager is not None and memory.tensor._base is None  # not a part of what one operation gives
+    base, seen = (memory.tensor, memory.eager) if is_whole else (root(first), None)  # type: ignore[union-attr]
     for member in family:
         if member.requires_grad and root(member) is not root(base):
             raise Unsupported("aliased-outputs", "outputs share memory in a way that is no view of one tensor", "clone one of the outputs")
     return base, seen
+
+
+def lies_within(view: View, base: torch.Tensor) -> bool:
+    """Whether the memory of the base has all elements of the view."""
+    if 0 in view.size:
+        return True
+    last = sum((size - 1) * stride for size, stride in zip(view.size, view.stride, strict=True))
+    end = sum((size - 1) * stride for size, stride in zip(base.shape, base.stride(), strict=True))
+    return hint_of(view.offset) >= 0 and hint_of(view.offset + last) <= hint_of(end)
 
 
 def root(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from dynacompile.ir.captured import Site
 from dynacompile.ir.fakes import fake_of
 from dynacompile.ir.shapes import as_static, same_size
 from dynacompile.ir.symbolic_graphs import add_node
+from dynacompile.ops.regions import REGION, Handle
 
 ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift.default})
 VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default})
@@ -52,6 +53,7 @@ class Recorder(TorchDispatchMode):
         self._nodes: dict[int, torch.fx.Node] = {}  # by id of the fake value, which the node's meta keeps alive
         self._sequence: list[int] = []  # autograd sequence number at which each site began
         self._sites: list[Site | None] = []
+        self._handles: dict[int, Handle] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is DEVICE:
@@ -105,6 +107,10 @@ class Recorder(TorchDispatchMode):
         assert isinstance(value, FakeTensor)
         return value
 
+    def keep(self, handle: Handle) -> None:
+        """Nodes will hold the handle itself: the dispatcher passes its number on."""
+        self._handles[int(handle)] = handle
+
     def node_of(self, value: torch.Tensor) -> torch.fx.Node:
         """The node whose value is the fake tensor `value`."""
         return self._nodes[id(value)]
@@ -152,6 +158,8 @@ class Recorder(TorchDispatchMode):
         for key, value in kwargs.items():
             fake_kwargs[key], node_kwargs[key] = self._map(value)
         out = self.fake_mode.dispatch(func, types, fake_args, fake_kwargs)
+        if func is REGION:
+            node_args = (self._handles[args[0]], node_args[1])
         if isinstance(out, FakeTensor):
             node = self._make("call_function", func, node_args, node_kwargs)
             self._finish(node, out)

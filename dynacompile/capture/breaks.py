@@ -36,6 +36,7 @@ BREAKS: dict[str, Row] = {
     "nested-region": Row("{} is compiled as a region of its own", "leave it out of the settings for parts of the model to compile it with its caller"),
     "autograd-function": Row("{} is a custom autograd.Function", "express it with tensor operations or torch.library.custom_op"),
     "autograd-call": Row("{} runs or changes autograd inside the region", "compile the forward pass only"),
+    "sub-graph": Row("a function that has to be one graph is not: {}", "use functions of tensors that have no effects and return new tensors"),
     "checkpoint": Row("{} is activation checkpointing", "let the compiler choose what to keep (memory_budget)"),
     "op-failed": Row("an operation failed while it was traced: {}", "if eager raises too, fix the call; otherwise please report it"),
     "op-unsupported": Row("an operation has no fake implementation: {}", "register one with torch.library.register_fake"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
@@ -43,6 +44,21 @@ QUANTIZING = frozenset({"quantize_per_tensor", "quantize_per_channel", "quantize
 STRIDED = ("as_strided", torch.as_strided)
 
 
+class Draws(TorchDispatchMode):
+    """Notes whether random numbers are drawn."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch's own wrapper around every dispatch is for its compiler, not for ours."""
+        return False
+
+
 class Recorder:
     """Runs each operation on fake tensors, and adds it to the graph if it makes or writes tensors.
 
@@ -57,6 +73,8 @@ class Recorder:
         self.values: dict[int, TensorValue] = {}  # id of a fake -> the value it belongs to; the values keep the fakes alive
         self.versions: dict[int, int] = {}  # id of an input's fake -> its version at the start
         self.ops = 0
+        self.graphs: dict[str, torch.fx.GraphModule] = {}  # bodies that the graph, or another body, refers to by name
+        self.watch: Draws | None = None
         self.bases: dict[int, TensorValue] = {}  # id of a storage -> the tensor that the frame read `.data` of
         self.data_written: dict[int, TensorValue] = {}  # id of a fake -> a tensor whose `.data` was written
         self._site = site
@@ -160,6 +178,26 @@ class Recorder:
         if any(symbol not in self.symbols.unbacked for symbol in fresh):
             raise unsupported("data-dependent-shape", "an operation")
 
+    def call_graphs(self, target: Any, arguments: Callable[..., tuple], graphs: dict[str, torch.fx.GraphModule], fakes: tuple) -> Value:
+        """Records a call that takes graphs. arguments: makes its arguments of the nodes of the graphs; fakes: what it gives."""
+        nodes = []
+        for role, graph in graphs.items():
+            name = f"{role}_{len(self.graphs)}"
+            self.graphs[name] = graph
+            nodes.append(self.graph.create_node("get_attr", name))
+        node = self.graph.call_function(target, arguments(*nodes))
+        self.annotate(node, fakes)
+        self.ops += 1
+        return self.result(node, fakes)
+
+    def owner(self, graph: torch.fx.Graph) -> torch.nn.Module:
+        """A module with the bodies that a graph refers to."""
+        root = torch.nn.Module()
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                root.add_module(node.target, self.graphs[node.target])
+        return root
+
     def data_of(self, value: TensorValue) -> Value:
         """`.data`: the same memory, unknown to autograd."""
         self.bases.setdefault(storage_of(value.fake), value)
@@ -176,10 +214,21 @@ class Recorder:
             if base.fake.requires_grad and any(t.requires_grad and not t.is_leaf for user in base.node.users for t in tensors_in(user.meta.get("val"))):
                 raise unsupported("mutation", f"{base.describe()}.data is written after an operation that gradients go through")
 
+    @contextmanager
+    def watching(self) -> Iterator[Draws]:
+        """Sees whether what is recorded meanwhile draws random numbers."""
+        outer, self.watch = self.watch, Draws()
+        try:
+            yield self.watch
+        finally:
+            if outer is not None:
+                outer.seen |= self.watch.seen
+            self.watch = outer
+
     def run(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None = None) -> Any:
         """One operation on fakes. What the user's operation may raise is up to torch: every exception means that eager is to run it."""
         try:
-            with self.mode, symbolic_rules(self.mode), reads or nullcontext():
+            with self.mode, symbolic_rules(self.mode), reads or nullcontext(), self.watch or nullcontext():
                 if kind == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
                 return target(*args, **kwargs)

@@ -18,6 +18,7 @@ from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.symbols import Symbols
 from dynacompile.capture.values import value_of, wrap
 from dynacompile.capture.values.base import Lazy, Method, Value
+from dynacompile.capture.values.bodies import Body
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_lookup, class_source
@@ -67,6 +68,7 @@ class Trace:
         self.scopes: dict[int, Globals] = {id(root_globals): Globals(root_globals, True)}
         self.root_scope = self.scopes[id(root_globals)]
         self.autocasts: list[tuple[torch.fx.Node, Any, Callable]] = []
+        self.bodies: list[Body] = []  # functions that become graphs of their own, being traced
         self.steps = 0
         self.handling: ExceptionValue | None = None
         self._sites: dict[tuple[int, int], Site] = {}

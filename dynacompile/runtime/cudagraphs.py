@@ -22,6 +22,7 @@ from dynacompile.env import Env
 from dynacompile.events import GraphRecorded
 from dynacompile.ir.loops import Extern, root
 from dynacompile.ir.schedule import Schedule
+from dynacompile.ops.regions import REGION
 from dynacompile.runtime.link import exact_device, written_inputs
 
 WARM_UP = 2  # plain calls first: libraries set themselves up, and inputs that are the same object again show themselves
@@ -61,7 +62,7 @@ def refusal(plan: Schedule) -> str:
     elsewhere = sorted(name for name, b in plan.buffers.items() if b.device.type != "cuda")
     if elsewhere:
         return f"the program works on CPU tensors ({', '.join(elsewhere[:4])})"
-    waiting = sorted({str(s.op) for s in plan.steps if isinstance(s, Extern) and READS_BACK & set(s.op.tags)})
+    waiting = sorted({str(s.op) for s in plan.steps if isinstance(s, Extern) and (s.op is REGION or READS_BACK & set(s.op.tags))})
     if waiting:
         return f"the host waits for results of {', '.join(waiting)}"
     return ""

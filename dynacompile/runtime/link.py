@@ -16,6 +16,7 @@ from dynacompile.ir.index import LONGEST, Extent, Index, Symbol, extent, hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, root
 from dynacompile.ir.schedule import Allocate, CpuKernel, CudaKernel, Free, Launch, Module, Place, ReferenceKernel, Schedule, Step
 from dynacompile.ir.sizes import Sizes, code, definition_code, symbols_in
+from dynacompile.ops.regions import Handle
 
 # As enum Memory of program.h.
 INPUT, ARENA, OWNED, EXTERNAL, CONSTANT, VIEW = range(6)
@@ -287,6 +288,8 @@ def by_slot(value: object, slots: Mapping[str, int], sizes: Numbers, is_tensor: 
             return (Real(sizes.place(value)),) if is_tensor else Real(sizes.place(value))
         case Index():
             return (sizes.extent(value),) if is_tensor else sizes.extent(value)
+        case Handle():
+            return int(value)
         case Ref():
             return slots[value.buffer]
         case tuple() | list():

@@ -51,18 +51,6 @@ def test_unrolled_loops_have_gradients():
     torch.testing.assert_close(x.grad, y.grad)
 
 
-def by_value(x):
-    y = x * 2
-    return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (y,)) + 1
-
-
-@pytest.mark.parametrize("fn", [by_value, lambda x: torch.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * 2), (torch.tensor(0), x))])
-def test_what_depends_on_values_breaks_by_name(fn):
-    with pytest.raises(dynacompile.exc.Unsupported) as raised:
-        dynacompile.compile(fn, backend="eager", fullgraph=True)(arg().detach())
-    assert raised.value.code == "data-dependent-branch" and "torch." in str(raised.value)
-
-
 SEEN = []
 
 

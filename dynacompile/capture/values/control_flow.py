@@ -1,4 +1,5 @@
-"""torch.cond and the loops over a dimension: decided or unrolled while capture follows them. What depends on values is left to Python by name."""
+"""torch.cond, while_loop and the loops over a dimension: decided or unrolled while capture follows them where that is known; else their
+functions become graphs, and torch's operator over these one operation of the graph."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from torch._higher_order_ops.map import map as map_rows
 from torch._higher_order_ops.scan import scan
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values import regions
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.rows import handles
@@ -28,13 +30,14 @@ def cond(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     defaults: dict[str, Value | None] = {"operands": TupleValue([])}
     predicate, if_true, if_false, operands = bind_arguments("cond", ["pred", "true_fn", "false_fn", "operands"], args, kwargs, defaults)
     if isinstance(predicate, TensorValue):
-        raise unsupported("data-dependent-branch", f"torch.cond({predicate.describe()}, ...)")
+        return regions.cond(cx, predicate, if_true, if_false, operands.elements(cx))
     return (if_true if predicate.truth(cx) else if_false).call(cx, operands.elements(cx), {})
 
 
 @handles(torch.while_loop)
 def while_loop(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise unsupported("data-dependent-branch", "torch.while_loop")
+    condition, body, carried = bind_arguments("while_loop", ["cond_fn", "body_fn", "carried_inputs"], args, kwargs, {})
+    return regions.while_loop(cx, condition, body, carried.elements(cx))
 
 
 def first_tensor(tree: Any) -> Any:
@@ -83,19 +86,26 @@ def unrolled_map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
     return stacked([f(row_of(xs, i), *args) for i in range(first_tensor(xs).shape[0])])
 
 
-def unrolls(real: Callable[..., Any], follow: Callable[..., Any]) -> None:
-    @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        position = 2 if real is scan else 1
-        xs = args[position] if len(args) > position else kwargs.get("xs")
-        dim = kwargs.get("dim", args[3] if len(args) > 3 and real is scan else ConstantValue(0))
-        if xs is not None:
-            first = cx.call_real(first_tensor, Constant(first_tensor, "first_tensor"), [xs])
-            steps = first.fake.shape[0] if isinstance(first, TensorValue) and first.fake.dim() else 0
-            if 0 < steps <= MOST_STEPS and dim.constant() == 0:
-                return cx.call_real(follow, Constant(follow, follow.__name__), args, kwargs)
-        raise unsupported("unknown-function", f"{real.__name__} over another dimension than the first, or more than {MOST_STEPS} steps,")
+def is_short(cx: Trace, xs: Value, dim: int) -> bool:
+    """Whether a loop over a dimension is unrolled."""
+    first = cx.call_real(first_tensor, Constant(first_tensor, "first_tensor"), [xs])
+    steps = first.fake.shape[0] if isinstance(first, TensorValue) and first.fake.dim() else 0
+    return dim == 0 and not isinstance(steps, torch.SymInt) and 0 < steps <= MOST_STEPS
 
 
-unrolls(scan, unrolled_scan)
-unrolls(map_rows, unrolled_map)
+@handles(scan)
+def scan_row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    defaults: dict[str, Value | None] = {"dim": ConstantValue(0), "reverse": ConstantValue(False)}
+    combine, init, xs, dim, reverse = bind_arguments("scan", ["combine_fn", "init", "xs", "dim", "reverse"], args, kwargs, defaults)
+    if is_short(cx, xs, dim.constant()):
+        return cx.call_real(unrolled_scan, Constant(unrolled_scan, "scan"), [combine, init, xs, dim, reverse])
+    return regions.scan(cx, combine, init, xs, dim.constant(), reverse.truth(cx))
+
+
+@handles(map_rows)
+def map_row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if kwargs or len(args) < 2:
+        raise unsupported("would-raise", "map without a function and tensors")
+    if is_short(cx, args[1], 0):
+        return cx.call_real(unrolled_map, Constant(unrolled_map, "map"), args)
+    return regions.map_rows(cx, args[0], args[1], args[2:])

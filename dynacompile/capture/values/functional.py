@@ -30,7 +30,7 @@ def functional_call(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
         names[1] = "parameters_and_buffers"
     defaults: dict[str, Value | None] = {"args": TupleValue([]), "kwargs": NONE, "tie_weights": ConstantValue(True), "strict": ConstantValue(False)}
     module, given, inputs, named, tied, strict = bind_arguments("functional_call", names, args, kwargs, defaults)
-    if not isinstance(module, ModuleValue) or strict.truth(cx):
+    if not isinstance(module, ModuleValue):
         raise unsupported("autograd-call", f"functional_call of {module.describe()}")
     tensors: dict[str, Value] = {}
     for part in given.elements(cx) if isinstance(given, SequenceValue) else [given]:
@@ -39,6 +39,8 @@ def functional_call(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
         tensors |= {str(name): part.at(cx, name) for name in part.keys(cx)}
     if tied.truth(cx):
         tensors |= tied_names(module.real, tensors)
+    if strict.truth(cx) and tensors.keys() != own_tensors(module.real).keys():
+        raise unsupported("would-raise", f"functional_call of {module.describe()} with other names than its own")
     positional = inputs.elements(cx) if isinstance(inputs, TupleValue) else [inputs]
     with swapped(cx, [(*slot_of(cx, module, name), value) for name, value in tensors.items()]):
         return module.call(cx, positional, keywords(cx, named) if isinstance(named, DictValue) else {})
@@ -46,9 +48,13 @@ def functional_call(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
 
 def tied_names(real: torch.nn.Module, tensors: dict[str, Value]) -> dict[str, Value]:
     """Other names of the replaced tensors."""
-    own = {**dict(real.named_parameters(remove_duplicate=False)), **dict(real.named_buffers(remove_duplicate=False))}
+    own = own_tensors(real)
     replaced = {id(own[name]): value for name, value in tensors.items() if name in own}
     return {name: replaced[id(t)] for name, t in own.items() if id(t) in replaced and name not in tensors}
+
+
+def own_tensors(real: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(real.named_parameters(remove_duplicate=False)), **dict(real.named_buffers(remove_duplicate=False))}
 
 
 def slot_of(cx: Trace, module: ModuleValue, path: str) -> tuple[DictValue, Hashable]:

@@ -1,219 +1,178 @@
 """torch.func.vmap, grad and grad_and_value: the function becomes a graph of its own, and the transform of it one operation of the frame's graph.
 
-What the function reads of the frame around it is passed in, unmapped and without derivatives. Functions with effects are left to Python.
+What the function reads of the frame around it is passed in, unmapped and without derivatives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 from torch._functorch import apis
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
+from dynacompile.capture.values.bodies import Function, leaves, refilled
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.rows import handles
-from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.sequence import SequenceValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
+Transform = Callable[["Trace", Value, list[Value], dict[str, Value]], Value]
 ZERO, NONE, FALSE = ConstantValue(0), ConstantValue(None), ConstantValue(False)
-
-
-def mapped(value: Value, change: Callable[[TensorValue], Value]) -> Value:
-    """The same structure with other tensors."""
-    if isinstance(value, TensorValue):
-        return change(value)
-    if isinstance(value, (TupleValue, ListValue)) and value.cls in (tuple, list):
-        return type(value)([mapped(item, change) for item in value.items])
-    if isinstance(value, DictValue) and value.cls is dict and not any(isinstance(k, Value) for k in value.content):
-        return DictValue.of([(key, mapped(value.settled(hashed), change)) for hashed, (key, _) in value.content.items()])
-    if isinstance(value, ConstantValue):
-        return value
-    raise unsupported("autograd-call", f"a function over {value.describe()}")
-
-
-def leaves(value: Value) -> list[TensorValue]:
-    found: list[TensorValue] = []
-
-    def note(tensor: TensorValue) -> Value:
-        found.append(tensor)
-        return tensor
-
-    mapped(value, note)
-    return found
-
-
-class Body:
-    """The function of a transform as a graph: its own inputs first, then what it reads of the graph around it."""
-
-    def __init__(self, cx: Trace, name: str):
-        self.cx, self.name = cx, name
-        self.outer = cx.recorder.graph
-        self.graph = torch.fx.Graph()
-        self.lifted: dict[torch.fx.Node, torch.fx.Node] = {}
-
-    def input(self, fake: torch.Tensor) -> TensorValue:
-        node = self.graph.placeholder(f"arg{len(self.graph.nodes)}")
-        node.meta["val"] = node.meta["example_value"] = fake
-        value = self.cx.recorder.values[id(fake)] = TensorValue(node, fake)
-        return value
-
-    @contextmanager
-    def traced(self) -> Iterator[None]:
-        """What is recorded meanwhile belongs to this graph, and may change nothing outside of it."""
-        recorder, effects = self.cx.recorder, self.cx.effects
-        versions = [(value.fake, value.fake._version) for value in recorder.values.values()]
-        before, ops = (effects.count, len(effects.calls), dict(effects.globals), torch.is_grad_enabled()), recorder.ops
-        recorder.graph = self.graph
-        try:
-            yield
-        finally:
-            recorder.graph, recorder.ops = self.outer, ops
-        if before != (effects.count, len(effects.calls), effects.globals, torch.is_grad_enabled()):
-            raise unsupported("autograd-call", f"{self.name} of a function with effects")
-        if any(fake._version != version for fake, version in versions):
-            raise unsupported("autograd-call", f"{self.name} of a function that writes tensors in place")
-
-    def finish(self, outputs: list[TensorValue]) -> tuple[torch.fx.GraphModule, list[Value]]:
-        """The graph, and the tensors around it that it takes after its own inputs."""
-        self.graph.output(tuple(value.node for value in outputs))
-        first = next(iter(n for n in self.graph.nodes if n.op != "placeholder"))
-        for node in list(self.graph.nodes):
-            for read in [n for n in node.all_input_nodes if n.graph is not self.graph]:
-                if read not in self.lifted:
-                    with self.graph.inserting_before(first):
-                        self.lifted[read] = self.graph.placeholder(f"outer{len(self.lifted)}")
-                    self.lifted[read].meta.update(read.meta)
-                node.replace_input_with(read, self.lifted[read])
-        around: list[Value] = [TensorValue(node, node.meta["val"]) for node in self.lifted]
-        return torch.fx.GraphModule(torch.nn.Module(), self.graph), around
 
 
 class TransformValue(CallableValue):
     """`vmap(function)` and the like, made by the frame."""
 
-    def __init__(self, name: str, function: Value, run: Callable[[Trace, Value, list[Value], dict[str, Value]], Value]):
-        self.name, self.function, self.run = name, function, run
+    def __init__(self, real: Any, made_with: tuple[list[Value], dict[str, Value]], function: Value, run: Transform):
+        """made_with: the arguments of the transform, to make it anew."""
+        self.real, self.made_with, self.function, self.run = real, made_with, function, run
 
     def describe(self) -> str:
-        return f"torch.func.{self.name}({self.function.describe()})"
+        return f"torch.func.{self.real.__name__}({self.function.describe()})"
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.run(cx, self.function, args, kwargs)
+
+    def children(self) -> Sequence[Value]:
+        return (*self.made_with[0], *self.made_with[1].values())
+
+    def rebuild(self, out: Builder) -> None:
+        args, kwargs = self.made_with
+        out.push_null()
+        out.const(self.real)
+        for value in self.children():
+            out.value(value)
+        out.call(len(args) + len(kwargs), tuple(kwargs))
 
 
 @handles(torch.func.vmap, torch.vmap, apis.vmap)
 def vmap(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["func", "in_dims", "out_dims", "randomness", "chunk_size"]
     defaults: dict[str, Value | None] = {"in_dims": ZERO, "out_dims": ZERO, "randomness": ConstantValue("error"), "chunk_size": NONE}
-    function, *options = bind_arguments("vmap", names, args, kwargs, defaults)
-    in_dims, out_dims, randomness, chunk = (option.constant() for option in options)
-    if type(out_dims) is not int or chunk is not None or not isinstance(in_dims, (int, tuple)) or randomness == "same":
-        raise unsupported("autograd-call", "vmap with out_dims, nested in_dims or chunk_size")
+    function, in_dims, out_dims, randomness, chunk = bind_arguments("vmap", names, args, kwargs, defaults)
 
     def run(cx: Trace, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        dims = (in_dims,) * len(args) if isinstance(in_dims, int) else in_dims
-        if kwargs or len(dims) != len(args) or not all(dim is None or type(dim) is int for dim in dims):
-            raise unsupported("autograd-call", "vmap with keyword arguments or nested in_dims")
-        return run_vmap(cx, function, args, dims, out_dims, randomness)
+        return run_vmap(cx, function, args, kwargs, in_dims, out_dims, randomness.constant(), chunk.constant())
 
-    return TransformValue("vmap", function, run)
+    return TransformValue(torch.func.vmap, (args, kwargs), function, run)
 
 
-def run_vmap(cx: Trace, function: Value, args: list[Value], dims: tuple, out_dim: int, randomness: str) -> Value:
-    body = Body(cx, "vmap")
-    flat = [(tensor, dim) for arg, dim in zip(args, dims) for tensor in leaves(arg)]
-    mode = cx.recorder.mode
+def run_vmap(
+    cx: Trace, function: Value, args: list[Value], kwargs: dict[str, Value], in_dims: Value, out_dims: Value, randomness: str, chunk: int | None
+) -> Value:
+    dims = dims_of(in_dims, TupleValue(args), True)
+    mode, remaining = cx.recorder.mode, iter(dims)
 
-    def example(dim: int | None) -> Callable[[TensorValue], Value]:
-        def one(tensor: TensorValue) -> Value:
-            if dim is not None and not -tensor.fake.dim() <= dim < tensor.fake.dim():
-                raise unsupported("would-raise", f"vmap over dimension {dim} of {tensor.describe()}")
-            with mode:
-                return body.input(tensor.fake.view_as(tensor.fake) if dim is None else tensor.fake.select(dim, 0))
+    def example(fake: torch.Tensor) -> torch.Tensor:
+        dim = next(remaining)
+        if dim is not None and not -fake.dim() <= dim < fake.dim():
+            raise unsupported("would-raise", f"vmap over dimension {dim} of a tensor with {fake.dim()}")
+        with mode:
+            if dim is not None and not fake.shape[dim]:
+                return fake.new_empty([size for i, size in enumerate(fake.shape) if i != dim % fake.dim()])
+            return fake.view_as(fake) if dim is None else fake.select(dim, 0)
 
-        return one
+    body = Function(cx, "vmap", function, args, kwargs, range(len(args)), example)
+    made_dims = dims_of(out_dims, body.result, False)
+    every = (*dims, *(None for _ in body.rest))
 
-    with body.traced():
-        result = function.call(cx, [mapped(arg, example(dim)) for arg, dim in zip(args, dims)], {})
-        outputs = leaves(result)
-    inner, around = body.finish(outputs)
-    in_dims = (*(dim for _, dim in flat), *(None for _ in around))
+    def batched(tensors: tuple, rest: tuple, _: tuple) -> Any:
+        out: Any = tuple(made_dims)
+        return torch.func.vmap(body.module.forward, every, out, randomness, chunk_size=chunk)(*tensors, *rest)
 
-    def batched(*tensors: torch.Tensor) -> Any:
-        return torch.func.vmap(inner.forward, in_dims, out_dim, randomness)(*tensors)
+    return refilled(body.result, iter(body.apply(batched)))
 
-    made = cx.op("call_function", batched, [*(tensor for tensor, _ in flat), *around], {})
-    results = iter(made.elements(cx))
-    return mapped(result, lambda _: next(results))
+
+def dims_of(dims: Value, structure: Value, may_be_constant: bool) -> list[int | None]:
+    """The dimension for each tensor of a structure, where `dims` has one for all, or a structure of its own that begins as the other does."""
+    if isinstance(dims, ConstantValue):
+        if dims.value is not None and type(dims.value) is not int or not (has_only_tensors(structure) or may_be_constant and dims.value is None):
+            raise unsupported("would-raise", "vmap over what is no tensor, or by a dimension that is no int")
+        return [dims.value] * len(leaves(structure))
+    if isinstance(dims, SequenceValue) and isinstance(structure, SequenceValue) and len(dims.items) == len(structure.items):
+        pairs = list(zip(dims.items, structure.items))
+    elif isinstance(dims, DictValue) and isinstance(structure, DictValue) and list(dims.content) == list(structure.content):
+        pairs = [(dims.settled(key), structure.settled(key)) for key in structure.content]
+    else:
+        raise unsupported("would-raise", "vmap with dimensions that do not fit the arguments or results")
+    return [dim for of, part in pairs for dim in dims_of(of, part, may_be_constant)]
+
+
+def has_only_tensors(value: Value) -> bool:
+    if isinstance(value, SequenceValue):
+        return all(map(has_only_tensors, value.items))
+    if isinstance(value, DictValue):
+        return all(has_only_tensors(value.settled(key)) for key in value.content)
+    return isinstance(value, TensorValue)
+
+
+def chosen_arguments(argnums: Value, args: list[Value]) -> tuple[list[int], bool]:
+    """The arguments by position, and whether there is one alone."""
+    numbers = argnums.constant()
+    several = numbers if isinstance(numbers, tuple) else (numbers,)
+    if not several or not all(type(n) is int and -len(args) <= n < len(args) for n in several):
+        raise unsupported("would-raise", "a derivative by an argument that is not given")
+    found = [n % len(args) for n in several]
+    if len(set(found)) != len(found):
+        raise unsupported("would-raise", "a derivative by one argument twice")
+    return found, not isinstance(numbers, tuple)
+
+
+def differentiable_example(cx: Trace) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What a function gets whose derivative is taken: leaves that require gradients."""
+
+    def example(fake: torch.Tensor) -> torch.Tensor:
+        if not fake.is_floating_point():
+            raise unsupported("would-raise", "a derivative by a tensor that is not of floating point")
+        with cx.recorder.mode:
+            return fake.detach().requires_grad_()
+
+    return example
 
 
 def grad_row(real: Any, with_value: bool) -> None:
     @handles(real)
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         function, argnums, has_aux = bind_arguments("grad", ["func", "argnums", "has_aux"], args, kwargs, {"argnums": ZERO, "has_aux": FALSE})
-        chosen, aux = argnums.constant(), has_aux.truth(cx)
-        if not isinstance(chosen, (int, tuple)):
-            raise unsupported("autograd-call", "grad with argnums that are no ints")
+        aux = bool(has_aux.truth(cx))
 
         def run(cx: Trace, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
-            numbers = chosen if isinstance(chosen, tuple) else (chosen,)
-            if not all(-len(args) <= n < len(args) for n in numbers):
-                raise unsupported("would-raise", "grad of an argument that is not given")
-            grads, value, extra = run_grad(cx, function, args, kwargs, [n % len(args) for n in numbers], aux)
-            result = TupleValue(grads) if isinstance(chosen, tuple) else grads[0]
+            numbers, alone = chosen_arguments(argnums, args)
+            grads, value, extra = run_grad(cx, function, args, kwargs, numbers, aux)
+            result = grads[0] if alone else TupleValue(grads)
             if with_value:
                 return TupleValue([result, TupleValue([value, extra]) if aux else value])
             return TupleValue([result, extra]) if aux else result
 
-        return TransformValue("grad", function, run)
+        return TransformValue(real, (args, kwargs), function, run)
 
 
 def run_grad(cx: Trace, function: Value, args: list[Value], kwargs: dict[str, Value], numbers: list[int], aux: bool) -> tuple[list[Value], Value, Value]:
-    body = Body(cx, "grad")
-    differentiated = [tensor for n in numbers for tensor in leaves(args[n])]
-    count = len(differentiated)
-    if not all(t.fake.is_floating_point() for t in differentiated) or len(set(numbers)) != len(numbers):
-        raise unsupported("autograd-call", "grad of tensors that are not of floating point")
-    inner_args = list(args)
+    with torch.enable_grad():
+        body = Function(cx, "grad", function, args, kwargs, numbers, differentiable_example(cx), aux)
+    if not isinstance(body.result, TensorValue) or body.result.fake.dim():
+        raise unsupported("would-raise", "grad of a function whose result is no scalar")
 
-    def example(tensor: TensorValue) -> Value:
-        with cx.recorder.mode:
-            return body.input(tensor.fake.detach().requires_grad_())
-
-    for n in numbers:
-        inner_args[n] = mapped(args[n], example)
-    with body.traced():
-        if not torch.is_grad_enabled():
-            raise unsupported("autograd-call", "grad inside of no_grad")
-        result = function.call(cx, inner_args, kwargs)
-        value, extra = result.elements(cx) if aux else (result, NONE)
-        if not isinstance(value, TensorValue) or value.fake.dim():
-            raise unsupported("would-raise", "grad of a function whose result is no scalar")
-        outputs = [value, *leaves(extra)]
-    inner, around = body.finish(outputs)
-
-    def differentiate(*tensors: torch.Tensor) -> tuple:
+    def differentiate(tensors: tuple, rest: tuple, _: tuple) -> tuple:
         def loss(chosen: tuple) -> tuple:
-            first, *others = inner.forward(*chosen, *tensors[count:])
-            return first, (first, tuple(others))
+            (value,), extras = body.run(chosen, rest)
+            return value, (value, extras)
 
-        grads, (first, others) = torch.func.grad(loss, has_aux=True)(tensors[:count])
-        return (*grads, first, *others)
+        grads, (value, extras) = torch.func.grad(loss, has_aux=True)(tensors)
+        return (*grads, value, *extras)
 
-    made = cx.op("call_function", differentiate, [*differentiated, *around], {})
-    results = iter(made.elements(cx))
-    grads = [mapped(args[n], lambda _: next(results)) for n in numbers]
-    return grads, next(results), mapped(extra, lambda _: next(results))
+    made = iter(body.apply(differentiate))
+    grads = [refilled(value, made) for value in body.chosen]
+    return grads, next(made), refilled(body.extra, made)
 
 
 grad_row(torch.func.grad, False)
