@@ -159,7 +159,11 @@ def trace_backward(
     for grad in results:
         if grad is not None and grad.layout is not torch.strided:
             raise Unsupported("sparse-gradient", "the gradient of an input is sparse", "set sparse=False, or leave the layer outside of the compiled function")
-    return differentiable, [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]
+    found = [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]
+    if not found:
+        reason = "outputs require gradients, and no input gets one: what does was made inside the graph"
+        raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
+    return differentiable, found
 
 
 def gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:

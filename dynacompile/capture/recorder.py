@@ -178,6 +178,11 @@ class Recorder:
         if any(symbol not in self.symbols.unbacked for symbol in fresh):
             raise unsupported("data-dependent-shape", "an operation")
 
+    def effect(self, kind: str, target: Any, args: tuple, value: Any) -> None:
+        """Records a call for what it does to its operands, or to autograd. value: what it gives."""
+        self.annotate(self.graph.create_node(kind, target, args), value)
+        self.ops += 1
+
     def call_graphs(self, target: Any, arguments: Callable[..., tuple], graphs: dict[str, torch.fx.GraphModule], fakes: tuple) -> Value:
         """Records a call that takes graphs. arguments: makes its arguments of the nodes of the graphs; fakes: what it gives."""
         nodes = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import CellType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -36,6 +36,9 @@ from dynacompile.ir.expressions import formula
 from dynacompile.ir.guard_facts import Flag, identity
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.values.gradients import Hook
 
 NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of which one source may have several
 MAX_STEPS = 2_000_000
@@ -69,6 +72,7 @@ class Trace:
         self.root_scope = self.scopes[id(root_globals)]
         self.autocasts: list[tuple[torch.fx.Node, Any, Callable]] = []
         self.bodies: list[Body] = []  # functions that become graphs of their own, being traced
+        self.hooks: list[Hook] = []  # of tensors of the graph
         self.steps = 0
         self.handling: ExceptionValue | None = None
         self._sites: dict[tuple[int, int], Site] = {}

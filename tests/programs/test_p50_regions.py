@@ -222,6 +222,10 @@ def asks(x):
     return torch.cond(x.sum() > 0, lambda a: a * a.sum().item(), lambda a: a + 1, (x.detach(),))
 
 
+def asks_a_counter(x):
+    return torch.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * (int(i) + 2)), (torch.tensor(0), x.detach()))
+
+
 def differs_in_size(x):
     return torch.cond(x.sum() > 0, lambda a: a[:1] * 2, lambda a: a + 1, (x.detach(),))
 
@@ -239,6 +243,7 @@ BREAKING = [
     (writes, "sub-graph"),
     (appends, "sub-graph"),
     (asks, "to-python"),
+    (asks_a_counter, "to-python"),
     (differs_in_size, "sub-graph"),
     (draws_for_gradients, "random-state"),
     (within_vmap, "sub-graph"),

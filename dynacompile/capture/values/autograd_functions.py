@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +14,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
 from dynacompile.capture.values.descriptors import class_lookup
 from dynacompile.capture.values.functions import CallableValue, is_trusted
+from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Attr, Constant, Item, Source
@@ -62,7 +63,8 @@ class ApplyValue(CallableValue):
         try:
             with cx.recorder.mode:
                 inputs = [f.detach().requires_grad_(f.requires_grad) if isinstance(f, torch.Tensor) else f for f in fakes]
-                found = self.cls.apply(*inputs)  # type: ignore[attr-defined]
+                given = [f.clone() if isinstance(f, torch.Tensor) else f for f in inputs]  # no leaves, which it might write
+                found = self.cls.apply(*given)  # type: ignore[attr-defined]
                 outputs = [o for o in (found if isinstance(found, tuple) else (found,)) if isinstance(o, torch.Tensor) and o.requires_grad]
                 wanted = [f for f in inputs if isinstance(f, torch.Tensor) and f.requires_grad]
                 if outputs and wanted:
@@ -84,8 +86,11 @@ def leaf(cls: Any) -> Callable[..., Any]:
 
 
 def is_plain_argument(value: Value) -> bool:
-    if isinstance(value, SequenceValue):
-        return all(isinstance(i, ConstantValue) for i in value.items)
+    """Tensors, constants, and containers of these: tensors inside of containers get no gradient, as in eager."""
+    if isinstance(value, SequenceValue) and value.cls in (tuple, list):
+        return all(map(is_plain_argument, value.items))
+    if isinstance(value, DictValue) and value.cls is dict:
+        return all(type(key) is str and is_plain_argument(value.settled(key)) for key in value.content)
     return isinstance(value, (TensorValue, ConstantValue))
 
 
@@ -96,19 +101,27 @@ def guard_part(cx: Trace, function: types.FunctionType, source: Source, owner: s
         return
     seen.add(code)
     refused = f"{owner}, which reads or changes other things than its arguments,"
-    if any(name != "__class__" for name in code.co_freevars) or any(isinstance(c, types.CodeType) for c in code.co_consts) or code.co_flags & 0x20:
+    if any(name != "__class__" for name in code.co_freevars) or code.co_flags & 0x20:
         raise unsupported("autograd-function", refused)
     if not all(is_constant_object(d) for d in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
         raise unsupported("autograd-function", refused)
     cx.wrap(function, source)
     table = function.__globals__
     previous = ""
-    for instr in dis.get_instructions(code):
+    for instr in all_instructions(code):
         if instr.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "DELETE_ATTR") or instr.opname == "STORE_ATTR" and previous != code.co_varnames[:1]:
             raise unsupported("autograd-function", refused)
         if instr.opname == "LOAD_GLOBAL":
             guard_global(cx, table, str(instr.argval), refused, owner, seen)
         previous = (str(instr.argval),) if instr.opname.startswith("LOAD_FAST") else ()  # type: ignore[assignment]
+
+
+def all_instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
+    """Of the function, and of comprehensions and functions inside of it."""
+    yield from dis.get_instructions(code)
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from all_instructions(const)
 
 
 def guard_global(cx: Trace, table: dict[str, Any], name: str, refused: str, owner: str, seen: set[types.CodeType]) -> None:

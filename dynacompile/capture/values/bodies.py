@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.known_numbers import forget
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
@@ -67,6 +68,7 @@ class Body:
         self.graph = torch.fx.Graph()
 
     def input(self, fake: torch.Tensor) -> TensorValue:
+        forget(fake)  # what is one number at first may be another in the next step of a loop
         node = self.graph.placeholder(f"arg{len(self.graph.nodes)}")
         node.meta["val"] = node.meta["example_value"] = fake
         value = self.cx.recorder.values[id(fake)] = TensorValue(node, fake)

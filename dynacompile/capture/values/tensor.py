@@ -64,7 +64,7 @@ BREAKING = {
         ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__array__", "__repr__", "__format__", "__str__"),
         "to-python",
     ),
-    **dict.fromkeys(("backward", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad"), "autograd-call"),
+    **dict.fromkeys(("backward", "register_post_accumulate_grad_hook", "retain_grad"), "autograd-call"),
     **dict.fromkeys(
         (
             "data_ptr",
@@ -109,6 +109,9 @@ MOST_ITEMS = 64  # of a tensor that becomes a list of symbols
 
 # Methods that change what a tensor object is, by the method whose result it is from then on.
 BECOMING = {name: name.rstrip("_") for name in ("detach_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_")}
+
+
+METHODS: dict[str, Callable[[Trace, TensorValue, list[Value], dict[str, Value]], Value]] = {}  # methods that are no operations, by name
 
 
 class TensorValue(Value):
@@ -193,7 +196,8 @@ class TensorValue(Value):
         return False
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
-        if name == "requires_grad" and isinstance(value, ConstantValue) and value.value is self.fake.requires_grad:
+        if name == "requires_grad":
+            METHODS["requires_grad_"](cx, self, [value], {})
             return
         if not hasattr(torch.Tensor, name):  # the user's own
             cx.effects.touch(self)
@@ -244,11 +248,10 @@ class TensorValue(Value):
         code = BREAKING.get(name)
         if name in READING and not args and not kwargs and (number := self.number()) is not None and (name != "tolist" or not self.fake.dim()):
             return cx.pure(READING[name], [ConstantValue(number)], {})
-        if name == "requires_grad_" and not kwargs and all(isinstance(a, ConstantValue) for a in args):
-            if self.fake.requires_grad is (bool(args[0].constant()) if args else True):
-                return self
         if name in ("item", "tolist") and not args and not kwargs and (found := self.read(cx, name)) is not None:
             return found
+        if name in METHODS:
+            return METHODS[name](cx, self, args, kwargs)
         if code is not None:
             raise unsupported(code, f"{self.describe()}.{name}()")
         if name == "__len__" and self.fake.dim():

@@ -1,0 +1,178 @@
+"""Hooks on tensors of the graph, tensors that come to require gradients, and torch.autograd.grad: in the graph; else a named break."""
+
+import pytest
+import torch
+
+import dynacompile
+from tests.checking import check
+
+EAGER = {"backend": "eager"}
+
+
+def arg():
+    return torch.linspace(-2, 3, 12).reshape(3, 4).requires_grad_()
+
+
+def hooked(x):
+    y = x * 2
+    w = x.detach() + 1
+    y.register_hook(lambda g: g * w)
+    z = y.sin()
+    if z.requires_grad:
+        z.register_hook(lambda g: g.clamp(-0.1, 0.1))
+    return z
+
+
+def hooked_after_a_use(x):
+    y = x * 2
+    z = y.cos()
+    y.register_hook(lambda g: g * 3)
+    y.register_hook(lambda g: None)
+    y.register_hook(lambda g: g + 1)
+    return y.sin() + z, y
+
+
+def gradient(x):
+    y = (x.sin() * x).sum()
+    (g,) = torch.autograd.grad(y, x)
+    return g * 2
+
+
+def penalty(x):
+    y = (x.sin() * x).sum()
+    (g,) = torch.autograd.grad(y, [x], create_graph=True)
+    return y + (g.norm() - 1) ** 2
+
+
+def gradients_of_parts(x):
+    y = x * 2
+    z = y.sin()
+    (first,) = torch.autograd.grad(z, y, torch.ones_like(z), retain_graph=True)
+    fresh = x.detach().clone().requires_grad_()
+    unused, used = torch.autograd.grad((fresh**3).sum(), (x, fresh), allow_unused=True)
+    return first + z, unused, used
+
+
+@pytest.mark.parametrize("fn", [hooked, hooked_after_a_use, gradient, penalty, gradients_of_parts])
+def test_one_graph(fn):
+    check(fn, arg(), options=EAGER)
+    check(fn, arg(), rtol=1e-4, atol=1e-5)
+
+
+def marked(x):
+    y = x.detach()[:, None] * 2
+    y.requires_grad = True
+    return y.sin(), y.requires_grad
+
+
+def marked_and_not(x):
+    y = (x.detach() * 2).requires_grad_()
+    y.requires_grad_(False)
+    return y.sin() + x
+
+
+def marked_view(x, w):
+    y = x[:, None]
+    y.requires_grad = True
+    return (y * w).sin()
+
+
+def test_tensors_of_the_graph_come_to_require_gradients():
+    check(marked, arg(), options=EAGER)
+    check(marked, arg(), graphs=None, breaks=None)  # ahead of time, nothing could tell its gradient
+    for options in (EAGER, None):
+        check(marked_and_not, arg(), options=options)
+        check(marked_view, arg().detach(), torch.ones(4, requires_grad=True), options=options)
+
+
+def hooks_with_effects(x):
+    y = x * 2
+    seen = []
+    y.register_hook(lambda g: seen.append(g.shape))
+    return y.sin(), seen
+
+
+def hooks_an_input(x):
+    handle = x.register_hook(lambda g: g * 3)
+    y = x.sin()
+    handle.remove()
+    return y
+
+
+def removes(x):
+    y = x * 2
+    handle = y.register_hook(lambda g: g * 3)
+    z = y.sin()
+    handle.remove()
+    return z
+
+
+def changes_what_the_hook_reads(x):
+    y = x * 2
+    scale = 2.0
+    y.register_hook(lambda g: g * scale)
+    scale = 5.0
+    return y.sin()
+
+
+SETTINGS = {"scale": 2.0}
+
+
+def reads_settings(x):
+    y = x * 2
+    y.register_hook(lambda g: g * SETTINGS["scale"])
+    return y.sin()
+
+
+def runs_backward(x):
+    fresh = x.detach().clone().requires_grad_()
+    (fresh.sin() * fresh).sum().backward()
+    return fresh.grad * 2
+
+
+def keeps(x):
+    y = x * 2
+    y.retain_grad()
+    return y.sin(), y
+
+
+def marks_an_input(x):
+    x.requires_grad_(False)
+    return x * 2
+
+
+BREAKING = [
+    (hooks_with_effects, "sub-graph"),
+    (hooks_an_input, "autograd-call"),
+    (removes, "hooks"),
+    (changes_what_the_hook_reads, "hooks"),
+    (reads_settings, "hooks"),
+    (runs_backward, "autograd-call"),
+    (keeps, "autograd-call"),
+    (marks_an_input, "autograd-call"),
+]
+
+
+@pytest.mark.parametrize(("fn", "code"), BREAKING)
+def test_what_is_no_graph_breaks_by_name(fn, code):
+    with pytest.raises(dynacompile.exc.Unsupported) as raised:
+        dynacompile.compile(fn, backend="eager", fullgraph=True)(arg())
+    assert raised.value.code == code
+    for options in (EAGER, None):
+        check(fn, arg(), graphs=None, breaks=None, calls=1, options=options, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_through_what_was_computed_before_are_pythons():
+    """The derivative by w has a part that goes through x, which the graph does not see."""
+
+    def outer(compute):
+        w = torch.linspace(1, 2, 4).requires_grad_()
+        return compute(w.sin(), w)
+
+    def compute(x, w):
+        return torch.autograd.grad((x * w).sum(), w)[0]
+
+    compiled = dynacompile.compile(compute, isolate_recompiles=True)
+    torch.testing.assert_close(outer(compiled), outer(compute))
+    with pytest.raises(dynacompile.exc.Unsupported, match="autograd-call"):
+        outer(dynacompile.compile(compute, fullgraph=True, isolate_recompiles=True))
