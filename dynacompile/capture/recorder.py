@@ -314,7 +314,7 @@ class Recorder:
         node.meta["site"] = self._site()
         return node
 
-    def effect(self, target: Any, args: list[Value]) -> None:
+    def python_effect(self, target: Any, args: list[Value]) -> None:
         """A node that is there for what it does to Python."""
         node = add_node(self.graph, "call_function", target, tuple(a.argument()[0] for a in args), {})
         self.annotate(node, None)

@@ -26,7 +26,7 @@ def check(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("would-raise", "torch._check of a condition that does not hold")
     text = message if isinstance(message, ConstantValue) and message.value is None else message.call(cx, [], {})
     torch._check(condition.sym)
-    cx.recorder.effect(required, [condition, ConstantValue(text.constant())])
+    cx.recorder.python_effect(required, [condition, ConstantValue(text.constant())])
     return ConstantValue(None)
 
 
