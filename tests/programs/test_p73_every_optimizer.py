@@ -94,3 +94,11 @@ def test_step(name, form):
     told = {e.code for e in events if isinstance(e, GraphBroke)}
     assert told <= BREAKS.get(name, set()) and bool(told) == (name in BREAKS), told
     assert not any(isinstance(e, FrameSkipped) for e in events) and sum(isinstance(e, Recompiled) for e in events) <= 1
+
+
+@pytest.mark.parametrize("name, form", [("Adam", FOREACH), ("SGD", FUSED), ("LBFGS", {}), ("SparseAdam", {})])
+def test_step_after_dynamo_was_used(name, form):
+    """Its first use, also the one by an eager torch.cond, marks parts of every optimizer as disabled for all of the process."""
+    torch.compile(torch.sin, backend="eager")(torch.ones(1))
+    assert torch.optim.Adam._init_group._torchdynamo_disable
+    test_step(name, form)

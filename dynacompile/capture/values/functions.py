@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import Lazy, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.replaced import replaced_by_dynamo
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, function_facts, identity
 from dynacompile.ir.source import Attr, DefaultArg, DictAttr, Source
@@ -328,6 +329,10 @@ def wrap_function(cx: Trace, real: types.FunctionType, source: Source) -> Value:
     special = cx.special_function(real, source)
     if special is not None:
         return special
+    covered = replaced_by_dynamo(real, source)
+    if covered is not None:
+        cx.guard("ID", source, identity(real))
+        return cx.wrap(*covered)
     if is_disabled(real):
         cx.guard("ID", source, identity(real))
         return RefusedValue(real, "disabled", source)
