@@ -47,6 +47,7 @@ def value_of_step(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     return as_number(cx.op("call_method", "double", [value], {}))
 
 
+@handles(torch.optim.Optimizer._group_tensors_by_device_and_dtype)  # which groups nothing while a program is compiled
 @handles(_group_tensors_by_device_and_dtype)
 def group_tensors(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Lists of tensors, split by the device and dtype of those of the first list; what clipping and foreach steps loop over."""
