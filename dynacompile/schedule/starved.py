@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dynacompile.ir.index import hint
@@ -36,7 +37,7 @@ def split_reductions(program: LoopProgram) -> LoopProgram:
     buffers = dict(program.buffers)
     steps: list[Nest | Extern] = []
     means: dict[str, Mean] = {}
-    for step in program.steps:
+    for position, step in enumerate(program.steps):
         count = chunks(step, buffers) if isinstance(step, Nest) and step.r_axes else 1
         if count == 1:
             steps.append(step)
@@ -46,12 +47,26 @@ def split_reductions(program: LoopProgram) -> LoopProgram:
         if variance is not None:
             steps += split_variance(step, variance, buffers)
             continue
+        if cuts_itself(step, buffers) and not is_of_variance(step, count, program.steps[position + 1 :]):
+            steps.append(step)
+            continue
         first, second = split(step, count, buffers)
         steps += (first, second)
         mean = mean_of(step, count, first.stores()[0].buffer)
         if mean is not None:
             means[mean.buffer] = mean
     return replace(program, steps=tuple(steps), buffers=buffers) if len(steps) > len(program.steps) else program
+
+
+def cuts_itself(nest: Nest, buffers: dict[str, Buffer]) -> bool:
+    """Whether the kernel's own code runs over chunks, as many as a call has: it needs no mask at the end, and joins other nests as it is."""
+    return buffers[nest.stores()[0].buffer].device.type == "cpu" and not all(isinstance(a.size, int) for a in nest.r_axes)
+
+
+def is_of_variance(nest: Nest, count: int, later: Sequence[Nest | Extern]) -> bool:
+    """Whether it is the mean that a later nest takes squares about, which then are one pass over memory."""
+    mean = mean_of(nest, count, "")
+    return mean is not None and any(isinstance(s, Nest) and s.r_axes and squares_about(s, mean) is not None for s in later)
 
 
 def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
@@ -69,8 +84,8 @@ def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
     programs = x if row else -(-x // device.lanes)
     if programs >= device.programs:
         return 1
-    if row and buffers[nest.stores()[0].buffer].device.type == "cpu" and not all(isinstance(a.size, int) for a in nest.r_axes):
-        return 1  # its code cuts rows itself, and needs no mask at the end
+    if row and cuts_itself(nest, buffers):
+        return 1
     if not row:
         return min(max(1, r // device.column), device.chunks)
     return min(-(-device.programs // programs), device.chunks, max(1, r // device.row)) if device.programs >= 4 * programs else 1

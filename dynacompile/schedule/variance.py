@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+
 from dynacompile.ir.body import Body, without_dead
-from dynacompile.ir.index import Index, Var, atom
+from dynacompile.ir.index import Extent, Index, Var, atom, extent
 from dynacompile.ir.loops import Access, Axis, Buffer, Nest
 from dynacompile.schedule.domain import linear, merge_axes
 from dynacompile.schedule.split import cut, partial_buffer, position_of_reduce
@@ -14,13 +16,13 @@ from dynacompile.schedule.split import cut, partial_buffer, position_of_reduce
 
 @dataclass(frozen=True)
 class Mean:
-    """A nest that stores the sum of `value` over all r axes divided by `number`, and was cut into `count` full chunks whose sums are in `partial`."""
+    """A nest that stores the sum of `value` over all r axes divided by their elements, and was cut into about `count` chunks whose sums are in
+    `partial`."""
 
     nest: Nest
     buffer: str
     index: Index
     value: int
-    number: float
     count: int
     partial: str
 
@@ -29,12 +31,21 @@ def mean_of(nest: Nest, count: int, partial: str) -> Mean | None:
     at, store = position_of_reduce(nest), nest.body[-1]
     quotient = nest.body[store.args[0]]
     access = store.attr
-    if nest.body[at].attr != "sum" or quotient.name != "truediv" or quotient.args[0] != at or cut(nest.r_axes, count)[3] is not None:
+    if nest.body[at].attr != "sum" or quotient.name != "truediv" or quotient.args[0] != at or (len(nest.r_axes) > 1 and cut(nest.r_axes, count)[3] is not None):
         return None
-    number = nest.body[quotient.args[1]]
-    if number.name != "constant" or not isinstance(access, Access) or access.mask is not None or number.attr != math.prod(a.size for a in nest.r_axes):
+    if not isinstance(access, Access) or access.mask is not None or elements(nest, quotient.args[1]) != math.prod(a.size for a in nest.r_axes):
         return None
-    return Mean(nest, access.buffer, access.index, nest.body[at].args[0], float(number.attr), count, partial)  # type: ignore[arg-type]
+    return Mean(nest, access.buffer, access.index, nest.body[at].args[0], count, partial)
+
+
+def elements(nest: Nest, i: int) -> Extent | None:
+    """The number that a value is, where it is a constant, or a size as a float."""
+    op = nest.body[i]
+    if op.name == "cast":
+        op = nest.body[op.args[0]]
+    if op.name == "constant":
+        return op.attr  # type: ignore[return-value]
+    return op.attr if op.name == "index" and isinstance(op.attr, Index) and not op.attr.variables() else None
 
 
 def squares_about(nest: Nest, mean: Mean) -> Mean | None:
@@ -60,25 +71,31 @@ def split_variance(nest: Nest, mean: Mean, buffers: dict[str, Buffer]) -> tuple[
 
     With n elements, sum s and squares q about s / n in each chunk, it is sum(q + n * (s / n - mean)^2) (Chan, Golub and LeVeque 1979).
     """
-    outer, inner, values, _ = cut(nest.r_axes, mean.count)
-    total, x = math.prod(a.size for a in outer), math.prod(a.size for a in nest.x_axes)
-    own = mean.number / total
+    outer, inner, values, last = cut(nest.r_axes, mean.count)
+    total, x = extent(math.prod(a.size for a in outer)), math.prod(a.size for a in nest.x_axes)
+    own: int = math.prod(a.size for a in inner)  # of a full chunk; its sizes are numbers, or there is none that is not full
     at, result = position_of_reduce(nest), linear(nest.x_axes)
     dtype = nest.body[at].dtype
     name = partial_buffer(nest, dtype, total, x, buffers)
 
     body = Body()
-    value = body.splice(mean.nest.body[: mean.value + 1], values)[mean.value]
-    center = body.emit("truediv", (body.emit("reduce", (value,), dtype, "sum"), body.emit("constant", (), dtype, own)), dtype)
+    guard = None if last is None else body.emit("lt", (integer(body, last[0]), integer(body, last[1])), torch.bool)
+
+    def inside(value: int) -> int:
+        return value if guard is None else body.emit("where", (guard, value, body.emit("constant", (), dtype, 0)), dtype)
+
+    value = inside(body.splice(mean.nest.body[: mean.value + 1], values, guard)[mean.value])
+    number = length_of(body, outer[0].var, own, last, dtype)
+    center = body.emit("truediv", (body.emit("reduce", (value,), dtype, "sum"), number), dtype)
     difference = body.emit("sub", (value, center), dtype)
-    squares = body.emit("reduce", (body.emit("mul", (difference, difference), dtype),), dtype, "sum")
+    squares = body.emit("reduce", (inside(body.emit("mul", (difference, difference), dtype)),), dtype, "sum")
     body.store(squares, name, linear(outer) * x + result)
     first = Nest(name, (*outer, *nest.x_axes, *inner), without_dead(body.ops), nest.origins)
 
     chunk = Axis(Var("r0", total), "r")
     rest = Body()
     place = atom(chunk.var) * x + result
-    number = rest.emit("constant", (), dtype, own)
+    number = length_of(rest, chunk.var, own, last, dtype)
     center = rest.emit("truediv", (rest.emit("load", (), dtype, Access(mean.partial, place)), number), dtype)
     difference = rest.emit("sub", (center, rest.emit("load", (), dtype, Access(mean.buffer, mean.index))), dtype)
     shift = rest.emit("mul", (number, rest.emit("mul", (difference, difference), dtype)), dtype)
@@ -88,3 +105,15 @@ def split_variance(nest: Nest, mean: Mean, buffers: dict[str, Buffer]) -> tuple[
     rest.splice(nest.body[at + 1 :], {}, before=[*ids, whole])
     second = Nest(nest.name, (*nest.x_axes, chunk), without_dead(rest.ops), nest.origins)
     return merge_axes(first), merge_axes(second)
+
+
+def integer(body: Body, value: Extent) -> int:
+    return body.emit("constant" if isinstance(value, int) else "index", (), torch.int64, value)
+
+
+def length_of(body: Body, chunk: Var, own: int, last: tuple[Index, Extent] | None, dtype: torch.dtype) -> int:
+    """The elements of chunk number `chunk`: all that it holds, less in the last one."""
+    if last is None:
+        return body.emit("constant", (), dtype, own)
+    left = integer(body, last[1] - atom(chunk) * own)
+    return body.emit("cast", (body.emit("min", (left, integer(body, own)), torch.int64),), dtype)

@@ -130,7 +130,7 @@ class Column:
     def chunks(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> None:
         plan, out = self.plan, self.out
         if plan.split:
-            out.open(f"parallel<true>({plan.chunks}, [&](i64 c0, i64 c1)")
+            out.open(f"parallel<true>({plan.chunks}, [=](i64 c0, i64 c1)")  # copies, which stores can not change
             out.open("for (i64 c = c0; c < c1; ++c)")
         else:
             out.open(f"for (i64 c = 0; c < {plan.chunks}; ++c)")
@@ -155,6 +155,9 @@ class Column:
         out.open(f"for (i64 s = {begin}; s < {end}; ++s)")
         decode(out, plan.middle, "s")
         frame.statements(steps)
+        needed = self.needed(acc, starts, lane)
+        if needed is not None:
+            out.line(f"if (!{self.values.use(needed)}) continue;")
         with frame.lane_loop():
             self.reduced(starts, lane, at)
             self.lane_body(lane, at)
@@ -167,6 +170,18 @@ class Column:
                 else:
                     out.line(f"put({n}, {acc.combine(i, f'get<W>({n})', acc.entering(i))});")
         out.close()
+
+    def needed(self, acc: Accumulators, starts: list[int], lane: list[int]) -> int | None:
+        """A condition on whole steps without which a step adds nothing to any result; None where there is none."""
+        if any(self.body[s].name == "store" for s in starts) or any(i in self.plan.kept for i in lane):
+            return None
+        found: set[int] = set()
+        for i in acc.reduces:
+            op = self.body[self.body[i].args[0]]
+            if op.name != "where" or acc.is_place(i) or self.plan.deep[op.args[0]] or self.values.use(op.args[2]) != acc.start(i):
+                return None
+            found.add(op.args[0])
+        return found.pop() if len(found) == 1 else None
 
     def reduced(self, starts: list[int], lane: list[int], at: str) -> None:
         """Results of earlier passes that the ops in lanes use."""

@@ -13,6 +13,8 @@ from dynacompile.ir.body import needs
 from dynacompile.ir.index import Extent, Index, Var, extent
 from dynacompile.ir.loops import Axis
 
+REGISTERS = 256  # elements of a tile whose sums the compiler may keep in registers, where the tile's size is known to it
+
 
 def decode(out: Text, axes: Sequence[Axis], flat: str) -> None:
     """The axes' variables from their flattened position."""
@@ -47,7 +49,13 @@ class Frame:
         if count != 1:
             out.open(loop if threads else f"for (i64 task = 0; task < {count}; ++task)")
         self.task_variables(count)
+        if self.has_lengths:
+            out.open("const auto columns = [&](auto length) BODY")
         yield
+        if self.has_lengths:
+            out.close(";")
+            out.line(f"if (t1 - t0 == {plan.tile}) columns(Length<{plan.tile}>());")
+            out.line("else columns(t1 - t0);")
         for line in counters:
             out.line(line)
         if count != 1:
@@ -96,6 +104,12 @@ class Frame:
         else:
             out.line(f"const i64 t0 = {tile} * {plan.tile}, t1 = t0 + {plan.tile} < {plan.lane.size} ? t0 + {plan.tile} : {plan.lane.size};")
 
+    @property
+    def has_lengths(self) -> bool:
+        """Whether code is made for full tiles and again for others: small tiles of a symbolic size."""
+        plan = self.plan
+        return plan.shape == "column" and plan.lane is not None and not isinstance(plan.lane.size, int) and plan.tile <= REGISTERS and plan.choice.unroll == 1
+
     def each(self) -> str:
         """The loop over lanes of the header, for this choice of unrolling."""
         return "each<W>" if self.plan.choice.unroll == 1 else f"each_of<{self.plan.choice.unroll}, W>"
@@ -104,7 +118,8 @@ class Frame:
     def lane_loop(self) -> Iterator[None]:
         """The loop over the lanes of a tile."""
         assert self.plan.lane is not None
-        self.out.open(f"{self.each()}(t0, t1, [&](i64 {self.plan.lane.var.name}, auto on) BODY")
+        each = "each_from<W>(t0, length" if self.has_lengths else f"{self.each()}(t0, t1"
+        self.out.open(f"{each}, [&](i64 {self.plan.lane.var.name}, auto on) BODY")
         yield
         self.out.close(");")
 

@@ -95,6 +95,8 @@ def vector_op(op: Op, args: list[str], dtypes: list[torch.dtype], lanes: list[bo
     full = [a if deep else f"all<W>({a})" for a, deep in zip(args, lanes, strict=True)]
     if op.name == "cast":
         return convert(op, full[0], source)
+    if op.name == "where" and not lanes[0]:  # one decision for all lanes
+        return f"{args[0]} ? {full[1]} : {full[2]}"
     if source == torch.bool and op.name in MASKS:
         return MASKS[op.name].format(*full)
     if op.name in INFIX:

@@ -94,16 +94,15 @@ class Row:
         self.ready |= {i for i in lane if i in plan.kept}
 
     def walk(self, k: int, acc: Accumulators, steps: list[int], lane: list[int]) -> None:
-        """As many chunks as there are, one after the other."""
+        """As many chunks as there are, one after the other; mostly there is one."""
         plan, out = self.plan, self.out
         n, unit = str(plan.chunk_of), plan.chunk
-        starts = [f"{{{acc.start(i)}, {acc.last_place()}}}" if acc.is_place(i) else acc.start(i) for i in acc.reduces]
-        out.line(f"Part{k} part{k} = {{{', '.join(starts)}}};")
-        out.open(f"for (i64 b = 0; b < {n}; b += {unit})")
-        out.line(f"const i64 e = b + {unit} < {n} ? b + {unit} : {n};")
+        out.open(f"const auto part_of{k} = [&](i64 b, i64 e) BODY")
         self.stretch(k, acc, steps, lane, "b", "e")
-        out.line(f"part{k}.merge(fold(a{k}));")
-        out.close()
+        out.line(f"return fold(a{k});")
+        out.close(";")
+        out.line(f"Part{k} part{k} = part_of{k}(0, {n} < {unit} ? {n} : {unit});")
+        out.line(f"for (i64 b = {unit}; b < {n}; b += {unit}) part{k}.merge(part_of{k}(b, b + {unit} < {n} ? b + {unit} : {n}));")
 
     def stretch(self, k: int, acc: Accumulators, steps: list[int], lane: list[int], begin: str, end: str) -> None:
         """Accumulates elements begin..end of the lane axis, or, with other r axes, their steps begin..end."""

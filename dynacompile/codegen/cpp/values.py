@@ -18,7 +18,7 @@ RESERVED = frozenset(
     """all and asm auto bool break case char class const continue default delete do double else enum export extern f16 f32 f64 bf16 false float for friend
     goto i16 i32 i64 i8 if inline int long mutable namespace new not on operator or private protected public register return short signed sizeof static
     struct switch template this true try typedef typename u8 union unsigned using virtual void volatile while xor W l t0 t1 task task0 task1 s c b e a
-    place best chunk chunks tiles params load store gather value memory each get put where max min abs exp log""".split()
+    place best chunk chunks columns length tiles params load store gather value memory each get put where max min abs exp log""".split()
 )
 
 BOUNDS = {"max": "at_least", "min": "at_most"}
@@ -149,6 +149,8 @@ class Values:
         if self.consecutive(access):
             if access.mask is None:
                 text = f"load<W>({self.address(access)}, on)"
+            elif not self.plan.deep[access.mask]:  # one decision for all lanes
+                text = f"({self.use(access.mask)} ? load<W>({self.address(access)}, on) : all<W>({literal(access.other, compute_dtype(dtype))}))"
             else:
                 text = f"load_if<W>({self.full(access.mask)}, {self.address(access)}, {literal(access.other, compute_dtype(dtype))}, on)"
         elif access.mask is None and dtype != torch.bool and (stride := self.stride(access)):
@@ -176,6 +178,8 @@ class Values:
         if self.consecutive(access):
             if access.mask is None:
                 return f"store({self.address(access)}, {self.full(v)}, on);"
+            if not self.plan.deep[access.mask]:
+                return f"if ({self.use(access.mask)}) store({self.address(access)}, {self.full(v)}, on);"
             return f"store_if({self.full(access.mask)}, {self.address(access)}, {self.full(v)}, on);"
         when = f"if ({self.one(access.mask)}) " if access.mask is not None else ""
         return f"each_lane<W>([&](int l) {{ {when}{self.element(access, 'l')} = memory<{memory_type(self.params[access.buffer][1])}>({self.one(v)}); }}, on);"

@@ -299,6 +299,15 @@ template <int W, class F> INLINE void each(i64 begin, i64 end, F f) {
   for (; i + W <= end; i += W) f(i, All{});
   if (i < end) f(i, First{(int)(end - i)});
 }
+// The same over `length` elements, which a Length<n> makes a constant: sums of a small tile then stay in registers.
+template <int n> struct Length {
+  constexpr operator i64() const { return n; }
+};
+template <int W, class N, class F> INLINE void each_from(i64 begin, N length, F f) {
+  const i64 n = length, full = n & -(i64)W;
+  for (i64 i = 0; i < full; i += W) f(begin + i, All{});
+  if (full < n) f(begin + full, First{(int)(n - full)});
+}
 // The same, `Unroll` vectors per step.
 template <int Unroll, int W, class F> INLINE void each_of(i64 begin, i64 end, F f) {
   i64 i = begin;
