@@ -169,7 +169,7 @@ class Recorder:
         """Notes where symbols that depend on values are shown: in sizes of a result, or by a number that is read from the first argument."""
         assert self.symbols is not None
         if isinstance(value, SymbolicInt) and isinstance(args[0], TensorValue):
-            self.symbols.unbacked[value.sym.node.expr] = Unbacked(args[0], next(reversed(self.graph.nodes)), None)
+            self.symbols.unbacked[value.sym.node.expr] = Unbacked(args[0], next(iter(reversed(self.graph.nodes))), None)
         for owner in [value, *value.children()]:
             if isinstance(owner, TensorValue):
                 for dim, size in enumerate(owner.fake.shape):

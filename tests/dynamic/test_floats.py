@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 
@@ -17,6 +18,7 @@ from tests.dynamic.varying import check_varying
 X = torch.linspace(-1.5, 2.0, 4)
 FLOATS = (0.1, 0.25, 0.5, 1.75, -0.5, 3e-5)
 SCALE = 0.0
+ROOTS = 0 if "statically_known_true" in inspect.getsource(torch._refs.pow) else 1  # in torch 2.11 an exponent of 0.5 has an entry of its own
 
 
 def calls(*floats: float) -> list[tuple]:
@@ -46,7 +48,7 @@ PROGRAMS = {
     "activations": (lambda x, f: (F.leaky_relu(x, f), F.elu(x, f), F.softplus(x, f), F.threshold(x, f, f)), calls(*FLOATS), 2),
     "matrix products": (lambda x, f: torch.addmm(x.expand(4, 4), x.expand(4, 4), x.expand(4, 4), beta=f, alpha=f), calls(*FLOATS), 2),
     "lists of tensors": (lambda x, f: [*torch._foreach_mul([x, x], f), *torch._foreach_add([x], [x], alpha=f)], calls(*FLOATS), 2),
-    "powers": (lambda x, f: (x.abs().pow(f), f**x), calls(*[f for f in FLOATS if f > 0]), 2),
+    "powers": (lambda x, f: (x.abs().pow(f), f**x), calls(*[f for f in FLOATS if f > 0]), 2 + ROOTS),
     "narrow": (lambda x, f: (x.bfloat16() * f, x.half() + f, x.bfloat16() > f), calls(*FLOATS), 2),
     "in place": (lambda x, f: x.mul_(f).add_(x, alpha=1 - f), calls(*FLOATS), 2),
     "half of a size": (lambda x: x * (len(x) / 2), [(torch.randn(n),) for n in (4, 5, 6, 7)], 2),
