@@ -161,3 +161,10 @@ def test_inputs_must_keep_what_was_promised() -> None:
 def test_shared_symbols_are_one() -> None:
     _, plan = stages(trace(lambda x, y: x @ y, (R(4, 5), R(5, 3)), {0: [0, 1], 1: [0]}))
     assert [s.text() for s in plan.sizes.sources] == ["input 0 dimension 0", "input 0 dimension 1"]
+
+
+def test_joined_sizes_are_compared_in_32_bits() -> None:
+    """A sum of sizes within a loop's is as short as the loop, whose length each call checks."""
+    _, plan = stages(trace(lambda x, y: torch.cat([x, y, x], 1), (torch.randn(6, 40), torch.randn(6, 50)), {0: [0, 1], 1: [0, 1]}))
+    [text] = [source.text for source in generate(plan, ENV).kernels.values()]
+    assert "convert<i64>" not in text and "lanes_of(4)" in text

@@ -9,7 +9,8 @@ from math import gcd
 import torch
 
 from dynacompile.ir.body import Body, without_dead
-from dynacompile.ir.index import Div, Extent, Index, Mod, Symbol, Var, extent
+from dynacompile.ir.bounds import never_negative
+from dynacompile.ir.index import LONGEST, Div, Extent, Index, Mod, Symbol, Var, extent
 from dynacompile.ir.index import var as index_var
 from dynacompile.ir.loops import Access, Axis, Nest, Op
 
@@ -89,8 +90,9 @@ def index_of(op: Op) -> Index | None:
 def narrow(nest: Nest) -> Nest:
     """int64 values that surely fit in int32 (indices and what is made of them) computed in int32: twice the lanes."""
     ranges: list[Range | None] = []
+    limits = [a.size for a in nest.axes if isinstance(a.size, Index) and a.size.hint <= LONGEST]
     for op in nest.body:
-        ranges.append(range_of(op, nest.body, ranges))
+        ranges.append(range_of(op, nest.body, ranges, limits))
     if not any(r is not None and op.dtype == torch.int64 and op.name != "constant" for r, op in zip(ranges, nest.body, strict=True)):
         return nest
     body = Body()
@@ -130,13 +132,15 @@ def renumbered(access: Access, ids: Sequence[int]) -> Access:
     return Access(access.buffer, access.index.subs(values), None if access.mask is None else ids[access.mask], access.other)
 
 
-def range_of(op: Op, ops: Sequence[Op], ranges: Sequence[Range | None]) -> Range | None:
-    """The least and greatest value of an int64 op that can be computed in int32, else None."""
+def range_of(op: Op, ops: Sequence[Op], ranges: Sequence[Range | None], limits: Sequence[Index]) -> Range | None:
+    """The least and greatest value of an int64 op that can be computed in int32, else None. limits: sizes of loops, which are LONGEST at most."""
     if op.dtype != torch.int64:
         return None
     found: Range | None = None
     if op.name == "index":
         low, high = op.attr.bounds()  # type: ignore[union-attr]
+        if high is None or high > NARROW[1]:
+            high = LONGEST if any(never_negative(limit - op.attr) for limit in limits) else None  # type: ignore[operator]
         found = None if low is None or high is None or any(v.name[0] == "%" for v in op.attr.variables()) else (low, high)  # type: ignore[union-attr]
     elif op.name == "constant":
         found = (int(op.attr), int(op.attr))  # type: ignore[call-overload]
