@@ -4,6 +4,7 @@
     python scripts/bench.py --only "GPT*" --mode max-autotune
     python scripts/bench.py --write                 # put the table into docs/performance.md
     python scripts/bench.py guards                  # what guards cost, and how often each system compiles
+    python scripts/bench.py symbolic                # kernels with symbolic sizes against those with constant ones
 
 Each system runs in its own process with empty caches. Times are medians after a warm-up; "compile" is what
 loading the compiler, calling it and the first step take, less a usual step.
@@ -33,7 +34,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts import bench_capture, bench_guards  # noqa: E402
+from scripts import bench_capture, bench_guards, bench_symbolic  # noqa: E402
 from scripts.workloads import WORKLOADS, Step, Workload  # noqa: E402  (the script runs from anywhere)
 
 SYSTEMS = ("eager", "torch.compile", "dynacompile")
@@ -199,7 +200,11 @@ def measure_capture(only: str, keep: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "what", nargs="?", default="steps", choices=("steps", "capture", "guards"), help="workloads' steps, first calls with backend='eager', or guards"
+        "what",
+        nargs="?",
+        default="steps",
+        choices=("steps", "capture", "guards", "symbolic"),
+        help="workloads' steps, first calls with backend='eager', guards, or symbolic sizes",
     )
     parser.add_argument("--only", default="*", help="glob over workload names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
@@ -219,6 +224,13 @@ def main() -> None:
         print(text)
         if args.write:
             write("Guards", text)
+        return
+    if args.what == "symbolic":
+        text = f"`python scripts/bench.py symbolic --device {args.device}` on {machine(args.device)}. Medians of a step, one compile after the other in turn."
+        text += "\n\n" + bench_symbolic.table(args.only, args.device, args.seconds)
+        print(text)
+        if args.write:
+            write(f"Symbolic sizes, {args.device.upper()}", text)
         return
     if args.what == "capture":
         measure_capture(args.only, args.write)
