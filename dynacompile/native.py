@@ -39,6 +39,7 @@ VERSIONS = ((3, 11), (3, 12))  # what frame_compat.h knows
 FLAGS = (
     "-std=c++20",
     "-O2",
+    "-DNDEBUG",  # as torch itself: its headers and Python's check every access otherwise, and torch's look for a trace at every call of an operator
     "-fPIC",
     "-fvisibility=hidden",
     "-fno-semantic-interposition",

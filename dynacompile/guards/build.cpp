@@ -198,6 +198,11 @@ void settle(Program& program) {
         std::stable_sort(node.checks.begin(), node.checks.end(), [](const Check& a, const Check& b) { return relative_cost(a) < relative_cost(b); });
     }
     std::stable_sort(program.roots.begin(), program.roots.end(), cheaper);
+    for (Node* root : program.roots) {
+        const bool simple = root->access == Access::slot && root->children.empty() && root->checks.size() == 1 && root->checks[0].op == Op::tensor;
+        if (simple) program.arguments.push_back({root->index, root->reg, &root->checks[0]});
+        else program.walked.push_back(root);
+    }
 }
 
 PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject*) {

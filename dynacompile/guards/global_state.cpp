@@ -7,6 +7,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Dtype.h>
 
+#include "guards/members.h"
 #include "guards/program.h"
 
 // Exported by torch; its own header takes ten seconds to compile.
@@ -16,7 +17,39 @@ at::ScalarType get_autocast_dtype(at::DeviceType device_type);
 c10::impl::PyInterpreter* getPyInterpreter();
 
 namespace dynacompile {
+
+using at::impl::PythonTorchFunctionTLS;
+using c10::impl::TorchDispatchModeTLS;
+
+struct FunctionModesDisabled {
+    using type = at::impl::TorchFunctionDisabledState PythonTorchFunctionTLS::*;
+    friend constexpr type member_of(FunctionModesDisabled);
+};
+struct FunctionModes {
+    using type = std::vector<std::shared_ptr<c10::SafePyObject>> PythonTorchFunctionTLS::*;
+    friend constexpr type member_of(FunctionModes);
+};
+template struct Expose<FunctionModesDisabled, &PythonTorchFunctionTLS::disabled_state_>;
+template struct Expose<FunctionModes, &PythonTorchFunctionTLS::stack_>;
+
 namespace {
+
+// Where the state of this thread lies, so that reading it costs one call and not one for each fact.
+struct ThreadPlaces {
+    const c10::AutogradState* autograd = nullptr;
+    const c10::impl::PODLocalDispatchKeySet* keys;
+    const PythonTorchFunctionTLS* functions;
+};
+
+const ThreadPlaces& thread_places() {
+    static thread_local ThreadPlaces places;
+    if (!places.autograd) {
+        places.keys = &c10::impl::raw_local_dispatch_key_set;
+        places.functions = &PythonTorchFunctionTLS::get_state();
+        places.autograd = &c10::AutogradState::get_tls_state();
+    }
+    return places;
+}
 
 PyObject* module_hooks = nullptr;  // a tuple of dicts
 PyObject* forward_ad_names = nullptr;  // a dict
@@ -39,11 +72,11 @@ bool in_forward_ad() {
     return false;
 }
 
-bool same_function_modes(PyObject* expected) {
-    int64_t count = at::impl::PythonTorchFunctionTLS::stack_len();
-    if (count != PyTuple_GET_SIZE(expected)) return false;
-    for (int64_t i = 0; i < count; i++) {
-        if (at::impl::PythonTorchFunctionTLS::get_stack_at(i)->ptr(getPyInterpreter()) != PyTuple_GET_ITEM(expected, i)) return false;
+bool same_function_modes(const PythonTorchFunctionTLS& now, PyObject* expected) {
+    const auto& modes = now.*member_of(FunctionModes());
+    if (static_cast<Py_ssize_t>(modes.size()) != PyTuple_GET_SIZE(expected)) return false;
+    for (size_t i = 0; i < modes.size(); i++) {
+        if (modes[i]->ptr(getPyInterpreter()) != PyTuple_GET_ITEM(expected, i)) return false;
     }
     return true;
 }
@@ -70,17 +103,18 @@ bool parse_dtype(PyObject* object, int8_t& into) {
 }  // namespace
 
 bool state_holds(const StateCheck& check) {
-    const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
-    if (autograd.get_grad_mode() != check.grad_mode || autograd.get_inference_mode() != check.inference_mode) return false;
-    const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+    static const at::Context& context = at::globalContext();
+    const ThreadPlaces& thread = thread_places();
+    if (thread.autograd->get_grad_mode() != check.grad_mode || thread.autograd->get_inference_mode() != check.inference_mode) return false;
+    const c10::impl::LocalDispatchKeySet keys = *thread.keys;
     for (int i = 0; i < 2; i++) {
         if (autocast_dtype(keys, i) != check.autocast[i]) return false;
     }
     bool functorch = keys.included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) || in_forward_ad();
     return functorch == check.functorch && static_cast<int8_t>(c10::get_default_dtype_as_scalartype()) == check.default_dtype &&
-           at::globalContext().deterministicAlgorithms() == check.deterministic &&
-           static_cast<int>(at::impl::PythonTorchFunctionTLS::get_disabled_state()) == check.torch_function && same_function_modes(check.function_modes) &&
-           c10::impl::TorchDispatchModeTLS::stack_len() == check.dispatch_modes && count_module_hooks() == check.module_hooks;
+           context.deterministicAlgorithms() == check.deterministic && static_cast<int>(thread.functions->*member_of(FunctionModesDisabled())) == check.torch_function &&
+           same_function_modes(*thread.functions, check.function_modes) && TorchDispatchModeTLS::stack_len() == check.dispatch_modes &&
+           count_module_hooks() == check.module_hooks;
 }
 
 uint64_t number_of(bool grad_mode, bool inference_mode, int8_t cpu, int8_t cuda, int8_t default_dtype, bool deterministic) {
@@ -90,9 +124,9 @@ uint64_t number_of(bool grad_mode, bool inference_mode, int8_t cpu, int8_t cuda,
 }
 
 uint64_t state_number() {
-    const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
-    const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-    return number_of(autograd.get_grad_mode(), autograd.get_inference_mode(), autocast_dtype(keys, 0), autocast_dtype(keys, 1),
+    const ThreadPlaces& thread = thread_places();
+    const c10::impl::LocalDispatchKeySet keys = *thread.keys;
+    return number_of(thread.autograd->get_grad_mode(), thread.autograd->get_inference_mode(), autocast_dtype(keys, 0), autocast_dtype(keys, 1),
                      static_cast<int8_t>(c10::get_default_dtype_as_scalartype()), at::globalContext().deterministicAlgorithms());
 }
 

@@ -77,22 +77,37 @@ bool relation_holds(Relation& relation, PyObject* const* registers) {
     return true;
 }
 
-// Moves the child that failed to the front: it is likely to be what differs next time too.
-void promote(const Program& program, std::vector<Node*>& nodes, size_t at) {
-    if (at && program.running == 1) std::rotate(nodes.begin(), nodes.begin() + at, nodes.begin() + at + 1);
+// Moves what failed to the front: it is likely to be what differs next time too.
+template <class T>
+void promote(const Program& program, std::vector<T>& all, size_t at) {
+    if (at && program.running == 1) std::rotate(all.begin(), all.begin() + at, all.begin() + at + 1);
+}
+
+bool argument_holds(Run& run, const Argument& argument) {
+    PyObject* value = argument.slot < run.roots.count ? run.roots.slots[argument.slot] : nullptr;
+    if (value && tensor_holds(*argument.check->tensor, value)) {
+        if (argument.reg >= 0) run.registers[argument.reg] = value;
+        return true;
+    }
+    run.program.failed = argument.check->guard;
+    return false;
 }
 
 bool run_program(Run& run) {
     Program& program = run.program;
     for (const Check& check : program.state) {
-        if (!check_holds(check, nullptr)) {
-            program.failed = check.guard;
-            return false;
-        }
+        if (check.op == Op::state ? state_holds(*check.state) : check_holds(check, nullptr)) continue;
+        program.failed = check.guard;
+        return false;
     }
-    for (size_t i = 0; i < program.roots.size(); i++) {
-        if (visit(run, *program.roots[i], nullptr)) continue;
-        promote(program, program.roots, i);
+    for (size_t i = 0; i < program.arguments.size(); i++) {
+        if (argument_holds(run, program.arguments[i])) continue;
+        promote(program, program.arguments, i);
+        return false;
+    }
+    for (size_t i = 0; i < program.walked.size(); i++) {
+        if (visit(run, *program.walked[i], nullptr)) continue;
+        promote(program, program.walked, i);
         return false;
     }
     for (Relation& relation : program.relations) {

@@ -23,6 +23,7 @@ struct TensorCheck {
     int8_t dtype, device_type, device_index;
     bool requires_grad, any_strides;
     std::vector<int64_t> sizes, strides;
+    mutable uint64_t keys = 0, facts = 0;  // of the last tensor that passed; see tensor_words.h
 };
 
 // What thread and process must be like; see ir/guard_facts.py for the meaning of the fields.
@@ -56,17 +57,21 @@ struct Fact {              // a word of an object that was read, and what it was
     const uint64_t* at;
     uint64_t value;
 };
-struct KnownTensor {       // a tensor that passed its check, and its metadata then
-    static constexpr uint8_t few = 2;
+struct KnownTensor {       // a tensor that passed its check, and its metadata then; see tensor_words.h
     const Check* check;
     PyObject* value;
-    PyTypeObject* type;    // null: not one of torch's own, or of more than `few` dimensions, so that the check decides each time
-    const void* impl;      // compared only
-    uint64_t keys;
-    int64_t extents[2 * few];  // sizes, strides
-    int8_t dtype, device_type, device_index;
-    uint8_t dim;
+    PyTypeObject* type;    // null: not one of torch's own, so that the check decides each time
+    const void *impl, *requires_grad_word;  // compared and prefetched only
+    uint64_t keys, facts;
+    int64_t outer[4];      // first and last size, first and last stride
+    uint32_t dim;
     bool requires_grad;
+};
+struct KnownTensors {
+    std::vector<KnownTensor> tensors;
+    std::vector<int64_t> inner;    // size and stride of each dimension between first and last, of one tensor after the other
+    void add(const Check& check, PyObject* value);
+    bool hold(int& failed) const;  // failed: set to the guard of one that doesn't
 };
 struct Rest {              // what must be looked at on every call
     const Check* check;    // on `value`; or, when null,
@@ -81,7 +86,7 @@ struct Snapshot {
     std::vector<Fact> words;          // the facts that are no version tags of dicts
     mutable uint64_t epoch = 0;       // while dict_epoch() is this, none of the dicts has changed or died; 0: not known
     std::vector<std::pair<const Held*, PyObject*>> types;  // classes that must not have died, since their address could be another's then
-    std::vector<KnownTensor> tensors;
+    KnownTensors tensors;
     std::vector<Rest> rest;
     std::vector<std::pair<int, PyObject*>> registers;
     std::unordered_set<const void*> recorded;  // what has a fact; used while recording only
@@ -132,9 +137,18 @@ struct Feature {
     int cost;
 };
 
+// A root of which nothing is asked but that it is some tensor.
+struct Argument {
+    Py_ssize_t slot;
+    int reg;
+    const Check* check;
+};
+
 struct Program {
     std::vector<std::unique_ptr<Node>> nodes;
     std::vector<Node*> roots;
+    std::vector<Argument> arguments;  // of the roots, in the order of checking; and
+    std::vector<Node*> walked;        // the others
     std::vector<Check> state;
     std::vector<Relation> relations;
     int registers = 0;
@@ -175,8 +189,6 @@ bool record_step(Snapshot& into, const Node& child, PyObject* base);  // false: 
 
 // tensor_match.cpp
 bool tensor_holds(const TensorCheck& check, PyObject* value);
-bool tensors_hold(const std::vector<KnownTensor>& tensors, int& failed);
-KnownTensor know_tensor(const Check& check, PyObject* value);  // of a tensor that passes the check
 uint64_t tensor_number(const TensorCheck& check, TensorPart part, PyObject* value);  // of any value
 uint64_t tensor_number(const TensorCheck& check, TensorPart part);                   // as the check wants it
 bool memory_range(PyObject* value, MemoryRange& range);  // false: no tensor

@@ -33,7 +33,7 @@ bool unchanged(const Snapshot& snapshot, PyObject* root) {
 
 bool rest_holds(Run& run, const Snapshot& snapshot) {
     for (const auto& [reg, value] : snapshot.registers) run.registers[reg] = value;
-    if (!tensors_hold(snapshot.tensors, run.program.failed)) return false;
+    if (!snapshot.tensors.hold(run.program.failed)) return false;
     for (const Rest& rest : snapshot.rest) {
         if (!rest.check) {
             if (!visit(run, *rest.node, rest.value)) return false;
@@ -130,7 +130,7 @@ void record_check(Snapshot& into, const Check& check, PyObject* value) {
             add_type(into, value);
             if (into.recorded.insert(Py_TYPE(value)).second) into.types.emplace_back(&check.expected, reinterpret_cast<PyObject*>(Py_TYPE(value)));
             return;
-        case Op::tensor: into.tensors.push_back(know_tensor(check, value)); return;
+        case Op::tensor: into.tensors.add(check, value); return;
         case Op::dict_keys:
             if (PyDict_CheckExact(value)) return add_dict(into, value);
             break;

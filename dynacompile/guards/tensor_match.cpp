@@ -5,12 +5,15 @@
 #include <torch/csrc/Dtype.h>
 
 #include "guards/program.h"
+#include "guards/tensor_words.h"
 
 namespace dynacompile {
 namespace {
 
 Py_ssize_t impl_offset = -1;
 PyTypeObject* tensor_type = nullptr;
+AutogradPlaces autograd;
+uint64_t policies, deciding;  // bits of TensorWords::facts: those that no tensor that is read here has, and with dtype and device
 
 const c10::TensorImpl* tensor_impl(PyObject* tensor) { return *reinterpret_cast<c10::TensorImpl**>(reinterpret_cast<char*>(tensor) + impl_offset); }
 
@@ -24,7 +27,7 @@ c10::DispatchKeySet plain_keys() {
 
 const uint64_t not_plain = ~plain_keys().raw_repr();
 
-bool matches(c10::IntArrayRef actual, const std::vector<int64_t>& expected) {
+bool matches(const int64_t* actual, const std::vector<int64_t>& expected) {
     for (size_t i = 0; i < expected.size(); i++) {  // a loop: sizes are few, and memcmp's call costs more
         if (expected[i] >= 0 && actual[i] != expected[i]) return false;
     }
@@ -37,8 +40,16 @@ bool metadata_holds(const TensorCheck& check, const c10::TensorImpl* impl) {
     c10::Device device = impl->device();
     if (static_cast<int8_t>(device.type()) != check.device_type || (check.device_index >= 0 && device.has_index() && device.index() != check.device_index)) return false;
     c10::IntArrayRef sizes = impl->sizes();
-    if (sizes.size() != check.sizes.size() || !matches(sizes, check.sizes)) return false;
-    return check.any_strides || matches(impl->strides(), check.strides);
+    if (sizes.size() != check.sizes.size() || !matches(sizes.data(), check.sizes)) return false;
+    return check.any_strides || matches(impl->strides().data(), check.strides);
+}
+
+// The same, where the words that decide about all but extents and requires_grad are those of the last tensor that passed. False: perhaps.
+bool words_hold(const TensorCheck& check, const c10::TensorImpl* impl) {
+    const c10::impl::SizesAndStrides& extents = impl->*TensorWords::sizes_and_strides;
+    const size_t dim = check.sizes.size();
+    if (impl->key_set().raw_repr() != check.keys || (TensorWords::facts(impl) & deciding) != check.facts || extents.size() != dim) return false;
+    return matches(extents.sizes_data(), check.sizes) && (check.any_strides || matches(extents.strides_data(), check.strides)) && requires_grad(impl, autograd) == check.requires_grad;
 }
 
 uint64_t sizes_seed(c10::ScalarType dtype, size_t dim) { return mix(static_cast<uint64_t>(dtype), dim); }
@@ -85,49 +96,58 @@ bool parse_extents(PyObject* tuple, std::vector<int64_t>& into) {
 
 bool tensor_holds(const TensorCheck& check, PyObject* value) {
     PyTypeObject* type = check.exact ? check.exact : reinterpret_cast<PyTypeObject*>(check.type.get());
-    return Py_TYPE(value) == type && metadata_holds(check, tensor_impl(value));
-}
-
-KnownTensor know_tensor(const Check& check, PyObject* value) {
+    if (Py_TYPE(value) != type) return false;
     const c10::TensorImpl* impl = tensor_impl(value);
-    KnownTensor known{&check, value, nullptr, impl, impl->key_set().raw_repr(), {}, check.tensor->dtype, check.tensor->device_type, 0, 0, check.tensor->requires_grad};
-    if (!check.tensor->exact || impl->dim() > KnownTensor::few) return known;
-    known.type = check.tensor->exact;
-    known.device_index = impl->device().index();
-    known.dim = static_cast<uint8_t>(impl->dim());
-    for (uint8_t i = 0; i < known.dim; i++) {
-        known.extents[i] = impl->sizes()[i];
-        known.extents[KnownTensor::few + i] = impl->strides()[i];
-    }
-    return known;
+    if (words_hold(check, impl)) return true;
+    if (!metadata_holds(check, impl)) return false;
+    const uint64_t facts = TensorWords::facts(impl) & deciding;
+    if (facts & policies) return true;
+    check.keys = impl->key_set().raw_repr();
+    check.facts = facts;
+    return true;
 }
 
-// Whether the metadata is what it was when the tensor passed its check.
-bool is_unchanged(const KnownTensor& known) {
-    const c10::TensorImpl* impl = tensor_impl(known.value);
-    if (Py_TYPE(known.value) != known.type || impl != known.impl || impl->key_set().raw_repr() != known.keys || impl->has_symbolic_sizes_strides()) return false;
-    const c10::Device device = impl->device();
-    if (static_cast<int8_t>(c10::typeMetaToScalarType(impl->dtype())) != known.dtype || static_cast<int8_t>(device.type()) != known.device_type || device.index() != known.device_index) return false;
-    const c10::IntArrayRef sizes = impl->sizes(), strides = impl->strides();
-    if (sizes.size() != known.dim) return false;
-    for (uint8_t i = 0; i < known.dim; i++) {
-        if (sizes[i] != known.extents[i] || strides[i] != known.extents[KnownTensor::few + i]) return false;
-    }
-    return impl->requires_grad() == known.requires_grad;
+void KnownTensors::add(const Check& check, PyObject* value) {
+    const c10::TensorImpl* impl = tensor_impl(value);
+    const c10::impl::SizesAndStrides& extents = impl->*TensorWords::sizes_and_strides;
+    const int64_t *sizes = extents.sizes_data(), *strides = extents.strides_data();
+    const auto dim = static_cast<uint32_t>(extents.size());
+    const uint32_t last = dim ? dim - 1 : 0;  // without dimensions, there are a size and a stride all the same
+    const uint64_t facts = TensorWords::facts(impl);
+    PyTypeObject* type = facts & policies ? nullptr : check.tensor->exact;
+    tensors.push_back({&check, value, type, impl, requires_grad_word(impl, autograd), impl->key_set().raw_repr(), facts, {sizes[0], sizes[last], strides[0], strides[last]}, dim, check.tensor->requires_grad});
+    for (uint32_t i = 1; i < last; i++) inner.insert(inner.end(), {sizes[i], strides[i]});
 }
 
-bool tensors_hold(const std::vector<KnownTensor>& tensors, int& failed) {
+// Whether the metadata is what it was when the tensor passed its check. inner: sizes and strides of its inner dimensions then.
+inline bool is_unchanged(const KnownTensor& known, const int64_t* inner) {
+    const auto* impl = static_cast<const c10::TensorImpl*>(known.impl);
+    if (Py_TYPE(known.value) != known.type || tensor_impl(known.value) != impl) return false;
+    const c10::impl::SizesAndStrides& extents = impl->*TensorWords::sizes_and_strides;
+    const uint64_t dim = known.dim, last = dim > 1 ? dim - 1 : 0;
+    if ((impl->key_set().raw_repr() ^ known.keys) | (TensorWords::facts(impl) ^ known.facts) | (extents.size() ^ dim)) return false;
+    const int64_t *sizes = extents.sizes_data(), *strides = extents.strides_data();
+    int64_t differs = (sizes[0] ^ known.outer[0]) | (sizes[last] ^ known.outer[1]) | (strides[0] ^ known.outer[2]) | (strides[last] ^ known.outer[3]);
+    for (uint64_t i = 1; i < last; i++, inner += 2) differs |= (sizes[i] ^ inner[0]) | (strides[i] ^ inner[1]);
+    return !differs && requires_grad(impl, autograd) == known.requires_grad;
+}
+
+bool KnownTensors::hold(int& failed) const {
     constexpr size_t ahead = 6;
     const size_t count = tensors.size();
+    const int64_t* at = inner.data();
     for (size_t i = 0; i < count; i++) {
-        if (i + ahead < count) {
-            const char* next = static_cast<const char*>(tensors[i + ahead].impl);
-            __builtin_prefetch(next);
-            __builtin_prefetch(next + 64);
-            __builtin_prefetch(next + 128);
+        const KnownTensor& known = tensors[i];
+        if (i + ahead < count) {  // the words that lie farthest from what is read first
+            const KnownTensor& later = tensors[i + ahead];
+            __builtin_prefetch(&(static_cast<const c10::TensorImpl*>(later.impl)->*TensorWords::sizes_and_strides));
+            __builtin_prefetch(&(static_cast<const c10::TensorImpl*>(later.impl)->*TensorWords::keys));
+            __builtin_prefetch(later.requires_grad_word);
         }
-        if (is_unchanged(tensors[i]) || tensor_holds(*tensors[i].check->tensor, tensors[i].value)) continue;
-        failed = tensors[i].check->guard;
+        const bool unchanged = is_unchanged(known, at);
+        if (known.dim > 2) at += 2 * (known.dim - 2);
+        if (unchanged || tensor_holds(*known.check->tensor, known.value)) continue;
+        failed = known.check->guard;
         return false;
     }
     return true;
@@ -203,8 +223,11 @@ bool probe_tensor_offset(PyObject* tensor, PyObject* parameter) {
         return false;
     }
     tensor_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(Py_TYPE(tensor)));
+    autograd = autograd_places();
+    policies = TensorWords::policies();
+    deciding = policies | TensorWords::dtype_and_device();
     const c10::TensorImpl* impl = tensor_impl(tensor);
-    if (impl->dim() == 1 && impl->sizes()[0] == 1 && !impl->requires_grad() && tensor_impl(parameter)->requires_grad()) return true;
+    if (impl->dim() == 1 && impl->sizes()[0] == 1 && !requires_grad(impl, autograd) && requires_grad(tensor_impl(parameter), autograd)) return true;
     PyErr_SetString(PyExc_ImportError, "the native core misreads tensors: it was built with the headers of another torch");
     return false;
 }
