@@ -86,16 +86,18 @@ class DictValue(Value):
         if not self.known_keys and not (isinstance(key, Value) and key.source is None):
             cx.guard("DICT_CONTAINS", self.source, Presence(key, key in self.original))
 
-    def find(self, cx: Trace, key: Value) -> Value | None:
+    def holds(self, cx: Trace, key: Value) -> bool:
+        """Whether the key is there. Its value is not read."""
         hashed = key_of(key)
         if isinstance(hashed, torch.Tensor) and not self.known_keys:
             cx.guard("ID", key.source, identity(hashed))
         elif isinstance(hashed, Value) and hashed.source is not None and not self.known_keys:
             raise unsupported("unknown-operation", f"{key.describe()} as a key of {self.describe()}")
         self.guard_key(cx, hashed)
-        if hashed not in self.content:
-            return None
-        return self.at(cx, hashed)
+        return hashed in self.content
+
+    def find(self, cx: Trace, key: Value) -> Value | None:
+        return self.at(cx, key_of(key)) if self.holds(cx, key) else None
 
     def at(self, cx: Trace, hashed: Hashable) -> Value:
         return self.settled(hashed)
@@ -123,7 +125,7 @@ class DictValue(Value):
         self.put(key, value)
 
     def del_item(self, cx: Trace, key: Value) -> None:
-        if self.find(cx, key) is None:
+        if not self.holds(cx, key):
             raise missing_key(key)
         cx.effects.touch(self)
         self.keys(cx)
@@ -131,7 +133,7 @@ class DictValue(Value):
         del self.content[key_of(key)]
 
     def contains(self, cx: Trace, item: Value) -> Value:
-        return ConstantValue(self.find(cx, item) is not None)
+        return ConstantValue(self.holds(cx, item))
 
     def key_values(self, cx: Trace) -> list[Value]:
         return [self.content[k][0] for k in self.keys(cx)]
