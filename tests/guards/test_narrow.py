@@ -21,7 +21,7 @@ def length_and_membership(d: Any, x: torch.Tensor) -> Any:
 
 
 def in_keys(d: Any, x: torch.Tensor) -> torch.Tensor:
-    return x * 2 if "a" in d.keys() else x * 3  # noqa: SIM118
+    return x * 2 if "a" in d.keys() else x * 3
 
 
 def without_a(d: Any, x: torch.Tensor) -> Any:
