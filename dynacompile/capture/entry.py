@@ -207,7 +207,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     cx, symbolic = attempt.cx, attempt.frame
     code = frame.code
     site = Site(code.co_filename, code.co_firstlineno, code.co_qualname)
-    if stop is not None and not stop.execute and not cx.recorder.ops and not cx.effects:
+    if stop is not None and not (stop.execute and advances(symbolic)) and not cx.recorder.ops and not cx.effects:
         raise located(stop.why)
     if stop is None and attempt.raised is not None:
         ending = finish_raise(cx, symbolic, attempt.raised)
@@ -243,6 +243,12 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
         shape_guards=cx.symbols.guards if cx.symbols is not None else no_guards,
     )
+
+
+def advances(frame: SymbolicFrame) -> bool:
+    """Whether running the current instruction leads on: a resume function that handles an exception would raise it for itself again."""
+    origin = frame.cx.codes.origins.get(id(frame.code))
+    return frame.current.op != "RAISE_VARARGS" or origin is None or origin.indices[frame.current.index] is not None
 
 
 def continues_break(cx: Trace, code: CodeType) -> bool:

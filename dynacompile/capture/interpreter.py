@@ -20,7 +20,7 @@ from dynacompile.capture.values.binding import bind_call
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.descriptors import MISSING
-from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, value_of_raised
+from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, stopped_inside, value_of_raised
 from dynacompile.capture.values.functions import CellValue, FunctionValue, is_trusted
 from dynacompile.ir.source import Builtin, Constant, Global, Item, Local
 
@@ -187,9 +187,7 @@ class SymbolicFrame:
                 self.step()
         except Raised as reason:
             self.returned = ConstantValue(None)
-            if issubclass(reason.cls, StopIteration):
-                raise raises(RuntimeError, "generator raised StopIteration") from reason
-            raise
+            raise left_by(reason) from None
         frames.pop()
         return self.yielded
 
@@ -198,11 +196,16 @@ class SymbolicFrame:
         self.cx.frames.append(self)
         try:
             self.handle(self.current, reason)
-        except Raised:
+        except Raised as reason:
             self.returned = ConstantValue(None)
-            raise
+            raise left_by(reason) from None
         self.cx.frames.pop()
         return self.resume()
+
+
+def left_by(reason: Raised) -> Raised:
+    """What the caller of a generator sees that `reason` leaves."""
+    return raised(stopped_inside(value_of_raised(reason))) if issubclass(reason.cls, StopIteration) else reason
 
 
 class GeneratorValue(IteratorValue):
@@ -283,6 +286,8 @@ class GeneratorValue(IteratorValue):
         if name == "throw" and len(args) in (1, 3) and not kwargs:
             exception = exception_of(cx, args[0] if len(args) == 1 or not isinstance(args[1], ExceptionValue) else args[1])
             if not self.started or self.frame.returned is not None:
+                if self.frame.returned is None and issubclass(exception.cls, StopIteration):
+                    raise unsupported("generator", "a StopIteration is thrown into one that has not begun")  # Pythons differ
                 self.frame.returned = ConstantValue(None)
                 raise raised(exception)
             item = self.frame.throw(raised(exception))

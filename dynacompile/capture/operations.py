@@ -16,6 +16,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.deques import DequeValue
+from dynacompile.capture.values.dict_operators import dict_operator
 from dynacompile.capture.values.mapping import DictValue, DictView
 from dynacompile.capture.values.number_tensors import number_operator
 from dynacompile.capture.values.numpy_numbers import NumpyNumber, computed
@@ -26,7 +27,6 @@ from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, s
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt, symbolic_operator
 from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -135,16 +135,10 @@ def comparable(value: Value) -> bool:
     return isinstance(value, (TensorValue, SymbolicInt, SymbolicFloat)) or isinstance(value, ConstantValue) and isinstance(value.value, numbers)
 
 
-COUNTER_OPERATORS = frozenset({"add", "sub", "or_", "and_", "lt", "le", "gt", "ge"})  # written in Python
-
-
 def unary(cx: Trace, name: str, value: Value) -> Value:
-    if isinstance(value, DictValue) and value.cls is Counter and name in ("pos", "neg"):
-        method = getattr(Counter, UNARY[name])
-        return cx.call_real(method, Constant(method, method.__qualname__), [value])
     if isinstance(value, ObjectValue):
         return value.method(cx, UNARY[name], [], {})
-    return cx.pure(getattr(operator, name), [value], {})
+    return dict_operator(cx, name, value) or cx.pure(getattr(operator, name), [value], {})
 
 
 SET_INPLACE = {"ior": "update", "iand": "intersection_update", "isub": "difference_update", "ixor": "symmetric_difference_update"}
@@ -154,9 +148,8 @@ def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
     if isinstance(left, ListValue) and name == "iadd":
         left.method(cx, "extend", [right], {})
         return left
-    if isinstance(left, DictValue) and name == "ior":
-        left.method(cx, "update", [right], {})
-        return left
+    if isinstance(left, DictValue) and (found := dict_operator(cx, name, left, right)) is not None:
+        return found
     if isinstance(left, SetValue) and name in SET_INPLACE and issubclass(right.pytype(), (set, frozenset)):
         left.method(cx, SET_INPLACE[name], [right], {})
         return left
@@ -176,13 +169,8 @@ def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
             return found
     if isinstance(left, SetValue) and isinstance(right, SetValue) and name in ("lt", "le", "gt", "ge"):
         return ConstantValue(getattr(operator, name)(left.content.keys(), right.content.keys()))
-    if isinstance(left, DictValue) and isinstance(right, DictValue) and name == "or_" and Counter not in (left.cls, right.cls):
-        merged = left.method(cx, "copy", [], {})
-        merged.method(cx, "update", [right], {})
-        return merged
-    if any(isinstance(v, DictValue) and v.cls is Counter for v in (left, right)) and name in COUNTER_OPERATORS and isinstance(left, DictValue):
-        method = getattr(Counter, BINARY[name][0])
-        return cx.call_real(method, Constant(method, method.__qualname__), [left, right])
+    if isinstance(left, DictValue) and (found := dict_operator(cx, name, left, right)) is not None:
+        return found
     if name in SET_METHODS:
         found = set_binary(cx, name, left, right)
         if found is not None:

@@ -292,6 +292,75 @@ PROGRAMS = {
         def calls():
             yield program, (torch.ones(2),)
         """,
+    "a StopIteration leaves a block whose manager is a generator": """
+        def told(body):
+            try:
+                body()
+            except BaseException as error:
+                LOG.append((str(error), type(error), error.__cause__, error.__cause__ is error.__context__))
+        def left():
+            with noted('key', 4) as i, Noting('second'):
+                next(count_up(0))
+        def thrown():
+            generator = count_up(3)
+            next(generator)
+            generator.throw(StopIteration(3))
+        def not_begun():
+            count_up(3).throw(StopIteration(3))
+        def program(x):
+            told(left)
+            told(thrown)
+            told(not_begun)
+            with noted('key'):
+                raise StopIteration(x + 1)
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "dicts of several kinds are merged": """
+        def program(x, c):
+            kinds = {'a': 1}, collections.OrderedDict(b=1), collections.Counter('ab'), collections.defaultdict(list, a=3)
+            out = []
+            for left in kinds:
+                for right in kinds:
+                    out.append(left | right)
+                    changed = before = left.copy()
+                    changed |= right
+                    out.append((before, changed))
+            before = c
+            c += collections.Counter('aabc')
+            c -= collections.Counter('b')
+            c |= {'z': 3, 'a': 1}
+            c &= collections.Counter('aaabcdefz')
+            return x + 1, out, c is before, +c, -c
+        def calls():
+            yield program, (torch.ones(2), collections.Counter('ccab'))
+        """,
+    "an exception ends a generator's block from a handler's end": """
+        def program(x):
+            try:
+                for i in paired([1]):
+                    try:
+                        raise IndexError
+                    finally:
+                        LOG.append(i)
+            finally:
+                LOG.append('end')
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "the last end of a handler breaks": """
+        def program(x, xs):
+            try:
+                for i in count_up(2, 1):
+                    try:
+                        xs.remove(7)
+                    finally:
+                        LOG.append(GBOX(i))
+            except Exception as error:
+                return type(error), x + 1
+        def calls():
+            yield program, (torch.ones(2), [1])
+        """,
 }
 
 

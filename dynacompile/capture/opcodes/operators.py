@@ -12,7 +12,7 @@ from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.operations import COMPARE_SYMBOLS, SYMBOLS
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.exceptions import ExceptionValue
+from dynacompile.capture.values.exceptions import ExceptionValue, stopped_inside
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.texts import formatted, text
 
@@ -99,9 +99,9 @@ def call_intrinsic_1(f: SymbolicFrame, i: Instr) -> None:
     elif name == "UNARY_POSITIVE":
         f.push(f.cx.operator("pos", [f.pop()]))
     elif name == "STOPITERATION_ERROR":
-        if issubclass(f.peek(1).pytype(), StopIteration):
-            f.push(ExceptionValue(RuntimeError, [ConstantValue("generator raised StopIteration")]))
-            del f.stack[-2]
+        value = f.peek(1)
+        if isinstance(value, ExceptionValue) and issubclass(value.cls, StopIteration):
+            f.stack[-1] = stopped_inside(value)
     else:
         raise unsupported("unknown-opcode", f"CALL_INTRINSIC_1 {i.arg}")
 

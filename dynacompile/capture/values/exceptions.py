@@ -237,3 +237,11 @@ def value_of_raised(reason: Raised) -> ExceptionValue:
     if reason.value is None:
         reason.value = ExceptionValue(reason.cls, None if reason.args_ is None else [ConstantValue(a) for a in reason.args_])
     return reason.value
+
+
+def stopped_inside(value: ExceptionValue) -> ExceptionValue:
+    """What becomes of a StopIteration that leaves a generator's own code: a RuntimeError from it."""
+    made = ExceptionValue(RuntimeError, [ConstantValue("generator raised StopIteration")])
+    made.cause = made.context = value
+    value.raised = True
+    return made

@@ -157,6 +157,9 @@ class DictValue(Value):
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         row = COUNTER_METHODS.get(name) if self.cls is Counter else None
         row = DICT_METHODS.get(name) if row is None else row
+        written = getattr(self.cls, name, None)
+        if row is None and self.cls is Counter and isinstance(written, FunctionType):
+            return cx.call_real(written, Constant(written, written.__qualname__), [self, *args], kwargs)
         if row is None or name == "move_to_end" and self.cls is not OrderedDict:
             raise unsupported("unknown-operation", f"{self.cls.__name__}.{name}()")
         return row(cx, self, args, kwargs)
