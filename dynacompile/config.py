@@ -76,6 +76,9 @@ class CompileConfig:
     # options
     specialize_int: bool = option(False, "code", "an entry for each value of an int, also after the int has changed")
     specialize_float: bool = option(False, "code", "an entry for each value of a float, also after the float has changed")
+    specialize_zero_one: bool = option(
+        True, "code", "an entry for size 1 beside that for other sizes; False: one for both where the program allows. Size 0 has its own"
+    )
     capture_values: bool = option(
         False, "code", "ints read from tensors (.item(), .tolist()) and sizes that depend on values (nonzero, masks, unique) are symbols: they end no graph"
     )

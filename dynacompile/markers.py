@@ -65,8 +65,8 @@ class DimRange(NamedTuple):
 
 
 def mark_dynamic(tensor: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None) -> None:
-    """Has the next compile serve every size of `dim`, or those from `min` to `max`, with one entry. Sizes 0 and 1 get
-    entries of their own where min does not allow them, or the program treats them differently.
+    """Has the next compile serve every size of `dim`, or those from `min` to `max`, with one entry. Size 0 gets an
+    entry of its own; so does 1 where min is not 0 or 1, where it comes first, or where the program treats it differently.
 
     The mark stays on this tensor object, and counts where the tensor is an input of a compiled function. A program that is right only for
     one size, or that has an unsupported operation there, raises MarkViolated. Raises IndexError for a dimension that the tensor has not.

@@ -274,6 +274,7 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
         declared=config.declared_shapes(),
         ints=not config.specialize_int,
         floats=not config.specialize_float,
+        ones=not config.specialize_zero_one,
         values=config.capture_values,
         loops=not config.specialize_int,
     )

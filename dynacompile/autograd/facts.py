@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -84,10 +84,16 @@ def view_chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 def overlaps(tensor: torch.Tensor) -> bool:
     """Several elements share memory, as in an expanded tensor: it can't be written to, and a gradient can't have its strides."""
-    reach = 0
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (hint_of(pair[0]), hint_of(pair[1]))):
-        if exceeds(size, 1):
-            if hint_of(stride) <= hint_of(reach) if is_undecidable(size, stride, reach) else stride <= reach:
-                return True
-            reach += stride * (size - 1)
+    dims = sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (hint_of(pair[0]), hint_of(pair[1])))
+    # What does not meet with several elements along each dimension does not with fewer, so that no size has to be asked.
+    return meet([d for d in dims if expression_of(d[1]) not in (0, 1)]) and meet([d for d in dims if exceeds(d[1], 1)])
+
+
+def meet(dims: Sequence[tuple[int | torch.SymInt, int | torch.SymInt]]) -> bool:
+    """Whether steps along a dimension come back to those along others. dims: stride and size, by rising strides."""
+    reach: int | torch.SymInt = 0
+    for stride, size in dims:
+        if hint_of(stride) <= hint_of(reach) if is_undecidable(size, stride, reach) else stride <= reach:
+            return True
+        reach = reach + stride * (size - 1)
     return False

@@ -209,10 +209,10 @@ def keep_strides(memory: Memory, recorder: Recorder) -> None:
 
 def different_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Where it matters: of dimensions with several elements."""
-    if not same_size(a.shape, b.shape) and a.shape != b.shape or not exceeds(a.numel(), 0):
+    if not same_size(a.shape, b.shape) and a.shape != b.shape:
         return False
-    known = zip(a.stride(), b.stride(), a.shape, strict=True)
-    return any(expression_of(s) != expression_of(t) and (is_undecidable(s, t) or s != t) for s, t, size in known if exceeds(size, 1))
+    unlike = [(s, t, size) for s, t, size in zip(a.stride(), b.stride(), a.shape, strict=True) if expression_of(s) != expression_of(t)]
+    return bool(unlike) and exceeds(a.numel(), 0) and any(is_undecidable(s, t) or s != t for s, t, size in unlike if exceeds(size, 1))
 
 
 def refuse_lazy(node: torch.fx.Node, recorder: Recorder) -> None:

@@ -28,6 +28,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
 from dynacompile.ir.graphs import Mutation, Output, output_args
 from dynacompile.ir.shapes import symbolic_rules
+from dynacompile.ir.zero_one import adding_gradients
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def trace_backward(
             tangents.append(torch._to_functional_tensor(fake))
     results: tuple[torch.Tensor | None, ...] = ()
     if indices:
-        with torch._C._DisableAutocast():
+        with torch._C._DisableAutocast(), adding_gradients(recorder.fake_mode.shape_env):
             results = gradients([positions.tensors[p] for p in differentiable], [inputs[i].leaf for i in indices], tangents)
     for grad in results:
         if grad is not None and grad.layout is not torch.strided:

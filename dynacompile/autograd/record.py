@@ -18,6 +18,7 @@ from dynacompile.ir.captured import Site
 from dynacompile.ir.fakes import fake_of
 from dynacompile.ir.shapes import as_static, same_size
 from dynacompile.ir.symbolic_graphs import add_node
+from dynacompile.ir.zero_one import within
 from dynacompile.ops.regions import REGION, Handle
 
 ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift.default})
@@ -66,7 +67,7 @@ class Recorder(TorchDispatchMode):
                 return torch.scalar_tensor(complex(args[0]).conjugate(), dtype=torch.complex128)
         rule = self.table.get(func)
         if rule is not None:
-            with self:
+            with self, within(self.fake_mode.shape_env, func, args):
                 out = rule(*args, **(kwargs or {}))
             if out is not NotImplemented:
                 return out

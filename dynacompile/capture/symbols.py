@@ -102,13 +102,15 @@ class Symbols:
         mark = self.mark(real, source, dim)
         if mark is None:
             return value
-        low = LEAST if mark.bounds.low is None else mark.bounds.low
+        low = (1 if self.policy.ones else LEAST) if mark.bounds.low is None else mark.bounds.low
         quantity = Quantity(source, "size", dim)
         if not low <= value <= (LARGEST if mark.bounds.high is None else mark.bounds.high):
             if mark.strict and (value > 1 or mark.bounds.low is not None):
                 self.violated(quantity.text(), f"is {value}, which is not from {low} to {mark.bounds.high}", None)
             return value
-        return self.symbol(quantity, value, Bounds(low, mark.bounds.high), mark if mark.strict else None)
+        if value < LEAST:  # which shows nothing of what larger sizes need
+            return value
+        return self.symbol(quantity, value, Bounds(max(low, 1), mark.bounds.high), mark if mark.strict else None)
 
     def mark(self, real: torch.Tensor, source: Source, dim: int) -> Mark | None:
         """What is asked of a dimension; None where it is static."""

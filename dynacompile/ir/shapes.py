@@ -20,13 +20,14 @@ from torch._subclasses import FakeTensorMode
 from dynacompile.config import Bounds
 from dynacompile.ir.expressions import Quantity
 from dynacompile.ir.source import Source
+from dynacompile.ir.zero_one import lenient, may_be_one
 
 SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
 CONCRETE = frozenset({torch.ops.aten.constant_pad_nd.default})
 """Ops whose implementation for fakes takes no symbols, and whose decomposition does."""
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 LEAST = 2
-"""Sizes 0 and 1 are constants, unless a mark allows for them: torch broadcasts and strides them differently."""
+"""Sizes 0 and 1 are constants, unless a mark or a setting allows for 1: torch broadcasts and strides them differently."""
 LARGEST = 2**31 - 1
 """Sizes and integers that kernels count with are at most this."""
 
@@ -37,8 +38,8 @@ class ShapePolicy:
 
     everything: all that are no module state. sizes, strides: dimensions by the source of the tensor. numbers: sources of ints and floats.
     declared: dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks, or ints of loops. loops: such
-    ints, of loops that go on after a graph break, are symbols. ints, floats: such numbers may be symbols. values: so may what depends on the
-    values of tensors.
+    ints, of loops that go on after a graph break, are symbols. ones: sizes may be 1 in the entry for others. ints, floats: such numbers may be
+    symbols. values: so may what depends on the values of tensors.
     """
 
     everything: bool = False
@@ -51,6 +52,7 @@ class ShapePolicy:
     floats: bool = True
     values: bool = False
     loops: bool = False
+    ones: bool = False
 
     def __bool__(self) -> bool:
         """Whether the capture needs symbols."""
@@ -83,10 +85,12 @@ def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeTensorMo
     mode = FakeTensorMode(allow_non_fake_inputs=False, shape_env=shape_env(site, values), static_shapes=False)
     mode.cache_enabled = False
     dispatch = mode.dispatch
+    small = mode.shape_env.small = lenient(mode.shape_env)  # type: ignore[union-attr]
 
     def decomposed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in CONCRETE:
-            return dispatch(func, types, args, kwargs)
+            with small.within(func, args):
+                return dispatch(func, types, args, kwargs)
         with torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE), mode:
             return torch._decomp.decomposition_table[func](*args, **(kwargs or {}))
 
@@ -102,6 +106,8 @@ def new_symbol(env: Any, quantity: Quantity, value: int, low: int | None, high: 
     symbol = env.create_symbol(value, Named(text), module.DimDynamic.DYNAMIC, None, positive, do_not_specialize_zero_one=True)
     ranges = importlib.import_module("torch.utils._sympy.value_ranges").ValueRanges
     env.var_to_range[symbol] = ranges(-LARGEST - 1 if low is None else low, LARGEST if high is None else high)
+    if low == 1:
+        may_be_one(env, symbol, value)
     return env.create_symintnode(symbol, hint=value, source=Named(text))
 
 
