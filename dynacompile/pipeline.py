@@ -24,6 +24,7 @@ from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
 from dynacompile.events import StageFinished
+from dynacompile.guards.facts import FrameFacts
 from dynacompile.guards.program import compile_gather, compile_guards
 from dynacompile.ir.captured import Captured, no_guards
 from dynacompile.ir.fakes import dynamo_unloaded
@@ -52,7 +53,7 @@ def compile_frame(
     expect_builds(env)
     native.core().keep_fake_devices()
     with dynamo_unloaded(), unseen_by_hooks(), without_collections():
-        captured = stage("capture", env, capture_frame, frame, env, codes, policy)
+        captured = stage("capture", env, capture_frame, frame, env, codes, policy, FrameFacts(frame))
         call = make_call(captured, env) if captured.graph is not None else None
         captured = replace(captured, guards=captured.guards + captured.shape_guards(), shape_guards=no_guards)
     code = captured.code

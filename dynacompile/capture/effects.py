@@ -18,6 +18,7 @@ class Effects:
 
     own_cells: the residual code makes the cells of the frame itself, so stores to them count.
     calls: (function, arguments, place) of calls that report something to others and have no result, in their order.
+    count: of changes so far; outside: of those to what exists outside of the frame's own variables.
     globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion).
     class_attributes: (class, name) -> what the frame assigned.
     """
@@ -28,21 +29,31 @@ class Effects:
         self.class_attributes: dict[tuple[type, str], Value] = {}
         self.calls: list[tuple[Callable, list[Value], Position]] = []
         self.own_cells = False
-        self.count = 0  # of changes so far
+        self.count = self.outside = 0
 
     def touch(self, value: Value) -> None:
         self.count += 1
+        self.outside += self.is_outside(value)
         self.touched.setdefault(value)
 
     def store_global(self, table: dict, is_root: bool, name: str, value: Value | None) -> None:
+        self.outside += 1
         self.globals[id(table), name] = (table, is_root, value)
 
+    def store_class_attribute(self, cls: type, name: str, value: Value) -> None:
+        self.outside += 1
+        self.class_attributes[cls, name] = value
+
     def defer(self, function: Callable, args: list[Value], position: Position) -> None:
+        self.outside += 1
         self.calls.append((function, args, position))
+
+    def is_outside(self, value: Value) -> bool:
+        return value.exists(self.own_cells) if isinstance(value, CellValue) else value.source is not None
 
     def pending(self) -> list[Value]:
         """Touched values that exist outside of the frame, so that others can see the change."""
-        return [v for v in self.touched if (v.exists(self.own_cells) if isinstance(v, CellValue) else v.source is not None)]
+        return [v for v in self.touched if self.is_outside(v)]
 
     def values(self) -> list[Value]:
         """Values that the replay stores or stores into."""

@@ -18,6 +18,7 @@ from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.ending import finish_raise, finish_return
 from dynacompile.capture.handling import can_be_handed_on
 from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
+from dynacompile.capture.repeats import Facts
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.resume import is_resume
 from dynacompile.capture.symbols import NeedsSymbols, bind_numbers, counts_loop
@@ -62,23 +63,24 @@ class Attempt:
     raised: ExceptionValue | None = None  # that exception, where a raise statement raised it and the residual code can raise it
 
 
-def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: ShapePolicy | None = None) -> Captured:
+def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: ShapePolicy | None = None, facts: Facts | None = None) -> Captured:
     """Captures the call that `frame` (code, function, globals, builtins, slots, closure) is about to run.
 
     codes: what earlier captures found out about code objects; a shared one lets recompiles share resume functions. policy: which sizes
-    and ints become symbols, besides those of tensors that are marked; None: not even these.
+    and ints become symbols, besides those of tensors that are marked; None: not even these. facts: what lies at the sources of the frame, for
+    modules that are alike to be followed once; None: each is followed.
     Raises Unsupported where nothing of the frame can be captured and, under fullgraph, at the first break. A bug of capture itself leaves the
     frame to Python as well, with a reason that says so; under `verify` it is raised.
     """
     try:
-        return capture(frame, env, codes or CodeCache(), policy)
+        return capture(frame, env, codes or CodeCache(), policy, facts)
     except (VerifyError, LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError) as bug:
         if env.config.verify:
             raise
         raise unsupported("internal", f"{frame.code.co_qualname}: {type(bug).__name__}: {bug}") from bug
 
 
-def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None) -> Captured:
+def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, facts: Facts | None) -> Captured:
     code = frame.code
     if not is_plain_frame(code):
         raise unsupported("frame-kind", f"{code.co_qualname} is a generator, coroutine or module body")
@@ -88,17 +90,21 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None) 
     if state.function_modes or state.functorch or state.dispatch_modes:
         raise unsupported("active-mode")
     try:
-        return interpreted(frame, env, codes, state, policy, False)
+        return interpreted(frame, env, codes, state, policy, False, facts)
     except NeedsSymbols as reason:
-        return interpreted(frame, env, codes, state, replace(ShapePolicy() if policy is None else policy, marks=True), reason.loops)
+        return interpreted(frame, env, codes, state, replace(ShapePolicy() if policy is None else policy, marks=True), reason.loops, facts)
 
 
-def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None, loops: bool) -> Captured:
+def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None, loops: bool, facts: Facts | None) -> Captured:
     """Interprets the frame, and again up to its break where it has one. loops: ints that change from round to round of a loop are symbols."""
     code = frame.code
     policy, asked = (policy, False) if policy is None else (replace(policy, loops=loops), policy.loops)
+
+    def trace() -> Trace:
+        return Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
+
     with SavedModes() as modes:
-        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy)), frame, None)
+        attempt = run(modes.trace(trace()), frame, None)
         if attempt.broke is not None and asked and not loops and goes_round(attempt.cx):
             raise NeedsSymbols(loops=True)
         if attempt.broke is None or attempt.raised is not None:
@@ -109,7 +115,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
     if not LOOKS_AT_FRAME.isdisjoint(code.co_names):  # the rest of the frame would show other variables
         raise located(wrapped(attempt.broke, "frame-variables"))
     with SavedModes() as modes:
-        attempt = run(modes.trace(Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy)), frame, stop)
+        attempt = run(modes.trace(trace()), frame, stop)
         if attempt.broke is not None:
             raise VerifyError("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
         return build(attempt, frame, state, stop)

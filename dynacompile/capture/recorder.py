@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
+from dynacompile.capture.operation import Operation, as_it_is, storage_of
 from dynacompile.capture.overlap import is_refused_write
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
@@ -77,6 +78,8 @@ class Recorder:
         self.watch: Draws | None = None
         self.bases: dict[int, TensorValue] = {}  # id of a storage -> the tensor that the frame read `.data` of
         self.data_written: dict[int, TensorValue] = {}  # id of a fake -> a tensor whose `.data` was written
+        self.nodes: list[torch.fx.Node] = []  # that have a result, in order
+        self.log: list[Operation | None] = []  # all that was recorded, in order; None for what is no operation alone
         self._site = site
         self._last_placeholder: torch.fx.Node | None = None
 
@@ -120,6 +123,21 @@ class Recorder:
 
     def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Runs and records one operation. kind: call_function or call_method."""
+        before = len(self.nodes)
+        made, writes = self.run_and_record(kind, target, args, kwargs)
+        given = tuple(map(as_it_is, args)), {k: as_it_is(v) for k, v in kwargs.items()}
+        self.log.append(Operation(kind, target, *given, made, self._site(), tuple(self.nodes[before:]), writes))
+        return made
+
+    def copy(self, operation: Operation, nodes: dict[torch.fx.Node, torch.fx.Node]) -> None:
+        """Adds the nodes of an operation again, on others: `nodes` has those for its operands, and gets the new ones."""
+        for node in operation.nodes:
+            nodes[node] = self.graph.node_copy(node, nodes.__getitem__)
+            self.nodes.append(nodes[node])
+        self.ops += bool(operation.nodes)
+
+    def run_and_record(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> tuple[Value, frozenset[int]]:
+        """What the operation gives, and the storages that it writes."""
         try:
             pairs = [a.argument() for a in args]
             named = {k: v.argument() for k, v in kwargs.items()}
@@ -152,7 +170,7 @@ class Recorder:
             self.check_bases(written)
         fresh = self.symbols.fresh() if self.symbols is not None else ()
         if not writes and not fresh and (known := self.known(result)) is not None:
-            return known
+            return known, frozenset()
         make = self.graph.create_node if self.symbols is None else functools.partial(add_node, self.graph)
         if self.graph is not self.root and self.symbols is not None:  # the body of a transform takes constants alone
             pairs = [(torch.fx.node.map_aggregate(p[0], constant_of), p[1]) for p in pairs]
@@ -163,7 +181,7 @@ class Recorder:
         made = self.result(node, result)
         if fresh:
             self.note_values(fresh, made, args)
-        return made
+        return made, frozenset(map(storage_of, written))
 
     def note_values(self, fresh: Sequence[Any], value: Value, args: Sequence[Value]) -> None:
         """Notes where symbols that depend on values are shown: in sizes of a result, or by a number that is read from the first argument."""
@@ -182,6 +200,7 @@ class Recorder:
         """Records a call for what it does to its operands, or to autograd. value: what it gives."""
         self.annotate(self.graph.create_node(kind, target, args), value)
         self.ops += 1
+        self.log.append(None)
 
     def call_graphs(self, target: Any, arguments: Callable[..., tuple], graphs: dict[str, torch.fx.GraphModule], fakes: tuple) -> Value:
         """Records a call that takes graphs. arguments: makes its arguments of the nodes of the graphs; fakes: what it gives."""
@@ -193,6 +212,7 @@ class Recorder:
         node = self.graph.call_function(target, arguments(*nodes))
         self.annotate(node, fakes)
         self.ops += 1
+        self.log.append(None)
         return self.result(node, fakes)
 
     def owner(self, graph: torch.fx.Graph) -> torch.nn.Module:
@@ -218,6 +238,15 @@ class Recorder:
             self.data_written[id(base.fake)] = base
             if base.fake.requires_grad and any(t.requires_grad and not t.is_leaf for user in base.node.users for t in tensors_in(user.meta.get("val"))):
                 raise unsupported("mutation", f"{base.describe()}.data is written after an operation that gradients go through")
+
+    @contextmanager
+    def at(self, site: Site) -> Iterator[None]:
+        """What is recorded meanwhile is of that place."""
+        before, self._site = self._site, lambda: site
+        try:
+            yield
+        finally:
+            self._site = before
 
     @contextmanager
     def watching(self) -> Iterator[Draws]:
@@ -282,6 +311,7 @@ class Recorder:
         site = self._site()
         node.meta["val"] = node.meta["example_value"] = result
         node.meta["site"] = site
+        self.nodes.append(node)
         node.stack_trace = f'  File "{site.file}", line {site.line}, in {site.function}'
 
     def result(self, node: torch.fx.Node, result: Any) -> Value:
@@ -312,6 +342,7 @@ class Recorder:
         """A node that changes the state of the interpreter (grad mode, autocast) for the nodes after it."""
         node = self.graph.call_function(target, args)
         node.meta["site"] = self._site()
+        self.log.append(None)
         return node
 
     def python_effect(self, target: Any, args: list[Value]) -> None:
@@ -319,9 +350,14 @@ class Recorder:
         node = add_node(self.graph, "call_function", target, tuple(a.argument()[0] for a in args), {})
         self.annotate(node, None)
         self.ops += 1
+        self.log.append(None)
 
     def written_inputs(self) -> list[GraphInput]:
         return [i for i in self.inputs if isinstance(i.fake, torch.Tensor) and (self.is_counted(id(i.fake)) or id(i.fake) in self.data_written)]
+
+    def was_written(self, value: TensorValue) -> bool:
+        """Whether the frame wrote an input so far."""
+        return self.is_counted(id(value.fake)) or id(value.fake) in self.data_written
 
     def is_counted(self, key: int) -> bool:
         """Whether writes to an input changed its version."""
@@ -343,10 +379,6 @@ class Recorder:
                 item = GraphInput(item.name, item.source, fresh)
             out.append(item)
         return tuple(out)
-
-
-def storage_of(fake: torch.Tensor) -> int:
-    return fake.untyped_storage()._cdata
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:

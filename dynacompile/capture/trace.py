@@ -15,6 +15,7 @@ from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.effects import Effects
 from dynacompile.capture.interpreter import Globals, SymbolicFrame, inline
 from dynacompile.capture.recorder import Recorder
+from dynacompile.capture.repeats import Facts, Repeats
 from dynacompile.capture.symbols import Symbols
 from dynacompile.capture.values import value_of, wrap
 from dynacompile.capture.values.base import Lazy, Method, Value
@@ -57,16 +58,20 @@ class Trace:
         inference: bool,
         replays_reports: bool = True,
         policy: ShapePolicy | None = None,
+        facts: Facts | None = None,
     ):
-        """policy: which sizes and ints are symbolic; None: none are, and the machinery for symbols is not loaded."""
+        """policy: which sizes and ints are symbolic; None: none are, and the machinery for symbols is not loaded. facts: what the frame is called
+        with, for modules that are alike to be followed once; None: each is followed."""
         self.codes, self.builtins, self.inference, self.replays_reports = codes, builtins, inference, replays_reports
         self.frames: list[SymbolicFrame] = []
         self.symbols = Symbols(policy, self.site) if policy else None
         self.given: list[GivenIterator] = []  # of loops that the frame goes on with
         self.recorder = Recorder(self.site, self.symbols, policy is not None)
         self.effects = Effects()
+        self.repeats = None if facts is None else Repeats(self, facts)
         self.guards: dict[tuple, Guard] = {}
-        self.known: dict[int, Value] = {}
+        self.known: dict[int, Value] = {}  # by id of the object
+        self.ways: dict[int, Source] = {}  # the source that such an object was first found at
         self.cells: dict[int, CellValue] = {}
         self.scopes: dict[int, Globals] = {id(root_globals): Globals(root_globals, True)}
         self.root_scope = self.scopes[id(root_globals)]
@@ -88,19 +93,21 @@ class Trace:
         if found is None:
             found = wrap(self, real, source)
             self.known[id(real)] = found
+            self.ways[id(real)] = source
             self._kept.append(real)
-        elif found.source != source:
-            self.guard_same(found, real, source)
+        elif self.ways[id(real)] != source:
+            self.guard_same(real, source)
         return found
 
-    def guard_same(self, found: Value, real: Any, source: Source) -> None:
+    def guard_same(self, real: Any, source: Source) -> None:
         """A second way to an object that has a value already."""
-        if isinstance(found.source, Constant):
+        first = self.ways[id(real)]
+        if isinstance(first, Constant):
             self.guard("ID", source, identity(real))
         elif isinstance(source, Constant):
-            self.guard("ID", found.source, identity(real))
+            self.guard("ID", first, identity(real))
         else:
-            self.guard("DUPLICATE_INPUT", source, found.source)
+            self.guard("DUPLICATE_INPUT", source, first)
 
     def force(self, value: Value) -> Value:
         return value.force() if isinstance(value, Lazy) else value
@@ -133,7 +140,8 @@ class Trace:
     def class_value(self, cls: type, source: Source | None) -> Value:
         found = self.known.get(id(cls))
         if found is None:
-            found = self.known[id(cls)] = ClassValue(cls, Constant(cls, cls.__qualname__))
+            self.ways[id(cls)] = Constant(cls, cls.__qualname__)
+            found = self.known[id(cls)] = ClassValue(cls, self.ways[id(cls)])
             self._kept.append(cls)
         return found
 
@@ -208,6 +216,11 @@ class Trace:
         key = (kind, source, expected.name) if kind in NAMED else (kind, source)  # type: ignore[attr-defined]
         if key not in self.guards:
             self.guards[key] = Guard(kind, source, expected, self.site())
+
+    def guard_as(self, guard: Guard) -> None:
+        """A guard as another one is, at its place in the user's code."""
+        key = (guard.kind, guard.source, guard.expected.name) if guard.kind in NAMED else (guard.kind, guard.source)  # type: ignore[attr-defined]
+        self.guards.setdefault(key, guard)
 
     def widen(self, kind: str, source: Source, expected: object) -> None:
         """A guard that there is already demands more: more was read of the object."""
@@ -327,10 +340,10 @@ class Trace:
         """
         for frame in self.frames:
             frame.let_go()
-        for table in (self.known, self.cells, self.guards, self._kept):
+        for table in (self.known, self.ways, self.cells, self.guards, self._kept):
             table.clear()  # type: ignore[attr-defined]
         del self.recorder
-        self.effects, self.handling = Effects(), None
+        self.effects, self.handling, self.repeats = Effects(), None, None
 
     # places
 

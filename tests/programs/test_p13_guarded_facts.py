@@ -136,3 +136,15 @@ def test_a_method_of_torchs_own_modules_is_patched_on_the_instance(change):
         return net, x
 
     run_story(lambda net, x: net(x).detach(), lambda: (net, x), patch, lambda: net.__dict__.pop(change) is None or (net, x), entries=2)
+
+
+def test_arguments_without_a_tensor_are_read_twice():
+    """A slice and a bound method: one object, reached by two reads of one name."""
+    x = torch.arange(6.0)
+    steps = [lambda: (x, slice(2), x[:2].add), lambda: (x, slice(2), x[:2].add), lambda: (x, slice(1), x[:1].add)]
+    run_story(lambda x, rows, add: x[rows] + add(x[rows]) * (add(1.0) if isinstance(rows, slice) else 0), *steps, entries=2)
+
+
+def test_one_slice_in_two_places():
+    x, rows, both = torch.arange(6.0), slice(2), [slice(2), slice(2)]
+    run_story(lambda x, a, b: x[a] + x[b] * 2, lambda: (x, rows, rows), lambda: (x, rows, rows), lambda: (x, *both), entries=2)

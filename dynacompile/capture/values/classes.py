@@ -65,7 +65,7 @@ class ClassValue(Value):
         if not plain or above is not MISSING or name.startswith("__") or hasattr(type(raw), "__get__") or hasattr(value.pytype(), "__get__"):
             raise unsupported("setattr", f"{self.describe()}.{name} = ...")
         cx.effects.touch(self)
-        cx.effects.class_attributes[self.real, name] = value
+        cx.effects.store_class_attribute(self.real, name, value)
         self.assigned[name] = value
 
     def replay_values(self) -> Sequence[Value]:

@@ -133,8 +133,8 @@ class ConstantIterator(IteratorValue):
 
 
 class SliceValue(Value):
-    def __init__(self, parts: Sequence[Value]):
-        self.parts = tuple(parts)
+    def __init__(self, parts: Sequence[Value], source: Source | None = None):
+        self.parts, self.source = tuple(parts), source
 
     def pytype(self) -> type:
         return slice
@@ -193,7 +193,7 @@ def wrap_by_identity(cx: Trace, real: Any, source: Source) -> Value:
 @wraps(slice)
 def wrap_slice(cx: Trace, real: slice, source: Source) -> Value:
     cx.guard("TYPE", source, slice)
-    return SliceValue([cx.child(real, source, part) for part in ("start", "stop", "step")])
+    return SliceValue([cx.child(real, source, part) for part in ("start", "stop", "step")], source)
 
 
 def is_identity_key(real: Any) -> bool:

@@ -52,6 +52,14 @@ class ModuleValue(ObjectValue):
         self.facts = replace(self.facts, **facts)
         cx.widen("MODULE", self.source, self.facts)
 
+    def rely_on_all(self, cx: Trace, facts: ModuleFacts) -> None:
+        """Facts that were read of another module, and hold of this one."""
+        own = vars(self.facts)
+        read = {name: fact for name, fact in vars(facts).items() if name != "lacks" and fact is not None and fact != own[name]}
+        lacks = tuple(place for place in facts.lacks if place not in self.facts.lacks)
+        if read or lacks:
+            self.rely_on(cx, lacks=self.facts.lacks + lacks, **read)
+
     def rely_on_absence(self, cx: Trace, name: str, *tables: str) -> None:
         """The module had no such name in any of these tables before the frame; "__dict__": in the instance dict."""
         own = self.real.__dict__
@@ -175,6 +183,10 @@ class ModuleValue(ObjectValue):
         return super().method(cx, name, args, kwargs)
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.follow(cx, args, kwargs) if cx.repeats is None else cx.repeats.call(self, args, kwargs)
+
+    def follow(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The call, by the code of the module."""
         custom = class_lookup(self.cls, "__call__")
         if custom is not torch.nn.Module.__call__:
             return cx.call_real(custom, class_source(self.cls, "__call__"), [self, *args], kwargs)
@@ -244,6 +256,9 @@ class ModuleSlice(TupleValue):
 
     def fields(self) -> tuple[str, ...]:
         return ()
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        return SequenceIterator(TupleValue(self.items))
 
     def get_item(self, cx: Trace, key: Value) -> Value:
         found = super().get_item(cx, key)
