@@ -148,6 +148,9 @@ def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
     if isinstance(left, ListValue) and name == "iadd":
         left.method(cx, "extend", [right], {})
         return left
+    if isinstance(left, ListValue) and name == "imul" and issubclass(right.pytype(), int):
+        repeat(cx, left, right.constant())
+        return left
     if isinstance(left, DictValue) and (found := dict_operator(cx, name, left, right)) is not None:
         return found
     if isinstance(left, SetValue) and name in SET_INPLACE and issubclass(right.pytype(), (set, frozenset)):
@@ -158,6 +161,15 @@ def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
         if result is not None:
             return result
     return binary(cx, INPLACE[name], left, right)
+
+
+def repeat(cx: Trace, sequence: SequenceValue, count: int) -> None:
+    """sequence *= count"""
+    if count < 1:
+        sequence.method(cx, "clear", [], {})
+    items = TupleValue(list(sequence.items))
+    for _ in range(count - 1):
+        sequence.method(cx, "extend", [items], {})
 
 
 def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 
+from dynacompile.ir.shapes import is_undecidable
+
 
 def is_refused_write(target: Any, args: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     """Whether the first operand, which the operation has written, shares a part of its memory with another one."""
@@ -24,8 +26,8 @@ def shares_part(written: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether both are dense, and share some elements but not all in the same order."""
     if written is other or written.untyped_storage()._cdata != other.untyped_storage()._cdata:
         return False
-    if any(type(n) is not int for n in (*written.shape, *other.shape, written.storage_offset(), other.storage_offset())):
-        return False  # symbolic
+    if is_undecidable(*written.shape, *other.shape, written.storage_offset(), other.storage_offset()):
+        return False  # only the values of tensors tell
     if not is_non_overlapping_and_dense_or_false(written) or not is_non_overlapping_and_dense_or_false(other):
         return False
     if not written.numel() or not other.numel():
@@ -48,5 +50,5 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def extent(tensor: torch.Tensor) -> tuple[int, int]:
     """Where a dense tensor begins and ends, in bytes."""
-    begin = int(tensor.storage_offset()) * tensor.element_size()
+    begin = tensor.storage_offset() * tensor.element_size()
     return begin, begin + tensor.numel() * tensor.element_size()

@@ -361,6 +361,90 @@ PROGRAMS = {
         def calls():
             yield program, (torch.ones(2), [1])
         """,
+    "a dict is given keys that it has or has not": """
+        def program(x, d):
+            d |= {q: q for q in (1, 2)}
+            d['b'] = x
+            d['a'] = 3
+            return d, x + 1
+        def calls():
+            yield program, (torch.ones(2), {'a': 1, True: 4})
+            yield program, (torch.ones(2), {'b': 1})
+            yield program, (torch.ones(2), {})
+        """,
+    "a symbolic tensor is written from its own memory": """
+        def program(x):
+            GBOX.n = GBOX.n * 2
+            x += x[0, 1]
+        def calls():
+            yield program, (torch.ones(1, 3),)
+            yield program, (torch.ones(3, 3),)
+            yield program, (torch.ones(4, 3),)
+        """,
+    "list() asks objects for their length": """
+        class Counted:
+            def __init__(self, n):
+                self.n = n
+            def __len__(self):
+                LOG.append('length')
+                if self.n is None:
+                    raise TypeError('none')
+                return self.n
+            def __length_hint__(self):
+                LOG.append('hint')
+                return 3
+            def __getitem__(self, i):
+                return [4, 3][i]
+        class Iterated(Counted):
+            def __iter__(self):
+                LOG.append('iter')
+                return iter([4, 3])
+        def program(x, n):
+            for cls in Counted, Iterated:
+                xs = cls(n)
+                for make in list, tuple, sorted, [].extend, set, lambda q: spread(*q), lambda q: [*q, 1], lambda q: list(iter(q)), lambda q: [*map(str, q)]:
+                    try:
+                        LOG.append(make(xs))
+                    except Exception as error:
+                        LOG.append(str(error))
+            return x + 1
+        def calls():
+            for n in (2, None, 'text', -1, 7):
+                yield program, (torch.ones(2), n)
+        """,
+    "operators that assign": """
+        def program(x, n, s, xs, d):
+            out = []
+            for op in ('a', None, [1], (1,), {1}, {2: 3}, 2, xs, d):
+                for other in (n, s):
+                    for assign in (adds, subtracts, multiplies, raises_to, shifts, unites):
+                        try:
+                            out.append((op, assign(op, other)))
+                        except Exception as error:
+                            out.append((type(error), str(error)))
+            return out, x + 1
+        def adds(v, o):
+            v += o
+            return v
+        def subtracts(v, o):
+            v -= o
+            return v
+        def multiplies(v, o):
+            v *= o
+            return v
+        def raises_to(v, o):
+            v **= o
+            return v
+        def shifts(v, o):
+            v <<= o
+            return v
+        def unites(v, o):
+            v |= o
+            return v
+        def calls():
+            yield program, (torch.ones(2), 2, 'b', [1, 2], collections.deque([1, 2], 3))
+            yield program, (torch.ones(2), 0, [3], [1, 2], collections.deque([1, 2], 3))
+        """,
 }
 
 

@@ -49,7 +49,7 @@ def call_function_ex(f: SymbolicFrame, i: Instr) -> None:
             if not isinstance(name, str):
                 raise unsupported("would-raise", "keywords must be strings")
             kwargs[name] = value
-    args = f.pop().elements(f.cx)
+    args = f.pop().listed(f.cx)
     function = f.pop()
     f.pop()
     f.push(function.call(f.cx, args, kwargs))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dis
 import opcode as cpython
+import re
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import Raised, raises, unsupported
 from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.opcodes.table import opcode
-from dynacompile.capture.operations import COMPARE_SYMBOLS, SYMBOLS
+from dynacompile.capture.operations import COMPARE_SYMBOLS, INPLACE, SYMBOLS
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.exceptions import ExceptionValue, stopped_inside
@@ -26,7 +27,18 @@ BINARY_NAMES = tuple("i" + SYMBOLS[s[:-1]].rstrip("_") if s.endswith("=") else S
 
 @opcode("BINARY_OP", effect=-1)
 def binary_op(f: SymbolicFrame, i: Instr) -> None:
-    f.push(f.cx.operator(BINARY_NAMES[i.arg], f.pop_many(2)))
+    name, depth = BINARY_NAMES[i.arg], len(f.cx.frames)
+    try:
+        f.push(f.cx.operator(name, f.pop_many(2)))
+    except Raised as reason:
+        if name in INPLACE and reason.cls is TypeError and reason.value is None and reason.args_ and depth == len(f.cx.frames):
+            raise raises(TypeError, assigning(str(reason.args_[0]))) from reason
+        raise
+
+
+def assigning(text: str) -> str:
+    """What Python says of an operator that assigns, where its plain form was tried."""
+    return re.sub(r"^(unsupported operand type\(s\) for [^ =:]+)(?: or pow\(\))?:", r"\1=:", text)
 
 
 @opcode("UNARY_NEGATIVE", effect=0)

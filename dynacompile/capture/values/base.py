@@ -77,6 +77,13 @@ class Value:
         """list(self)."""
         return self.iterate(cx).drain(cx)
 
+    def foretell(self, cx: Trace) -> None:
+        """What list() does between iter() and the first element: it asks an object for a length, which may run a user's code."""
+
+    def listed(self, cx: Trace) -> list[Value]:
+        """The elements, for what makes a list or a tuple of them."""
+        return self.elements(cx)
+
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("unknown-function", self.describe())
 

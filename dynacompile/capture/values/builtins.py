@@ -197,12 +197,12 @@ def row_slice(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def row_tuple(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], TupleValue) and args[0].cls is tuple:
         return args[0]
-    return TupleValue(args[0].elements(cx) if args else [])
+    return TupleValue(args[0].listed(cx) if args else [])
 
 
 @handles(list)
 def row_list(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ListValue(args[0].elements(cx) if args else [])
+    return ListValue(args[0].listed(cx) if args else [])
 
 
 @handles(set)

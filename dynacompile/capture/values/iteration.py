@@ -92,7 +92,7 @@ def row_len(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def row_sorted(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     unordered = isinstance(value, SetValue) and not kwargs and all(isinstance(key, (int, str, bytes)) for key in value.content)
-    return ListValue(sort_values(cx, list(value.content.values()) if unordered else value.elements(cx), kwargs))  # type: ignore[attr-defined]
+    return ListValue(sort_values(cx, list(value.content.values()) if unordered else value.listed(cx), kwargs))  # type: ignore[attr-defined]
 
 
 @handles(sum)

@@ -49,11 +49,12 @@ def missing_key(key: Value) -> Raised:
 
 
 class DictValue(Value):
-    """content: key -> (key, value) as of now. known_keys: whether the keys are guarded or owned."""
+    """content: key -> (key, value) as of now. known_keys: whether the keys are guarded or owned. stored: by what the program stored, its key."""
 
     def __init__(self, content: dict[Hashable, tuple[Value, Value]], cls: type = dict, source: Source | None = None, factory: Value | None = None):
         self.content, self.cls, self.source, self.factory = content, cls, source, factory
         self.original = dict(content)
+        self.stored: dict[Hashable, Value] = {}
         self.known_keys = source is None
         self.reordered = False
 
@@ -123,6 +124,7 @@ class DictValue(Value):
     def set_item(self, cx: Trace, key: Value, value: Value) -> None:
         cx.effects.touch(self)
         self.put(key, value)
+        self.stored.setdefault(key_of(key), key)
 
     def del_item(self, cx: Trace, key: Value) -> None:
         if not self.holds(cx, key):
@@ -182,10 +184,11 @@ class DictValue(Value):
         return [v for pair in self.content.values() for v in pair]
 
     def changes(self) -> list[tuple[Value, Value]]:
-        """The entries to store into the real dict."""
+        """The entries to store into the real dict, in the program's order: another call's dict may not have the keys that this one has."""
         if self.reordered:
             return list(self.content.values())
-        return [pair for k, pair in self.content.items() if k not in self.original or self.original[k][1] is not pair[1] and not self.same_lazy(k, pair[1])]
+        found = {k: pair for k, pair in self.content.items() if k not in self.original or self.original[k][1] is not pair[1] and not self.same_lazy(k, pair[1])}
+        return [(key, found.pop(hashed)[1]) for hashed, key in self.stored.items() if hashed in found] + list(found.values())
 
     def same_lazy(self, hashed: Hashable, value: Value) -> bool:
         before = self.original[hashed][1]

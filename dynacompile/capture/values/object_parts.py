@@ -57,6 +57,13 @@ class ItemIterator(IteratorValue):
         self.index += 1
         return cx.unless_missing(lambda: self.owner.method(cx, "__getitem__", [ConstantValue(self.index - 1)], {}), IndexError)
 
+    def listed(self, cx: Trace) -> list[Value]:
+        self.foretell(cx)
+        return self.elements(cx)
+
+    def foretell(self, cx: Trace) -> None:
+        self.owner.told_length(cx, "__len__")
+
 
 class InstanceDict(Value):
     """object.__dict__."""

@@ -252,6 +252,24 @@ class ObjectValue(Value):
             return ItemIterator(self)
         return super().iterate(cx)
 
+    def listed(self, cx: Trace) -> list[Value]:
+        iterator = self.iterate(cx)
+        self.foretell(cx)
+        return iterator.drain(cx)
+
+    def foretell(self, cx: Trace) -> None:
+        if not self.told_length(cx, "__len__"):
+            self.told_length(cx, "__length_hint__")
+
+    def told_length(self, cx: Trace, name: str) -> bool:
+        """Whether the class has the method in Python and it gives a number. A TypeError does not matter."""
+        length = cx.unless_missing(lambda: self.special(cx, name, []), TypeError)
+        if length is None or not issubclass(length.pytype(), int):
+            return False
+        if cx.operator("lt", [length, ConstantValue(0)]).truth(cx):
+            raise raises(ValueError, f"{name}() should return >= 0")
+        return True
+
     def children(self) -> Sequence[Value]:
         return [v for v in self.stored.values() if isinstance(v, Value)] if self.source is None else ()
 

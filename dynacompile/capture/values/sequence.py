@@ -230,6 +230,7 @@ def list_extend(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str,
         self.items.extend(items.elements(cx))
         return ConstantValue(None)
     iterator = items.iterate(cx)
+    items.foretell(cx)
     while (item := iterator.next(cx)) is not None:
         self.items.append(item)
     return ConstantValue(None)
