@@ -48,7 +48,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def extent(tensor: torch.Tensor) -> tuple[int, int]:
+def extent(tensor: torch.Tensor) -> tuple[int | torch.SymInt, int | torch.SymInt]:
     """Where a dense tensor begins and ends, in bytes."""
     begin = tensor.storage_offset() * tensor.element_size()
     return begin, begin + tensor.numel() * tensor.element_size()
