@@ -48,6 +48,16 @@ class FrameSkipped(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SymbolsRefused(Event):
+    """A frame whose sizes or numbers are constants, or whose values stay in their tensors, since a stage has no symbolic form for it."""
+
+    frame: str
+    refused: str  # what should have been symbols: "sizes and numbers", or "values"
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class GuardFailed(Event):
     """One guard of an existing entry that did not hold for a call."""
 

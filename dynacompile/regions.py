@@ -24,7 +24,19 @@ from dynacompile.config import CompileConfig
 from dynacompile.entries import BucketView, bucket_view, estimated_bytes
 from dynacompile.env import Env, cache_dir, log_topics
 from dynacompile.errors import RecompileLimitError, Unsupported, VerifyError
-from dynacompile.events import Compiled, Event, Evicted, FrameSkipped, GraphBroke, Guarded, GuardFailed, LimitHit, Recompiled, StageFinished
+from dynacompile.events import (
+    Compiled,
+    Event,
+    Evicted,
+    FrameSkipped,
+    GraphBroke,
+    Guarded,
+    GuardFailed,
+    LimitHit,
+    Recompiled,
+    StageFinished,
+    SymbolsRefused,
+)
 from dynacompile.guards.changes import policy_after
 from dynacompile.guards.program import Failure, described, failures
 from dynacompile.ir.captured import Captured
@@ -253,15 +265,27 @@ def make_room(code: CodeType, info: RegionInfo, wanted: int) -> None:
 
 def with_shapes(frame: Any, env: Env, policy: ShapePolicy | None) -> tuple[Captured, Any, Any]:
     """The frame, compiled with the symbols that the policy asks for; without those for values, and then with constants in their place, where some
-    stage can't have symbols."""
+    stage can't have symbols. What is given up is told."""
     make_call = backends.resolve(env.config.backend)
-    for tried in (policy, dataclasses.replace(policy, values=False) if policy is not None and policy.values else None):
+    attempts = [] if policy is None else [("sizes and numbers", policy)]
+    if policy is not None and policy.values:
+        attempts = [("values", policy), ("sizes and numbers", dataclasses.replace(policy, values=False))]
+    refused: list[SymbolsRefused] = []
+    for what, tried in attempts:
         try:
-            return compile_frame(frame, make_call, env, SESSION.code_cache, tried)
-        except Unsupported:
-            if not tried:
+            made = compile_frame(frame, make_call, env, SESSION.code_cache, tried)
+        except Unsupported as reason:
+            if not tried or reason.code == "internal" and env.config.verify:
                 raise
-    return compile_frame(frame, make_call, env, SESSION.code_cache, None)
+            told = SymbolsRefused(region=env.region, bucket=env.bucket, frame=frame_name(frame.code), refused=what, code=reason.code, reason=reason.reason)
+            refused.append(told)
+            continue
+        break
+    else:
+        made = compile_frame(frame, make_call, env, SESSION.code_cache, None)
+    for event in refused:
+        env.emit(event)
+    return made
 
 
 def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | None:

@@ -52,12 +52,14 @@ def emit_expression(expr: Any, symbol: Callable[[Any], Any], apply: Callable[...
     operands = [emit_expression(a, symbol, apply) for a in expr.args]
     if name == "ToFloat":
         return apply(float, *operands)
-    if name in ("FloatTrueDiv", "IntTrueDiv"):
+    if name == "FloatTrueDiv":
         return apply(operator.truediv, *operands)
     if name in ("Pow", "PowByNatural", "FloatPow"):
         return apply(operator.pow, *operands)
     if name not in OPERATIONS:
         raise Unsupported("symbolic-expression", f"a size is {expr}, which can't be computed at run time", "compile with dynamic=False")
+    if len(operands) == 1:
+        return apply(MEANINGS[OPERATIONS[name][0]], *operands)
     return reduce(lambda left, right: apply(MEANINGS[OPERATIONS[name][0]], left, right), operands)
 
 

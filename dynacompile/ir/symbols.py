@@ -18,6 +18,7 @@ __all__ = ["extent", "hint", "is_symbolic", "sources"]
 
 LARGEST = 2**31 - 1  # that a symbol may be: kernels compute with 32-bit positions along one dimension
 
+ROUNDED = {"CeilToInt": -1, "FloorToInt": 1}  # the sign of what is floored, and of the result
 OPERATIONS = {"FloorDiv": "floordiv", "CleanDiv": "floordiv", "Mod": "mod", "PythonMod": "mod", "Max": "max", "Min": "min"}
 
 
@@ -38,6 +39,10 @@ def from_sympy(expr: Any, env: Any) -> Extent:
         return int(expr)
     if expr.is_Symbol:
         return atom(symbol(expr, env))
+    name = type(expr).__name__
+    if name in ROUNDED and type(expr.args[0]).__name__ == "IntTrueDiv":  # of two ints, as a float: exact, since sizes are below 2**53
+        sign, (numerator, denominator) = ROUNDED[name], (from_sympy(a, env) for a in expr.args[0].args)
+        return simplest(atom(derived("floordiv", simplest(constant(sign) * numerator), denominator)) * sign)
     args = [from_sympy(a, env) for a in expr.args]
     if expr.is_Add:
         total: Index = constant(0)
@@ -54,7 +59,7 @@ def from_sympy(expr: Any, env: Any) -> Extent:
         for _ in range(args[1]):
             power = power * args[0]
         return simplest(power)
-    operation = OPERATIONS.get(type(expr).__name__)
+    operation = OPERATIONS.get(name)
     if operation is None or len(args) < 2:
         raise Unsupported("symbolic-shape", f"a size is {expr}, which compiled programs don't evaluate", "compile with dynamic=False")
     result = args[0]

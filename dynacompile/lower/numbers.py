@@ -25,7 +25,7 @@ def emit(o: Expander, expr: Any, env: Any) -> Value:
     name = type(expr).__name__
     if expr.is_Symbol and not expr.is_integer:
         return o.given(symbol(expr, env))
-    if expr.is_Symbol or name in ("FloorDiv", "CleanDiv", "Mod", "PythonMod"):
+    if expr.is_Symbol or name in ("FloorDiv", "CleanDiv", "Mod", "PythonMod", "CeilToInt", "FloorToInt"):
         if not expr.is_integer:
             raise unknown(expr)
         return o.constant(from_sympy(expr, env), EXACT)

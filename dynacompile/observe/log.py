@@ -23,10 +23,11 @@ from dynacompile.events import (
     Recompiled,
     StageFinished,
     Subscriber,
+    SymbolsRefused,
 )
 
 TOPICS: dict[str, tuple[type[Event], ...]] = {
-    "recompiles": (Recompiled, LimitHit, Evicted),
+    "recompiles": (Recompiled, LimitHit, Evicted, SymbolsRefused),
     "graph_breaks": (GraphBroke,),
     "skips": (FrameSkipped,),
     "guards": (Guarded, GuardFailed),
@@ -80,6 +81,8 @@ def line(event: Event) -> str:
             return f"graph break {who} [{event.code}] {event.reason}\n    at {event.site}{places}" + (f"\n    hint: {event.hint}" if event.hint else "")
         case FrameSkipped():
             return f"skip {who} {event.site}: {event.reason}"
+        case SymbolsRefused():
+            return f"constants {who} {event.frame}: {event.refused} are not symbolic: [{event.code}] {event.reason}"
         case GuardFailed():
             return f"guard {who} {event.kind} {event.source}: {event.was} -> {event.now}"
         case Guarded():

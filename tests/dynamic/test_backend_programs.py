@@ -88,6 +88,7 @@ CASES: dict[str, Case] = {
     "in_place": (lambda x: x.copy_(x * 2 + 1), PLANE, BOTH),
     "long_rows": (lambda x: (x * x).sum() + x.argmax(), [(R(100, 700),), (R(3, 900),), (R(900, 40),)], BOTH),
     "long_columns": (lambda x: (x.sum(0), x.var(0)), [(R(7000, 20),), (R(9001, 20),), (R(30, 20),)], {0: [0]}),
+    "rounded_up": (lambda x: x.new_ones(math.ceil(x.shape[0] / 32) * 32) * x.sum(), [(R(17, 3),), (R(32, 3),), (R(65, 3),)], {0: [0]}),
     "long_variances": (lambda x: ((x + 100).var(0), x.std(0)), [(R(8192, 24),), (R(9001, 24),), (R(30, 24),), (R(2, 24),)], {0: [0]}),
 }
 

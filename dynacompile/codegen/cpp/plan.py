@@ -175,7 +175,7 @@ def plan(nest: Nest, choice: Choice = Choice()) -> Plan:
     if choice.tile and shape == "pointwise":
         size = replace(size, tile=choice.tile)
     elif choice.tile and lane is not None and shape == "column" and not (kept and size.keep):
-        size = replace(size, tile=min(choice.tile, round_up(hint(lane.size), WIDEST)))
+        size = replace(size, tile=min(choice.tile, round_up(expected(lane.size), WIDEST)))
     if choice.again or not size.keep:
         kept = frozenset()
     lane_bytes = 8 if wide_values else 4
@@ -310,10 +310,15 @@ def padded(n: Extent) -> int | str:
     return round_up(n, WIDEST) if isinstance(n, int) else f"(({n} + {WIDEST - 1}) / {WIDEST} * {WIDEST})"
 
 
+def expected(size: Extent) -> int:
+    """The size to plan for; an example that has none of something says nothing about calls that have."""
+    return max(1, hint(size)) if type(size) is Index else hint(size)
+
+
 def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], middle: tuple[Axis, ...], kept: frozenset[int], work: float) -> Sizes:
     """Tile, chunk, whether chunks run in parallel, and whether kept values fit."""
-    points, steps = prod(hint(a.size) for a in outer), prod(hint(a.size) for a in middle)
-    length = 1 if lane is None else hint(lane.size)
+    points, steps = prod(expected(a.size) for a in outer), prod(expected(a.size) for a in middle)
+    length = 1 if lane is None else expected(lane.size)
     unknown = [type(a.size) is Index for a in nest.r_axes]  # of such, chunks are never as long as the example
     kept_bytes = sum(nest.body[i].dtype.itemsize if nest.body[i].dtype != torch.bool else 4 for i in kept)
     if shape == "pointwise":

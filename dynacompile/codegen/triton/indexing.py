@@ -32,7 +32,7 @@ class Dim:
     @property
     def hint(self) -> int:
         """Its size in the example, which decides what is right either way."""
-        return hint(self.size)
+        return max(1, hint(self.size))
 
     @property
     def block(self) -> str:
