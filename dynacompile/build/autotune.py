@@ -13,6 +13,7 @@ from dynacompile.build.processor import processor
 from dynacompile.build.store import Store
 from dynacompile.env import Env
 from dynacompile.events import KernelTuned
+from dynacompile.ir.extents import example_reach
 from dynacompile.ir.index import Index, Var
 from dynacompile.ir.schedule import BuiltKernel, KernelSource
 
@@ -54,13 +55,16 @@ def tune(sources: Mapping[str, KernelSource], build: Build, env: Env, store: Sto
 def tuning_key(source: KernelSource) -> str:
     on_gpu = source.language == "triton" and torch.cuda.is_available()
     device = torch.cuda.get_device_name(source.kernel.device) if on_gpu else f"{processor()}|{torch.get_num_threads()}" if source.language == "cpp" else ""
-    parts = [source.kernel.digest(), [[dict(c.blocks), c.warps, c.stages] for c in source.candidates], device]
+    parts: list = [source.kernel.digest(), [[dict(c.blocks), c.warps, c.stages] for c in source.candidates], device]
+    if source.kernel.symbols:
+        parts.append([0 if s.real else s.hint for s in source.kernel.symbols])
     return "tuned-" + hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def lengths(source: KernelSource) -> dict[str, int] | None:
-    """Elements of each param's memory that the kernel touches, or None where that depends on values, or on the call's sizes."""
-    if source.kernel.symbols:
+    """Elements of each param's memory that the kernel touches at the example's sizes, or None where that depends on values, or on numbers that
+    are arguments of a C++ kernel."""
+    if source.kernel.symbols and source.language != "triton":
         return None
     reach: dict[str, int] = {p.name: 1 for p in source.kernel.params}
     for access in (*source.kernel.nest.loads(), *source.kernel.nest.stores()):
@@ -73,7 +77,8 @@ def lengths(source: KernelSource) -> dict[str, int] | None:
 
 def top(index: Index) -> int | None:
     indirect = any(v.name.startswith("%") for v in index.variables() if isinstance(v, Var))
-    return None if indirect else index.bounds()[1]
+    varying = index.symbols() or any(isinstance(v.size, Index) for v in index.variables())
+    return None if indirect else example_reach(index) if varying else index.bounds()[1]
 
 
 def inputs(source: KernelSource, device: torch.device) -> list[torch.Tensor] | None:

@@ -10,6 +10,7 @@ from statistics import median
 import torch
 
 from dynacompile.errors import BuildError
+from dynacompile.ir.index import hint
 from dynacompile.ir.schedule import CudaKernel
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -48,11 +49,12 @@ class LoadedKernel:
             check(driver().cuFuncSetAttribute(self.function, MAX_DYNAMIC_SHARED, kernel.shared), f"{kernel.shared} bytes of shared memory for {kernel.symbol}")
 
     def launch(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Queues one launch on the current stream; tensors: one per param, their data_ptr 16-byte aligned."""
-        pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors] + [ctypes.c_void_p(0)] * self.kernel.extra
-        arguments = (ctypes.c_void_p * len(pointers))(*(ctypes.cast(ctypes.byref(p), ctypes.c_void_p) for p in pointers))
+        """Queues one launch on the current stream; tensors: one per param, their data_ptr 16-byte aligned. Symbols are as in the example."""
+        numbers = [ctypes.c_double(s.hint) if s.real else ctypes.c_int64(s.hint) for s in self.kernel.symbols]
+        values = [*(ctypes.c_void_p(t.data_ptr()) for t in tensors), *numbers, *[ctypes.c_void_p(0)] * self.kernel.extra]
+        arguments = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        x, y, z = self.kernel.grid
+        x, y, z = map(hint, self.kernel.grid)
         status = driver().cuLaunchKernel(self.function, x, y, z, self.kernel.warps * 32, 1, 1, self.kernel.shared, stream, arguments, None)
         check(status, f"launching {self.kernel.symbol}")
 

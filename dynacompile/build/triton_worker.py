@@ -12,6 +12,7 @@ import re
 import select
 import time
 from pathlib import Path
+from typing import Any
 
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
@@ -47,8 +48,17 @@ def warm_up(x_ptr, y_ptr, BLOCK: tl.constexpr):
 
 
 def compile_job(job: dict) -> tuple[dict, bytes]:
-    """job: text, entry, pointers and scalars (Triton types), constants, warps, stages, target [backend, arch, warp size].
+    """job: text, entry, pointers and scalars (Triton types), multiples (positions of scalars that are multiples of 16), constants, warps, stages,
+    target [backend, arch, warp size].
     Result: symbol, shared (bytes), warps, params (pointers that the cubin takes, Triton's own included); and the cubin."""
+    metadata, ptx, cubin = compile_text(job)
+    entry = re.search(r"\.entry\s+\S+?\((.*?)\)", ptx, re.DOTALL)
+    params = entry.group(1).count(".param") if entry else len(job["pointers"])
+    return {"symbol": metadata["name"], "shared": metadata["shared"], "warps": metadata["num_warps"], "params": params}, cubin
+
+
+def compile_text(job: dict) -> tuple[dict, str, bytes]:
+    """What Triton tells of the kernel, its PTX and its cubin."""
     filename = f"<{job['entry']}>"
     linecache.cache[filename] = (len(job["text"]), None, job["text"].splitlines(True), filename)
     module: dict = {"__name__": job["entry"]}
@@ -56,7 +66,8 @@ def compile_job(job: dict) -> tuple[dict, bytes]:
     function = module[job["entry"]]
     names = function.arg_names
     signature = dict(zip(names, [*job["pointers"], *job.get("scalars", ())], strict=False)) | dict.fromkeys(job["constants"], "constexpr")
-    aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(job["pointers"]))}
+    scalars = [len(job["pointers"]) + i for i in job.get("multiples", ())]
+    aligned = {(i,): [["tt.divisibility", 16]] for i in (*range(len(job["pointers"])), *scalars)}
     source = ASTSource(function, signature, job["constants"], aligned)
     target = GPUTarget(*job["target"])
     backend = make_backend(target)
@@ -70,15 +81,13 @@ def compile_job(job: dict) -> tuple[dict, bytes]:
     stages: dict = {}
     backend.add_stages(stages, options, source.language)
     metadata = {"target": target, **options.__dict__}
-    level = source.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
+    level: Any = source.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
     ptx = ""
     for name, lower in stages.items():
         level = lower(level, metadata)
         ptx = level if name == "ptx" else ptx
     linecache.cache.pop(filename, None)
-    entry = re.search(r"\.entry\s+\S+?\((.*?)\)", ptx, re.DOTALL)
-    params = entry.group(1).count(".param") if entry else len(job["pointers"])
-    return {"symbol": metadata["name"], "shared": metadata["shared"], "warps": metadata["num_warps"], "params": params}, level
+    return metadata, ptx, level
 
 
 def answer(job: dict) -> tuple[dict, bytes]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
-from dynacompile.ir.atoms import Symbol
-from dynacompile.ir.index import Extent, atom, extent, hint
+from dynacompile.ir.atoms import Div, Mod, Symbol, Var
+from dynacompile.ir.index import Extent, Index, atom, extent, hint
+
+LIMIT = 2**31 - 2**17  # of what int32 arithmetic may reach, with room for a block past the end
 
 
 def ceil_div(count: Extent, unit: int) -> Extent:
@@ -43,3 +45,22 @@ def derived(op: str, a: Extent, b: Extent) -> Symbol:
             raise AssertionError(op)
     digest = hashlib.sha256(f"{op} {a!r} {b!r}".encode()).hexdigest()[:8]
     return Symbol(f"d{digest}", value, low, high, (op, a, b))
+
+
+def example_reach(index: Index) -> int:
+    """The most that the terms of an index add up to in the example."""
+    total = abs(index.constant)
+    for monomial, coefficient in index.terms:
+        product = abs(coefficient)
+        for a in monomial:
+            match a:
+                case Var():
+                    product *= max(hint(a.size) - 1, 0) if a.size is not None else LIMIT
+                case Symbol():
+                    product *= abs(a.hint)
+                case Div():
+                    product *= example_reach(a.numerator) // max(hint(a.divisor), 1)
+                case Mod():
+                    product *= max(hint(a.divisor) - 1, 0)
+        total += product
+    return total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,9 @@ import torch
 from dynacompile.ir.index import Extent, Symbol
 from dynacompile.ir.loops import Buffer, Extern, Nest, verify_body
 from dynacompile.ir.sizes import Sizes
+
+
+MULTIPLE = 16  # of elements: rows of so many start where vectors do
 
 
 @dataclass(frozen=True)
@@ -188,9 +191,19 @@ class CpuKernel:
 
 
 @dataclass(frozen=True)
+class Forms:
+    """A kernel with symbols comes in two forms: for calls where all of `multiples` are multiples of MULTIPLE, so that memory is accessed in full width,
+    and for all others. even: whether the kernel that holds this is the first of them. other: gives the other form, built when first asked for."""
+
+    multiples: tuple[Symbol, ...]
+    even: bool
+    other: Callable[[], CudaKernel] = field(compare=False)
+
+
+@dataclass(frozen=True)
 class CudaKernel:
-    """A built Triton kernel: cubin image, function name, launch geometry. pointers: number of pointer params that come from us;
-    extra: number of null pointers that Triton appends (global and profile scratch)."""
+    """A built Triton kernel: cubin image, function name, launch geometry. extra: number of null pointers that Triton appends (global and profile
+    scratch). symbols: what it takes behind its pointers. forms: where there is another form of it."""
 
     cubin: bytes
     symbol: str
@@ -198,6 +211,8 @@ class CudaKernel:
     warps: int
     shared: int
     extra: int
+    symbols: tuple[Symbol, ...] = ()
+    forms: Forms | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Set
+import functools
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,21 @@ from dynacompile.env import Env
 from dynacompile.errors import BuildError, VerifyError
 from dynacompile.ir.index import LONGEST, Extent, Index, Symbol, extent, hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, root
-from dynacompile.ir.schedule import Allocate, CpuKernel, CudaKernel, Free, Launch, Module, Place, ReferenceKernel, Schedule, Step
-from dynacompile.ir.sizes import Sizes, code, definition_code, symbols_in
+from dynacompile.ir.schedule import (
+    MULTIPLE,
+    Allocate,
+    CpuKernel,
+    CudaKernel,
+    Free,
+    Launch,
+    Module,
+    Place,
+    ReferenceKernel,
+    Schedule,
+    Step,
+)
+from dynacompile.ir.sizes import Sizes, code, definition_code, remainder_code, symbols_in
+from dynacompile.markers import disable
 from dynacompile.ops.regions import Handle
 
 # As enum Memory of program.h.
@@ -40,6 +54,7 @@ class Numbers:
         self.places: dict[Symbol, int] = {s: i for i, s in enumerate(sizes.symbols)}
         self.codes = [definition_code(d, self.places) for d in sizes.derived]
         self.known: dict[Index, Number] = {}
+        self.remainders: dict[tuple[int, ...], Number] = {}
 
     def extent(self, value: Extent) -> int:
         """The number itself, or the place of it."""
@@ -63,6 +78,13 @@ class Numbers:
                 self.place(operand)
             self.places[symbol] = self.add(definition_code(symbol, self.places))
         return self.places[symbol]
+
+    def remainder(self, symbols: Sequence[Symbol]) -> Number:
+        """The place of a number that is 0 in calls where all the symbols are multiples of MULTIPLE."""
+        steps = remainder_code([self.place(s) for s in symbols], MULTIPLE)
+        if steps not in self.remainders:
+            self.remainders[steps] = self.add(steps)
+        return self.remainders[steps]
 
     def add(self, steps: tuple[int, ...]) -> Number:
         self.codes.append(steps)
@@ -173,7 +195,7 @@ def buffer_row(schedule: Schedule, slots: Mapping[str, int], buffer: Buffer, dev
 
 
 def kernel_rows(module: Module) -> tuple[tuple, dict[str, int]]:
-    """Rows of native kernels, and their numbers by name."""
+    """Rows of native kernels, and their numbers by name. Of two forms of a kernel the second's row follows: a callable that makes it."""
     rows: list[tuple] = []
     numbers: dict[str, int] = {}
     for name, kernel in module.kernels.items():
@@ -183,12 +205,22 @@ def kernel_rows(module: Module) -> tuple[tuple, dict[str, int]]:
                 rows.append((symbol_address(kernel.library, kernel.symbol),))
             case CudaKernel():
                 numbers[name] = len(rows)
-                rows.append((kernel.cubin, kernel.symbol, tuple(map(hint, kernel.grid)), 32 * kernel.warps, kernel.shared, kernel.extra))
+                rows.append(cuda_row(kernel))
+                if kernel.forms is not None:
+                    rows.append((disable(functools.partial(late_row, kernel.forms.other)),))
             case ReferenceKernel():
                 continue
         if isinstance(kernel, CudaKernel) != (module.schedule.device.type == "cuda"):
             raise VerifyError("build", f"kernel {name} is a {type(kernel).__name__}, the schedule is for {module.schedule.device}")
     return tuple(rows), numbers
+
+
+def cuda_row(kernel: CudaKernel) -> tuple:
+    return (kernel.cubin, kernel.symbol, tuple(map(hint, kernel.grid)), 32 * kernel.warps, kernel.shared, kernel.extra)
+
+
+def late_row(make: Callable[[], CudaKernel]) -> tuple:
+    return cuda_row(make())
 
 
 def symbol_address(library: Path, symbol: str) -> int:
@@ -234,7 +266,10 @@ def launch_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, i
     own = tuple(sizes.places[s] for s in schedule.kernels[step.kernel].symbols)
     if not isinstance(built, ReferenceKernel):
         sized = isinstance(built, CudaKernel) and any(isinstance(n, Index) for n in built.grid)
-        return ("launch", numbers[step.kernel], roots, own, tuple(map(sizes.extent, built.grid)) if sized else ())  # type: ignore[union-attr]
+        grid = tuple(map(sizes.extent, built.grid)) if sized else ()  # type: ignore[union-attr]
+        forms = built.forms if isinstance(built, CudaKernel) else None
+        chosen = () if forms is None else (sizes.remainder(forms.multiples), int(forms.even))
+        return ("launch", numbers[step.kernel], roots, own, grid, chosen)
     dtypes = tuple(p.dtype for p in built.kernel.params)
     elements = tuple(sizes.extent(root_elements(schedule, name, dtype)) for name, dtype in zip(step.buffers, dtypes, strict=True))
     return ("reference", built.kernel, roots, elements, dtypes, own)

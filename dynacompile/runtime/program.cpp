@@ -243,10 +243,8 @@ void Program::run_steps(Frame& frame) const {
                     pointers.push_back(reinterpret_cast<void*>(frame.sizes.numbers[slots[step.count + i]]));  // in a pointer's place
                 if (step.act == Act::cpu)
                     cpu_kernels[step.which](pointers.data());
-                else if (step.grid < 0)
-                    cuda_kernels[step.which].launch(stream, pointers.data(), step.count + step.numbers);
                 else
-                    launch_sized(frame, step, stream, pointers.data());
+                    launch(frame, step, stream, pointers.data());
                 break;
             case Act::reference:
                 call_reference(frame, step);
@@ -262,10 +260,28 @@ void Program::run_steps(Frame& frame) const {
     frame.restore_inputs();
 }
 
-void Program::launch_sized(const Frame& frame, const Step& step, void* stream, void* const* pointers) const {
+void Program::launch(const Frame& frame, const Step& step, void* stream, void* const* pointers) const {
+    const auto& numbers = frame.sizes.numbers;
+    const bool other = step.remainder >= 0 && (numbers[step.remainder] == 0) != step.even;
+    const cuda::Kernel& kernel = cuda_kernels[step.which + int(other)]->get(device);
+    if (step.grid < 0) return kernel.launch(stream, pointers, step.count + step.numbers);
     int64_t grid[3];
-    for (int i = 0; i < 3; ++i) grid[i] = grids[step.grid][i].value(frame.sizes.numbers.data());
-    cuda_kernels[step.which].launch(stream, pointers, step.count + step.numbers, grid);
+    for (int i = 0; i < 3; ++i) grid[i] = grids[step.grid][i].value(numbers.data());
+    kernel.launch(stream, pointers, step.count + step.numbers, grid);
+}
+
+const cuda::Kernel& CudaKernel::make(c10::Device device) {
+    WithGil gil;
+    try {
+        PyRef row = PyRef::take(checked(PyObject_CallNoArgs(make_.get())));
+        if (!made_) {  // else another thread did, while Python ran
+            made_ = std::make_unique<cuda::Kernel>(read_kernel(row.get(), device));
+            ready_.store(made_.get(), std::memory_order_release);
+        }
+        return *made_;
+    } catch (const PythonErrorSet&) {
+        throw_python_error();
+    }
 }
 
 // The kernel reads and writes 1-D tensors over its buffers' memory.

@@ -10,6 +10,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 
 namespace dynacompile::runtime {
@@ -47,6 +48,8 @@ struct Step {
     int32_t which = 0;
     int32_t numbers = 0;  // how many of the operands behind the first `count` are places of numbers that the kernel takes
     int32_t grid = -1;    // in Program::grids, where the call's sizes decide it
+    int32_t remainder = -1;  // place of the number that chooses between the two forms of a kernel: `which`, and the one behind it
+    bool even = false;       // whether `which` is the form for calls where that number is 0
 };
 
 class Program;
@@ -89,6 +92,28 @@ struct ReferenceCall {
     std::vector<caffe2::TypeMeta> dtypes;
 };
 
+// A kernel of a CUDA program; one that Python makes when a call first needs it, or that is there.
+class CudaKernel {
+public:
+    explicit CudaKernel(cuda::Kernel kernel) : made_(std::make_unique<cuda::Kernel>(std::move(kernel))), ready_(made_.get()) {}
+    explicit CudaKernel(PyRef make) : make_(std::move(make)) {}
+    CudaKernel(const CudaKernel&) = delete;
+
+    // Runs without the GIL, on any thread. Throws what `make` raised.
+    const cuda::Kernel& get(c10::Device device) {
+        const cuda::Kernel* kernel = ready_.load(std::memory_order_acquire);
+        return kernel ? *kernel : make(device);
+    }
+    PyObject* maker() const { return make_.get(); }
+
+private:
+    const cuda::Kernel& make(c10::Device device);
+
+    PyRef make_;  // callable that gives a row of link.py
+    std::unique_ptr<cuda::Kernel> made_;
+    std::atomic<const cuda::Kernel*> ready_{nullptr};
+};
+
 class Program {
 public:
     Program();
@@ -117,7 +142,7 @@ public:
     std::vector<std::array<Extent, 3>> grids;
     std::vector<int32_t> input_of;  // buffer -> program input, -1 for others
     std::vector<CpuFunction> cpu_kernels;
-    std::vector<cuda::Kernel> cuda_kernels;
+    std::vector<std::unique_ptr<CudaKernel>> cuda_kernels;
     std::vector<std::unique_ptr<ExternCall>> externs;
     std::vector<ReferenceCall> references;
     PyRef reference;  // callable (kernel, tensors)
@@ -129,7 +154,7 @@ private:
     [[noreturn]] void refuse_input(size_t index, PyObject* tensor, const Geometry& wanted) const;
     void run_steps(Frame& frame) const;
     void call_reference(Frame& frame, const Step& step) const;
-    void launch_sized(const Frame& frame, const Step& step, void* stream, void* const* pointers) const;
+    void launch(const Frame& frame, const Step& step, void* stream, void* const* pointers) const;
 };
 
 // A tensor over `bytes` of fresh memory of the device's allocator.
@@ -149,6 +174,8 @@ struct BelowAutograd {
 };
 
 Extent read_extent(PyObject* object);
+// row: (image, symbol, grid, threads, shared bytes, extra), as link.py makes it.
+cuda::Kernel read_kernel(PyObject* row, c10::Device device);
 // row: (sources, codes, checks, ...): (input, dimension, stride, low, high, name) of symbols; codes of numbers; (input, extent). inputs: their number.
 Sizes read_numbers(PyObject* row, size_t inputs);
 

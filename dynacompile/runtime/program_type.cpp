@@ -114,7 +114,12 @@ public:
             if (size_t(step.which) >= kernels) raise(PyExc_IndexError, "a launch names no kernel");
             add_operands(step, item(row, 2));
             add_numbers(step, item(row, 3));
-            PyObject* grid = item(row, 4);
+            PyObject *grid = item(row, 4), *chosen = item(row, 5);
+            if (PyTuple_Size(chosen) == 2) {
+                step.remainder = int32_t(to_int(item(chosen, 0)));
+                step.even = to_int(item(chosen, 1)) != 0;
+                if (size_t(step.which) + 1 >= kernels) raise(PyExc_IndexError, "a launch lacks a form of its kernel");
+            }
             if (PyTuple_Size(grid) == 3) {
                 step.grid = int32_t(program_.grids.size());
                 program_.grids.push_back({read_extent(item(grid, 0)), read_extent(item(grid, 1)), read_extent(item(grid, 2))});
@@ -176,16 +181,10 @@ void read_kernels(Program& program, PyObject* rows) {
             program.cpu_kernels.push_back(reinterpret_cast<CpuFunction>(to_int(item(row, 0))));
             continue;
         }
-        char* image = nullptr;
-        Py_ssize_t size = 0;
-        if (PyBytes_AsStringAndSize(item(row, 0), &image, &size)) throw PythonErrorSet();
-        cuda::Geometry geometry;
-        std::vector<int64_t> grid = to_ints(item(row, 2));
-        for (size_t k = 0; k < 3 && k < grid.size(); ++k) geometry.grid[k] = uint32_t(grid[k]);
-        geometry.threads = uint32_t(to_int(item(row, 3)));
-        geometry.shared = uint32_t(to_int(item(row, 4)));
-        geometry.extra = int32_t(to_int(item(row, 5)));
-        program.cuda_kernels.emplace_back(std::string(image, size), to_string(item(row, 1)), geometry, program.device);
+        if (PyTuple_Size(row) == 1)
+            program.cuda_kernels.push_back(std::make_unique<CudaKernel>(PyRef::share(item(row, 0))));
+        else
+            program.cuda_kernels.push_back(std::make_unique<CudaKernel>(read_kernel(row, program.device)));
     }
 }
 
@@ -261,7 +260,10 @@ PyObject* make_program(PyObject*, PyObject* args) {
 int traverse_program(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self_of(self)->schedule);
-    if (self_of(self)->program) Py_VISIT(self_of(self)->program->reference.get());
+    if (const Program* program = self_of(self)->program) {
+        Py_VISIT(program->reference.get());
+        for (const auto& kernel : program->cuda_kernels) Py_VISIT(kernel->maker());
+    }
     return 0;
 }
 
@@ -353,6 +355,19 @@ Sizes read_numbers(PyObject* row, size_t inputs) {
         sizes.read.at(sizes.checks.back().first) = true;
     }
     return sizes;
+}
+
+cuda::Kernel read_kernel(PyObject* row, c10::Device device) {
+    char* image = nullptr;
+    Py_ssize_t size = 0;
+    if (PyBytes_AsStringAndSize(item(row, 0), &image, &size)) throw PythonErrorSet();
+    cuda::Geometry geometry;
+    std::vector<int64_t> grid = to_ints(item(row, 2));
+    for (size_t k = 0; k < 3 && k < grid.size(); ++k) geometry.grid[k] = uint32_t(grid[k]);
+    geometry.threads = uint32_t(to_int(item(row, 3)));
+    geometry.shared = uint32_t(to_int(item(row, 4)));
+    geometry.extra = int32_t(to_int(item(row, 5)));
+    return cuda::Kernel(std::string(image, size), to_string(item(row, 1)), geometry, device);
 }
 
 Extent read_extent(PyObject* object) {

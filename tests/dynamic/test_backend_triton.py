@@ -21,7 +21,18 @@ from tests.dynamic.test_backend_programs import CASES
 from tests.dynamic.tracing import stages, trace
 from tests.lower.tracing import ENV, copies
 
+def planes(*sizes: tuple[int, int]) -> list[tuple[torch.Tensor]]:
+    return [(torch.randn(*size),) for size in sizes]
+
+
 CHOSEN = ("bias", "transposed", "sums", "extrema", "softmax", "norm", "norm_grads", "cat", "slices", "moves", "views", "triangles", "factories", "scalars")
+# Compiled for the first sizes; run at the others.
+RUNS = {name: (function, calls[0], calls[-1:], dims) for name, (function, calls, dims) in CASES.items() if name in CHOSEN}
+RUNS |= {
+    f"{name}, {kind}": (CASES[name][0], calls[0], calls[1:], CASES[name][2])
+    for name in ("softmax", "sums", "variances")
+    for kind, calls in (("even first", planes((32, 48), (64, 32), (7, 100), (31, 47))), ("odd first", planes((7, 9), (6, 5), (32, 16), (48, 64))))
+}
 
 
 class Recorder:
@@ -38,15 +49,15 @@ class Recorder:
 
 @pytest.fixture(scope="module")
 def launches() -> dict[str, Recorder]:
-    """The launches of each case at its last sizes, compiled for its first ones."""
+    """The launches of each run."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        for name in CHOSEN:
-            function, calls, dims = CASES[name]
-            _, plan = stages(trace(function, calls[0], dims))
+        for name, (function, first, calls, dims) in RUNS.items():
+            _, plan = stages(trace(function, first, dims))
             found[name] = Recorder()
             patch.setattr(interpreter, "run_kernel", found[name])
-            run_schedule(plan, copies(calls[-1]))
+            for args in calls:
+                run_schedule(plan, copies(args))
     return found
 
 
@@ -82,7 +93,7 @@ def dict_of(kernel: Kernel, sizes: list[int], source: KernelSource) -> dict:
     return values
 
 
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", RUNS)
 def test_numbers(launches, interpreted, name):
     for (kernel, _, _, wanted), got in zip(launches[name].launches, interpreted[name], strict=True):
         for a, b in zip(got[: len(wanted)], wanted, strict=True):

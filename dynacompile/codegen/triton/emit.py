@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from dynacompile.codegen.triton import scalars
@@ -54,15 +55,26 @@ class Emitter:
     # the module
 
     def module(self) -> str:
-        body = self.folded() if self.tiling.rows else self.looped() if self.tiling.looped else self.straight()
-        lines = [*self.head(), *(f"{name} = tl.full((), {text}, {scalars.value(dtype)})" for (text, dtype), name in self.values.constants.items()), *body]
-        code = "\n".join(f"    {line}" for line in lines)
-        functions = device_functions(code)
-        sizes = [s.name for s in self.kernel.symbols]
-        parameters = ", ".join([*self.values.pointers.values(), *sizes, *(f"{name}: tl.constexpr" for name in self.tiling.candidates[0].blocks)])
+        code = self.code()
+        taken, blocks = [*self.values.pointers.values(), *(s.name for s in self.kernel.symbols)], self.tiling.candidates[0].blocks
+        parameters = ", ".join([*taken, *(f"{name}: tl.constexpr" for name in blocks)])
+        if self.tiling.whole:
+            short = Emitter(self.kernel, replace(self.tiling, looped=False, whole=False)).code()
+            functions = device_functions(short + code)
+            functions += "".join(f"\n\n@triton.jit\ndef {name}({parameters}):\n{text}\n" for name, text in (("short_rows", short), ("long_rows", code)))
+            arguments = ", ".join([*taken, *blocks])
+            code = f"    if {self.dims['r'].size} <= RBLOCK:\n        short_rows({arguments})\n    else:\n        long_rows({arguments})"
+        else:
+            functions = device_functions(code)
         comment = "".join(f"# {line}\n" for line in dict.fromkeys(user_line(self.nest)))
         imports = HEADER + (LIBDEVICE if "libdevice." in code + functions else "")
         return f"{imports}{functions}\n\n{comment}@triton.jit\ndef {self.entry}({parameters}):\n{code}\n"
+
+    def code(self) -> str:
+        """The function's body."""
+        body = self.folded() if self.tiling.rows else self.looped() if self.tiling.looped else self.straight()
+        lines = [*self.head(), *(f"{name} = tl.full((), {text}, {scalars.value(dtype)})" for (text, dtype), name in self.values.constants.items()), *body]
+        return "\n".join(f"    {line}" for line in lines)
 
     def head(self) -> list[str]:
         """Tile indices, masks, and the axes that they are taken apart into."""

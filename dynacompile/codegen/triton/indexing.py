@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from dynacompile.ir.extents import LIMIT, example_reach
 from dynacompile.ir.index import Atom, Div, Index, Mod, Symbol, Var, extent, hint
 from dynacompile.ir.loops import Axis
-
-LIMIT = 2**31 - 2**17  # of what int32 arithmetic may reach, with room for a block past the end
 
 
 @dataclass(frozen=True)
@@ -148,22 +147,3 @@ def needs_int64(index: Index) -> bool:
         return example_reach(direct) > LIMIT  # programs check at each call that it stays so
     low, high = direct.bounds()
     return low is None or high is None or low < -LIMIT or high > LIMIT
-
-
-def example_reach(index: Index) -> int:
-    """The most that the terms of an index add up to in the example."""
-    total = abs(index.constant)
-    for monomial, coefficient in index.terms:
-        product = abs(coefficient)
-        for a in monomial:
-            match a:
-                case Var():
-                    product *= max(hint(a.size) - 1, 0) if a.size is not None else LIMIT
-                case Symbol():
-                    product *= abs(a.hint)
-                case Div():
-                    product *= example_reach(a.numerator) // max(hint(a.divisor), 1)
-                case Mod():
-                    product *= max(hint(a.divisor) - 1, 0)
-        total += product
-    return total

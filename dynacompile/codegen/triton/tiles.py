@@ -25,6 +25,7 @@ PERSISTENT = 16384  # longest row kept in registers
 @dataclass(frozen=True)
 class Tiling:
     """dims: of the tile, outer to inner, all parallel but "r". looped: r is walked in steps of its block, else one block covers it.
+    whole: looped, but for calls where one block does cover r, which is symbolic: those have code of their own.
 
     masked: dimensions whose size some candidate's block does not divide. wide: indices need int64. One grid per candidate.
     rows: x points that a program walks in steps of its block, adding up sums per column; 0: a program has one tile. parts: blocks of a row.
@@ -40,6 +41,7 @@ class Tiling:
     rows: int = 0
     parts: int = 1
     peeled: str = ""
+    whole: bool = False
 
 
 def choose_tiling(kernel: Kernel) -> Tiling:
@@ -63,8 +65,16 @@ def choose_tiling(kernel: Kernel) -> Tiling:
     wide = any(d.hint > LIMIT for d in dims) or any(needs_int64(i) for i in indices(nest))
     width = candidates[0].blocks.get("RBLOCK", 1)
     parts = dims[-1].hint // width if nest.r_axes and not looped and dims[-1].hint > width else 1
-    peeled = peeled_dim(kernel, dims, looped, masked)
-    return Tiling(dims, looped, candidates, grids, masked, wide, rows, parts, peeled)
+    whole = looped and fits_whole(nest, dims[-1], candidates[0])
+    peeled = "" if whole else peeled_dim(kernel, dims, looped, masked)
+    return Tiling(dims, looped, candidates, grids, masked, wide, rows, parts, peeled, whole)
+
+
+def fits_whole(nest: Nest, r: Dim, first: Candidate) -> bool:
+    """A symbolic r that is walked more than once, where a block takes in the example's, and the registers all that is needed again."""
+    passes, live = reuse(nest)
+    needed = prod(first.blocks.values()) * live // (LANES * first.warps)
+    return not isinstance(r.size, int) and passes > 1 and r.hint <= first.blocks[r.block] and needed <= REGISTERS
 
 
 def peeled_dim(kernel: Kernel, dims: tuple[Dim, ...], looped: bool, masked: frozenset[str]) -> str:
@@ -178,9 +188,10 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
     width = power(r.hint)
     passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2
+    held = width <= 1024 or (width <= PERSISTENT and passes > 1 and width * live // (LANES * 16) <= REGISTERS)
     if not isinstance(r.size, int):
-        return True, unmasked(unknown_row_candidates(x, width, live, narrow), ("XBLOCK", x.size))
-    if width <= 1024 or (width <= PERSISTENT and passes > 1 and width * live // (LANES * 16) <= REGISTERS):
+        return True, unmasked(unknown_row_candidates(x, width if held else min(width, 4096), live, narrow), ("XBLOCK", x.size))
+    if held:
         if row_parts(kernel, r) > 1:
             return False, unmasked(part_candidates(kernel, x, r), ("XBLOCK", x.size))
         rows = clamp(1024 // width, 1, max(1, power(x.hint // PROGRAMS + 1)))
@@ -197,9 +208,8 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
     return True, unmasked([Candidate({"XBLOCK": 1, "RBLOCK": min(b, width)}, clamp(w, 1, min(b, width) // LANES)) for b, w in steps])
 
 
-def unknown_row_candidates(x: Dim, width: int, live: int, narrow: bool) -> list[Candidate]:
+def unknown_row_candidates(x: Dim, block: int, live: int, narrow: bool) -> list[Candidate]:
     """Rows as long as the call says, walked in blocks that take in a row of the example where that is not too long."""
-    block = min(width, 4096)
     rows = clamp(1024 // block, 1, max(1, power(x.hint // PROGRAMS + 1)))
     best = row_warps(rows * block, narrow)
     found = [Candidate({"XBLOCK": rows, "RBLOCK": block}, w) for w in (best, best * 2, best // 2) if 1 <= w <= 32]
