@@ -13,7 +13,6 @@ from dynacompile.ir.index import Extent, Symbol
 from dynacompile.ir.loops import Buffer, Extern, Nest, verify_body
 from dynacompile.ir.sizes import Sizes
 
-
 MULTIPLE = 16  # of elements: rows of so many start where vectors do
 
 

@@ -21,6 +21,7 @@ from tests.dynamic.test_backend_programs import CASES
 from tests.dynamic.tracing import stages, trace
 from tests.lower.tracing import ENV, copies
 
+
 def planes(*sizes: tuple[int, int]) -> list[tuple[torch.Tensor]]:
     return [(torch.randn(*size),) for size in sizes]
 

@@ -82,6 +82,13 @@ def test_one_entry_for_all_shapes(name):
     check(name, 1, dynamic=True)
 
 
+@pytest.mark.parametrize("name", ["pointwise", "softmax", "sums", "variances", "concatenation", "layer norm"])
+@pytest.mark.parametrize("shapes", [[(64, 48), (61, 47), (128, 256), (48, 31), (64, 48)], [(61, 47), (64, 48), (31, 256), (4096, 1024), (61, 47)]])
+def test_both_forms_of_kernels(name, shapes):
+    """Sizes that are multiples of 16 and others, in both orders."""
+    check(name, 1, shapes, dynamic=True)
+
+
 @pytest.mark.parametrize("name", ["softmax", "mlp", "gpt block"])
 def test_what_has_changed_is_symbolic(name):
     check(name, 2)
