@@ -8,7 +8,7 @@ from types import CodeType
 
 import torch
 
-from dynacompile.capture.handling import make_raised, raise_made
+from dynacompile.capture.handling import make_raised, raise_out
 from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in, parameter_count
 from dynacompile.capture.trace import Trace
@@ -111,6 +111,6 @@ def finish_raise(cx: Trace, frame: SymbolicFrame, value: ExceptionValue) -> Endi
         start(cx, out, roots, outputs, [v for v in made if not isinstance(v, ExceptionValue)], True)
         if after != before:
             out.grad_mode(after)
-        raise_made(out, value, spent(frame, out.cells))  # the traceback keeps the frame
+        raise_out(out, value, spent(frame, out.cells))  # the traceback keeps the frame
 
     return Ending(outputs, keeps, emit)

@@ -52,14 +52,40 @@ def make_raised(out: Builder, value: ExceptionValue) -> None:
         if isinstance(link, ExceptionValue) and link.raised and link.source is None and not out.has(link):
             make_raised(out, link)
     before = out.position
+    during = handle_context(out, value)
     first = len(out.instrs)
     raise_made(out, value)
     last = out.instrs[-1]
     label = out.emit("PUSH_EXC_INFO")
     out.keep(value)
-    out.emit("POP_EXCEPT")
-    out.handlers.append(Handler(out.instrs[first], last, label, 0, False))
+    for _ in range(1 + during):
+        out.emit("POP_EXCEPT")
+    out.handlers.append(Handler(out.instrs[first], last, label, int(during), False))
     out.position = before
+
+
+def handle_context(out: Builder, value: ExceptionValue) -> bool:
+    """Handles the exception's context from here on, if it has one: what is handled at a raise becomes the context, and a caller may handle another."""
+    link = value.context
+    if link is None:
+        return False
+    if link.raised and link.source is None and not out.has(link):
+        make_raised(out, link)
+    link.rebuild_chain(out)
+    out.emit("PUSH_EXC_INFO")
+    out.emit("POP_TOP")
+    return True
+
+
+def raise_out(out: Builder, value: ExceptionValue, gone: Iterable[str]) -> None:
+    """Makes an exception and raises it out of the frame. gone: as in raise_made."""
+    during, first = handle_context(out, value), len(out.instrs)
+    raise_made(out, value, [*gone, *(out.temps() if during else ())])
+    if during:
+        last, label = out.instrs[-1], out.emit("SWAP", 2)
+        out.emit("POP_EXCEPT")
+        out.emit("RERAISE", 0)
+        out.handlers.append(Handler(out.instrs[first], last, label, 1, False))
 
 
 def raise_made(out: Builder, value: ExceptionValue, gone: Iterable[str] = ()) -> None:

@@ -82,6 +82,7 @@ class Trace:
         self.handling: ExceptionValue | None = None
         self._sites: dict[tuple[int, int], Site] = {}
         self._kept: list[Any] = []
+        self._left_at: Site | None = None  # where capture ended
 
     # values
 
@@ -336,14 +337,15 @@ class Trace:
     def let_go(self) -> None:
         """Forgets the frame's objects: values and the trace know each other, so that these would live on until the next collection of garbage.
 
-        The places stay: later stages ask symbols where they come from, and torch's caches keep some symbols for long.
+        The last place stays: later stages ask symbols where they come from. torch's caches keep some symbols, and so the trace, for long.
         """
+        self._left_at = self.site() if self.frames else None
         for frame in self.frames:
             frame.let_go()
-        for table in (self.known, self.ways, self.cells, self.guards, self._kept):
+        for table in (self.known, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks):
             table.clear()  # type: ignore[attr-defined]
-        del self.recorder
-        self.effects, self.handling, self.repeats = Effects(), None, None
+        del self.recorder, self.root_scope, self.codes, self.builtins
+        self.effects, self.handling, self.repeats, self.symbols = Effects(), None, None, None
 
     # places
 
@@ -354,6 +356,8 @@ class Trace:
 
     def site(self) -> Site:
         """The innermost place outside of torch; the frame's own place where there is none."""
+        if self._left_at is not None:
+            return self._left_at
         for frame in reversed(self.frames):
             if not frame.code.co_filename.startswith(TORCH_FOLDER):
                 return self.site_of(frame)

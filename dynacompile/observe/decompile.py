@@ -90,7 +90,7 @@ class Reader:
             if instr.offset in handlers:
                 self.depth = 0
                 self.write("except BaseException as error:")
-                self.depth, self.stack = 1, ["error"]
+                self.depth, self.stack = 1, [*["error.__context__"] * handlers[instr.offset].depth, "error"]
             goes_on = self.returns_onward(index)
             if not goes_on:
                 self.step(instr)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 
 import pytest
 import torch
 
 import dynacompile
+from dynacompile.capture.bytecode import Instr
+from dynacompile.capture.values.base import Value
 from dynacompile.events import FrameSkipped, GraphBroke
 from tests.fuzz.language.observe import difference
 from tests.fuzz.language.programs import HEAD, Program
@@ -445,6 +448,28 @@ PROGRAMS = {
             yield program, (torch.ones(2), 2, 'b', [1, 2], collections.deque([1, 2], 3))
             yield program, (torch.ones(2), 0, [3], [1, 2], collections.deque([1, 2], 3))
         """,
+    "a caller handles an exception": """
+        def inner(x):
+            try:
+                try:
+                    {}['two']
+                except KeyError:
+                    int('a')
+            except ValueError as error:
+                LOG.append(chain_of(error))
+                LOG.append(error)
+                opaque(1)
+                return x + 1
+        def program(x):
+            try:
+                [][3]
+            except IndexError:
+                inner(x)
+        def calls():
+            yield inner, (torch.ones(2),)
+            yield program, (torch.ones(2),)
+            yield (lambda x: program(x)), (torch.ones(2),)
+        """,
 }
 
 
@@ -479,6 +504,49 @@ def test_what_python_drops_ends_after_a_break():
 
     dynacompile.compile(program, backend="eager")(torch.ones(2))
     assert ends == ["held", "after"]
+
+
+def test_an_exception_that_leaves_has_its_context():
+    def program(x):
+        try:
+            {}["two"]
+        except KeyError:
+            raise ValueError(x.sum() * 0) from None
+
+    compiled = dynacompile.compile(program, backend="eager")
+    for run in (program, compiled):
+        with pytest.raises(ValueError) as found:
+            try:
+                [][3]
+            except IndexError:
+                run(torch.ones(2))
+        key = found.value.__context__
+        assert type(key) is KeyError and type(key.__context__) is IndexError
+    assert "raise" in dynacompile.decompile(compiled)
+
+
+def test_captures_with_symbols_keep_no_objects():
+    """torch's caches keep symbols, of captures that are long over: these have let go of the globals, and of what they read from code."""
+
+    def once() -> weakref.ref[torch.nn.Module]:
+        model = torch.nn.Linear(3, 3)
+        names = {"model": model}
+        exec("def program(x, n):\n    return model(x * n) + x.shape[0]", names)
+        compiled = dynacompile.compile(names["program"], backend="eager", isolate_recompiles=True)
+        for size in (2, 3, 5):
+            compiled(torch.ones(size, 3), size + 1)
+        return weakref.ref(model)
+
+    once()
+    dynacompile.reset()
+    gc.collect()
+    before = sum(isinstance(value, (Instr, Value)) for value in gc.get_objects())
+    models = [once() for _ in range(4)]
+    dynacompile.reset()
+    gc.collect()
+    assert [model() for model in models] == [None] * 4
+    kept = sum(isinstance(value, (Instr, Value)) for value in gc.get_objects())
+    assert kept <= before
 
 
 def test_memory_of_tensors_ends_after_a_break():

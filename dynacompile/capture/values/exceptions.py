@@ -76,6 +76,8 @@ class ExceptionValue(Value):
     def link(self, name: str) -> Value:
         if name == "__suppress_context__":
             return ConstantValue(self.cause is not None)
+        if name == "__context__" and self.context is None and self.raised:
+            raise unsupported("unknown-attribute", f"the context of a {self.cls.__name__}: what a caller handles, of which capture does not know")
         return (self.cause if name == "__cause__" else self.context) or ConstantValue(None)
 
     def has_attr(self, cx: Trace, name: str) -> bool:
