@@ -9,7 +9,8 @@ LOADED = "import sys; print([m for m in {names} if m in sys.modules])"
 
 
 def loaded_after(program: str, *names: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program + "\n" + LOADED.format(names=names)], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program + "\n" + LOADED.format(names=names)], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
     return done.stdout.strip().splitlines()[-1]
 
 

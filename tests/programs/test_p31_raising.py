@@ -167,11 +167,28 @@ def links_seen(x):
         try:
             raise KeyError("second")
         except KeyError as second:
-            return x * 2, type(second.__context__).__name__, second.__cause__, first.__context__
+            return x * 2, type(second.__context__).__name__, second.__cause__, first.__cause__
 
 
 def test_links_are_read_in_the_graph():
     check(links_seen, arg(), options={"backend": "eager"})
+
+
+def outermost_link(x):
+    try:
+        raise TypeError("first")
+    except TypeError as first:
+        return x * 2, type(first.__context__).__name__
+
+
+def test_what_callers_handle_is_pythons_to_know():
+    check(outermost_link, arg(), options={"backend": "eager"}, breaks=1)
+    compiled = dynacompile.compile(outermost_link, backend="eager", isolate_recompiles=True)
+    compiled(arg())
+    try:
+        raise KeyError("a caller's")
+    except KeyError:
+        assert compiled(arg())[1] == outermost_link(arg())[1] == "KeyError"
 
 
 def raises_on_negative(x, limit):
