@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-
 import pytest
 import torch
 
 import dynacompile
-from dynacompile.capture.bytecode import Instr
-from dynacompile.capture.values.base import Value
 from dynacompile.events import FrameSkipped, GraphBroke
 from tests.fuzz.language.observe import difference
 from tests.fuzz.language.programs import HEAD, Program
@@ -483,29 +478,6 @@ def test_as_in_eager(name):
     assert difference(program_of(PROGRAMS[name])) is None
 
 
-def test_what_python_drops_ends_after_a_break():
-    """Neither the call of a resume function nor capture keeps what the frame before the break would have dropped."""
-
-    class Held:
-        pass
-
-    ends = []
-
-    def program(x):
-        held = Held()
-        weakref.finalize(held, ends.append, "held")
-        y = x * 2
-        dynacompile.graph_break()
-        y = y + 1
-        del held
-        dynacompile.graph_break()
-        ends.append("after")
-        return y
-
-    dynacompile.compile(program, backend="eager")(torch.ones(2))
-    assert ends == ["held", "after"]
-
-
 def test_an_exception_that_leaves_has_its_context():
     def program(x):
         try:
@@ -523,53 +495,6 @@ def test_an_exception_that_leaves_has_its_context():
         key = found.value.__context__
         assert type(key) is KeyError and type(key.__context__) is IndexError
     assert "raise" in dynacompile.decompile(compiled)
-
-
-def test_captures_with_symbols_keep_no_objects():
-    """torch's caches keep symbols, of captures that are long over: these have let go of the globals, and of what they read from code."""
-
-    def once() -> weakref.ref[torch.nn.Module]:
-        model = torch.nn.Linear(3, 3)
-        names = {"model": model}
-        exec("def program(x, n):\n    return model(x * n) + x.shape[0]", names)
-        compiled = dynacompile.compile(names["program"], backend="eager", isolate_recompiles=True)
-        for size in (2, 3, 5):
-            compiled(torch.ones(size, 3), size + 1)
-        return weakref.ref(model)
-
-    once()
-    dynacompile.reset()
-    gc.collect()
-    before = sum(isinstance(value, (Instr, Value)) for value in gc.get_objects())
-    models = [once() for _ in range(4)]
-    dynacompile.reset()
-    gc.collect()
-    assert [model() for model in models] == [None] * 4
-    kept = sum(isinstance(value, (Instr, Value)) for value in gc.get_objects())
-    assert kept <= before
-
-
-def test_memory_of_tensors_ends_after_a_break():
-    """A tensor that the rest of the frame does not use is freed when it would be in eager, or before."""
-    seen = []
-
-    @dynacompile.disable
-    def note(reference):
-        seen.append(reference() is None)
-
-    def program(x):
-        big = x * 2
-        reference = weakref.ref(big)
-        dynacompile.graph_break()
-        y = big + 1
-        del big
-        note(reference)
-        return y
-
-    compiled = dynacompile.compile(program, backend="eager")
-    compiled(torch.ones(2))
-    compiled(torch.ones(2))
-    assert seen == [True, True]
 
 
 WRONG = """n[0] ; n.foo ; n() ; n + 'a' ; [*n] ; xs[9] ; xs['a'] ; {**n} ; xs.foo ; -'a' ; n < 'a' ; 'a' in n ; xs() ; None[0] ; n[0:1] ; iter(n) ; len(n)
