@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import typing_extensions
 
 from dynacompile import native
 from dynacompile.capture import CodeCache
@@ -92,5 +93,5 @@ def skipped_folders() -> list[tuple[str, bool]]:
     files = [p for p in torch_folder.iterdir() if p.suffix == ".py"] + [torch_folder / "nn" / f for f in ("modules/module.py", "parameter.py")]
     ours = [p for p in Path(__file__).parent.iterdir() if p.name not in ("selftest.py", "recipes")]  # whose own functions are met
     others = [p for p in Path(os.__file__).parent.iterdir() if p.name != "site-packages"]
-    others += [Path(np.__file__).parent, torch_folder.parent / "typing_extensions.py"]
+    others += [Path(np.__file__).parent, Path(typing_extensions.__file__)]
     return [(str(p), True) for p in alone] + [(str(p), False) for p in [*inside, *files, *ours, *others]]
