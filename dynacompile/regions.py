@@ -279,8 +279,8 @@ def with_shapes(frame: Any, env: Env, policy: ShapePolicy | None) -> tuple[Captu
                 raise
             told = SymbolsRefused(region=env.region, bucket=env.bucket, frame=frame_name(frame.code), refused=what, code=reason.code, reason=reason.reason)
             refused.append(told)
-            continue
-        break
+        else:
+            break
     else:
         made = compile_frame(frame, make_call, env, SESSION.code_cache, None)
     for event in refused:

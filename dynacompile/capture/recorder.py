@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
-from dynacompile.capture.operation import Operation, as_it_is, storage_of
 from dynacompile.capture.overlap import is_refused_write
+from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
@@ -78,6 +78,7 @@ class Recorder:
         self.watch: Draws | None = None
         self.bases: dict[int, TensorValue] = {}  # id of a storage -> the tensor that the frame read `.data` of
         self.data_written: dict[int, TensorValue] = {}  # id of a fake -> a tensor whose `.data` was written
+        self.turned = 0  # tensors that require gradients since an operation wrote them
         self.nodes: list[torch.fx.Node] = []  # that have a result, in order
         self.log: list[Operation | None] = []  # all that was recorded, in order; None for what is no operation alone
         self._site = site
@@ -154,12 +155,13 @@ class Recorder:
         if len(dtypes) > 1 and (torch.float64 in dtypes or not torch.is_autocast_enabled(operands[0].device.type)):  # autocast leaves float64 as it is
             raise unsupported("op-failed", f"{target_name(target)}: operands of several types")
         pairs, named = [as_dtype(target, p) for p in pairs], {k: as_dtype(target, p) for k, p in named.items()}
-        before = [f._version for f in operands]
+        before = [(f._version, f.requires_grad) for f in operands]
         if any_known(operands):
             result, pairs, named = self.run_known(kind, target, pairs, named)
         else:
             result = self.run(kind, target, fakes, fake_kwargs)
-        written = [f for f, v in zip(operands, before) if f._version != v]
+        written = [f for f, (version, _) in zip(operands, before) if f._version != version]
+        self.turned += sum(f.requires_grad != required for f, (_, required) in zip(operands, before))
         writes = bool(written)
         if writes and len(operands) > 1 and written[0] is operands[0] and is_refused_write(target, fakes, operands):
             raise unsupported("op-failed", f"{target_name(target)}: operands share a part of their memory")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from dynacompile.capture.operation import Operation, storage_of
+from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue, is_constant_object
 from dynacompile.capture.values.modules import ModuleValue
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 WORTH = 4  # operations of a call; where there are fewer, following it is cheaper than looking whether it repeats
 KEPT = 4  # calls of one class that later ones are compared with
+
+
+# torch's modes, the contexts that are entered, and the numbers of changes to what exists outside of the frame, and to whether tensors require gradients
+State = tuple[GlobalState, tuple[int, ...], int, int]
 
 
 class Facts(Protocol):
@@ -53,7 +57,8 @@ class Repeatable:
     source: Source
     args: tuple[Value, ...]
     kwargs: dict[str, Value]
-    state: tuple[GlobalState, int]  # torch's modes, and the number of changes to what exists outside of the frame
+    looks: tuple[tuple, ...]  # what the tensors among the arguments looked like before the call
+    state: State
     guards: tuple[Guard, ...]
     operations: tuple[Operation, ...]
     needed: frozenset[int]  # the operations whose results others can see: these run on fakes of their own
@@ -87,6 +92,7 @@ class Repeats:
         fresh = not was_read(module)
         state, guards, operations = state_now(cx), len(cx.guards), len(cx.recorder.log)
         given = (tuple(args), dict(kwargs))
+        looks = tuple(appearance(value.fake) for value in tensors_in(*args, *kwargs.values()))
         result = module.follow(cx, args, kwargs)
         done = cx.recorder.log[operations:]
         if not fresh or len(done) < WORTH or not self.is_plain():
@@ -94,7 +100,7 @@ class Repeats:
         if all(isinstance(entry, Operation) for entry in done) and state_now(cx) == state:
             found = [cx.guards["MODULE", module.source], *islice(cx.guards.values(), guards, None)]
             below = tuple(g for g in found if g.source is not None and is_below(g.source, module.source))
-            call = Repeatable(module.source, *given, state, below, tuple(done), needed(done, result), result)  # type: ignore[arg-type]
+            call = Repeatable(module.source, *given, looks, state, below, tuple(done), needed(done, result), result)  # type: ignore[arg-type]
             if is_closed(call):
                 self.calls[module.cls] = [*self.calls.get(module.cls, ())[-KEPT + 1 :], call]
         return result
@@ -121,6 +127,8 @@ class Repetition:
         try:
             for then, now in zip((*known.args, *known.kwargs.values()), (*args, *kwargs.values())):
                 self.compare(then, now)
+            if known.looks != tuple(appearance(value.fake) for value in tensors_in(*args, *kwargs.values())):
+                return False
             self.compare_memory()
             self.guards = [self.move_guard(guard) for guard in known.guards]
             self.check_inputs()
@@ -134,7 +142,7 @@ class Repetition:
     def compare(self, then: Value, now: Value) -> None:
         """Whether two arguments look the same to Python."""
         if isinstance(then, TensorValue) and isinstance(now, TensorValue):
-            if then is not now and (then.source is not None or now.source is not None or not looks_alike(then, now)):
+            if then is not now and (then.source is not None or now.source is not None or is_marked(then) or is_marked(now)):
                 raise DiffersError
             if self.tensors.get(id(then), now) is not now:
                 raise DiffersError
@@ -150,7 +158,7 @@ class Repetition:
 
     def compare_memory(self) -> None:
         """Arguments that are one tensor, or share memory, must be or do so in both calls."""
-        made = {id(value): value for value in arguments(self.known)}
+        made = {id(value): value for value in tensors_in(*self.known.args, *self.known.kwargs.values())}
         pairs = [(value, self.tensors[key]) for key, value in made.items() if key in self.tensors]
         for of in (id, lambda value: storage_of(value.fake)):
             if pattern(of(then) for then, _ in pairs) != pattern(of(now) for _, now in pairs):
@@ -254,7 +262,7 @@ class Repetition:
                     found = self.cx.wrap(self.facts.value(source), source)
                 self.stand_for(value, found)
             return found
-        if not any(isinstance(leaf, TensorValue) for leaf in leaves(value)):
+        if not any(True for _ in tensors_in(value)):
             return value if not isinstance(value, ListValue) else ListValue(value.items)
         assert isinstance(value, (TupleValue, ListValue))
         items = [self.renamed(item) for item in value.items]
@@ -276,8 +284,8 @@ class Repetition:
         self.nodes[then.node] = now.node
 
 
-def state_now(cx: Trace) -> tuple[GlobalState, int]:
-    return global_state(), cx.effects.outside
+def state_now(cx: Trace) -> State:
+    return global_state(), tuple(map(id, cx.autocasts)), cx.effects.outside, cx.recorder.turned
 
 
 def was_read(module: ModuleValue) -> bool:
@@ -297,9 +305,8 @@ def leaves(value: Value) -> Iterator[Value]:
         yield value
 
 
-def arguments(call: Repeatable) -> Iterator[TensorValue]:
-    for value in (*call.args, *call.kwargs.values()):
-        yield from (leaf for leaf in leaves(value) if isinstance(leaf, TensorValue))
+def tensors_in(*values: Value) -> Iterator[TensorValue]:
+    return (leaf for value in values for leaf in leaves(value) if isinstance(leaf, TensorValue))
 
 
 def needed(operations: Sequence[Operation], result: Value) -> frozenset[int]:
@@ -311,17 +318,17 @@ def needed(operations: Sequence[Operation], result: Value) -> frozenset[int]:
             return everything
         made |= memory(operation.result) - before
     shown = memory(result)
-    return frozenset(i for i, operation in enumerate(operations) if memory(operation.result) & shown)
+    return frozenset(i for i, operation in enumerate(operations) if (memory(operation.result) | operation.writes) & shown)
 
 
 def memory(value: Value) -> set[int]:
     """The storages of the tensors in a value."""
-    return {storage_of(leaf.fake) for leaf in leaves(value) if isinstance(leaf, TensorValue)}
+    return {storage_of(tensor.fake) for tensor in tensors_in(value)}
 
 
 def is_closed(call: Repeatable) -> bool:
     """Whether operations take nothing but arguments, tensors of before the frame, their own results, and constants; and the result is such a value."""
-    known = {id(value) for value in arguments(call)}
+    known = {id(value) for value in tensors_in(*call.args, *call.kwargs.values())}
     for operation in call.operations:
         for value in (*operation.args, *operation.kwargs.values()):
             if not all(is_known(leaf, known) for leaf in leaves(value)):
@@ -343,10 +350,6 @@ def is_known(value: Value, known: set[int]) -> bool:
 def is_marked(value: TensorValue) -> bool:
     """Whether capture knows more of a tensor than its metadata."""
     return bool(value.attributes) or value.new_grad is not None or value.is_number or value.number() is not None
-
-
-def looks_alike(then: TensorValue, now: TensorValue) -> bool:
-    return not is_marked(then) and not is_marked(now) and appearance(then.fake) == appearance(now.fake)
 
 
 def appearance(fake: torch.Tensor) -> tuple:

@@ -375,6 +375,55 @@ def test_blocks_that_write_their_arguments():
     check(Stack(5, Writing), x() * 1, options={"backend": "eager"}, backward=False)
 
 
+class Gaining(nn.Module):
+    """Writes what requires gradients into what did not, and tells by what it is given."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        y = self.outer(self.inner(x.detach()).sin()).detach() * (2 if x.requires_grad else 3)
+        y[0] = self.inner.bias
+        return y
+
+
+def test_tensors_that_come_to_require_gradients():
+    check(Stack(5, Gaining), x(), options={"backend": "eager"})
+
+
+class ReadsShared(nn.Module):
+    def __init__(self, shared):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("shared", shared)
+
+    def forward(self, x):
+        return self.outer(self.inner(x).sin()).cos() * (2 if self.shared.requires_grad else 3)
+
+
+class Sharing(nn.Module):
+    """Blocks that read whether the buffer that they share requires gradients; the frame writes it in between."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.register_buffer("shared", torch.zeros(WIDTH))
+        self.blocks = nn.ModuleList(ReadsShared(self.shared) for _ in range(6))
+
+    def forward(self, x):
+        for i, block in enumerate(self.blocks):
+            if i == 3:
+                self.shared.add_(self.blocks[0].inner.bias)
+            x = block(x)
+        return x
+
+
+def test_a_shared_buffer_comes_to_require_gradients():
+    run = dynacompile.compile(Sharing(), backend="eager", isolate_recompiles=True, fallback="none")
+    assert torch.equal(run(x()), Sharing()(x()))
+
+
 class Dropping(Block):
     def forward(self, x):
         return F.dropout(super().forward(x), 0.5, self.training)
