@@ -101,7 +101,9 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
     policy, asked = (policy, False) if policy is None else (replace(policy, loops=loops), policy.loops)
 
     def trace() -> Trace:
-        return Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
+        made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
+        made.overrides.state = state.torch_function
+        return made
 
     with SavedModes() as modes:
         attempt = run(modes.trace(trace()), frame, None)

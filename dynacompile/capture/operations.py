@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.operator_names import BINARY, COMPARISONS, INPLACE, UNARY
+from dynacompile.capture.overridden_operators import overridden_operator
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
@@ -31,62 +33,6 @@ from dynacompile.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
-# name in the operator module -> (method, reflected method)
-BINARY: dict[str, tuple[str, str]] = {
-    "add": ("__add__", "__radd__"),
-    "and_": ("__and__", "__rand__"),
-    "floordiv": ("__floordiv__", "__rfloordiv__"),
-    "lshift": ("__lshift__", "__rlshift__"),
-    "matmul": ("__matmul__", "__rmatmul__"),
-    "mul": ("__mul__", "__rmul__"),
-    "mod": ("__mod__", "__rmod__"),
-    "or_": ("__or__", "__ror__"),
-    "pow": ("__pow__", "__rpow__"),
-    "rshift": ("__rshift__", "__rrshift__"),
-    "sub": ("__sub__", "__rsub__"),
-    "truediv": ("__truediv__", "__rtruediv__"),
-    "xor": ("__xor__", "__rxor__"),
-    "lt": ("__lt__", "__gt__"),
-    "le": ("__le__", "__ge__"),
-    "eq": ("__eq__", "__eq__"),
-    "ne": ("__ne__", "__ne__"),
-    "gt": ("__gt__", "__lt__"),
-    "ge": ("__ge__", "__le__"),
-}
-INPLACE = {
-    "iadd": "add",
-    "iand": "and_",
-    "ifloordiv": "floordiv",
-    "ilshift": "lshift",
-    "imatmul": "matmul",
-    "imul": "mul",
-    "imod": "mod",
-    "ior": "or_",
-    "ipow": "pow",
-    "irshift": "rshift",
-    "isub": "sub",
-    "itruediv": "truediv",
-    "ixor": "xor",
-}
-UNARY = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__", "abs": "__abs__", "inv": "__invert__"}
-COMPARISONS = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
-SYMBOLS = {
-    "+": "add",
-    "&": "and_",
-    "//": "floordiv",
-    "<<": "lshift",
-    "@": "matmul",
-    "*": "mul",
-    "%": "mod",
-    "|": "or_",
-    "**": "pow",
-    ">>": "rshift",
-    "-": "sub",
-    "/": "truediv",
-    "^": "xor",
-}
-COMPARE_SYMBOLS = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
-
 
 def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     """operator.name(*args)."""
@@ -94,7 +40,8 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     if row is not None:
         return row(cx, *args)
     if any(isinstance(a, TensorValue) for a in args):
-        return tensor_operator(cx, name, args)
+        found = overridden_operator(cx, name, args)
+        return tensor_operator(cx, name, args) if found is None else found
     if any(isinstance(a, (SymbolicInt, SymbolicFloat)) for a in args):
         found = symbolic_operator(cx, INPLACE.get(name, name), args)
         if found is not None:

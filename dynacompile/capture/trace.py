@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from dynacompile.capture import operations
+from dynacompile.capture import operations, override_rows  # noqa: F401 - the rows fill their table
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.effects import Effects
 from dynacompile.capture.interpreter import Globals, SymbolicFrame, inline
+from dynacompile.capture.overrides import Overrides
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.repeats import Facts, Repeats
 from dynacompile.capture.symbols import Symbols
@@ -68,6 +69,7 @@ class Trace:
         self.given: list[GivenIterator] = []  # of loops that the frame goes on with
         self.recorder = Recorder(self.site, self.symbols, policy is not None)
         self.effects = Effects()
+        self.overrides = Overrides(self)
         self.repeats = None if facts is None else Repeats(self, facts)
         self.guards: dict[tuple, Guard] = {}
         self.known: dict[int, Value] = {}  # by id of the object
@@ -344,7 +346,7 @@ class Trace:
             frame.let_go()
         for table in (self.known, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks):
             table.clear()  # type: ignore[attr-defined]
-        del self.recorder, self.root_scope, self.codes, self.builtins
+        del self.recorder, self.root_scope, self.codes, self.builtins, self.overrides
         self.effects, self.handling, self.repeats, self.symbols = Effects(), None, None, None
 
     # places

@@ -40,16 +40,6 @@ constexpr OpName ops[] = {
     {"dict_keys", Op::dict_keys}, {"dict_has", Op::dict_has}, {"length", Op::length}, {"state", Op::state}, {"flag", Op::flag}, {"set", Op::set},
 };
 
-bool is_tensor_type(PyTypeObject* type) {  // tensors hash by identity, too, and a dict that has one finds it without comparing
-    while (type && std::strcmp(type->tp_name, "torch._C.TensorBase") != 0) type = type->tp_base;
-    return type != nullptr;
-}
-
-bool hashes_by_identity(PyObject* object) {  // classes, functions and the like: a lookup of one runs no user code
-    PyTypeObject* type = Py_TYPE(object);
-    return (type->tp_hash == PyBaseObject_Type.tp_hash && type->tp_richcompare == PyBaseObject_Type.tp_richcompare) || is_tensor_type(type);
-}
-
 bool is_key(PyObject* object) { return is_constant(object) || hashes_by_identity(object); }
 
 bool parse_key(PyObject* key, Node& node) {

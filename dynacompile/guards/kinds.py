@@ -26,6 +26,7 @@ from dynacompile.ir.guard_facts import (
     GlobalState,
     Identity,
     global_state,
+    hashes_by_identity,
     identity,
     memory_range,
 )
@@ -162,8 +163,12 @@ def explain_set(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     wanted: Any = guard.expected
     if type(value) not in (set, frozenset):
         yield f"type({text(guard)})", "set", type(value).__qualname__
-    elif len(value) != len(wanted) or any(type(v) not in (str, int, bytes, type(None)) or v not in wanted for v in value):
+    elif len(value) != len(wanted) or any(not is_element(v) or v not in wanted for v in value):
         yield f"elements of {text(guard)}", str(sorted(map(repr, wanted))), f"others ({len(value)})"
+
+
+def is_element(value: Any) -> bool:
+    return type(value) in (str, int, bytes, type(None)) or hashes_by_identity(value)
 
 
 def explain_length(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:

@@ -193,6 +193,21 @@ bool keys_equal(PyObject* dict, PyObject* keys) {
     return equal;
 }
 
+namespace {
+
+bool is_tensor_type(PyTypeObject* type) {  // tensors hash by identity, too, and a dict that has one finds it without comparing
+    while (type && std::strcmp(type->tp_name, "torch._C.TensorBase") != 0) type = type->tp_base;
+    return type != nullptr;
+}
+
+}  // namespace
+
+bool hashes_by_identity(PyObject* object) {  // classes, functions and the like; those written in C compare by what they are bound to, natively
+    PyTypeObject* type = Py_TYPE(object);
+    if (type == &PyCFunction_Type || type == &_PyMethodWrapper_Type) return true;
+    return (type->tp_hash == PyBaseObject_Type.tp_hash && type->tp_richcompare == PyBaseObject_Type.tp_richcompare) || is_tensor_type(type);
+}
+
 bool elements_equal(PyObject* set, PyObject* elements) {
     if (!PyAnySet_CheckExact(set) || PySet_GET_SIZE(set) != PySet_GET_SIZE(elements)) return false;
     PyObject* key;
@@ -200,7 +215,7 @@ bool elements_equal(PyObject* set, PyObject* elements) {
     Py_ssize_t at = 0;
     while (_PySet_NextEntry(set, &at, &key, &hash)) {
         PyTypeObject* type = Py_TYPE(key);
-        if (type != &PyUnicode_Type && type != &PyLong_Type && type != &PyBytes_Type && key != Py_None) return false;
+        if (type != &PyUnicode_Type && type != &PyLong_Type && type != &PyBytes_Type && key != Py_None && (is_tensor_type(type) || !hashes_by_identity(key))) return false;
         int contains = PySet_Contains(elements, key);
         if (contains < 0) PyErr_Clear();
         if (contains <= 0) return false;

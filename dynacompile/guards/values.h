@@ -48,7 +48,8 @@ PyObject* instance_dict(PyObject* object);               // borrowed; null: it h
 PyObject** instance_dict_slot(PyObject* object);         // where the object keeps it; null: nowhere
 Loaded load_attribute(PyObject* object, PyObject* name);  // the generic protocol; a null value: not found, or only a user's code could tell
 bool has_attribute(PyObject* object, PyObject* name);     // by the type and the instance dict
-bool elements_equal(PyObject* set, PyObject* elements);   // a set or frozenset of these strings, bytes, ints and Nones
+bool hashes_by_identity(PyObject* object);                 // a lookup of it in a dict or set runs no user code
+bool elements_equal(PyObject* set, PyObject* elements);   // a set or frozenset of these strings, bytes, ints, Nones, and objects as above
 Py_ssize_t builtin_length(PyObject* object);              // of builtin containers; -1 for others
 bool constant_equal(PyObject* left, PyObject* right);     // type-exact, floats bit by bit
 bool is_constant(PyObject* object);                       // whether constant_equal knows its type

@@ -10,7 +10,7 @@
 | HASATTR          | Presence(name, present)           | the type or the instance dict has the name; `__getattr__` is not asked         |
 | DICT_KEYS        | tuple of constants                | a dict with these keys in this order                                           |
 | DICT_CONTAINS    | Presence(key, present)            | the dict has the key, or has not                                               |
-| SET              | frozenset of str, int, bytes, None | a set or frozenset of these elements                                          |
+| SET              | frozenset of str, int, bytes, None, functions, classes | a set or frozenset of these elements                      |
 | LENGTH           | int                               | a builtin container of this length                                             |
 | FUNCTION         | FunctionFacts, or the function    | a Python function with this code and these globals                             |
 | MODULE           | ModuleFacts                       | class; of training flag, registered names, hook counts what was read           |
@@ -27,7 +27,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodWrapperType
 from typing import Any
 
 import torch
@@ -148,6 +148,12 @@ def identity(value: object) -> Identity:
         return Identity(weakref.ref(value), text)
     except TypeError:
         return Identity(lambda: value, text)
+
+
+def hashes_by_identity(value: object) -> bool:
+    """Whether a dict or set finds an object without running code of the user: a class, a function, a special form of typing."""
+    cls = type(value)
+    return cls in (BuiltinFunctionType, MethodWrapperType) or cls.__hash__ is object.__hash__ and cls.__eq__ is object.__eq__
 
 
 def function_facts(function: FunctionType) -> FunctionFacts:

@@ -216,6 +216,7 @@ SAMPLES: Mapping[str, Callable[[], list[Sample]]] = {
             ({1, "a", None}, {True, "a", None, b"b"}, [1, "a", None, b"b"], {1, "a", None, "b"}),
         ),
         Sample(frozenset(), (set(), frozenset()), ({1}, (), Loud())),
+        Sample(frozenset({len, int.__add__, "a"}), ({len, int.__add__, "a"},), ({len, int.__sub__, "a"}, {len, "a"}, {abs, int.__add__, "a"})),
     ],
     "FUNCTION": functions,
     "MODULE": modules,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.breaks import Raised, raises, unsupported
 from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.opcodes.table import opcode
-from dynacompile.capture.operations import COMPARE_SYMBOLS, INPLACE, SYMBOLS
+from dynacompile.capture.operator_names import COMPARE_SYMBOLS, INPLACE, SYMBOLS
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.exceptions import ExceptionValue, stopped_inside

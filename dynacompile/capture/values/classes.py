@@ -253,6 +253,14 @@ class UnboundMethod(Value):
     def identity(self) -> Any:
         return getattr(self.cls, self.name)
 
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name in ("__name__", "__qualname__", "__objclass__", "__doc__"):
+            return cx.of(getattr(self.identity(), name))
+        return super().get_attr(cx, name)
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return hasattr(self.identity(), name)
+
     def rebuild(self, out: Builder) -> None:
         out.const(getattr(self.cls, self.name))
 

@@ -18,7 +18,7 @@ import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
-from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.guard_facts import hashes_by_identity, identity
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ OTHERS_BY_IDENTITY = (
     *(type(sys.version_info), type(sys.flags), type(sys.float_info)),
 )
 OTHER_CONSTANTS = frozenset(OTHERS_BY_IDENTITY)
-KEYS_BY_IDENTITY = (type, types.FunctionType, type(typing.Union))
+WRITTEN_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
+KEYS_BY_IDENTITY = (type, types.FunctionType, type(typing.Union), *WRITTEN_IN_C)
 
 
 class ConstantValue(Value):
@@ -86,6 +87,8 @@ class ConstantValue(Value):
     def contains(self, cx: Trace, item: Value) -> Value:
         if isinstance(self.value, (str, bytes)):
             return self.method(cx, "__contains__", [item], {})
+        if isinstance(self.value, frozenset) and not isinstance(item, ConstantValue):
+            return ConstantValue(item.identity() in self.value)
         return cx.pure(operator.contains, [self, item], {})
 
     def iterate(self, cx: Trace) -> IteratorValue:
@@ -198,7 +201,7 @@ def wrap_slice(cx: Trace, real: slice, source: Source) -> Value:
 
 def is_identity_key(real: Any) -> bool:
     """Whether an object is a dict key that hashes by identity: a class, a function, a special form of typing."""
-    return isinstance(real, KEYS_BY_IDENTITY) and type(real).__hash__ is object.__hash__ and type(real).__eq__ is object.__eq__
+    return isinstance(real, KEYS_BY_IDENTITY) and hashes_by_identity(real)
 
 
 def is_constant_object(real: Any) -> bool:

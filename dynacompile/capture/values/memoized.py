@@ -10,6 +10,7 @@ from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.descriptors import LruWrapper
 from dynacompile.capture.values.functions import CallableValue
+from dynacompile.capture.values.rows import BuiltinValue
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
 
@@ -78,4 +79,5 @@ def is_immutable(real: Any) -> bool:
 @wraps(LruWrapper)
 def wrap_memoized(cx: Trace, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
-    return MemoizedFunction(real, source)
+    row = cx.handler(real)
+    return MemoizedFunction(real, source) if row is None else BuiltinValue(real, row, source)

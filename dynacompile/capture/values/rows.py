@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,8 @@ class BuiltinValue(CallableValue):
         return self.real
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.row(cx, args, kwargs)
+        found = cx.overrides.call(self.real, args, kwargs) if isinstance(self.real, types.BuiltinFunctionType) else None
+        return self.row(cx, args, kwargs) if found is None else found
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         return cx.pure(getattr, [ConstantValue(self.real), ConstantValue(name)], {})

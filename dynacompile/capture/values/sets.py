@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Value, builtin_attribute, wraps
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.mapping import key_of
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
-from dynacompile.ir.source import Source
+from dynacompile.ir.source import Constant, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -144,8 +144,8 @@ class SetValue(Value):
 
 @wraps(set)
 def wrap_set(cx: Trace, real: set, source: Source) -> Value:
-    if any(type(element) not in (str, int, bytes, type(None)) for element in real):
+    if any(type(element) not in (str, int, bytes, type(None)) and not is_identity_key(element) for element in real):
         raise unsupported("unknown-object", f"{source.text()}, a set of objects")
     cx.guard("TYPE", source, set)
     cx.guard("SET", source, frozenset(real))
-    return SetValue([ConstantValue(element) for element in real], source, real)
+    return SetValue([cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else ConstantValue(e) for e in real], source, real)

@@ -229,9 +229,12 @@ class TensorValue(Value):
             out.store_attr(name)
 
     def get_item(self, cx: Trace, key: Value) -> Value:
-        return cx.op("call_function", operator.getitem, [self, key], {})
+        found = cx.overrides.call(torch.Tensor.__getitem__, [self, key], {})
+        return found if found is not None else cx.op("call_function", operator.getitem, [self, key], {})
 
     def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+        if cx.overrides.call(torch.Tensor.__setitem__, [self, key, value], {}) is not None:
+            return
         if any(isinstance(k, ConstantValue) and isinstance(k.value, bool) for k in (key, *(key.items if isinstance(key, SequenceValue) else ()))):
             raise unsupported("unknown-operation", "assignment to a tensor by a bool as index")
         cx.op("call_function", operator.setitem, [self, key, value], {})
@@ -245,6 +248,8 @@ class TensorValue(Value):
         return SequenceIterator(cx.op("call_function", torch.unbind, [self], {}))  # type: ignore[arg-type]
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if (args or kwargs) and (found := cx.overrides.method(self, name, args, kwargs)) is not None:
+            return found
         code = BREAKING.get(name)
         if name in READING and not args and not kwargs and (number := self.number()) is not None and (name != "tolist" or not self.fake.dim()):
             return cx.pure(READING[name], [ConstantValue(number)], {})

@@ -106,7 +106,6 @@ SETTINGS = (
         if name.startswith("_get_") and any(part in name for part in ("_cudnn_", "_cublas_", "_mkldnn_", "_sdp_", "_nnpack_", "float32_matmul", "overrideable"))
     ),
 )
-TENSOR_TESTS = (torch.is_tensor, torch.overrides.is_tensor_like)
 
 
 class TorchFunction(CallableValue):
@@ -126,6 +125,9 @@ class TorchFunction(CallableValue):
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         name = getattr(self.real, "__name__", "")
+        found = cx.overrides.call(self.real, args, kwargs)
+        if found is not None:
+            return found
         if BREAKING.get(name) == "tensor-attribute" and args and isinstance(args[0], TensorValue):
             raise unsupported("tensor-attribute", f"torch.{name}()")
         if self.real in PYTHON_VALUES and args and holds_tensors(args[0]):
@@ -255,14 +257,9 @@ def inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
     return ConstantValue(cx.inference)
 
 
-@handles(*TENSOR_TESTS)
+@handles(torch.is_tensor)
 def is_tensor(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(issubclass(args[0].pytype(), torch.Tensor))
-
-
-@handles(*(getattr(F, name) for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")))
-def has_torch_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ConstantValue(False)  # subclasses of Tensor are refused as inputs, and modes are guarded
 
 
 @handles(is_compiling, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)

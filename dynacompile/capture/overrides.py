@@ -1,0 +1,231 @@
+"""The protocol of `__torch_function__`: who overrides a call of a torch function, in which order they are asked, and with what.
+
+Of a function that torch wrote in Python the code is followed, which asks by itself. One written in C is called with stand-ins for its arguments:
+these tell whether it would ask, whom, and by which name and arguments, so that nothing of that has to be written down here.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynacompile.capture.breaks import NotConstant, raises, unsupported
+from dynacompile.capture.values.base import Lazy, Value
+from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.descriptors import MISSING, class_lookup
+from dynacompile.capture.values.functions import function_value
+from dynacompile.capture.values.mapping import DictValue, pairs_of
+from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.sequence import SequenceValue, TupleValue
+from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
+from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.ir.source import Constant
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+OVERRIDE = "__torch_function__"
+NOTHING: Mapping[str, Value] = types.MappingProxyType({})
+NOT_IMPLEMENTED = ConstantValue(NotImplemented)
+ENABLED, NOT_FOR_SUBCLASSES, DISABLED = range(3)  # as GlobalState.torch_function
+
+
+class AskedError(TypeError):
+    """A stand-in was asked. A TypeError, as methods of operators turn these into NotImplemented, and it shows which do."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """How torch asks: function(*args, **kwargs), None for no keywords at all.
+
+    relevant: the arguments that override it. swallows: a TypeError becomes NotImplemented.
+    """
+
+    function: Any
+    args: list[Value]
+    kwargs: dict[str, Value] | None
+    relevant: list[Value]
+    swallows: bool
+
+
+class StandIns:
+    """Objects that stand for those that override torch functions. heard: what they were asked, first things first."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple] = []
+        self.classes: dict[type, type] = {}
+        self.plain = torch.empty((), device="meta")
+
+    def of(self, cls: type) -> Any:
+        made = self.classes.get(cls)
+        if made is None:
+            made = self.classes[cls] = self.make(torch.Tensor if issubclass(cls, torch.Tensor) else object)
+        return self.plain.as_subclass(made) if issubclass(made, torch.Tensor) else made()
+
+    def make(self, base: type) -> type:
+        def ask(cls: type, function: Any, types: tuple, args: tuple = (), kwargs: dict | None = None) -> None:
+            self.heard.append((function, types, args, kwargs))
+            raise AskedError
+
+        return type("StandIn", (base,), {OVERRIDE: classmethod(ask)})
+
+
+class Overrides:
+    """The protocol, as it is in force while one frame is interpreted. state: as GlobalState.torch_function."""
+
+    def __init__(self, cx: Trace, state: int = ENABLED):
+        self.cx, self.state = cx, state
+        self.known: dict[type, bool] = {}
+        self._stand_ins: StandIns | None = None
+
+    @contextmanager
+    def without(self, state: int = NOT_FOR_SUBCLASSES) -> Iterator[None]:
+        """Nobody is asked meanwhile."""
+        before, self.state = self.state, max(state, self.state)
+        try:
+            yield
+        finally:
+            self.state = before
+
+    # who overrides
+
+    def class_overrides(self, cls: type) -> bool:
+        """Whether instances of a class are asked. Plain tensors have the method, too, and are not."""
+        found = self.known.get(cls)
+        if found is None:
+            raw = MISSING if cls is torch.Tensor else class_lookup(cls, OVERRIDE)
+            found = self.known[cls] = raw is not MISSING and raw is not torch._C._disabled_torch_function_impl
+        return found
+
+    def overrides(self, value: Value) -> bool:
+        if not isinstance(value, (ObjectValue, TensorValue, Lazy, TupleValue)) or not self.class_overrides(value.pytype()):
+            return False
+        if isinstance(value, TupleValue):
+            raise unsupported("unknown-object", f"a tuple that defines {OVERRIDE}, {value.describe()},")
+        return True
+
+    def concerns(self, args: Sequence[Value], kwargs: Mapping[str, Value] = NOTHING) -> bool:
+        """Whether one of the arguments, or of the items of these, may be asked."""
+        return self.state == ENABLED and any(self.overrides(value) for value in flat((*args, *kwargs.values())))
+
+    # calls
+
+    def call(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """function(*args, **kwargs) of a function of torch, where one of its arguments overrides it; None where none does."""
+        if not self.concerns(args, kwargs) or str(getattr(function, "__module__", None) or "torch").partition(".")[0] != "torch":
+            return None
+        if isinstance(function, types.FunctionType):
+            return function_value(self.cx, function, Constant(function, function.__qualname__)).call(self.cx, args, kwargs)
+        question = self.question(function, args, kwargs)
+        if not isinstance(question, Question):
+            return question
+        if not question.swallows:
+            return self.ask(question)
+        found = self.cx.unless_missing(lambda: self.ask(question), TypeError)
+        return NOT_IMPLEMENTED if found is None else found
+
+    def method(self, tensor: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """torch.Tensor.name(tensor, *args, **kwargs), as `call`."""
+        function = getattr(torch.Tensor, name, None)
+        return None if function is None else self.call(function, [tensor, *args], kwargs)
+
+    def ask(self, question: Question) -> Value:
+        function = self.cx.wrap(question.function, Constant(question.function, getattr(question.function, "__name__", OVERRIDE)))
+        return self.dispatch(function, question.relevant, question.args, question.kwargs)
+
+    def dispatch(self, function: Value, relevant: Sequence[Value], args: Sequence[Value], kwargs: dict[str, Value] | None) -> Value:
+        """What the first of the relevant arguments gives that implements the function."""
+        cx, asked = self.cx, in_order(relevant)
+        given: list[Value] = [function, TupleValue([cx.class_value(value.pytype(), None) for value in asked]), TupleValue(args)]
+        if kwargs is not None:
+            given.append(DictValue.of([(ConstantValue(name), value) for name, value in kwargs.items()]))
+        for value in asked:
+            if value.pytype() is torch.Tensor:
+                result = self.default(torch.Tensor, *given)
+            else:
+                result = value.get_attr(cx, OVERRIDE).call(cx, list(given), {})
+            if not is_not_implemented(result):
+                return result
+        raise raises(TypeError, f"no implementation found for {function.describe()} on {', '.join(v.pytype().__name__ for v in asked)}", known=False)
+
+    def default(self, cls: type, function: Value, kinds: Value, args: Value, kwargs: Value) -> Value:
+        """torch.Tensor.__torch_function__ of a class: calls the function while nobody is asked."""
+        if not all(issubclass(cls, kind.constant()) for kind in kinds.elements(self.cx)):
+            return NOT_IMPLEMENTED
+        named = {} if isinstance(kwargs, ConstantValue) else {k.constant(): v for k, v in pairs_of(self.cx, kwargs)}
+        with self.without():
+            return function.call(self.cx, args.elements(self.cx), named)
+
+    def question(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Question | Value | None:
+        """How torch asks about a call; NotImplemented where it says so without asking, None where it does not ask."""
+        stands = self._stand_ins = self._stand_ins or StandIns()
+        made: dict[type, Value] = {}
+        given, named = [self.stand_in(a, made) for a in args], {k: self.stand_in(v, made) for k, v in kwargs.items()}
+        stands.heard.clear()
+        result = None
+        with torch._C._EnableTorchFunction(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                result = function(*given, **named)
+            except Exception:  # noqa: BLE001  (what torch says of stand-ins does not matter: eager's own call decides)
+                pass
+        if not stands.heard:
+            return NOT_IMPLEMENTED if result is NotImplemented else None
+        asked, kinds, passed, keywords = stands.heard[0]
+        if len(passed) != len(given) or any(a is not b for a, b in zip(passed, given)) or (keywords or {}).keys() != kwargs.keys():
+            raise unsupported("unknown-operation", f"{function.__name__} hands other arguments to {OVERRIDE}")
+        return Question(asked, args, None if keywords is None else kwargs, [made[kind] for kind in kinds], result is NotImplemented)
+
+    def stand_in(self, value: Value, made: dict[type, Value]) -> Any:
+        """An object that torch's parsers take as they take the argument. made: stand-in classes -> the first value of each."""
+        value = self.cx.force(value)
+        stands = self._stand_ins
+        assert stands is not None
+        if self.overrides(value):
+            found = stands.of(value.pytype())
+            made.setdefault(type(found), value)
+            return found
+        if isinstance(value, TensorValue):
+            return stands.plain
+        if isinstance(value, SequenceValue) and value.cls in (list, tuple):
+            return value.cls(self.stand_in(item, made) for item in value.items)
+        if isinstance(value, SliceValue):
+            return slice(*(self.stand_in(part, made) for part in value.parts))
+        if isinstance(value, (SymbolicInt, SymbolicFloat)):
+            return value.pytype()(2)
+        try:
+            return value.constant()
+        except NotConstant:
+            return stands
+
+
+def flat(values: Sequence[Value]) -> Iterator[Value]:
+    for value in values:
+        if isinstance(value, SequenceValue):
+            yield value
+            yield from flat(value.items)
+        elif isinstance(value, SliceValue):
+            yield from value.parts
+        else:
+            yield value
+
+
+def in_order(relevant: Sequence[Value]) -> list[Value]:
+    """One value of each class; left to right, but subclasses before their superclasses."""
+    found: list[Value] = []
+    for value in relevant:
+        if any(value.pytype() is other.pytype() for other in found):
+            continue
+        place = next((i for i, other in enumerate(found) if issubclass(value.pytype(), other.pytype())), len(found))
+        found.insert(place, value)
+    return found
+
+
+def is_not_implemented(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and value.value is NotImplemented
