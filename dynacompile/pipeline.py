@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch.fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from dynacompile import native
 from dynacompile.autograd import differentiate
@@ -123,8 +124,15 @@ def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) 
 
 def trace_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
-    backward = None if pair.backward is None else executable(pair.backward)
-    return differentiable(executable(pair.forward).forward, None if backward is None else lambda: backward.forward, pair.contract)
+    backward = None if pair.backward is None else code_of(pair.backward)
+    return differentiable(code_of(pair.forward), None if backward is None else lambda: backward, pair.contract)
+
+
+def code_of(graph: torch.fx.GraphModule) -> GraphCall:
+    """A graph as a function, written now: a graph module that has to write its code first would be called as a module, with the hooks of all modules."""
+    module = executable(graph)
+    _LazyGraphModule.force_recompile(module)
+    return module.forward
 
 
 def stage(name: str, env: Env, run: Callable[..., T], *args: Any) -> T:

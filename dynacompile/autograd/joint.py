@@ -29,6 +29,7 @@ from dynacompile.ir.fakes import fake_mode
 from dynacompile.ir.graphs import Mutation, Output, output_args
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
+from dynacompile.ops.module_hooks import note_tangents
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def sources(graph: torch.fx.Graph, inputs: int, grads: Sequence[torch.fx.Node]) 
             placeholders += 1
         else:
             reached[node] = functools.reduce(operator.or_, (reached[a] for a in node.all_input_nodes), 0)
+    note_tangents(tuple(graph.nodes), reached.__getitem__)
     return tuple(tuple(i for i in range(placeholders - inputs) if reached[g] >> i & 1) for g in grads)
 
 

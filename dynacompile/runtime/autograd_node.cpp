@@ -94,6 +94,15 @@ void own_memory(variable_list& grads, const torch::autograd::edge_list& edges) {
     }
 }
 
+// Which tangents have come to the backward that this thread runs; null outside of one. Hooks of modules ask: zeros stand for those that have not.
+thread_local const std::vector<bool>* arriving = nullptr;
+
+struct Arriving {
+    explicit Arriving(const std::vector<bool>& now) : before(std::exchange(arriving, &now)) {}
+    ~Arriving() { arriving = before; }
+    const std::vector<bool>* before;
+};
+
 class RegionBackward final : public Node {
 public:
     RegionBackward(std::shared_ptr<Region> region, torch::autograd::edge_list&& edges) : Node(std::move(edges)), region_(std::move(region)) {}
@@ -147,6 +156,7 @@ private:
             flat.push_back(fit_tangent(i < tangents.size() ? tangents[i] : at::Tensor(), (*geometry_)[i]));
             if (i < tangents.size()) tangents[i].reset();
         }
+        Arriving now(arrived);
         Tensors made = region_->backward(symbols_, std::move(flat));
         variable_list grads(next_edges().size());
         for (size_t i = 0; i < grads.size(); ++i)
@@ -190,6 +200,13 @@ void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Te
     auto node = make_node<RegionBackward>(region, std::move(edges));
     for (int64_t position : contract.tangents) set_history(outputs[position], node);
     node->remember(inputs, outputs);
+}
+
+PyObject* arrived_tangents(PyObject*, PyObject*) {
+    if (!arriving) Py_RETURN_NONE;
+    PyObject* found = PyTuple_New(Py_ssize_t(arriving->size()));
+    for (size_t i = 0; found && i < arriving->size(); ++i) PyTuple_SET_ITEM(found, Py_ssize_t(i), PyBool_FromLong((*arriving)[i]));
+    return found;
 }
 
 bool init_node() {

@@ -13,7 +13,8 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.modules import ModuleValue, keywords
+from dynacompile.capture.values.module_hooks import keywords
+from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceValue, TupleValue
 

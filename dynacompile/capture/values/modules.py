@@ -15,11 +15,12 @@ from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.module_hooks import call_with_hooks, has_hooks
 from dynacompile.capture.values.object_parts import DELETED, InstanceDict
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
-from dynacompile.ir.guard_facts import GLOBAL_HOOKS, ModuleFacts, Presence, hook_counts
-from dynacompile.ir.source import Attr, DictAttr, Item, Registered, Source
+from dynacompile.ir.guard_facts import ModuleFacts, Presence, hook_counts
+from dynacompile.ir.source import Attr, DictAttr, Registered, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -192,44 +193,13 @@ class ModuleValue(ObjectValue):
             return cx.call_real(custom, class_source(self.cls, "__call__"), [self, *args], kwargs)
         if isinstance(self.real, torch.jit.ScriptModule):
             raise unsupported("unknown-function", f"{self.describe()}, a TorchScript module")
-        own = self.real.__dict__
         if self.real._compiled_call_impl is not None:
             raise unsupported("nested-region", self.describe())
         cx.guard("NONE", Attr(self.source, "_compiled_call_impl"))
         self.rely_on(cx, hooks=hook_counts(self.real))
-        if own["_backward_hooks"] or own["_backward_pre_hooks"] or any(GLOBAL_HOOKS):
-            raise unsupported("hooks", self.describe())
-        if own["_forward_hooks"] or own["_forward_pre_hooks"]:
-            return self.call_with_hooks(cx, args, kwargs)
+        if has_hooks(self.real):
+            return call_with_hooks(cx, self, args, kwargs)
         return self.get_attr(cx, "forward").call(cx, args, kwargs)
-
-    def call_with_hooks(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """Module._call_impl with forward hooks, in its order."""
-        own = self.real.__dict__
-        for key, hook in own["_forward_pre_hooks"].items():
-            value = self.hook(cx, "_forward_pre_hooks", key, hook)
-            if key in own["_forward_pre_hooks_with_kwargs"]:
-                result = value.call(cx, [self, TupleValue(args), DictValue.of([(ConstantValue(k), v) for k, v in kwargs.items()])], {})
-                if not is_none(result):
-                    new_args, new_kwargs = result.elements(cx)
-                    args, kwargs = new_args.elements(cx), keywords(cx, new_kwargs)
-                continue
-            result = value.call(cx, [self, TupleValue(args)], {})
-            if not is_none(result):
-                args = result.elements(cx) if isinstance(result, TupleValue) else [result]
-        output = self.get_attr(cx, "forward").call(cx, args, kwargs)
-        for key, hook in own["_forward_hooks"].items():
-            value = self.hook(cx, "_forward_hooks", key, hook)
-            if key in own["_forward_hooks_with_kwargs"]:
-                result = value.call(cx, [self, TupleValue(args), DictValue.of([(ConstantValue(k), v) for k, v in kwargs.items()]), output], {})
-            else:
-                result = value.call(cx, [self, TupleValue(args), output], {})
-            output = output if is_none(result) else result
-        return output
-
-    def hook(self, cx: Trace, table: str, key: int, hook: Any) -> Value:
-        cx.guard("DICT_KEYS", DictAttr(self.source, table), tuple(self.real.__dict__[table]))
-        return cx.wrap(hook, Item(DictAttr(self.source, table), key))
 
     def get_item(self, cx: Trace, key: Value) -> Value:
         if isinstance(key, SliceValue) and class_lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
@@ -285,16 +255,6 @@ class ModuleSlice(TupleValue):
 
 PLAIN_SUBSCRIPTS = (torch.nn.Sequential.__getitem__, torch.nn.ModuleList.__getitem__)
 PLAIN_ITERATION = (torch.nn.Sequential.__iter__, torch.nn.ModuleList.__iter__)
-
-
-def is_none(value: Value) -> bool:
-    return isinstance(value, ConstantValue) and value.value is None
-
-
-def keywords(cx: Trace, value: Value) -> dict[str, Value]:
-    if not isinstance(value, DictValue):
-        raise unsupported("would-raise", "keyword arguments must be a dict")
-    return {str(k): value.at(cx, k) for k in value.keys(cx)}
 
 
 def wrap_module(cx: Trace, real: torch.nn.Module, source: Source) -> Value:
