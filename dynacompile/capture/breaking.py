@@ -87,6 +87,7 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
             enter_handlers(out, [value for value in exceptions.values() if value is not None])
         for operand in operands:
             out.value(operand)
+        cx.effects.modes.restore(out)
         for name in spent(frame, out.cells):
             out.local("DELETE_FAST", name)
         tail = Tail(out, frame, local_values, below, out.temps())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dynacompile.capture.function_modes import FunctionModes
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.functions import CellValue
 
@@ -17,6 +18,7 @@ class Effects:
     """touched: values with a changed content, in the order of their first change; each knows how to `replay` it.
 
     own_cells: the residual code makes the cells of the frame itself, so stores to them count.
+    modes: the torch-function modes that the frame is in.
     calls: (function, arguments, place) of calls that report something to others and have no result, in their order.
     count: of changes so far; outside: of those to what exists outside of the frame's own variables.
     globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion).
@@ -28,6 +30,7 @@ class Effects:
         self.globals: dict[tuple[int, str], tuple[dict, bool, Value | None]] = {}
         self.class_attributes: dict[tuple[type, str], Value] = {}
         self.calls: list[tuple[Callable, list[Value], Position]] = []
+        self.modes = FunctionModes()
         self.own_cells = False
         self.count = self.outside = 0
 
@@ -63,10 +66,11 @@ class Effects:
             out.extend(value.replay_values())  # type: ignore[attr-defined]
         out.extend(value for _, _, value in self.globals.values() if value is not None)
         out.extend(arg for _, args, _ in self.calls for arg in args)
+        out.extend(self.modes.changed())
         return out
 
     def __bool__(self) -> bool:
-        return bool(self.globals) or bool(self.calls) or bool(self.pending())
+        return bool(self.globals) or bool(self.calls) or bool(self.pending()) or self.modes.is_changed()
 
     def replay(self, out: Builder) -> None:
         for value in self.pending():

@@ -94,6 +94,7 @@ def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
         if after != before:
             out.grad_mode(after)
         out.value(value)
+        cx.effects.modes.restore(out)
         out.emit("RETURN_VALUE")
 
     return Ending(outputs, keeps, emit)
@@ -111,6 +112,7 @@ def finish_raise(cx: Trace, frame: SymbolicFrame, value: ExceptionValue) -> Endi
         start(cx, out, roots, outputs, [v for v in made if not isinstance(v, ExceptionValue)], True)
         if after != before:
             out.grad_mode(after)
+        cx.effects.modes.restore(out)
         raise_out(out, value, spent(frame, out.cells))  # the traceback keeps the frame
 
     return Ending(outputs, keeps, emit)

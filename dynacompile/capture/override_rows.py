@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import overrides
 
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.function_modes import POP, PUSH
 from dynacompile.capture.overrides import DISABLED, ENABLED, NOT_FOR_SUBCLASSES, OVERRIDE
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
@@ -27,7 +29,7 @@ def has_torch_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -
 
 @handles(torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
 def has_torch_function_variadic(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ConstantValue(cx.overrides.state == ENABLED and any(cx.overrides.overrides(value) for value in args))
+    return ConstantValue(cx.overrides.is_on() or cx.overrides.state == ENABLED and any(cx.overrides.overrides(value) for value in args))
 
 
 @handles(overrides.handle_torch_function)
@@ -42,6 +44,40 @@ def default_override(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> 
     defaults: dict[str, Value | None] = {"args": cx.tuple_of([]), "kwargs": ConstantValue(None)}
     cls, function, types, given, named = bind_arguments(OVERRIDE, ["cls", "func", "types", "args", "kwargs"], args, kwargs, defaults)
     return cx.overrides.default(cls.constant(), function, types, given, named)
+
+
+@handles(PUSH)
+def push_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    cx.overrides.modes.stack.append(args[0])
+    return ConstantValue(None)
+
+
+@handles(POP)
+def pop_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not cx.overrides.modes.stack:
+        raise unsupported("would-raise", "no torch-function mode to pop")
+    return cx.overrides.modes.stack.pop()
+
+
+@handles(torch._C._len_torch_function_stack)
+def count_modes(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(len(cx.overrides.modes.stack))
+
+
+@handles(torch._C._get_function_stack_at)
+def mode_at(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return cx.overrides.modes.stack[args[0].constant()]
+
+
+@handles(torch._C._is_torch_function_mode_enabled)
+def has_modes(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(cx.overrides.is_on())
+
+
+@handles(torch.get_default_device)
+def default_device(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    found = cx.overrides.modes.device
+    return cx.pure(torch.get_default_device, args, kwargs) if found is None else ConstantValue(torch.empty(0, device=found).device)
 
 
 @handles(overrides.is_tensor_like)

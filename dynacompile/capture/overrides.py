@@ -9,14 +9,15 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import Lazy, Value
+from dynacompile.capture.function_modes import DeviceMode, GetterValue
+from dynacompile.capture.values.base import Keywords, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, class_lookup
 from dynacompile.capture.values.functions import function_value
@@ -25,6 +26,7 @@ from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import SequenceValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.torch_functions import OPS
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
@@ -44,13 +46,14 @@ class AskedError(TypeError):
 class Question:
     """How torch asks: function(*args, **kwargs), None for no keywords at all.
 
-    relevant: the arguments that override it. swallows: a TypeError becomes NotImplemented.
+    relevant: the arguments that override it. kinds: the classes that torch names. swallows: a TypeError becomes NotImplemented.
     """
 
     function: Any
     args: list[Value]
     kwargs: dict[str, Value] | None
     relevant: list[Value]
+    kinds: list[type]
     swallows: bool
 
 
@@ -61,6 +64,7 @@ class StandIns:
         self.heard: list[tuple] = []
         self.classes: dict[type, type] = {}
         self.plain = torch.empty((), device="meta")
+        self.parameter = torch.nn.Parameter(self.plain)
 
     def of(self, cls: type) -> Any:
         made = self.classes.get(cls)
@@ -75,12 +79,22 @@ class StandIns:
 
         return type("StandIn", (base,), {OVERRIDE: classmethod(ask)})
 
+    def mode(self) -> torch.overrides.TorchFunctionMode:
+        """One that hears of every call."""
+
+        def ask(mode: Any, function: Any, types: tuple, args: tuple = (), kwargs: dict | None = None) -> None:
+            self.heard.append((function, types, args, kwargs))
+            raise AskedError
+
+        return type("StandIn", (torch.overrides.TorchFunctionMode,), {OVERRIDE: ask})()
+
 
 class Overrides:
     """The protocol, as it is in force while one frame is interpreted. state: as GlobalState.torch_function."""
 
     def __init__(self, cx: Trace, state: int = ENABLED):
         self.cx, self.state = cx, state
+        self.modes = cx.effects.modes
         self.known: dict[type, bool] = {}
         self._stand_ins: StandIns | None = None
 
@@ -111,14 +125,28 @@ class Overrides:
         return True
 
     def concerns(self, args: Sequence[Value], kwargs: Mapping[str, Value] = NOTHING) -> bool:
-        """Whether one of the arguments, or of the items of these, may be asked."""
-        return self.state == ENABLED and any(self.overrides(value) for value in flat((*args, *kwargs.values())))
+        """Whether a mode, one of the arguments, or of the items of these, may be asked."""
+        return self.is_watched() or self.state == ENABLED and any(self.overrides(value) for value in flat((*args, *kwargs.values())))
+
+    def is_watched(self) -> bool:
+        """Whether a mode that the frame has entered is asked about each call."""
+        return self.state != DISABLED and self.modes.watched
+
+    def is_on(self) -> bool:
+        """Whether there is any mode."""
+        return self.state != DISABLED and bool(self.modes.stack)
 
     # calls
 
     def call(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-        """function(*args, **kwargs) of a function of torch, where one of its arguments overrides it; None where none does."""
-        if not self.concerns(args, kwargs) or str(getattr(function, "__module__", None) or "torch").partition(".")[0] != "torch":
+        """function(*args, **kwargs) of a function of torch, where a mode or one of its arguments overrides it; None where none does."""
+        if not self.concerns(args, kwargs):
+            return self.call_elsewhere(function, args, kwargs) if self.is_on() else None
+        if str(getattr(function, "__module__", None) or "torch").partition(".")[0] != "torch":
+            if isinstance(function, types.FunctionType):
+                self.modes.refuse(function.__qualname__)
+            return None
+        if isinstance(function, types.BuiltinFunctionType) and function not in OPS and function is not torch._C._set_grad_enabled:
             return None
         if isinstance(function, types.FunctionType):
             return function_value(self.cx, function, Constant(function, function.__qualname__)).call(self.cx, args, kwargs)
@@ -135,17 +163,61 @@ class Overrides:
         function = getattr(torch.Tensor, name, None)
         return None if function is None else self.call(function, [tensor, *args], kwargs)
 
-    def ask(self, question: Question) -> Value:
-        function = self.cx.wrap(question.function, Constant(question.function, getattr(question.function, "__name__", OVERRIDE)))
-        return self.dispatch(function, question.relevant, question.args, question.kwargs)
+    def call_elsewhere(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """The same, where modes say no more than on which device tensors are made."""
+        with self.modes.popped() as mode:
+            assert isinstance(mode, DeviceMode)
+            named = mode.placed(function, kwargs)
+            if named is not kwargs:
+                return self.cx.wrap(function, Constant(function, function.__name__)).call(self.cx, args, named)
+        if not self.modes.elsewhere:
+            return None
+        if isinstance(function, types.FunctionType) and str(function.__module__).startswith("torch."):
+            return function_value(self.cx, function, Constant(function, function.__qualname__)).call(self.cx, args, kwargs)
+        if isinstance(function, types.FunctionType) or getattr(function, "namespace", "aten") not in ("aten", "prims"):
+            self.modes.refuse(getattr(function, "__qualname__", str(function)))
+        return None
 
-    def dispatch(self, function: Value, relevant: Sequence[Value], args: Sequence[Value], kwargs: dict[str, Value] | None) -> Value:
-        """What the first of the relevant arguments gives that implements the function."""
+    def getter(self, tensor: TensorValue, name: str) -> Value | None:
+        """tensor.name, where a mode is asked about it; None where it is not."""
+        raw = class_lookup(tensor.pytype(), name) if self.is_watched() else MISSING
+        if isinstance(raw, types.GetSetDescriptorType):
+            question = self.question(raw.__get__, [tensor], {})
+            return self.ask(question) if isinstance(question, Question) else None
+        if isinstance(raw, property):
+            self.modes.refuse(f"the attribute {name} of a tensor")
+        return None
+
+    def ask(self, question: Question) -> Value:
+        real = question.function
+        if isinstance(real, types.MethodWrapperType):
+            function: Value = GetterValue(real)
+        else:
+            function = self.cx.wrap(real, Constant(real, getattr(real, "__name__", OVERRIDE)))
+        return self.dispatch(function, question.relevant, question.args, question.kwargs, question.kinds)
+
+    def dispatch(
+        self,
+        function: Value,
+        relevant: Sequence[Value],
+        args: Sequence[Value],
+        kwargs: dict[str, Value] | None,
+        kinds: Sequence[type] | None = None,
+    ) -> Value:
+        """What the innermost mode, or the first of the relevant arguments gives that implements the function. kinds: their classes, as torch names them."""
         cx, asked = self.cx, in_order(relevant)
-        given: list[Value] = [function, TupleValue([cx.class_value(value.pytype(), None) for value in asked]), TupleValue(args)]
+        named = [value.pytype() for value in asked] if kinds is None else kinds
+        given: list[Value] = [function, TupleValue([cx.class_value(kind, None) for kind in named]), TupleValue(args)]
         if kwargs is not None:
             given.append(DictValue.of([(ConstantValue(name), value) for name, value in kwargs.items()]))
-        for value in asked:
+        if self.is_on():
+            with self.modes.popped() as mode:
+                if isinstance(mode, DeviceMode):
+                    return function.call(cx, list(args), mode.placed(function.identity(), Keywords(kwargs or {})))
+                result = mode.get_attr(cx, OVERRIDE).call(cx, list(given), {})
+            if not is_not_implemented(result):
+                return result
+        for value in asked if self.state == ENABLED else ():
             if value.pytype() is torch.Tensor:
                 result = self.default(torch.Tensor, *given)
             else:
@@ -168,19 +240,23 @@ class Overrides:
         made: dict[type, Value] = {}
         given, named = [self.stand_in(a, made) for a in args], {k: self.stand_in(v, made) for k, v in kwargs.items()}
         stands.heard.clear()
-        result = None
-        with torch._C._EnableTorchFunction(), warnings.catch_warnings():
+        result, refused = None, False
+        with torch._C._EnableTorchFunction(), warnings.catch_warnings(), stands.mode() if self.is_watched() else nullcontext():
             warnings.simplefilter("ignore")
             try:
-                result = function(*given, **named)
+                result = function(*given, **named) if named or isinstance(kwargs, Keywords) else function(*given)
             except Exception:  # noqa: BLE001  (what torch says of stand-ins does not matter: eager's own call decides)
-                pass
+                refused = True
+        if not stands.heard and refused and self.is_watched():
+            raise unsupported("unknown-operation", f"{function.__name__} of {', '.join(a.describe() for a in args)}, in a torch-function mode")
         if not stands.heard:
             return NOT_IMPLEMENTED if result is NotImplemented else None
         asked, kinds, passed, keywords = stands.heard[0]
         if len(passed) != len(given) or any(a is not b for a, b in zip(passed, given)) or (keywords or {}).keys() != kwargs.keys():
             raise unsupported("unknown-operation", f"{function.__name__} hands other arguments to {OVERRIDE}")
-        return Question(asked, args, None if keywords is None else kwargs, [made[kind] for kind in kinds], result is NotImplemented)
+        relevant = [made[kind] for kind in kinds if kind in made]
+        shown = subclasses_first([made[kind].pytype() if kind in made else kind for kind in kinds])
+        return Question(asked, args, None if keywords is None else kwargs, relevant, shown, result is NotImplemented)
 
     def stand_in(self, value: Value, made: dict[type, Value]) -> Any:
         """An object that torch's parsers take as they take the argument. made: stand-in classes -> the first value of each."""
@@ -192,7 +268,7 @@ class Overrides:
             made.setdefault(type(found), value)
             return found
         if isinstance(value, TensorValue):
-            return stands.plain
+            return stands.parameter if value.pytype() is torch.nn.Parameter else stands.plain
         if isinstance(value, SequenceValue) and value.cls in (list, tuple):
             return value.cls(self.stand_in(item, made) for item in value.items)
         if isinstance(value, SliceValue):
@@ -217,13 +293,19 @@ def flat(values: Sequence[Value]) -> Iterator[Value]:
 
 
 def in_order(relevant: Sequence[Value]) -> list[Value]:
-    """One value of each class; left to right, but subclasses before their superclasses."""
-    found: list[Value] = []
+    """One value of each class."""
+    first: dict[type, Value] = {}
     for value in relevant:
-        if any(value.pytype() is other.pytype() for other in found):
-            continue
-        place = next((i for i, other in enumerate(found) if issubclass(value.pytype(), other.pytype())), len(found))
-        found.insert(place, value)
+        first.setdefault(value.pytype(), value)
+    return [first[cls] for cls in subclasses_first(list(first))]
+
+
+def subclasses_first(classes: Sequence[type]) -> list[type]:
+    """Left to right, but subclasses before their superclasses."""
+    found: list[type] = []
+    for cls in classes:
+        place = next((i for i, other in enumerate(found) if issubclass(cls, other)), len(found))
+        found.insert(place, cls)
     return found
 
 

@@ -85,7 +85,8 @@ class Repeats:
     def is_plain(self) -> bool:
         """Whether sizes are constants, no body of an operator is being traced, and no exception is handled."""
         cx, recorder = self.cx, self.cx.recorder
-        return cx.symbols is None and not cx.bodies and cx.handling is None and recorder.watch is None and not recorder.bases
+        plain = cx.symbols is None and not cx.bodies and cx.handling is None and recorder.watch is None and not recorder.bases
+        return plain and not cx.overrides.modes.stack
 
     def follow(self, module: ModuleValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         cx = self.cx

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.opcodes.table import opcode
-from dynacompile.capture.values.base import NULL, Lazy, Method, Value
+from dynacompile.capture.values.base import NULL, Keywords, Lazy, Method, Value
 from dynacompile.capture.values.functions import CellValue, FunctionValue
 from dynacompile.capture.values.mapping import pairs_of
 from dynacompile.capture.values.sequence import ListValue
@@ -42,7 +42,7 @@ def call(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("CALL_FUNCTION_EX", effect=lambda arg, jump: -2 - (arg & 1))
 def call_function_ex(f: SymbolicFrame, i: Instr) -> None:
-    kwargs: dict[str, Value] = {}
+    kwargs: dict[str, Value] = Keywords() if i.arg & 1 else {}
     if i.arg & 1:
         for key, value in pairs_of(f.cx, f.pop()):
             name = key.constant()

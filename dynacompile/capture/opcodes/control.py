@@ -5,8 +5,11 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING
 
+import torch
+
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import PY312
+from dynacompile.capture.function_modes import DeviceBlock
 from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
@@ -109,6 +112,8 @@ def return_const(f: SymbolicFrame, i: Instr) -> None:
 @opcode("BEFORE_WITH", effect=1)
 def before_with(f: SymbolicFrame, i: Instr) -> None:
     manager = f.pop()
+    if isinstance(manager, ConstantValue) and isinstance(manager.value, torch.device):
+        manager = DeviceBlock(manager.value)
     if isinstance(manager, ContextValue):
         f.push(manager.get_attr(f.cx, "__exit__"))
         f.push(manager.enter(f.cx))

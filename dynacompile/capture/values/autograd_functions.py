@@ -43,6 +43,7 @@ class ApplyValue(CallableValue):
         return types.MethodType
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        cx.overrides.modes.refuse(self.describe())
         if kwargs or any(not is_plain_argument(a) for a in args):
             raise unsupported("autograd-function", f"{self.describe()}, with arguments that are no tensors and no constants,")
         for name in PARTS:

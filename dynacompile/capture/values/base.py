@@ -109,6 +109,10 @@ class Value:
         raise unsupported("rebuild", self.describe())
 
 
+class Keywords(dict[str, Value]):
+    """The keywords of a call that unpacks a dict, which functions written in C can tell from one without keywords, also where it is empty."""
+
+
 class IteratorValue(Value):
     """An iterator whose state capture follows."""
 

@@ -63,6 +63,7 @@ class Body:
     """A function as a graph: its own inputs first, then what it reads of the graph around it. name: of the operator that it is for."""
 
     def __init__(self, cx: Trace, name: str):
+        cx.overrides.modes.refuse(name)
         self.cx, self.name = cx, name
         self.outer = cx.recorder.graph
         self.graph = torch.fx.Graph()

@@ -57,7 +57,7 @@ def number(cls: type, method: str) -> None:
     @handles(cls)
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args and isinstance(args[0], TensorValue):
-            if args[0].number() is None:
+            if args[0].number() is None or cx.overrides.is_watched():
                 raise unsupported("to-python", f"{cls.__name__}({args[0].describe()})")
             args = [ConstantValue(args[0].number()), *args[1:]]
         if args and isinstance(args[0], ObjectValue):
@@ -95,6 +95,7 @@ def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(args[0], TensorValue):
         if not hasattr(torch.Tensor, "__round__"):
             raise raises(TypeError, "type Tensor doesn't define __round__ method")
+        cx.overrides.modes.refuse("round")
         return cx.op("call_method", "round", [args[0]], {} if len(args) == 1 else {"decimals": args[1]})
     return (None if kwargs else symbolic_function(cx, round, args)) or cx.pure(round, args, kwargs)
 

@@ -69,4 +69,4 @@ if dist.is_available():
         group_fact(_real)
     handles(functional._resolve_group_name, *(f for f in (getattr(functional, "_resolve_group", None),) if f is not None))(group_name)
     handles(functional.c10d._get_group_size_by_name)(group_size)
-    handles(functional._maybe_wrap_tensor, functional.wait_tensor)(wait)
+    handles(functional._maybe_wrap_tensor, functional.wait_tensor, one_operation=True)(wait)

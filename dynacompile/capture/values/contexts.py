@@ -75,11 +75,11 @@ class GradModeContext(RepeatableContext):
     def enter(self, cx: Trace) -> Value:
         if self.cls is not torch.set_grad_enabled:
             self.before = torch.is_grad_enabled()
-        cx.set_grad_mode(self.mode)
+        switch(cx, self.mode)
         return ConstantValue(None)
 
     def exit(self, cx: Trace) -> None:
-        cx.set_grad_mode(bool(self.before))
+        switch(cx, bool(self.before))
 
     def again(self) -> ContextValue:
         return GradModeContext(self.cls, self.mode)
@@ -257,6 +257,12 @@ class ExitValue(CallableValue):
         out.load_attr("__exit__")
 
 
+def switch(cx: Trace, mode: bool) -> None:
+    """torch._C._set_grad_enabled(mode), which torch-function modes are asked about."""
+    if cx.overrides.call(torch._C._set_grad_enabled, [ConstantValue(mode)], {}) is None:
+        cx.set_grad_mode(mode)
+
+
 @handles(torch.no_grad, torch.autograd.grad_mode.no_grad)
 def make_no_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     made = GradModeContext(torch.no_grad, False)
@@ -273,14 +279,14 @@ def make_enable_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> 
 def make_set_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (mode,) = bind_arguments("set_grad_enabled", ["mode"], args, kwargs, {})
     made = GradModeContext(torch.set_grad_enabled, bool(mode.truth(cx)), torch.is_grad_enabled())
-    cx.set_grad_mode(made.mode)
+    switch(cx, made.mode)
     return made
 
 
 @handles(torch.no_grad.__exit__, torch.enable_grad.__exit__, torch.set_grad_enabled.__exit__)
 def leave_grad_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of a manager that was entered before the frame."""
-    cx.set_grad_mode(args[0].get_attr(cx, "prev").truth(cx))
+    switch(cx, args[0].get_attr(cx, "prev").truth(cx))
     return ConstantValue(None)
 
 

@@ -119,7 +119,7 @@ METHODS["requires_grad_"] = requires_grad
 METHODS["register_hook"] = register_hook
 
 
-@handles(torch.autograd.grad)
+@handles(torch.autograd.grad, one_operation=True)
 def grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused", "is_grads_batched", "materialize_grads"]
     defaults: dict[str, Value | None] = {name: ConstantValue(None) for name in names[2:]}

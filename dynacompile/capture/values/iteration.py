@@ -84,7 +84,7 @@ def row_reversed(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Valu
 def row_len(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = bind_arguments("len", ["obj"], args, kwargs, {})
     if isinstance(value, TensorValue) and value.fake.dim():
-        return cx.of(value.fake.shape[0])
+        return value.method(cx, "__len__", [], {})
     return ConstantValue(value.length(cx))
 
 

@@ -85,6 +85,7 @@ class BackwardHooks:
         self.full, self.before = bool(full), bool(before)
         if not full and not before:
             return
+        cx.overrides.modes.refuse(f"what the backward hooks of {module.describe()} need")
         if cx.bodies:
             raise unsupported("hooks", f"{module.describe()}, inside of a graph of its own,")
         cx.guard("ID", module.source, identity(module.real))

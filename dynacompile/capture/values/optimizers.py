@@ -32,12 +32,12 @@ def zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
                 p.grad.zero_()
 
 
-@handles(torch.optim.Optimizer.zero_grad)
+@handles(torch.optim.Optimizer.zero_grad, one_operation=True)
 def call_zero_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.call_real(zero_grad, Constant(zero_grad, "zero_grad"), args, kwargs)
 
 
-@handles(_get_value)
+@handles(_get_value, one_operation=True)
 def value_of_step(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A count of steps as a tensor that stands for eager's number."""
     (value,) = args
@@ -48,7 +48,7 @@ def value_of_step(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 
 @handles(torch.optim.Optimizer._group_tensors_by_device_and_dtype)  # which groups nothing while a program is compiled
-@handles(_group_tensors_by_device_and_dtype)
+@handles(_group_tensors_by_device_and_dtype, one_operation=True)
 def group_tensors(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Lists of tensors, split by the device and dtype of those of the first list; what clipping and foreach steps loop over."""
     nested, indexed = bind_arguments("group_tensors", ["tensorlistlist", "with_indices"], args, kwargs, {"with_indices": ConstantValue(False)})

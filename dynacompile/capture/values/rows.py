@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 Row = Callable[["Trace", list[Value], dict[str, Value]], Value]
 HANDLERS: dict[Any, Row] = {}
+ONE_OPERATION: set[Any] = set()  # functions of torch in Python whose rows do what they do without a call of torch that a mode could see
 
 
-def handles(*reals: Any) -> Callable[[Row], Row]:
+def handles(*reals: Any, one_operation: bool = False) -> Callable[[Row], Row]:
+    """one_operation: the function calls others of torch, and the row does not."""
+
     def register(row: Row) -> Row:
         for real in reals:
             HANDLERS[real] = row
+        ONE_OPERATION.update(reals if one_operation else ())
         return row
 
     return register
@@ -44,6 +48,8 @@ class BuiltinValue(CallableValue):
         return self.real
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.real in ONE_OPERATION:
+            cx.overrides.modes.refuse(self.describe())
         found = cx.overrides.call(self.real, args, kwargs) if isinstance(self.real, types.BuiltinFunctionType) else None
         return self.row(cx, args, kwargs) if found is None else found
 

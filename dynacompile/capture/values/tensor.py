@@ -135,12 +135,16 @@ class TensorValue(Value):
         return known_number(self.fake)
 
     def truth(self, cx: Trace) -> bool:
+        if (found := cx.overrides.call(torch.Tensor.__bool__, [self], {})) is not None:
+            return found.truth(cx)
         number = self.number()
         if number is not None:
             return bool(number)
         raise unsupported("data-dependent-branch", f"bool({self.describe()})")
 
     def length(self, cx: Trace) -> int:
+        if (found := cx.overrides.call(torch.Tensor.__len__, [self], {})) is not None:
+            return int(found.constant())
         if not self.fake.dim():
             raise unsupported("would-raise", "len() of a 0-d tensor")
         return int(self.fake.shape[0])
@@ -148,6 +152,8 @@ class TensorValue(Value):
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in self.attributes:
             return self.attributes[name]
+        if (found := cx.overrides.getter(self, name)) is not None:
+            return found
         if name == "is_leaf" and self.real is not None:
             return ConstantValue(self.is_leaf(cx))
         if name in FACTS:
@@ -188,6 +194,7 @@ class TensorValue(Value):
         return cx.wrap(self.real.grad, Attr(self.source, "grad"))
 
     def has_attr(self, cx: Trace, name: str) -> bool:
+        cx.overrides.getter(self, name)
         if hasattr(torch.Tensor, name) or name in self.attributes:
             return True
         if self.real is not None:
@@ -196,6 +203,8 @@ class TensorValue(Value):
         return False
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+        if hasattr(torch.Tensor, name):
+            cx.overrides.modes.refuse(f"{self.describe()}.{name} = ...")
         if name == "requires_grad":
             METHODS["requires_grad_"](cx, self, [value], {})
             return
@@ -240,15 +249,28 @@ class TensorValue(Value):
         cx.op("call_function", operator.setitem, [self, key, value], {})
 
     def contains(self, cx: Trace, item: Value) -> Value:
+        if (found := cx.overrides.call(torch.Tensor.__contains__, [self, item], {})) is not None:
+            return ConstantValue(found.truth(cx))
         if not isinstance(item, TensorValue) and not (isinstance(item, ConstantValue) and isinstance(item.value, (int, float, complex))):
             raise raises(RuntimeError, f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {item.pytype()}.")
         raise unsupported("data-dependent-branch", f"... in {self.describe()}")
 
     def iterate(self, cx: Trace) -> IteratorValue:
+        if (found := cx.overrides.call(torch.Tensor.__iter__, [self], {})) is not None:
+            return found.iterate(cx)
         return SequenceIterator(cx.op("call_function", torch.unbind, [self], {}))  # type: ignore[arg-type]
 
+    def foretell(self, cx: Trace) -> None:
+        if cx.overrides.is_watched():
+            self.method(cx, "__len__", [], {})
+
+    def listed(self, cx: Trace) -> list[Value]:
+        iterator = self.iterate(cx)
+        self.foretell(cx)
+        return iterator.drain(cx)
+
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if (args or kwargs) and (found := cx.overrides.method(self, name, args, kwargs)) is not None:
+        if (args or kwargs or cx.overrides.is_on()) and (found := cx.overrides.method(self, name, args, kwargs)) is not None:
             return found
         code = BREAKING.get(name)
         if name in READING and not args and not kwargs and (number := self.number()) is not None and (name != "tolist" or not self.fake.dim()):
@@ -261,6 +283,9 @@ class TensorValue(Value):
             raise unsupported(code, f"{self.describe()}.{name}()")
         if name == "__len__" and self.fake.dim():
             return cx.of(self.fake.shape[0])
+        if name == "__setitem__" and len(args) == 2:
+            self.set_item(cx, *args)
+            return ConstantValue(None)
         if name in BECOMING:
             return self.become(cx, name, args, kwargs)
         if name == "new" and len(args) == 1 and isinstance(args[0], SequenceValue) and not kwargs and args[0].pytype() in (list, tuple):

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.classes import UnboundMethod
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import MISSING, class_lookup, class_source
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
-from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.rows import BuiltinValue, handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.torch_functions import TorchFunction
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ def text(cx: Trace, value: Value, conversion: str = "str") -> str:
     if isinstance(value, TupleValue):
         shown = ", ".join(text(cx, item, "repr") for item in value.elements(cx))
         return f"({shown},)" if len(value.items) == 1 else f"({shown})"
+    if isinstance(value, (TorchFunction, BuiltinValue, UnboundMethod)):
+        value = ConstantValue(value.identity())  # guarded as that object
     return cx.pure(str if conversion == "str" else repr, [value], {}).constant()
 
 

@@ -70,7 +70,6 @@ INLINED = frozenset({"torch.utils.checkpoint", "torch.distributed._functional_co
 # Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.
 STATE_FACTS = (
     torch.get_default_dtype,
-    torch.get_default_device,
     torch.cuda.is_available,
     torch.cuda.device_count,
     torch.are_deterministic_algorithms_enabled,
@@ -320,5 +319,11 @@ for _name, _dtype in (
     typed_tensor(getattr(torch, f"{_name}Tensor"), _dtype)
 
 
-for _cls in (torch.device, torch.finfo, torch.iinfo):
+for _cls in (torch.finfo, torch.iinfo):
     constructor(_cls)
+
+
+@handles(torch.device)
+def make_device(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    found = cx.overrides.call(torch.device, args, kwargs) if cx.overrides.is_watched() else None
+    return cx.pure(torch.device, args, kwargs) if found is None else found
