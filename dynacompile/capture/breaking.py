@@ -266,6 +266,7 @@ def point_at(frame: SymbolicFrame, index: int, entries: Sequence[bool | Recipe])
         seen.add(index)
         index = decoded.instrs[index].target.index  # type: ignore[union-attr]
     live = {s for s in decoded.live_slots(decoded.instrs[index]) if frame.slots[s] is not None}
+    live |= {s for s, value in enumerate(frame.slots) if value is not None and value.ends_late()}
     if "__class__" in code.co_freevars and code.co_argcount and frame.slots[0] is not None:  # super() looks at the first parameter
         if not isinstance(frame.slots[0], CellValue):
             live.add(0)

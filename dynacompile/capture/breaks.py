@@ -75,6 +75,8 @@ class Raised(Unsupported):
     """The program raises an exception here: for a handler of it, where one is followed; a break otherwise, so that Python raises it.
 
     value: the exception as a tracked value, made when a handler wants it. args_: its arguments, None where they are not known in full.
+    trail: the code and place of each frame, of a raise statement; empty where an exception is passed on. anew: it gives the exception, which was
+    there before the frame, the context of a caller.
     """
 
     def __init__(self, detail: str, value: Any, cls: type, args: tuple | None = None, code: str = "raise"):
@@ -82,6 +84,8 @@ class Raised(Unsupported):
         super().__init__(code, row.reason.format(detail), row.hint)
         self.value, self.cls, self.args_ = value, cls, args
         self.linked = False  # the exception that was being handled is known to it
+        self.trail: tuple = ()
+        self.anew = False
 
 
 def raises(cls: type, *args: object, known: bool = True) -> Raised:

@@ -8,7 +8,8 @@ from types import CodeType
 
 import torch
 
-from dynacompile.capture.handling import make_raised, raise_out
+from dynacompile.capture.breaks import Raised
+from dynacompile.capture.handling import make_raised, raise_again, raise_out
 from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in, parameter_count
 from dynacompile.capture.trace import Trace
@@ -100,9 +101,11 @@ def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
     return Ending(outputs, keeps, emit)
 
 
-def finish_raise(cx: Trace, frame: SymbolicFrame, value: ExceptionValue) -> Ending:
+def finish_raise(cx: Trace, frame: SymbolicFrame, reason: Raised) -> Ending:
     """The exception leaves the frame: effects first, then it is raised through code that stands for the inlined frames, for its traceback."""
     frame.refuse_pending()
+    value: ExceptionValue = reason.value
+    during = value if cx.handling is value else None
     before, after = frame.entry_grad_mode, torch.is_grad_enabled()
     made = list(value.children()) if value.source is None else [value]
     keeps = decide_cells(cx, made, False)
@@ -113,6 +116,7 @@ def finish_raise(cx: Trace, frame: SymbolicFrame, value: ExceptionValue) -> Endi
         if after != before:
             out.grad_mode(after)
         cx.effects.modes.restore(out)
-        raise_out(out, value, spent(frame, out.cells))  # the traceback keeps the frame
+        gone = spent(frame, out.cells)  # the traceback keeps the frame
+        raise_again(out, value, reason.trail, during, gone) if out.has(value) or value.source is not None else raise_out(out, value, gone)
 
     return Ending(outputs, keeps, emit)

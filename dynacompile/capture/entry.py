@@ -60,7 +60,7 @@ class Attempt:
     returned: Value | None = None
     broke: Break | None = None
     escaped: int | None = None  # the step that raised the exception which leaves the frame
-    raised: ExceptionValue | None = None  # that exception, where a raise statement raised it and the residual code can raise it
+    raised: Raised | None = None  # that exception, where a raise statement raised it and the residual code can raise it
 
 
 def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: ShapePolicy | None = None, facts: Facts | None = None) -> Captured:
@@ -140,7 +140,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
             attempt.broke = break_of(reason, cx)
             if isinstance(reason, Raised) and isinstance(reason.value, ExceptionValue):
                 attempt.escaped = reason.value.step
-                attempt.raised = reason.value if reason.value.trail and reason.value.can_be_made() else None
+                attempt.raised = reason if reason.value.trail and reason.value.can_be_made() else None
             return attempt
         except (VerifyError, NeedsSymbols, MarkViolated):
             raise
@@ -215,7 +215,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     cx, symbolic = attempt.cx, attempt.frame
     code = frame.code
     site = Site(code.co_filename, code.co_firstlineno, code.co_qualname)
-    if stop is not None and not (stop.execute and advances(symbolic)) and not cx.recorder.ops and not cx.effects:
+    if stop is not None and not stop.execute and not cx.recorder.ops and not cx.effects:
         raise located(stop.why)
     if stop is None and attempt.raised is not None:
         ending = finish_raise(cx, symbolic, attempt.raised)
@@ -251,12 +251,6 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
         shape_guards=cx.symbols.guards if cx.symbols is not None else no_guards,
     )
-
-
-def advances(frame: SymbolicFrame) -> bool:
-    """Whether running the current instruction leads on: a resume function that handles an exception would raise it for itself again."""
-    origin = frame.cx.codes.origins.get(id(frame.code))
-    return frame.current.op != "RAISE_VARARGS" or origin is None or origin.indices[frame.current.index] is not None
 
 
 def continues_break(cx: Trace, code: CodeType) -> bool:

@@ -15,6 +15,7 @@ from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue
 HANDLED = Recipe((("LEAF", 0), ("PUSH_EXC_INFO", 0), ("POP_TOP", 0)))
 """How a resume function gets what PUSH_EXC_INFO keeps on the stack: by handling the exception, its parameter."""
 OPTIMIZED = 0x1 | 0x2  # locals in slots, and of its own
+Trail = tuple[tuple[CodeType, Position], ...]  # of the frames through which an exception was raised, outermost first
 
 
 def handled(stack: Sequence[Value], handling: ExceptionValue | None) -> dict[Value, ExceptionValue | None]:
@@ -54,7 +55,7 @@ def make_raised(out: Builder, value: ExceptionValue) -> None:
     before = out.position
     during = handle_context(out, value)
     first = len(out.instrs)
-    raise_made(out, value)
+    raise_made(out, value, value.trail)
     last = out.instrs[-1]
     label = out.emit("PUSH_EXC_INFO")
     out.keep(value)
@@ -71,26 +72,53 @@ def handle_context(out: Builder, value: ExceptionValue) -> bool:
         return False
     if link.raised and link.source is None and not out.has(link):
         make_raised(out, link)
-    link.rebuild_chain(out)
+    handle(out, link)
+    return True
+
+
+def handle(out: Builder, value: ExceptionValue) -> None:
+    """Handles an exception from here on."""
+    value.rebuild_chain(out)
     out.emit("PUSH_EXC_INFO")
     out.emit("POP_TOP")
-    return True
 
 
 def raise_out(out: Builder, value: ExceptionValue, gone: Iterable[str]) -> None:
     """Makes an exception and raises it out of the frame. gone: as in raise_made."""
     during, first = handle_context(out, value), len(out.instrs)
-    raise_made(out, value, [*gone, *(out.temps() if during else ())])
+    raise_made(out, value, value.trail, [*gone, *(out.temps() if during else ())])
     if during:
-        last, label = out.instrs[-1], out.emit("SWAP", 2)
-        out.emit("POP_EXCEPT")
+        leave(out, first)
+
+
+def raise_again(out: Builder, value: ExceptionValue, trail: Trail, during: ExceptionValue | None, gone: Iterable[str]) -> None:
+    """Raises an exception that was raised before out of the frame. trail: of the raise statement; empty where it is passed on, as it is.
+    during: what is handled then; the context is left alone where that is the exception itself. gone: as in raise_made."""
+    if not trail:
+        out.value(value)
+        for name in gone:
+            out.local("DELETE_FAST", name)
         out.emit("RERAISE", 0)
-        out.handlers.append(Handler(out.instrs[first], last, label, 1, False))
+        return
+    if during is not None:
+        handle(out, during)
+    first = len(out.instrs)
+    raise_made(out, value, trail, [*gone, *(out.temps() if during is not None else ())])
+    if during is not None:
+        leave(out, first)
 
 
-def raise_made(out: Builder, value: ExceptionValue, gone: Iterable[str] = ()) -> None:
+def leave(out: Builder, first: int) -> None:
+    """What is raised since instruction `first` leaves the frame, which handles one exception till then."""
+    last, label = out.instrs[-1], out.emit("SWAP", 2)
+    out.emit("POP_EXCEPT")
+    out.emit("RERAISE", 0)
+    out.handlers.append(Handler(out.instrs[first], last, label, 1, False))
+
+
+def raise_made(out: Builder, value: ExceptionValue, trail: Trail, gone: Iterable[str] = ()) -> None:
     """Makes an exception and raises it, through code that stands for the inlined frames. gone: variables that are not needed then."""
-    (_, out.position), *inner = value.trail or ((None, out.position),)
+    (_, out.position), *inner = trail or ((None, out.position),)
     if inner:
         out.push_null()
         out.const(raising_code(inner))  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from dynacompile.capture.values.binding import bind_call
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.descriptors import MISSING
-from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, stopped_inside, value_of_raised
+from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, stopped_inside, thrown, value_of_raised
 from dynacompile.capture.values.functions import CellValue, FunctionValue, is_trusted
 from dynacompile.ir.source import Builtin, Constant, Global, Item, Local
 
@@ -129,6 +129,8 @@ class SymbolicFrame:
         if handler is None:
             raise reason
         value = value_of_raised(reason)
+        if reason.anew:
+            raise unsupported("raise", f": a {value.cls.__name__} that was raised before")
         frames = self.cx.frames
         if not value.trail:
             value.trail = tuple((frame.code, frame.current.position) for frame in frames)
@@ -274,6 +276,9 @@ class GeneratorValue(IteratorValue):
         frame = self.frame
         return self.started and frame.returned is None and runs_code(frame.decoded, frame.current, frame.scope.table)
 
+    def ends_late(self) -> bool:
+        return self.started and self.frame.returned is None and any(h.target.op == "PUSH_EXC_INFO" for h in self.frame.decoded.handlers)
+
     def next(self, cx: Trace) -> Value | None:
         if self.frame in cx.frames:
             raise unsupported("would-raise", "generator already executing")
@@ -289,8 +294,8 @@ class GeneratorValue(IteratorValue):
                 if self.frame.returned is None and issubclass(exception.cls, StopIteration):
                     raise unsupported("generator", "a StopIteration is thrown into one that has not begun")  # Pythons differ
                 self.frame.returned = ConstantValue(None)
-                raise raised(exception)
-            item = self.frame.throw(raised(exception))
+                raise thrown(exception)
+            item = self.frame.throw(thrown(exception))
             if item is None:
                 raise self.stopped()
             return item
@@ -315,7 +320,9 @@ class GeneratorValue(IteratorValue):
         if self.started and self.frame.returned is None:
             depth = len(cx.frames)
             try:
-                item = self.frame.throw(raised(ExceptionValue(GeneratorExit, [])))
+                leaving = ExceptionValue(GeneratorExit, [])
+                leaving.context = cx.handling
+                item = self.frame.throw(raised(leaving))
             except Raised as reason:
                 if not issubclass(reason.cls, (GeneratorExit, StopIteration)):
                     raise

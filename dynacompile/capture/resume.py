@@ -190,7 +190,8 @@ def build(decoded: Decoded, point: ResumePoint) -> tuple[CodeType, tuple[int | N
     if point.lasti is not None:
         prologue += moved(where[next(names)], start.position)
         positions = (decoded.instrs[i].position for i in range(point.index, len(decoded.instrs)))
-        raising = Instr("RAISE_VARARGS", 1, None, next((p for p in positions if p[0] is not None), (code.co_firstlineno, None, None, None)))
+        # it was raised before: `raise` would give it another context, and its traceback an entry more
+        raising = Instr("RERAISE", 0, None, next((p for p in positions if p[0] is not None), (code.co_firstlineno, None, None, None)))
         prologue.append(raising)
         handlers.append(Handler(raising, raising, copies[point.index], len(point.stack), point.lasti))
     elif body[0] is not copies[point.index]:

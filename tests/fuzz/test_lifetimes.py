@@ -35,6 +35,33 @@ def test_what_python_drops_ends_after_a_break():
     assert ends == ["held", "after"]
 
 
+def test_a_generator_in_a_variable_ends_with_its_frame():
+    """Though nothing reads the variable any more: the block that the generator stopped in runs when eager would run it."""
+    said = []
+    note = dynacompile.disable(said.append)
+
+    def steps(x):
+        yield x
+        try:
+            note("inside")
+            yield x + 1
+        finally:
+            said.append("end")
+
+    def program(x):
+        made = steps(x)
+        y = next(made) + next(made)
+        note("after")
+        y = y * 2
+        note("last")
+        return y
+
+    compiled = dynacompile.compile(program, backend="eager")
+    compiled(torch.ones(2))
+    compiled(torch.ones(2))
+    assert said == ["inside", "after", "last", "end"] * 2
+
+
 def test_memory_of_tensors_ends_after_a_break():
     """A tensor that the rest of the frame does not use is freed when it would be in eager, or before."""
     seen = []

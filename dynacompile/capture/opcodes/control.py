@@ -15,7 +15,7 @@ from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue
 from dynacompile.capture.values.descriptors import class_lookup, class_source
-from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, TracebackValue, exception_of, raised
+from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, TracebackValue, exception_of, raised, raised_by_statement
 from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.objects import ObjectValue
 
@@ -169,9 +169,8 @@ def raise_varargs(f: SymbolicFrame, i: Instr) -> None:
         raise raised(f.cx.handling)
     value, *cause = f.pop_many(i.arg)
     exception = exception_of(f.cx, value)
-    if cause:
-        exception.cause = cause[0] if is_none(cause[0]) else exception_of(f.cx, cause[0])
-    raise raised(exception, f.cx)
+    reason = [c if is_none(c) else exception_of(f.cx, c) for c in cause]
+    raise raised_by_statement(f.cx, exception, *reason)
 
 
 @opcode("RERAISE", effect=-1)

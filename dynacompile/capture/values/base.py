@@ -100,6 +100,10 @@ class Value:
         """Whether Python may run code when it drops the object: a generator that stopped in a block."""
         return False
 
+    def ends_late(self) -> bool:
+        """Whether Python may run code when the frame ends that has the object in a variable: a generator with blocks."""
+        return False
+
     def children(self) -> Sequence[Value]:
         """Values that `rebuild` needs besides self."""
         return ()
@@ -166,6 +170,9 @@ class Lazy(Value):
 
     def is_pending(self) -> bool:
         return isinstance(self.real, types.GeneratorType) and self.force().is_pending()
+
+    def ends_late(self) -> bool:
+        return isinstance(self.real, types.GeneratorType)
 
     def pytype(self) -> type:
         return type(self.real)

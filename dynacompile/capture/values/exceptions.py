@@ -37,6 +37,7 @@ class ExceptionValue(Value):
         self.cause: Value | None = None
         self.context: ExceptionValue | None = None
         self.trail: tuple[tuple[CodeType, Position], ...] = ()
+        self.thrown = False  # by generator.throw(): then it has no context, whatever is being handled
 
     def pytype(self) -> type:
         return self.cls
@@ -76,7 +77,7 @@ class ExceptionValue(Value):
     def link(self, name: str) -> Value:
         if name == "__suppress_context__":
             return ConstantValue(self.cause is not None)
-        if name == "__context__" and self.context is None and self.raised:
+        if name == "__context__" and self.context is None and self.raised and not self.thrown:
             raise unsupported("unknown-attribute", f"the context of a {self.cls.__name__}: what a caller handles, of which capture does not know")
         return (self.cause if name == "__cause__" else self.context) or ConstantValue(None)
 
@@ -88,7 +89,7 @@ class ExceptionValue(Value):
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
         if name == "__traceback__" and self.raised:
             return
-        if name == "__cause__" and self.source is None:
+        if name == "__cause__" and self.source is None and (isinstance(value, ExceptionValue) or isinstance(value, ConstantValue) and value.value is None):
             self.cause = value
             return
         if self.source is not None or name.startswith("__") or class_lookup(self.cls, name) is not MISSING:
@@ -128,7 +129,7 @@ class ExceptionValue(Value):
     def can_be_made(self) -> bool:
         """Whether the residual code can make an equal exception with an equal chain, traceback aside."""
         links = [v for v in (self.cause, self.context) if isinstance(v, ExceptionValue)]
-        return (self.source is not None or self.args is not None) and all(v.can_be_made() for v in links)
+        return (self.source is not None or self.args is not None and not self.thrown) and all(v.can_be_made() for v in links)
 
     def rebuild_chain(self, out: Builder) -> None:
         """The exception with what it was raised from or during, whose own tracebacks are lost."""
@@ -228,11 +229,37 @@ def exception_of(cx: Trace, value: Value) -> ExceptionValue:
     return make_exception(cx, cls, [], {})
 
 
-def raised(value: ExceptionValue, cx: Trace | None = None) -> Raised:
-    """The signal that the program raises `value` here. cx: by a raise statement of its own."""
-    if cx is not None and not value.trail:
-        value.trail = tuple((frame.code, frame.current.position) for frame in cx.frames)
+def raised(value: ExceptionValue) -> Raised:
+    """The signal that the program raises `value` here."""
     return Raised(f": {value.cls.__name__}", value, value.cls)
+
+
+def raised_by_statement(cx: Trace, value: ExceptionValue, cause: Value | None = None) -> Raised:
+    """The signal of `raise value from cause`.
+
+    Such a statement gives the exception that is being handled to `value` as its context, also to one that was raised before: what it had for a
+    context is lost then, and where a caller handles one capture does not know which is new.
+    """
+    if value is not cx.handling and (value.raised or value.source is not None):
+        if cx.handling is not None or value.context is not None:
+            raise unsupported("raise", f": a {value.cls.__name__} that was raised before")
+    if cause is not None:
+        if value.source is not None:
+            raise unsupported("raise", f": a {value.cls.__name__} gets a cause")
+        value.cause = cause
+    reason = raised(value)
+    reason.anew = value.source is not None and value is not cx.handling
+    reason.trail = tuple((frame.code, frame.current.position) for frame in cx.frames)
+    value.trail = value.trail or reason.trail
+    return reason
+
+
+def thrown(value: ExceptionValue) -> Raised:
+    """The signal that generator.throw() raises `value` where the generator stopped."""
+    value.thrown = value.thrown or value.source is None and not value.raised
+    reason = raised(value)
+    reason.linked = True
+    return reason
 
 
 def value_of_raised(reason: Raised) -> ExceptionValue:

@@ -373,6 +373,8 @@ class OpaqueValue(Value):
         """Of a generator only the type is guarded: the one of a later call may have stopped in a block."""
         return isinstance(self.real, types.GeneratorType)
 
+    ends_late = is_pending
+
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("unknown-function", self.describe())
 
