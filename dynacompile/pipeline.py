@@ -35,7 +35,7 @@ from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
-from dynacompile.runtime import chain, differentiable, link, record
+from dynacompile.runtime import chain, differentiable, link, record, with_plain
 from dynacompile.schedule import schedule
 
 T = TypeVar("T")
@@ -56,6 +56,8 @@ def compile_frame(
     with dynamo_unloaded(), unseen_by_hooks(), without_collections():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy, FrameFacts(frame))
         call = make_call(captured, env) if captured.graph is not None else None
+        asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)
+        call = with_plain(call, asked) if call is not None and asked else call
         captured = replace(captured, guards=captured.guards + captured.shape_guards(), shape_guards=no_guards)
     code = captured.code
     if call is not None:

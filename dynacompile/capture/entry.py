@@ -89,6 +89,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
     state = global_state()
     if state.function_modes or state.functorch or state.dispatch_modes:
         raise unsupported("active-mode")
+    if torch._C._dispatch_tls_local_exclude_set().has(torch._C.DispatchKey.Functionalize):
+        raise unsupported("active-mode", f": {code.co_qualname} runs inside of a __torch_dispatch__")
     try:
         return interpreted(frame, env, codes, state, policy, False, facts)
     except NeedsSymbols as reason:
@@ -342,6 +344,8 @@ class SavedModes:
 
     def __enter__(self) -> SavedModes:
         self.traces: list[Trace] = []
+        self.unasked = torch._C.DisableTorchFunctionSubclass()  # reading a tensor of the user's class runs none of its code
+        self.unasked.__enter__()
         self.normal = torch.inference_mode(False)
         self.inference = torch.is_inference_mode_enabled()
         self.grad = torch.is_grad_enabled()
@@ -359,6 +363,7 @@ class SavedModes:
         return cx
 
     def __exit__(self, *reason: object) -> None:
+        self.unasked.__exit__(None, None, None)
         FAKE_LOG.disabled = self.quiet
         if self.inference:
             self.normal.__exit__(None, None, None)

@@ -6,7 +6,6 @@ context manager is a mode, too, of which capture knows what it does.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -136,73 +135,3 @@ class DeviceBlock(ContextValue):
 
     def rebuild_entered(self, out: Builder) -> None:
         out.const(self.device)
-
-
-class GetterValue(Value):
-    """`torch.Tensor.shape.__get__`, which is how a mode is told that an attribute is read."""
-
-    def __init__(self, real: types.MethodWrapperType):
-        self.real = real
-
-    def describe(self) -> str:
-        return f"torch.Tensor.{self.name}.__get__"
-
-    @property
-    def name(self) -> str:
-        return str(self.real.__self__.__name__)  # type: ignore[attr-defined]
-
-    def pytype(self) -> type:
-        return types.MethodWrapperType
-
-    def constant(self) -> Any:
-        return self.real
-
-    def truth(self, cx: Trace) -> bool:
-        return True
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if not 1 <= len(args) <= 2 or kwargs or not issubclass(args[0].pytype(), torch.Tensor):
-            raise unsupported("unknown-function", self.describe())
-        return args[0].get_attr(cx, self.name)
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        if name in ("__name__", "__qualname__", "__doc__"):
-            return cx.of(getattr(self.real, name))
-        if name == "__self__":
-            return GetSetValue(self.real.__self__)
-        return super().get_attr(cx, name)
-
-    def has_attr(self, cx: Trace, name: str) -> bool:
-        return hasattr(self.real, name)
-
-    def rebuild(self, out: Builder) -> None:
-        out.const(self.real)
-
-
-class GetSetValue(Value):
-    """The descriptor of an attribute of tensors."""
-
-    def __init__(self, real: Any):
-        self.real = real
-
-    def pytype(self) -> type:
-        return types.GetSetDescriptorType
-
-    def constant(self) -> Any:
-        return self.real
-
-    def truth(self, cx: Trace) -> bool:
-        return True
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        if name in ("__name__", "__qualname__", "__doc__", "__objclass__"):
-            return cx.of(getattr(self.real, name))
-        if name == "__get__":
-            return GetterValue(self.real.__get__)
-        return super().get_attr(cx, name)
-
-    def has_attr(self, cx: Trace, name: str) -> bool:
-        return hasattr(self.real, name)
-
-    def rebuild(self, out: Builder) -> None:
-        out.const(self.real)

@@ -12,9 +12,10 @@ from dynacompile.capture.operator_names import BINARY, COMPARISONS, INPLACE, UNA
 from dynacompile.capture.overrides import NOT_IMPLEMENTED, is_not_implemented
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import class_lookup
+from dynacompile.capture.values.descriptors import MISSING, class_lookup
 from dynacompile.capture.values.numpy_numbers import NumpyNumber
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.subclasses import SubclassTensor, is_torch_s
 from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 def overridden_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
     """operator.name(*args), one of which is a tensor; None where nobody overrides it."""
-    if not cx.overrides.concerns(args) or isinstance(args[0], ConstantValue) and isinstance(args[0].value, (str, bytes)):
+    if not cx.overrides.concerns(args) and not any(isinstance(a, SubclassTensor) and defines(a.cls, name) for a in args):
+        return None
+    if isinstance(args[0], ConstantValue) and isinstance(args[0].value, (str, bytes)):
         return None
     if any(isinstance(a, NumpyNumber) for a in args):
         raise unsupported("unknown-operation", f"operator.{name} of a number of NumPy and what overrides torch's functions")
@@ -44,6 +47,15 @@ def overridden_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | 
     raise raises(TypeError, f"operator.{name} of {left.pytype().__name__!r} and {right.pytype().__name__!r}", known=False)
 
 
+def defines(cls: type, name: str) -> bool:
+    """Whether a class below torch.Tensor has a method of its own for an operator."""
+    if name in UNARY:
+        methods: tuple[str, ...] = (UNARY[name],)
+    else:
+        methods = (*BINARY[INPLACE.get(name, name)], f"__{name.rstrip('_')}__")
+    return any((raw := class_lookup(cls, method)) is not MISSING and not is_torch_s(method, raw) for method in methods)
+
+
 def order(name: str, left: Value, right: Value) -> list[tuple[Value, str, Value]]:
     """The methods that Python asks for a binary operator, and of whom."""
     method, reflected = BINARY[name]
@@ -62,6 +74,10 @@ def ask(cx: Trace, owner: Value, name: str, args: list[Value]) -> Value:
     if isinstance(owner, ObjectValue):
         found = owner.special(cx, name, args)
         return NOT_IMPLEMENTED if found is None else found
+    if isinstance(owner, SubclassTensor):
+        found = owner.special(cx, name, args)
+        if found is not None:
+            return found
     if not isinstance(owner, TensorValue) or not hasattr(torch.Tensor, name):
         return NOT_IMPLEMENTED
     found = cx.overrides.call(getattr(torch.Tensor, name), [owner, *args], {})

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import get_default_nowrap_functions
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.function_modes import DeviceMode, GetterValue
+from dynacompile.capture.function_modes import DeviceMode
 from dynacompile.capture.values.base import Keywords, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, class_lookup
@@ -24,8 +25,10 @@ from dynacompile.capture.values.functions import function_value
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import SequenceValue, TupleValue
+from dynacompile.capture.values.subclasses import converted
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.tensor_fields import AccessValue
 from dynacompile.capture.values.torch_functions import OPS
 from dynacompile.ir.source import Constant
 
@@ -63,14 +66,16 @@ class StandIns:
     def __init__(self) -> None:
         self.heard: list[tuple] = []
         self.classes: dict[type, type] = {}
-        self.plain = torch.empty((), device="meta")
-        self.parameter = torch.nn.Parameter(self.plain)
+
+    def plain(self) -> torch.Tensor:
+        """What stands for a tensor that overrides nothing."""
+        return torch.empty((), device="meta")
 
     def of(self, cls: type) -> Any:
         made = self.classes.get(cls)
         if made is None:
             made = self.classes[cls] = self.make(torch.Tensor if issubclass(cls, torch.Tensor) else object)
-        return self.plain.as_subclass(made) if issubclass(made, torch.Tensor) else made()
+        return self.plain().as_subclass(made) if issubclass(made, torch.Tensor) else made()
 
     def make(self, base: type) -> type:
         def ask(cls: type, function: Any, types: tuple, args: tuple = (), kwargs: dict | None = None) -> None:
@@ -142,11 +147,10 @@ class Overrides:
         """function(*args, **kwargs) of a function of torch, where a mode or one of its arguments overrides it; None where none does."""
         if not self.concerns(args, kwargs):
             return self.call_elsewhere(function, args, kwargs) if self.is_on() else None
-        if str(getattr(function, "__module__", None) or "torch").partition(".")[0] != "torch":
-            if isinstance(function, types.FunctionType):
-                self.modes.refuse(function.__qualname__)
-            return None
-        if isinstance(function, types.BuiltinFunctionType) and function not in OPS and function is not torch._C._set_grad_enabled:
+        is_torch_s = str(getattr(function, "__module__", None) or "torch").partition(".")[0] == "torch"
+        if isinstance(function, types.FunctionType) and not is_torch_s:
+            self.modes.refuse(function.__qualname__)
+        elif not is_torch_s or isinstance(function, types.BuiltinFunctionType) and function not in OPS and function is not torch._C._set_grad_enabled:
             return None
         if isinstance(function, types.FunctionType):
             return function_value(self.cx, function, Constant(function, function.__qualname__)).call(self.cx, args, kwargs)
@@ -190,10 +194,7 @@ class Overrides:
 
     def ask(self, question: Question) -> Value:
         real = question.function
-        if isinstance(real, types.MethodWrapperType):
-            function: Value = GetterValue(real)
-        else:
-            function = self.cx.wrap(real, Constant(real, getattr(real, "__name__", OVERRIDE)))
+        function = self.cx.wrap(real, Constant(real, getattr(real, "__name__", OVERRIDE)))
         return self.dispatch(function, question.relevant, question.args, question.kwargs, question.kinds)
 
     def dispatch(
@@ -232,7 +233,10 @@ class Overrides:
             return NOT_IMPLEMENTED
         named = {} if isinstance(kwargs, ConstantValue) else {k.constant(): v for k, v in pairs_of(self.cx, kwargs)}
         with self.without():
-            return function.call(self.cx, args.elements(self.cx), named)
+            result = function.call(self.cx, args.elements(self.cx), named)
+        if isinstance(function, AccessValue) and function.real in get_default_nowrap_functions():
+            return result
+        return converted(self.cx, result, cls)
 
     def question(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Question | Value | None:
         """How torch asks about a call; NotImplemented where it says so without asking, None where it does not ask."""
@@ -268,7 +272,7 @@ class Overrides:
             made.setdefault(type(found), value)
             return found
         if isinstance(value, TensorValue):
-            return stands.parameter if value.pytype() is torch.nn.Parameter else stands.plain
+            return stands.plain() if value.pytype() is torch.Tensor else torch.nn.Parameter(stands.plain())  # which overrides nothing
         if isinstance(value, SequenceValue) and value.cls in (list, tuple):
             return value.cls(self.stand_in(item, made) for item in value.items)
         if isinstance(value, SliceValue):

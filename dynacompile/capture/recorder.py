@@ -6,6 +6,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
@@ -20,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
+from dynacompile.capture.operands import as_dtype, constant_of, first_line, is_asked, target_name, tensors_in
 from dynacompile.capture.overlap import is_refused_write
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
@@ -90,7 +93,7 @@ class Recorder:
             raise NeedsSymbols
         fake = self.fake(real, source)
         node = self.placeholder(source, fake)
-        self.inputs.append(GraphInput(node.name, source, fake))
+        self.inputs.append(GraphInput(node.name, source, fake, is_asked(type(real))))
         value = self.values[id(fake)] = TensorValue(node, fake, source, real)
         self.versions[id(fake)] = fake._version
         return value
@@ -105,7 +108,8 @@ class Recorder:
         """A new placeholder behind those that there are."""
         last = self._last_placeholder
         with self.root.inserting_before(None) if last is None else self.root.inserting_after(last):  # None: at the beginning
-            node = self.root.create_node("placeholder", source.text(), (), {}, name=source.text())
+            name = "self_" if source.text() == "self" else source.text()  # a graph's forward has a self of its own
+            node = self.root.create_node("placeholder", name, (), {}, name=name)
         node.target = node.name
         node.meta["val"] = node.meta["example_value"] = value
         self._last_placeholder = node
@@ -163,9 +167,13 @@ class Recorder:
         written = [f for f, (version, _) in zip(operands, before) if f._version != version]
         self.turned += sum(f.requires_grad != required for f, (_, required) in zip(operands, before))
         writes = bool(written)
+        if writes:
+            self.check_asked()
         if writes and len(operands) > 1 and written[0] is operands[0] and is_refused_write(target, fakes, operands):
             raise unsupported("op-failed", f"{target_name(target)}: operands share a part of their memory")
         for t in tensors_in(result):
+            if not isinstance(t, FakeTensor) and type(t) is not torch.Tensor:
+                raise unsupported("unknown-object", f"the result of {target_name(target)}, a {type(t).__name__}")
             if t.layout is not torch.strided or t.is_nested:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a tensor that is not dense")
         if self.bases:
@@ -240,6 +248,12 @@ class Recorder:
             self.data_written[id(base.fake)] = base
             if base.fake.requires_grad and any(t.requires_grad and not t.is_leaf for user in base.node.users for t in tensors_in(user.meta.get("val"))):
                 raise unsupported("mutation", f"{base.describe()}.data is written after an operation that gradients go through")
+
+    def check_asked(self) -> None:
+        """Refuses to write inputs that the graph gets an alias of where autograd follows them: the alias would have a history of its own."""
+        for item in self.inputs:
+            if item.is_asked and item.fake.requires_grad and self.is_counted(id(item.fake)):  # type: ignore[attr-defined]
+                raise unsupported("mutation", f"{item.source.text()}, of a class that overrides torch's functions, is written and requires gradients")
 
     @contextmanager
     def at(self, site: Site) -> Iterator[None]:
@@ -378,44 +392,6 @@ class Recorder:
             if id(item.fake) in written:
                 fresh = self.fake(self.values[id(item.fake)].real, item.source)
                 nodes[item.name].meta["val"] = nodes[item.name].meta["example_value"] = fresh
-                item = GraphInput(item.name, item.source, fresh)
+                item = replace(item, fake=fresh)
             out.append(item)
         return tuple(out)
-
-
-def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """The tensors in nested tuples, lists, slices and dicts."""
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    if isinstance(tree, (tuple, list)):
-        return [t for item in tree for t in tensors_in(item)]
-    if isinstance(tree, dict):
-        return [t for item in tree.values() for t in tensors_in(item)]
-    if isinstance(tree, slice):
-        return tensors_in((tree.start, tree.stop, tree.step))
-    return []
-
-
-def as_dtype(target: Any, pair: tuple[Any, Any]) -> tuple[Any, Any]:
-    """`dtype=int` as the dtype that torch takes it for: a graph can't name a class."""
-    dtype = DTYPES.get(pair[1]) if isinstance(pair[1], type) else None
-    if dtype is None:
-        return pair
-    if not isinstance(target, str) and not str(getattr(target, "__module__", None) or "torch").startswith(("torch", "_operator")):
-        raise unsupported("unknown-operation", f"{target_name(target)} of the class {pair[1].__name__}")
-    return dtype, pair[1]
-
-
-DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
-
-
-def constant_of(value: Any) -> Any:
-    return int(value) if isinstance(value, torch.SymInt) else float(value) if isinstance(value, torch.SymFloat) else value
-
-
-def target_name(target: Any) -> str:
-    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
-
-
-def first_line(reason: BaseException) -> str:
-    return (str(reason).strip().splitlines() or [""])[0]

@@ -143,6 +143,8 @@ class Repetition:
     def compare(self, then: Value, now: Value) -> None:
         """Whether two arguments look the same to Python."""
         if isinstance(then, TensorValue) and isinstance(now, TensorValue):
+            if type(then) is not TensorValue or type(now) is not TensorValue:
+                raise DiffersError
             if then is not now and (then.source is not None or now.source is not None or is_marked(then) or is_marked(now)):
                 raise DiffersError
             if self.tensors.get(id(then), now) is not now:

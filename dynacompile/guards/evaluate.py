@@ -180,7 +180,8 @@ def load_attribute(value: Any, name: str) -> Any:
     """The generic attribute protocol as far as it runs no code of the user; else MISSING."""
     found = in_type(type(value), name)
     if found is not MISSING and is_data_descriptor(found):
-        native_getter = isinstance(found, C_FIELDS) and (not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter))
+        asks = isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter) and name != "__dict__"
+        native_getter = isinstance(found, C_FIELDS) and not asks
         return found.__get__(value, type(value)) if native_getter else MISSING
     if isinstance(value, type):
         own = in_type(value, name)

@@ -56,7 +56,7 @@ Loaded load_attribute(PyObject* object, PyObject* name) {
     PyTypeObject* type = Py_TYPE(object);
     PyObject* found = _PyType_Lookup(type, name);
     if (found && PyDescr_IsData(found)) {
-        if (!is_c_field(found) || !getters_are_native(object)) return {};
+        if (!is_c_field(found) || !(getters_are_native(object) || PyUnicode_CompareWithASCIIString(name, "__dict__") == 0)) return {};
         return owned_or_nothing(Py_TYPE(found)->tp_descr_get(found, object, reinterpret_cast<PyObject*>(type)));
     }
     if (PyType_Check(object)) {

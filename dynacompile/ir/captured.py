@@ -62,11 +62,15 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class GraphInput:
-    """A placeholder of the graph: where its value comes from at run time, and its fake value (FakeTensor, int, float)."""
+    """A placeholder of the graph: where its value comes from at run time, and its fake value (FakeTensor, int, float).
+
+    is_asked: a tensor whose class overrides torch's functions; the graph is given a plain alias.
+    """
 
     name: str
     source: Source
     fake: object
+    is_asked: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,5 +6,6 @@ from dynacompile.runtime.chain import chain
 from dynacompile.runtime.cudagraphs import record
 from dynacompile.runtime.differentiable import differentiable
 from dynacompile.runtime.link import link
+from dynacompile.runtime.plain import with_plain
 
-__all__ = ["chain", "differentiable", "link", "record"]
+__all__ = ["chain", "differentiable", "link", "record", "with_plain"]

@@ -50,6 +50,7 @@ from dynacompile.capture.values.objects import wrap_object
 from dynacompile.capture.values.python_modules import wrap_python_module
 from dynacompile.capture.values.reports import wrap_logger
 from dynacompile.capture.values.sequence import TupleValue, is_namedtuple, wrap_namedtuple
+from dynacompile.capture.values.subclasses import wrap_subclass
 from dynacompile.capture.values.symbolic import NUMBERS, is_symbolic, number_value
 from dynacompile.capture.values.tensor import wrap_tensor
 from dynacompile.ir.guard_facts import identity
@@ -71,7 +72,7 @@ def wrap(cx: Trace, real: Any, source: Source) -> Value:
         cx.guard("ID", source, identity(real))
         return cx.wrap(real.__wrapped__, Constant(real.__wrapped__, source.text()))
     if isinstance(real, torch.Tensor):
-        return wrap_tensor(cx, real, source)
+        return wrap_tensor(cx, real, source) if cls in (torch.Tensor, torch.nn.Parameter) else wrap_subclass(cx, real, source)
     if isinstance(real, types.ModuleType):
         return wrap_python_module(cx, real, source)
     if isinstance(real, torch.nn.Module):

@@ -92,7 +92,7 @@ def is_plain_argument(value: Value) -> bool:
         return all(map(is_plain_argument, value.items))
     if isinstance(value, DictValue) and value.cls is dict:
         return all(type(key) is str and is_plain_argument(value.settled(key)) for key in value.content)
-    return isinstance(value, (TensorValue, ConstantValue))
+    return isinstance(value, ConstantValue) or type(value) is TensorValue
 
 
 def guard_part(cx: Trace, function: types.FunctionType, source: Source, owner: str, seen: set[types.CodeType]) -> None:

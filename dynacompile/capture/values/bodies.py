@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 def mapped(value: Value, change: Callable[[TensorValue], Value]) -> Value:
     """The same structure with other tensors."""
     if isinstance(value, TensorValue):
+        if type(value) is not TensorValue:
+            raise unsupported("sub-graph", f"a function over {value.describe()}")
         return change(value)
     if isinstance(value, (TupleValue, ListValue)) and value.cls in (tuple, list):
         return type(value)([mapped(item, change) for item in value.items])

@@ -93,6 +93,8 @@ def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(args[0], ObjectValue):
         return args[0].method(cx, "__round__", args[1:], kwargs)
     if isinstance(args[0], TensorValue):
+        if type(args[0]) is not TensorValue:
+            raise unsupported("unknown-operation", f"round({args[0].describe()})")
         if not hasattr(torch.Tensor, "__round__"):
             raise raises(TypeError, "type Tensor doesn't define __round__ method")
         cx.overrides.modes.refuse("round")

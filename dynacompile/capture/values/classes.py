@@ -26,8 +26,9 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.object_parts import GetAttribute
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.proxies import ProxyValue
-from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple
+from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
 
@@ -105,6 +106,8 @@ class ClassValue(Value):
             return bind_descriptor(cx, raw, None, self, name, class_source(self.real, name)) if isinstance(raw, staticmethod) else new_of(raw)
         if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return UnboundMethod(self.real, name)
+        if isinstance(raw, types.GetSetDescriptorType) and issubclass(self.real, torch.Tensor):
+            return cx.wrap(raw, Constant(raw, name))
         if isinstance(raw, types.ClassMethodDescriptorType):
             return cx.wrap(getattr(self.real, name), Constant(getattr(self.real, name), name))
         return bind_descriptor(cx, raw, None, self, name, class_source(self.real, name))
@@ -159,6 +162,8 @@ class ClassValue(Value):
         """The new object as __new__ gives it."""
         if makes_namedtuple(self.real):
             return self.make_namedtuple(cx, args, kwargs)
+        if issubclass(self.real, torch.Tensor):
+            return HANDLERS[torch.Tensor.__new__](cx, [self, *args], kwargs)
         if is_dict_class(self.real):
             return made_dict_object(self.real)
         if is_list_class(self.real):
@@ -226,6 +231,9 @@ class UnboundMethod(Value):
             return self.make(cx, args, kwargs)
         if self.cls is type and self.name == "__call__" and args and isinstance(args[0], ClassValue):
             return args[0].make(cx, args[1:], kwargs)
+        if self.cls is object and self.name == "__setattr__" and len(args) == 3 and isinstance(args[0], TensorValue):
+            args[0].set_plain(cx, args[1].constant(), args[2])
+            return ConstantValue(None)
         if self.cls is object and self.name in ("__setattr__", "__delattr__") and isinstance(args[0], ObjectValue) and not hasattr(args[0], "tables"):
             (args[0].set_plain if self.name == "__setattr__" else args[0].del_plain)(cx, args[1].constant(), *args[2:])
             return ConstantValue(None)
@@ -241,6 +249,8 @@ class UnboundMethod(Value):
     def make(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """cls.__new__(args[0], ...) of a class written in C."""
         wanted = args[0].real if args and isinstance(args[0], ClassValue) else None
+        if wanted is not None and issubclass(wanted, torch.Tensor) and issubclass(torch.Tensor, self.cls):
+            return HANDLERS[torch.Tensor.__new__](cx, args, kwargs)
         if wanted is not None and not kwargs:
             if self.cls is object and len(args) == 1 and allocates_plainly(wanted):
                 return ObjectValue(wanted)
@@ -324,6 +334,15 @@ class SuperValue(Value):
         if name == "__new__" and not isinstance(raw, staticmethod):
             return new_of(raw)
         if not isinstance(raw, (types.FunctionType, staticmethod, classmethod, property)):
+            if isinstance(self.owner, TensorValue) and isinstance(raw, types.GetSetDescriptorType):
+                return self.owner.field(cx, name, raw)
+            if (
+                isinstance(self.owner, TensorValue)
+                and isinstance(raw, C_METHODS)
+                and class_lookup(torch.Tensor, name) is raw
+                and raw is not class_lookup(object, name)
+            ):
+                return BoundMethod(UnboundMethod(torch.Tensor, name), self.owner)
             if isinstance(self.owner, ExceptionValue) and name in ("__init__", "__str__"):
                 return SuperMethod(self.owner, name, self.start)
             if isinstance(self.owner, DictObjectValue) and isinstance(raw, C_METHODS) and hasattr(dict, name) and raw is not getattr(object, name, None):

@@ -77,13 +77,15 @@ def row_reversed(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Valu
         raise unsupported("would-raise", "an iterator is not reversible")
     if isinstance(value, ObjectValue):
         return value.method(cx, "__reversed__", [], {})
+    if isinstance(value, TensorValue) and type(value) is not TensorValue:
+        raise unsupported("unknown-operation", f"reversed({value.describe()})")
     return SequenceIterator(TupleValue(value.elements(cx)[::-1]))
 
 
 @handles(len)
 def row_len(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = bind_arguments("len", ["obj"], args, kwargs, {})
-    if isinstance(value, TensorValue) and value.fake.dim():
+    if type(value) is TensorValue and value.fake.dim():
         return value.method(cx, "__len__", [], {})
     return ConstantValue(value.length(cx))
 

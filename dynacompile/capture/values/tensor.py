@@ -83,7 +83,6 @@ BREAKING = {
             "apply_",
             "map_",
             "map2_",
-            "as_subclass",
             "as_strided_",
             "rename_",
             "rename",
@@ -175,6 +174,21 @@ class TensorValue(Value):
         if self.real is not None and name in getattr(self.real, "__dict__", {}):
             return cx.wrap(self.real.__dict__[name], Attr(self.source, name))
         raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
+
+    def field(self, cx: Trace, name: str, raw: Any) -> Value:
+        """What torch's getter gives."""
+        return self.plain_field(cx, name)
+
+    def set_plain(self, cx: Trace, name: str, value: Value) -> None:
+        """object.__setattr__."""
+        self.set_attr(cx, name, value)
+
+    def plain_field(self, cx: Trace, name: str) -> Value:
+        """What torch's getter gives, where nobody overrides it."""
+        return self.get_attr(cx, name)
+
+    def set_field(self, cx: Trace, name: str, value: Value) -> None:
+        self.set_attr(cx, name, value)
 
     def is_leaf(self, cx: Trace) -> bool:
         """Of an input, as it was before the frame."""
@@ -335,6 +349,9 @@ class TensorValue(Value):
 
     def rebuild(self, out: Builder) -> None:
         out.graph_output(self)
+        self.rebuild_attributes(out)
+
+    def rebuild_attributes(self, out: Builder) -> None:
         for name, value in self.attributes.items():
             out.emit("COPY", 1)
             out.value(value)
@@ -342,17 +359,19 @@ class TensorValue(Value):
             out.store_attr(name)
 
 
-def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:
-    """A tensor that exists before the frame runs becomes an input of the graph."""
-    if type(real) not in (torch.Tensor, torch.nn.Parameter):
-        if not (isinstance(real, torch.Tensor) and type(real).__torch_function__ is torch.Tensor.__torch_function__ and type(real) is torch.nn.Buffer):
-            raise unsupported("unknown-object", f"{source.text()} of the tensor subclass {type(real).__name__}")
+def check_kind(real: torch.Tensor, source: Source) -> None:
+    """Refuses tensors that fakes can't stand for."""
     if real.is_conj() or real.is_neg():
         raise unsupported("unknown-object", f"{source.text()}, a lazily conjugated or negated tensor")
     if real.layout is not torch.strided or real.is_quantized or real.is_nested:
         raise unsupported("unknown-object", f"{source.text()}, a tensor that is not dense")
     if torch._is_functional_tensor(real) or torch._C._functorch.is_functorch_wrapped_tensor(real):
         raise unsupported("unknown-object", f"{source.text()}, a tensor of a transform that is running")
+
+
+def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:
+    """A tensor that exists before the frame runs becomes an input of the graph."""
+    check_kind(real, source)
     value = cx.recorder.input(real, source)
     sizes, strides = cx.recorder.static_parts(real, source)
     cx.guard("TENSOR_MATCH", source, TensorFacts(type(real), real.dtype, real.device, real.requires_grad, sizes, strides))

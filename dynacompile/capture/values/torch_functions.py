@@ -94,6 +94,7 @@ STATE_FACTS = (
     torch._jit_internal.is_scripting,
     torch._C._is_tracing if hasattr(torch._C, "_is_tracing") else torch.jit.is_tracing,
 )
+TENSOR_METHODS = {real: name for name, real in vars(torch.Tensor).items() if isinstance(real, types.FunctionType)}
 # Settings of torch.backends, read without arguments.
 SETTINGS = (
     torch.get_float32_matmul_precision,
@@ -127,6 +128,9 @@ class TorchFunction(CallableValue):
         found = cx.overrides.call(self.real, args, kwargs)
         if found is not None:
             return found
+        method = TENSOR_METHODS.get(self.real)
+        if method is not None and args and isinstance(args[0], TensorValue):
+            return args[0].method(cx, method, args[1:], kwargs)
         if BREAKING.get(name) == "tensor-attribute" and args and isinstance(args[0], TensorValue):
             raise unsupported("tensor-attribute", f"torch.{name}()")
         if self.real in PYTHON_VALUES and args and holds_tensors(args[0]):
