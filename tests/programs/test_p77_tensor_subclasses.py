@@ -540,6 +540,20 @@ def test_the_mode_of_the_caller(context, backend):
             assert type(a) is type(b) and torch.equal(a, b) and a.requires_grad == b.requires_grad and a.is_inference() == b.is_inference()
 
 
+class Hooked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.linear.register_full_backward_hook(ignored)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+def ignored(module, grad_input, grad_output):
+    return None
+
+
 class Wrapper(torch.Tensor):
     @staticmethod
     def __new__(cls, x):
@@ -572,6 +586,7 @@ def gradient(x):
         (lambda x: torch.func.vmap(lambda a: a * 2)(x), (arg(grad=False),), "sub-graph"),
         (lambda x: torch.cond(x.sum() > 0, lambda a: a + 1, lambda a: a - 1, (x,)), (arg(grad=False),), "sub-graph"),
         (lambda x: Double.apply(x), (arg(),), "autograd-function"),
+        (Hooked(), (arg(),), "hooks"),
         (leaf, (arg(),), "tensor-attribute"),
         (gradient, (arg(grad=False),), "tensor-attribute"),
         (lambda x: torch.Tensor._make_subclass(Plain, x, True) * 2, (dense(),), "autograd-call"),

@@ -120,6 +120,8 @@ class BackwardHooks:
         found = [value for value in given if isinstance(value, TensorValue)]
         if not torch.is_grad_enabled() or not any(value.fake.requires_grad for value in found):
             return values
+        if any(type(value) is not TensorValue for value in found):
+            raise unsupported("hooks", f"{self.module.describe()}, around tensors of a subclass,")
         if self.token is None:
             self.token = cx.op("call_function", Start(step.call), [found[0]], {})
         none = ConstantValue(None)
