@@ -21,11 +21,6 @@ def multiples(kernel: Kernel) -> tuple[int, ...]:
     return tuple(i for i, s in enumerate(kernel.symbols) if s in chosen)
 
 
-def is_even(kernel: Kernel) -> bool:
-    """Whether the example's sizes need the form for multiples."""
-    return all(kernel.symbols[i].hint % MULTIPLE == 0 for i in multiples(kernel))
-
-
 def cover(products: list[frozenset[Symbol]], allowed: frozenset[Symbol]) -> set[Symbol]:
     """Few symbols that make multiples of the products, of those that allowed ones are in."""
     left = [p & allowed for p in products if p & allowed]

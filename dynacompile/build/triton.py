@@ -3,9 +3,8 @@
 The key is the text without names and comments, the candidate, the pointers' types, the GPU's architecture and the versions, so that
 equal kernels of different models, processes and hosts share one entry.
 
-A kernel with symbols has two forms (`ir.schedule.Forms`), as Triton accesses memory in full width only where it knows that rows start at multiples of
-16 elements. The one that the example's sizes need is built at once. The other is built when a call first needs it, with those of the program's other
-kernels, and that call waits.
+A kernel with symbols has forms (`build/forms.py`). The one that the example's sizes need is built at once. Another is built when a call first needs it,
+with those of the program's other kernels that it may need, too, and that call waits.
 """
 
 from __future__ import annotations
@@ -19,12 +18,15 @@ import struct
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
-from dynacompile.build.alignment import is_even, multiples
+from dynacompile.build import forms
+from dynacompile.build.alignment import multiples
 from dynacompile.build.autotune import Measure, tune
 from dynacompile.build.device import measure_on_device
+from dynacompile.build.forms import Property
 from dynacompile.build.pool import pool_for
 from dynacompile.build.store import Store
 from dynacompile.env import Env
@@ -33,6 +35,7 @@ from dynacompile.events import CacheLooked
 from dynacompile.ir.index import Extent, Symbol
 from dynacompile.ir.schedule import Candidate, CudaKernel, Forms, KernelSource
 
+K = TypeVar("K")
 FORMAT = "2"  # of a stored kernel, and of what the worker asks of Triton
 DEFAULT_ARCH = 90
 POINTERS = {
@@ -48,43 +51,51 @@ def build_triton(sources: Mapping[str, KernelSource], env: Env, store: Store, me
     """
     chosen = dict.fromkeys(sources, 0)
     if env.config.autotune and (measure is not None or torch.cuda.is_available()):
-        chosen = tune(sources, lambda wanted: build_candidates(sources, wanted, env, store), env, store, measure or measure_on_device)
-    built = build_candidates(sources, [(name, index) for name, index in chosen.items()], env, store)
-    others = OtherForms(sources, {name: index for name, index in chosen.items() if multiples(sources[name].kernel)}, env, store)
-    return {name: others.beside(name, built[name, index]) for name, index in chosen.items()}
+        chosen = tune(sources, lambda wanted: build_forms(first_forms(sources, wanted), env, store), env, store, measure or measure_on_device)
+    kernels = {name: (sources[name], sources[name].candidates[index]) for name, index in chosen.items()}
+    built = build_forms({name: (*kernel, forms.first(*kernel)) for name, kernel in kernels.items()}, env, store)
+    others = OtherForms(kernels, env, store)
+    return {name: others.beside(name, kernel) for name, kernel in built.items()}
 
 
 class OtherForms:
-    """The forms of a program's kernels that its first call does not need: all of them are built when one is first asked for."""
+    """The forms of a program's kernels that its first call does not need. Where a call needs one, so do its other kernels: one batch builds them."""
 
-    def __init__(self, sources: Mapping[str, KernelSource], chosen: Mapping[str, int], env: Env, store: Store):
-        self.sources, self.chosen, self.env, self.store = sources, chosen, env, store
+    def __init__(self, kernels: Mapping[str, tuple[KernelSource, Candidate]], env: Env, store: Store):
+        self.kernels, self.env, self.store = kernels, env, store
         self.lock = threading.Lock()  # programs run on several threads
-        self.built: dict[tuple[str, int], CudaKernel] | None = None
+        self.built: dict[tuple[str, int], CudaKernel] = {}
 
     def beside(self, name: str, kernel: CudaKernel) -> CudaKernel:
-        """`kernel`, which is built, with the way to its other form."""
-        if name not in self.chosen:
+        """`kernel`, which is built, with the way to its other forms."""
+        count = forms.count(*self.kernels[name])
+        if count == 1:
             return kernel
-        source = self.sources[name]
-        relied = tuple(source.kernel.symbols[i] for i in multiples(source.kernel))
-        return replace(kernel, forms=Forms(relied, is_even(source.kernel), functools.partial(self.form, name)))
+        return replace(kernel, forms=Forms(forms.chooses(*self.kernels[name]), count, forms.first(*self.kernels[name]), functools.partial(self.form, name)))
 
-    def form(self, name: str) -> CudaKernel:
+    def form(self, name: str, number: int) -> CudaKernel:
         """Raises BuildError, which names the kernel, where Triton refuses one."""
         with self.lock:
-            if self.built is None:
-                self.built = build_candidates(self.sources, list(self.chosen.items()), self.env, self.store, other=True)
-            return self.built[name, self.chosen[name]]
+            if (name, number) not in self.built:
+                changed = forms.changed(*self.kernels[name], number)
+                wanted = {n: (*kernel, forms.with_changed(*kernel, changed)) for n, kernel in self.kernels.items()}
+                wanted = {n: w for n, w in wanted.items() if w[2] != forms.first(*self.kernels[n]) and (n, w[2]) not in self.built}
+                for n, made in build_forms(wanted, self.env, self.store).items():
+                    self.built[n, wanted[n][2]] = made
+            return self.built[name, number]
 
 
-def build_candidates(
-    sources: Mapping[str, KernelSource], wanted: Sequence[tuple[str, int]], env: Env, store: Store, other: bool = False
-) -> dict[tuple[str, int], CudaKernel]:
-    """The kernel of each (source, candidate), each distinct one compiled once. other: in the form that the example does not need."""
-    keys = {(name, index): kernel_key(sources[name], sources[name].candidates[index], other) for name, index in wanted}
+def first_forms(sources: Mapping[str, KernelSource], wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[KernelSource, Candidate, int]]:
+    """Candidates in the form that the example needs."""
+    found = {(name, index): (sources[name], sources[name].candidates[index]) for name, index in wanted}
+    return {place: (*kernel, forms.first(*kernel)) for place, kernel in found.items()}
+
+
+def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: Env, store: Store) -> dict[K, CudaKernel]:
+    """The kernel of each (source, candidate, form), each distinct one compiled once."""
+    keys = {place: kernel_key(*kernel) for place, kernel in wanted.items()}
     packed: dict[str, bytes] = {}
-    missing: dict[str, tuple[str, int]] = {}
+    missing: dict[str, K] = {}
     for place, key in keys.items():
         if key in packed or key in missing:
             continue
@@ -95,35 +106,40 @@ def build_candidates(
         else:
             packed[key] = found
     if missing:
-        jobs = [job(sources[name], sources[name].candidates[index], other) for name, index in missing.values()]
-        for (key, (name, _)), (facts, cubin) in zip(missing.items(), pool_for(env).compile(jobs), strict=True):
-            kernel = sources[name].kernel
+        jobs = [job(*wanted[place]) for place in missing.values()]
+        for (key, place), (facts, cubin) in zip(missing.items(), pool_for(env).compile(jobs), strict=True):
+            kernel = wanted[place][0].kernel
             extra = facts["params"] - len(kernel.params) - len(kernel.symbols)
             packed[key] = pack({"symbol": facts["symbol"], "warps": facts["warps"], "shared": facts["shared"], "extra": extra}, cubin)
             store.put(key, packed[key])
-    return {(name, index): unpack(packed[key], sources[name].grids[index], sources[name].kernel.symbols) for (name, index), key in keys.items()}
+    return {place: unpack(packed[key], grid_of(*wanted[place][:2]), wanted[place][0].kernel.symbols) for place, key in keys.items()}
 
 
-def job(source: KernelSource, candidate: Candidate, other: bool = False) -> dict:
-    """What a worker needs to compile one candidate. other: in the form that the example does not need."""
+def grid_of(source: KernelSource, candidate: Candidate) -> tuple[Extent, Extent, Extent]:
+    return source.grids[source.candidates.index(candidate)]
+
+
+def job(source: KernelSource, candidate: Candidate, form: int = 0) -> dict:
+    """What a worker needs to compile one form of a candidate."""
+    even = forms.has(source, candidate, form).get(Property.EVEN)
     return {
         "text": source.text,
         "entry": source.entry,
         "pointers": [POINTERS[p.dtype] for p in source.kernel.params],
         "scalars": ["fp64" if s.real else "i64" if source.wide else "i32" for s in source.kernel.symbols],
-        "multiples": list(multiples(source.kernel)) if is_even(source.kernel) != other else [],
-        "constants": dict(candidate.blocks),
+        "multiples": list(multiples(source.kernel)) if even else [],
+        "constants": forms.constants(source, candidate, form),
         "warps": candidate.warps,
         "stages": candidate.stages,
         "target": ["cuda", architecture(source.kernel.device), 32],
     }
 
 
-def kernel_key(source: KernelSource, candidate: Candidate, other: bool = False) -> str:
+def kernel_key(source: KernelSource, candidate: Candidate, form: int = 0) -> str:
     """Hex digest of all that the cubin depends on."""
     text = re.sub(r"^# .*\n", "", source.text, flags=re.MULTILINE)
     text = re.sub(rf"\b{re.escape(source.entry)}\b", "kernel", text)
-    rest = {k: v for k, v in job(source, candidate, other).items() if k not in ("text", "entry") and v != []}
+    rest = {k: v for k, v in job(source, candidate, form).items() if k not in ("text", "entry") and v != []}
     return hashlib.sha256(json.dumps(["triton", FORMAT, triton_version(), text, rest], sort_keys=True).encode()).hexdigest()
 
 

@@ -154,6 +154,7 @@ class KernelSource:
 
     candidates: best guess first. Triton: grid: x programs = ceil(points / product of x blocks), given per candidate by `grids`.
     wide: whether Triton's symbols are 64-bit integers, else 32-bit ones.
+    row: of a text with a constexpr SHORT, which takes rows in one block where it is true: the elements of a row.
     C++, under max-autotune: `variants` has a text per candidate, with the same entry; the first is `text`.
     """
 
@@ -165,6 +166,7 @@ class KernelSource:
     grids: tuple[tuple[Extent, Extent, Extent], ...] = ()
     variants: tuple[str, ...] = ()
     wide: bool = True
+    row: Extent | None = None
 
 
 @dataclass(frozen=True)
@@ -191,18 +193,19 @@ class CpuKernel:
 
 @dataclass(frozen=True)
 class Forms:
-    """A kernel with symbols comes in two forms: for calls where all of `multiples` are multiples of MULTIPLE, so that memory is accessed in full width,
-    and for all others. even: whether the kernel that holds this is the first of them. other: gives the other form, built when first asked for."""
+    """A kernel with symbols comes in `count` forms, each for calls whose sizes have some properties: build/forms.py. chooses: the number of the form that
+    a call needs. first: the form of the kernel that holds this. make: gives another one, built when first asked for."""
 
-    multiples: tuple[Symbol, ...]
-    even: bool
-    other: Callable[[], CudaKernel] = field(compare=False)
+    chooses: Extent
+    count: int
+    first: int
+    make: Callable[[int], CudaKernel] = field(compare=False)
 
 
 @dataclass(frozen=True)
 class CudaKernel:
     """A built Triton kernel: cubin image, function name, launch geometry. extra: number of null pointers that Triton appends (global and profile
-    scratch). symbols: what it takes behind its pointers. forms: where there is another form of it."""
+    scratch). symbols: what it takes behind its pointers. forms: where there are other forms of it."""
 
     cubin: bytes
     symbol: str

@@ -124,14 +124,6 @@ def code(value: Extent, numbers: dict[Symbol, int]) -> tuple[int, ...]:
     return tuple(steps)
 
 
-def remainder_code(places: Sequence[int], divisor: int) -> tuple[int, ...]:
-    """The steps that leave the sum of numbers' remainders."""
-    steps: list[int] = [NUMBER, 0]
-    for place in places:
-        steps += [SYMBOL, place, NUMBER, divisor, MOD, 0, ADD, 0]
-    return tuple(steps)
-
-
 def definition_code(one: Symbol, numbers: dict[Symbol, int]) -> tuple[int, ...]:
     assert one.definition is not None
     name, a, b = one.definition

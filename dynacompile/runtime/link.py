@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from dynacompile.errors import BuildError, VerifyError
 from dynacompile.ir.index import LONGEST, Extent, Index, Symbol, extent, hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, root
 from dynacompile.ir.schedule import (
-    MULTIPLE,
     Allocate,
     CpuKernel,
     CudaKernel,
+    Forms,
     Free,
     Launch,
     Module,
@@ -28,7 +28,7 @@ from dynacompile.ir.schedule import (
     Schedule,
     Step,
 )
-from dynacompile.ir.sizes import Sizes, code, definition_code, remainder_code, symbols_in
+from dynacompile.ir.sizes import Sizes, code, definition_code, symbols_in
 from dynacompile.markers import disable
 from dynacompile.ops.regions import Handle
 
@@ -54,7 +54,6 @@ class Numbers:
         self.places: dict[Symbol, int] = {s: i for i, s in enumerate(sizes.symbols)}
         self.codes = [definition_code(d, self.places) for d in sizes.derived]
         self.known: dict[Index, Number] = {}
-        self.remainders: dict[tuple[int, ...], Number] = {}
 
     def extent(self, value: Extent) -> int:
         """The number itself, or the place of it."""
@@ -78,13 +77,6 @@ class Numbers:
                 self.place(operand)
             self.places[symbol] = self.add(definition_code(symbol, self.places))
         return self.places[symbol]
-
-    def remainder(self, symbols: Sequence[Symbol]) -> Number:
-        """The place of a number that is 0 in calls where all the symbols are multiples of MULTIPLE."""
-        steps = remainder_code([self.place(s) for s in symbols], MULTIPLE)
-        if steps not in self.remainders:
-            self.remainders[steps] = self.add(steps)
-        return self.remainders[steps]
 
     def add(self, steps: tuple[int, ...]) -> Number:
         self.codes.append(steps)
@@ -195,7 +187,7 @@ def buffer_row(schedule: Schedule, slots: Mapping[str, int], buffer: Buffer, dev
 
 
 def kernel_rows(module: Module) -> tuple[tuple, dict[str, int]]:
-    """Rows of native kernels, and their numbers by name. Of two forms of a kernel the second's row follows: a callable that makes it."""
+    """Rows of native kernels, and their numbers by name. Of a kernel with forms there is a row for each: a callable that makes it, but for the first."""
     rows: list[tuple] = []
     numbers: dict[str, int] = {}
     for name, kernel in module.kernels.items():
@@ -205,9 +197,10 @@ def kernel_rows(module: Module) -> tuple[tuple, dict[str, int]]:
                 rows.append((symbol_address(kernel.library, kernel.symbol),))
             case CudaKernel():
                 numbers[name] = len(rows)
-                rows.append(cuda_row(kernel))
-                if kernel.forms is not None:
-                    rows.append((disable(functools.partial(late_row, kernel.forms.other)),))
+                if kernel.forms is None:
+                    rows.append(cuda_row(kernel))
+                else:
+                    rows += form_rows(kernel, kernel.forms)
             case ReferenceKernel():
                 continue
         if isinstance(kernel, CudaKernel) != (module.schedule.device.type == "cuda"):
@@ -219,8 +212,12 @@ def cuda_row(kernel: CudaKernel) -> tuple:
     return (kernel.cubin, kernel.symbol, tuple(map(hint, kernel.grid)), 32 * kernel.warps, kernel.shared, kernel.extra)
 
 
-def late_row(make: Callable[[], CudaKernel]) -> tuple:
-    return cuda_row(make())
+def form_rows(kernel: CudaKernel, forms: Forms) -> list[tuple]:
+    return [cuda_row(kernel) if form == forms.first else (disable(functools.partial(late_row, forms.make, form)),) for form in range(forms.count)]
+
+
+def late_row(make: Callable[[int], CudaKernel], form: int) -> tuple:
+    return cuda_row(make(form))
 
 
 def symbol_address(library: Path, symbol: str) -> int:
@@ -268,7 +265,7 @@ def launch_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, i
         sized = isinstance(built, CudaKernel) and any(isinstance(n, Index) for n in built.grid)
         grid = tuple(map(sizes.extent, built.grid)) if sized else ()  # type: ignore[union-attr]
         forms = built.forms if isinstance(built, CudaKernel) else None
-        chosen = () if forms is None else (sizes.remainder(forms.multiples), int(forms.even))
+        chosen = () if forms is None else (sizes.extent(forms.chooses), forms.count)
         return ("launch", numbers[step.kernel], roots, own, grid, chosen)
     dtypes = tuple(p.dtype for p in built.kernel.params)
     elements = tuple(sizes.extent(root_elements(schedule, name, dtype)) for name, dtype in zip(step.buffers, dtypes, strict=True))

@@ -262,8 +262,8 @@ void Program::run_steps(Frame& frame) const {
 
 void Program::launch(const Frame& frame, const Step& step, void* stream, void* const* pointers) const {
     const auto& numbers = frame.sizes.numbers;
-    const bool other = step.remainder >= 0 && (numbers[step.remainder] == 0) != step.even;
-    const cuda::Kernel& kernel = cuda_kernels[step.which + int(other)]->get(device);
+    const int64_t form = step.form < 0 ? 0 : numbers[step.form];
+    const cuda::Kernel& kernel = cuda_kernels[step.which + form]->get(device);
     if (step.grid < 0) return kernel.launch(stream, pointers, step.count + step.numbers);
     int64_t grid[3];
     for (int i = 0; i < 3; ++i) grid[i] = grids[step.grid][i].value(numbers.data());

@@ -48,8 +48,7 @@ struct Step {
     int32_t which = 0;
     int32_t numbers = 0;  // how many of the operands behind the first `count` are places of numbers that the kernel takes
     int32_t grid = -1;    // in Program::grids, where the call's sizes decide it
-    int32_t remainder = -1;  // place of the number that chooses between the two forms of a kernel: `which`, and the one behind it
-    bool even = false;       // whether `which` is the form for calls where that number is 0
+    int32_t form = -1;    // place of the number of a kernel's form, which is added to `which`
 };
 
 class Program;

@@ -116,9 +116,8 @@ public:
             add_numbers(step, item(row, 3));
             PyObject *grid = item(row, 4), *chosen = item(row, 5);
             if (PyTuple_Size(chosen) == 2) {
-                step.remainder = int32_t(to_int(item(chosen, 0)));
-                step.even = to_int(item(chosen, 1)) != 0;
-                if (size_t(step.which) + 1 >= kernels) raise(PyExc_IndexError, "a launch lacks a form of its kernel");
+                step.form = int32_t(to_int(item(chosen, 0)));
+                if (size_t(step.which + to_int(item(chosen, 1))) > kernels) raise(PyExc_IndexError, "a launch lacks a form of its kernel");
             }
             if (PyTuple_Size(grid) == 3) {
                 step.grid = int32_t(program_.grids.size());

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from dynacompile.build import forms
 from dynacompile.build.store import Store
 from dynacompile.build.triton import build_triton
 from dynacompile.codegen.reference import program as interpreter
 from dynacompile.codegen.reference import run_kernel, run_schedule
 from dynacompile.codegen.triton import emit_kernel
-from dynacompile.ir.index import evaluated
-from dynacompile.ir.schedule import Kernel, KernelSource
+from dynacompile.ir.schedule import Kernel
 from tests.dynamic.test_backend_programs import CASES
-from tests.dynamic.tracing import stages, trace
+from tests.dynamic.tracing import stages, trace, value_of
 from tests.lower.tracing import ENV, copies
 
 
@@ -70,8 +70,10 @@ def interpreted(launches, tmp_path_factory) -> dict[str, list[list[torch.Tensor]
         for seed, (kernel, before, sizes, _) in enumerate(recorder.launches):
             source = emit_kernel(kernel, ENV)
             choice = seed % len(source.candidates)
-            grid = tuple(evaluated(n, dict_of(kernel, sizes, source)) for n in source.grids[choice])
-            jobs.append((source.text, source.entry, dict(source.candidates[choice].blocks), grid, [*before, *sizes]))
+            candidate, values = source.candidates[choice], dict(zip(kernel.symbols, sizes, strict=True))
+            grid = tuple(value_of(n, values) for n in source.grids[choice])
+            constants = forms.constants(source, candidate, value_of(forms.chooses(source, candidate), values))
+            jobs.append((source.text, source.entry, constants, grid, [*before, *sizes]))
             owners.append(name)
     torch.save(jobs, folder / "cases.pt")
     command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(folder / "cases.pt"), str(folder / "results.pt")]
@@ -80,18 +82,6 @@ def interpreted(launches, tmp_path_factory) -> dict[str, list[list[torch.Tensor]
     for name, got in zip(owners, torch.load(folder / "results.pt", weights_only=True), strict=True):
         found[name].append(got)
     return found
-
-
-def dict_of(kernel: Kernel, sizes: list[int], source: KernelSource) -> dict:
-    """The symbols' values, and those of what a grid is computed of."""
-    values = dict(zip(kernel.symbols, sizes, strict=True))
-    for grid in source.grids:
-        for n in grid:
-            for s in () if isinstance(n, int) else n.symbols():
-                if s.definition is not None and s not in values:
-                    assert s.definition[0] == "floordiv"
-                    values[s] = evaluated(s.definition[1], values) // evaluated(s.definition[2], values)
-    return values
 
 
 @pytest.mark.parametrize("name", RUNS)

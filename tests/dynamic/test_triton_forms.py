@@ -1,4 +1,4 @@
-"""The two forms of Triton kernels with symbols: for sizes that are multiples of 16, whose accesses are wide, and for all others."""
+"""The forms of Triton kernels with symbols: for sizes that are multiples of 16, whose accesses are wide, for rows that one block takes in, and others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from dynacompile.build import forms
 from dynacompile.build import triton as building
-from dynacompile.build.alignment import is_even, multiples
+from dynacompile.build.alignment import multiples
+from dynacompile.build.forms import Property
 from dynacompile.build.store import Store
 from dynacompile.build.triton import build_triton, job, kernel_key
 from dynacompile.codegen.triton import emit_kernel
@@ -23,9 +25,8 @@ from dynacompile.env import Env
 from dynacompile.errors import BuildError
 from dynacompile.events import CacheLooked
 from dynacompile.ir.schedule import CudaKernel, KernelSource, Launch, Module
-from dynacompile.ir.sizes import ADD, MOD, NUMBER, SYMBOL
 from dynacompile.runtime.link import Numbers, kernel_rows, launch_row
-from tests.dynamic.tracing import stages, trace
+from tests.dynamic.tracing import stages, trace, value_of
 
 PROGRAMS: dict[str, Callable] = {
     "pointwise": lambda x: x.sin() + 1,
@@ -65,9 +66,19 @@ def worker() -> ModuleType:
     return module
 
 
-def loads(worker: ModuleType, source: KernelSource, other: bool) -> tuple[int, int, int]:
+def number(source: KernelSource, even: bool, short: bool = True) -> int:
+    """The number of a form of the first candidate."""
+    lacking = {Property.EVEN: not even, Property.SHORT: not short}
+    return sum(lacking[one] << bit for bit, one in enumerate(forms.properties(source, source.candidates[0])))
+
+
+def example(source: KernelSource) -> int:
+    return forms.first(source, source.candidates[0])
+
+
+def loads(worker: ModuleType, source: KernelSource, form: int) -> tuple[int, int, int]:
     """Vector loads, loads, vector stores in the PTX."""
-    _, ptx, cubin = worker.compile_text(job(source, source.candidates[0], other))
+    _, ptx, cubin = worker.compile_text(job(source, source.candidates[0], form))
     assert cubin[:4] == b"\x7fELF"
     wide, every, stored = r"ld\.global[.\w:]*\.v[248]", r"ld\.global", r"st\.global[.\w:]*\.v[248]"
     return len(re.findall(wide, ptx)), len(re.findall(every, ptx)), len(re.findall(stored, ptx))
@@ -76,19 +87,40 @@ def loads(worker: ModuleType, source: KernelSource, other: bool) -> tuple[int, i
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_accesses_are_wide_where_sizes_are_multiples(worker, name):
     source = source_of(name, (512, 256))
-    wide, every, stored = loads(worker, source, other=False)
-    assert wide == every > 0
-    assert stored or "sums" in name
-    wide, every, _ = loads(worker, source, other=True)
-    assert wide < every
+    for short in (True, False):
+        wide, every, stored = loads(worker, source, number(source, True, short))
+        assert wide == every > 0
+        assert stored or "sums" in name
+        wide, every, _ = loads(worker, source, number(source, False, short))
+        assert wide < every
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer norm"])
+def test_a_row_that_one_block_takes_in_is_read_once(worker, name):
+    source = source_of(name, (512, 255))
+    (short, *_), (long, *_) = (loads(worker, source, number(source, True, short)) for short in (True, False))
+    assert 0 < short < long
+    fixed = source_of(name, (512, 255), (0,))
+    assert fixed.row is None and loads(worker, fixed, 0)[1] == loads(worker, source, number(source, False, True))[1]
+
+
+def test_which_form_a_call_needs():
+    source = source_of("softmax", (512, 255))
+    block = source.candidates[0].blocks["RBLOCK"]
+    wanted = {block: (True, True), block - 1: (False, True), block + 1: (False, False), block * 4: (True, False), 255: (False, True), 0: (True, True)}
+    for columns, properties in wanted.items():
+        values = dict(zip(source.kernel.symbols, (3, columns), strict=True))
+        assert value_of(forms.chooses(source, source.candidates[0]), values) == number(source, *properties)
 
 
 def test_the_order_of_forms_follows_the_example(worker):
     odd, even = source_of("softmax", (512, 255)), source_of("softmax", (512, 256))
-    assert job(odd, odd.candidates[0])["multiples"] == [] == job(even, even.candidates[0], other=True)["multiples"]
-    assert job(odd, odd.candidates[0], other=True)["multiples"] == job(even, even.candidates[0])["multiples"] == [1]
-    assert len({kernel_key(even, even.candidates[0]), kernel_key(even, even.candidates[0], other=True)}) == 2
-    assert kernel_key(even, even.candidates[0]) == kernel_key(odd, odd.candidates[0], other=True), "the text is the same"
+    assert (example(odd), example(even)) == (1, 0)
+    for source in (odd, even):
+        assert [job(source, source.candidates[0], form)["multiples"] for form in range(4)] == [[1], [], [1], []]
+        assert [job(source, source.candidates[0], form)["constants"]["SHORT"] for form in range(4)] == [True, True, False, False]
+    assert len({kernel_key(even, even.candidates[0], form) for form in range(4)}) == 4
+    assert kernel_key(even, even.candidates[0], 3) == kernel_key(odd, odd.candidates[0], 3), "the text is the same"
 
 
 @pytest.mark.parametrize(
@@ -107,8 +139,9 @@ def test_the_order_of_forms_follows_the_example(worker):
 )
 def test_what_the_forms_rely_on(name, size, dims, relied, even):
     (kernel,) = plan_of(name, size, dims).kernels.values()
+    source = emit_kernel(kernel, None)
     found = [kernel.symbols[i].hint for i in multiples(kernel)]
-    assert is_even(kernel) == even
+    assert forms.has(source, source.candidates[0], example(source)).get(Property.EVEN, True) == even
     assert len(found) == 1 if relied is None else found == relied
 
 
@@ -116,17 +149,18 @@ def test_the_other_forms_of_a_program_are_built_when_one_is_needed(env, events, 
     sources = {"a": source_of("softmax", (512, 256)), "b": source_of("row sums", (512, 255)), "c": source_of("softmax", (512, 256), (0,))}
     built = build_triton(sources, env, Store(tmp_path))
     assert [e.hit for e in events if isinstance(e, CacheLooked)] == [False] * 3
-    assert built["a"].forms.even and not built["b"].forms.even and built["c"].forms is None
-    assert all(s in sources["a"].kernel.symbols for s in built["a"].forms.multiples)
-    others = {name: built[name].forms.other() for name in ("a", "b")}
+    assert {name: (kernel.forms.first, kernel.forms.count) for name, kernel in built.items() if kernel.forms} == {"a": (0, 4), "b": (1, 2)}
+    others = {"a": built["a"].forms.make(1), "b": built["b"].forms.make(0)}
     assert [e.hit for e in events if isinstance(e, CacheLooked)] == [False] * 5
     for name, other in others.items():
         assert other.cubin[:4] == b"\x7fELF" and other.cubin != built[name].cubin
         assert (other.grid, other.warps) == (built[name].grid, built[name].warps)
-        assert built[name].forms.other() is other
+        assert built[name].forms.make(1 if name == "a" else 0) is other
+    long = built["a"].forms.make(2)
+    assert long.cubin not in (built["a"].cubin, others["a"].cubin) and [e.hit for e in events if isinstance(e, CacheLooked)] == [False] * 6
     events.clear()
     again = build_triton(sources, env, Store(tmp_path))
-    assert again == built and again["a"].forms.other() == others["a"]
+    assert again == built and again["a"].forms.make(1) == others["a"]
     assert [e.hit for e in events if isinstance(e, CacheLooked)] == [True] * 5
 
 
@@ -140,10 +174,10 @@ def test_a_form_that_cannot_be_built_is_an_error_that_names_the_kernel(env, tmp_
     built = build_triton({"k": bad}, env, store)["k"]
     for _ in range(2):
         with pytest.raises(BuildError, match=f"{bad.entry}: .*(?s:.*)no_such_function"):
-            built.forms.other()
+            built.forms.make(1)
 
 
-def test_tuning_is_at_the_examples_sizes_and_serves_both_forms(tmp_path, monkeypatch):
+def test_tuning_is_at_the_examples_sizes_and_serves_all_forms(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # the program is for the CPU; tests/gpu tunes real kernels
     env = Env(CompileConfig(mode="max-autotune"), lambda event: None, "test", -1, Path("unused"))
     source = source_of("softmax", (48, 256))
@@ -157,7 +191,7 @@ def test_tuning_is_at_the_examples_sizes_and_serves_both_forms(tmp_path, monkeyp
 
     built = build_triton({"k": source}, env, Store(tmp_path), measure)["k"]
     assert len(asked) == len(source.candidates) and built.cubin == asked[1].cubin
-    assert built.warps == source.candidates[1].warps == built.forms.other().warps
+    assert built.warps == source.candidates[1].warps == built.forms.make(1).warps
     assert [s.hint for s in built.symbols] == [48, 256]
     build_triton({"k": source}, env, Store(tmp_path), measure)
     assert len(asked) == len(source.candidates)
@@ -168,13 +202,11 @@ def test_launches_choose_by_a_number_of_the_call(env, tmp_path):
     built = build_triton({name: emit_kernel(k, env) for name, k in plan.kernels.items()}, env, Store(tmp_path))
     module = Module(plan, built)
     rows, numbers = kernel_rows(module)
-    assert len(rows) == 2 and len(rows[1]) == 1 and set(numbers.values()) == {0}
+    assert list(map(len, rows)) == [6, 1, 1, 1] and set(numbers.values()) == {0}
     (kernel,) = built.values()
-    assert rows[1][0]() == (kernel.forms.other().cubin, *rows[0][1:])
+    for form in (1, 2, 3):
+        assert rows[form][0]() == (kernel.forms.make(form).cubin, *rows[0][1:])
     sizes = Numbers(plan.sizes)
     (step,) = [s for s in plan.steps if isinstance(s, Launch)]
-    place, even = launch_row(module, {name: i for i, name in enumerate(plan.buffers)}, numbers, sizes, step)[-1]
-    assert even == 1
-    (relied,) = kernel.forms.multiples
-    assert sizes.codes[place - len(plan.sizes.sources)] == (NUMBER, 0, SYMBOL, sizes.places[relied], NUMBER, 16, MOD, 0, ADD, 0)
-    assert sizes.remainder(kernel.forms.multiples) == place
+    place, count = launch_row(module, {name: i for i, name in enumerate(plan.buffers)}, numbers, sizes, step)[-1]
+    assert count == 4 and place == sizes.extent(kernel.forms.chooses) >= len(plan.sizes.sources)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -11,6 +12,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from dynacompile.codegen.reference import run_program, run_schedule
 from dynacompile.env import Env
+from dynacompile.ir.index import Extent, Symbol, evaluated
 from dynacompile.ir.schedule import Schedule
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.lower import lower
@@ -59,3 +61,13 @@ def compare(function: Callable, calls: Sequence[Sequence[object]], dims: Dims, e
             for got, want in zip(outputs, eager, strict=True):
                 assert got.stride() == want.stride() or not want.numel()
     return plan
+
+
+def value_of(number: Extent, values: dict[Symbol, int]) -> int:
+    """A number of a call, with what it is computed of."""
+    for s in () if isinstance(number, int) else number.symbols():
+        if s.definition is not None and s not in values:
+            name, *operands = s.definition
+            a, b = (value_of(n, values) for n in operands)
+            values[s] = {"floordiv": operator.floordiv, "mod": operator.mod, "min": min, "max": max}[name](a, b)
+    return evaluated(number, values)

@@ -11,7 +11,7 @@ import torch
 
 from dynacompile.build.device import LoadedKernel, measure_on_device
 from dynacompile.build.store import Store
-from dynacompile.build.triton import build_candidates, build_triton
+from dynacompile.build.triton import build_forms, build_triton, first_forms
 from dynacompile.codegen.triton import emit_kernel
 from dynacompile.config import CompileConfig
 from dynacompile.env import Env
@@ -51,7 +51,7 @@ def built(store) -> dict:
     """All candidates of all cases, compiled together."""
     sources = {name: emit_kernel(make(), None) for name, make in ALL.items()} | {name: make() for name, make in cases.WALKED.items()}
     wanted = [(name, i) for name, s in sources.items() for i in range(len(s.candidates))]
-    return build_candidates(sources, wanted, environment([]), store)
+    return build_forms(first_forms(sources, wanted), environment([]), store)
 
 
 @pytest.mark.parametrize("name", [*ALL, *cases.WALKED])

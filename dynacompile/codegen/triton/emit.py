@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 
 from dynacompile.codegen.triton import scalars
 from dynacompile.codegen.triton.tiles import Tiling, choose_tiling
@@ -31,7 +32,8 @@ def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
     tiling = choose_tiling(kernel)
     emitter = Emitter(kernel, tiling)
     text = emitter.module()
-    return KernelSource(kernel=kernel, language="triton", text=text, entry=emitter.entry, candidates=tiling.candidates, grids=tiling.grids, wide=tiling.wide)
+    row = emitter.dims["r"].size if tiling.whole else None
+    return KernelSource(kernel, "triton", text, emitter.entry, candidates=tiling.candidates, grids=tiling.grids, wide=tiling.wide, row=row)
 
 
 def user_line(nest: Nest) -> Iterator[str]:
@@ -57,15 +59,13 @@ class Emitter:
     def module(self) -> str:
         code = self.code()
         taken, blocks = [*self.values.pointers.values(), *(s.name for s in self.kernel.symbols)], self.tiling.candidates[0].blocks
-        parameters = ", ".join([*taken, *(f"{name}: tl.constexpr" for name in blocks)])
+        constants = [*blocks]
         if self.tiling.whole:
+            constants.append("SHORT")
             short = Emitter(self.kernel, replace(self.tiling, looped=False, whole=False)).code()
-            functions = device_functions(short + code)
-            functions += "".join(f"\n\n@triton.jit\ndef {name}({parameters}):\n{text}\n" for name, text in (("short_rows", short), ("long_rows", code)))
-            arguments = ", ".join([*taken, *blocks])
-            code = f"    if {self.dims['r'].size} <= RBLOCK:\n        short_rows({arguments})\n    else:\n        long_rows({arguments})"
-        else:
-            functions = device_functions(code)
+            code = f"    if SHORT:\n{indent(short, '    ')}\n    else:\n{indent(code, '    ')}"
+        parameters = ", ".join([*taken, *(f"{name}: tl.constexpr" for name in constants)])
+        functions = device_functions(code)
         comment = "".join(f"# {line}\n" for line in dict.fromkeys(user_line(self.nest)))
         imports = HEADER + (LIBDEVICE if "libdevice." in code + functions else "")
         return f"{imports}{functions}\n\n{comment}@triton.jit\ndef {self.entry}({parameters}):\n{code}\n"

@@ -25,7 +25,7 @@ PERSISTENT = 16384  # longest row kept in registers
 @dataclass(frozen=True)
 class Tiling:
     """dims: of the tile, outer to inner, all parallel but "r". looped: r is walked in steps of its block, else one block covers it.
-    whole: looped, but for calls where one block does cover r, which is symbolic: those have code of their own.
+    whole: looped, but for calls where one block does cover r, which is symbolic: those have a form of their own.
 
     masked: dimensions whose size some candidate's block does not divide. wide: indices need int64. One grid per candidate.
     rows: x points that a program walks in steps of its block, adding up sums per column; 0: a program has one tile. parts: blocks of a row.
@@ -71,17 +71,23 @@ def choose_tiling(kernel: Kernel) -> Tiling:
 
 
 def fits_whole(nest: Nest, r: Dim, first: Candidate) -> bool:
-    """A symbolic r that is walked more than once, where a block takes in the example's, and the registers all that is needed again."""
-    passes, live = reuse(nest)
-    needed = prod(first.blocks.values()) * live // (LANES * first.warps)
-    return not isinstance(r.size, int) and passes > 1 and r.hint <= first.blocks[r.block] and needed <= REGISTERS
+    """A symbolic r, where a block takes in the example's, and the registers all that is needed again."""
+    needed = prod(first.blocks.values()) * reuse(nest)[1] // (LANES * first.warps)
+    return not isinstance(r.size, int) and r.hint <= first.blocks[r.block] and needed <= REGISTERS
 
 
 def peeled_dim(kernel: Kernel, dims: tuple[Dim, ...], looped: bool, masked: frozenset[str]) -> str:
     inner = dims[-1]
     alone = looped if inner.name == "r" else len(dims) == 1 or walks_lines(kernel)
     large = prod(d.hint for d in dims) >= PEELED
-    return inner.name if alone and large and inner.name in masked and inner.size % (16 // smallest(kernel)) else ""
+    ends = alone and large and inner.name in masked and inner.size % (16 // smallest(kernel))
+    return inner.name if ends and not (isinstance(inner.size, Index) and len(dims) == 2 and starts_anywhere(kernel, dims[0])) else ""
+
+
+def starts_anywhere(kernel: Kernel, outer: Dim) -> bool:
+    """Lines start at multiples of sizes that only a call knows. Where those allow accesses in full width, lines also end where such accesses do."""
+    strides = [access.index.stride(a.var) for access in (*kernel.nest.loads(), *kernel.nest.stores()) for a in outer.axes]
+    return any(s is None or isinstance(s, Index) for s in strides)
 
 
 def indices(nest: Nest) -> Iterable[Index]:
