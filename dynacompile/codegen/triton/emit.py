@@ -87,7 +87,12 @@ class Emitter:
             columns = self.columns()
             origin = {parallel[0].name: f"(pid // {columns})", parallel[1].name: f"(pid % {columns})"}
         for d in parallel:
-            lines.append(f"{d.name} = {origin[d.name]} * {d.block} + tl.arange(0, {d.block}){self.spread(d.name)}")
+            start, span = f"{origin[d.name]} * {d.block}", f"tl.arange(0, {d.block}){self.spread(d.name)}"
+            if d == self.tiling.dims[-1] and self.values.indexer.lane is not None:
+                first, base = self.values.indexer.lane
+                lines += [f"{first} = {start}", f"{base} = {span}"]
+                start, span = first, base
+            lines.append(f"{d.name} = {start} + {span}")
             if d.name != self.tiling.peeled:
                 lines += self.mask_line(d.name)
         if "r" in self.dims:
@@ -226,7 +231,7 @@ class Emitter:
             return [*before, f"for start in range(0, {size}, RBLOCK):", *(f"    {line}" for line in loop), *after]
         stop = f"{size} // RBLOCK * RBLOCK"
         loop = ["r = start + r_base", *self.mask_line("r", whole=True), *axes, *inside]
-        final = [f"r = {stop} + r_base", *self.mask_line("r"), *axes, *inside]
+        final = [f"start = {stop}", "r = start + r_base", *self.mask_line("r"), *axes, *inside]
         return [*before, f"for start in range(0, {stop}, RBLOCK):", *(f"    {line}" for line in loop), *final, *after]
 
     def closure(self, sinks: list[int]) -> set[int]:

@@ -6,10 +6,10 @@ by the linear variable itself, so that Triton sees the contiguity and makes wide
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from dynacompile.ir.extents import LIMIT, example_reach
 from dynacompile.ir.index import Atom, Div, Index, Mod, Symbol, Var, extent, hint
@@ -38,6 +38,14 @@ class Dim:
         return f"{self.name.upper()}BLOCK"
 
 
+class Term(NamedTuple):
+    """coefficient: an extent. dims: the dimensions of the tile that the text varies over."""
+
+    coefficient: Any
+    text: str
+    dims: frozenset[str]
+
+
 @dataclass
 class Indexer:
     """Renders indices; remembers, per dimension, the definitions of axis variables that the text uses."""
@@ -45,12 +53,30 @@ class Indexer:
     dims: tuple[Dim, ...]
     values: Mapping[int, tuple[str, frozenset[str]]]  # SSA id -> (int64 text, dims) for indirect accesses
     definitions: dict[str, dict[str, str]] = field(default_factory=dict)
+    lane: tuple[str, str] | None = None  # of the innermost dimension: where its block starts, and the places in it
 
     def text(self, index: Index) -> tuple[str, frozenset[str]]:
         """C-like text, and the names of the dimensions that it varies over."""
+        terms = self.terms(index)
+        return sum_text(terms, index.constant), over(terms)
+
+    def address(self, index: Index) -> tuple[str, str, frozenset[str]]:
+        """As `text`, but in two: what a line along the innermost dimension has in common, and what a place in it adds; "" where that is not linear.
+        Added to a pointer one after the other, the first is computed once, and the second is a thread's number and a constant."""
+        terms = self.terms(index)
+        inner = self.dims[-1].name
+        own = [t for t in terms if inner in t.dims]
+        if self.lane is None or len(own) != 1 or own[0].text != inner:
+            return sum_text(terms, index.constant), "", over(terms)
+        (one,) = own
+        start, lane = self.lane
+        common = [t for t in terms if t is not one] + ([one._replace(text=start)] if start else [])
+        return sum_text(common, index.constant), sum_text([one._replace(text=lane)], 0), over(terms)
+
+    def terms(self, index: Index) -> list[Term]:
+        """What is added to the constant: linear variables first."""
         coefficients: dict[Var, Any] = {}
-        parts: list[tuple[Any, str]] = []
-        used: set[str] = set()
+        rest: list[Term] = []
         known = {a.var for d in self.dims for a in d.axes}
         for monomial, coefficient in index.terms:
             if len(monomial) == 1 and monomial[0] in known:
@@ -60,18 +86,10 @@ class Indexer:
             if stride is not None:
                 coefficients[stride[0]] = coefficients.get(stride[0], 0) + stride[1] * coefficient
                 continue
-            factors = []
-            for factor in monomial:
-                text, dims = self.atom(factor)
-                factors.append(text)
-                used |= dims
-            parts.append((coefficient, " * ".join(factors)))
-        linear = []
-        for dim in self.dims:
-            for coefficient, name in self.walk(dim, coefficients):
-                linear.append((coefficient, name))
-                used.add(dim.name)
-        return sum_text(linear + parts, index.constant), frozenset(used)
+            factors = [self.atom(factor) for factor in monomial]
+            rest.append(Term(coefficient, " * ".join(text for text, _ in factors), frozenset().union(*(dims for _, dims in factors))))
+        linear = [Term(c, name, frozenset((d.name,))) for d in self.dims for c, name in self.walk(d, coefficients)]
+        return linear + rest
 
     def walk(self, dim: Dim, coefficients: Mapping[Var, Any]) -> list[tuple[Any, str]]:
         """(stride, variable) for the longest runs of axes that the index walks as one."""
@@ -123,10 +141,14 @@ def symbolic_stride(monomial: tuple[Atom, ...], known: Set[Var]) -> tuple[Var, I
     return (found[0], Index(((rest, 1),))) if len(found) == 1 and found[0] in known and len(rest) == len(monomial) - 1 else None
 
 
-def sum_text(parts: list[tuple[Any, str]], constant: int) -> str:
+def over(terms: Iterable[Term]) -> frozenset[str]:
+    return frozenset().union(*(t.dims for t in terms))
+
+
+def sum_text(terms: Iterable[Term], constant: int) -> str:
     """Text of constant + the sum of coefficient * factor."""
     text = ""
-    for coefficient, factor in parts:
+    for coefficient, factor, _ in terms:
         if isinstance(coefficient, Index):
             term = f"{coefficient} * {factor}"
             text = f"{text} + {term}" if text else term

@@ -15,7 +15,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.loops import Access, Nest, Op, levels
 from dynacompile.ir.schedule import Kernel
 
-TILE = {"x", "y", "r", "r_base", "xmask", "ymask", "rmask", "pid", "start"}
+TILE = {"x", "y", "r", "r_base", "x_start", "x_base", "xmask", "ymask", "rmask", "pid", "start"}
 RESERVED = {"tl", "triton", "libdevice", "range", "float", *TILE, *scalars.DEVICE_FUNCTIONS, *keyword.kwlist}
 
 
@@ -42,7 +42,7 @@ class Values:
         self.constants: dict[tuple[str, torch.dtype], str] = {}
         self.indirect: dict[int, tuple[str, frozenset[str]]] = {}
         self.parts = Parts(tiling.parts)
-        self.indexer = Indexer(tiling.dims, self.indirect)
+        self.indexer = Indexer(tiling.dims, self.indirect, lane=lane_of(kernel, tiling))
         kept = tuple(a for a in self.nest.x_axes if a not in self.nest.folded)
         self.blocks = Indexer((Dim("pid", kept), *(d for d in tiling.dims if d.name == "r")), {}, self.indexer.definitions)  # of summed stores
         self.evict = ""
@@ -159,8 +159,8 @@ class Values:
 
     def load(self, i: int, op: Op) -> list[str]:
         access: Access = op.attr  # type: ignore[assignment]
-        text, dims = self.indexer.text(access.index)
-        pointer = self.address(access.buffer, text)
+        common, lane, dims = self.indexer.address(access.index)
+        pointer = self.address(access.buffer, common, lane)
         if access.mask is not None and not self.shapes[access.mask] <= dims:
             dims = dims | self.shapes[access.mask]
             pointer = f"tl.broadcast_to({pointer}, {self.shape(dims)})" if self.shapes[access.mask] else pointer
@@ -186,13 +186,13 @@ class Values:
     def store(self, i: int, op: Op) -> list[str]:
         access: Access = op.attr  # type: ignore[assignment]
         self.shapes[i] = frozenset()
-        text, dims = self.indexer.text(access.index)
+        common, lane, dims = self.indexer.address(access.index)
         tile = frozenset(d.name for d in self.tiling.dims if d.name != "r" or self.level[i] == "r")
         missing = [d for d in self.tiling.dims if d.name in tile - dims]
         if any(d.size != 1 for d in missing):
             raise Unsupported("triton-store", f"{self.kernel.name} stores one element of {access.buffer} from several points")
         for d in missing:  # size 1: the variable is 0 and gives the pointer the tile's shape
-            text = d.name if text == "0" else f"{text} + {d.name}"
+            common = d.name if common == "0" else f"{common} + {d.name}"
         terms = self.mask(tile, access)
         lines = []
         if "r" in self.dims and "r" not in tile and self.unfenced:  # several threads hold each row's values, and one stores
@@ -200,10 +200,11 @@ class Values:
             lines.append("tl.debug_barrier()  # until every thread has read what a store may overwrite")
         mask = f", mask={' & '.join(terms)}" if terms else ""
         value = self.argument(op.args[0])
-        return [*lines, f"tl.store({self.address(access.buffer, text)}, {value}{mask})"]
+        return [*lines, f"tl.store({self.address(access.buffer, common, lane)}, {value}{mask})"]
 
-    def address(self, buffer: str, index: str) -> str:
-        return f"{self.pointers[buffer]} + {index if index.isidentifier() else f'({index})'}"
+    def address(self, buffer: str, *parts: str) -> str:
+        shown = [p if p.isidentifier() else f"({p})" for p in parts if p]
+        return " + ".join([self.pointers[buffer], *(shown if len(shown) == 1 else (p for p in shown if p != "(0)"))])
 
     # reductions
 
@@ -314,6 +315,15 @@ class Values:
             inside = [f"{partial} = {reductions.step(kind, partial, text, dtype)}"]
             after = [f"{self.name(i)} = {reductions.finish(kind, partial, dtype)}"]
         return before, inside, after + self.note_indirect(i)
+
+
+def lane_of(kernel: Kernel, tiling: Tiling) -> tuple[str, str] | None:
+    """Where a block along the innermost of two dimensions starts, and the places in it. With sizes that are constants, the compiler that follows finds
+    what addresses have in common, and better."""
+    inner = tiling.dims[-1].name
+    if len(tiling.dims) == 1 or not kernel.symbols:
+        return None
+    return ("", "r") if inner == "r" and not tiling.looped else ("start" if inner == "r" else f"{inner}_start", f"{inner}_base")
 
 
 def rounds_to_16_bits(nest: Nest, dtypes: dict[str, torch.dtype]) -> bool:
