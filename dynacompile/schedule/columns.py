@@ -11,10 +11,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import torch
+
 from dynacompile.ir.body import Body, without_dead
-from dynacompile.ir.index import Index, Var, atom
+from dynacompile.ir.index import Atom, Index, Var, atom, hint
 from dynacompile.ir.loops import Access, Axis, Buffer, Nest
-from dynacompile.schedule.domain import align, digits_of, remap, runs_along
+from dynacompile.schedule.domain import align, digits_of, linear, remap, runs_along
 from dynacompile.schedule.fuse import MAX_BUFFERS, MAX_OPS
 from dynacompile.schedule.split import position_of_reduce
 from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
@@ -54,8 +56,8 @@ def column_sums(units: Units, unit: Unit) -> Sums | None:
     """The unit as partial sums, where all that it does are those and elementwise stores."""
     if unit.extern is not None or units.buffer(next(iter(unit.writes))).device.type != "cuda" or not any(a.role == "r" for a in unit.axes):
         return None
-    if not all(isinstance(a.size, int) for a in unit.axes):
-        return None  # blocks of rows of an unknown number
+    if not all(isinstance(a.size, int) for a in unit.axes if a.role == "r"):
+        return None
     partials: dict[str, Access] = {}
     reduced = {a.var for a in unit.axes if a.role == "r"}
     for _, nest in unit.members:
@@ -99,8 +101,7 @@ def row_kernels(units: Units, unit: Unit) -> list[Unit]:
 
 def is_row_kernel(units: Units, unit: Unit) -> bool:
     inner = [a for a in unit.axes if a.role == "r"]
-    width = math.prod(a.size for a in inner)
-    if not isinstance(width, int) or not inner or not 32 <= width <= WIDEST:
+    if not inner or not 32 <= hint(math.prod(a.size for a in inner)) <= WIDEST:
         return False
     along = runs_along((a.index for _, n in unit.members for a in n.loads()), unit.axes, inner[-1].var)
     return along and any(op.name == "reduce" for _, n in unit.members for op in n.body)
@@ -114,6 +115,11 @@ def finer(units: Units, sums: Sums) -> Sums:
     factor = next((k for k in factors if blocks * k >= BLOCKS), max(factors, default=1))
     if factor == 1 or not all(can_follow(units, sums, i) for n in sums.partials for i in units.readers[n]):
         return sums
+    blocks_of = {a.var for a in sums.chunk}
+
+    def numbers_blocks(monomial: tuple[Atom, ...]) -> bool:
+        return any(not blocks_of.isdisjoint(a.variables()) for a in monomial)
+
     j, rest = Axis(Var("j0", factor), "x"), Axis(Var("y0", outer.size // factor), "r")
     axes = (*sums.chunk, j, *(a for a in sums.unit.axes if a.role == "x" and a not in sums.chunk), rest, *sums.summed[1:])
     split: dict[Var, Index | int] = {outer.var: atom(j.var) * rest.size + atom(rest.var)}
@@ -122,7 +128,7 @@ def finer(units: Units, sums: Sums) -> Sums:
         if nest.is_reduction:
             (store,) = nest.stores()
             columns = units.buffer(store.buffer).size[1]
-            index = Index([(m, c * factor if c >= columns else c) for m, c in store.index.terms], store.index.constant) + atom(j.var) * columns
+            index = Index([(m, c * factor if numbers_blocks(m) else c) for m, c in store.index.terms], store.index.constant) + atom(j.var) * columns
             end = nest.body[-1]
             nest = replace(nest, body=(*nest.body[:-1], replace(end, attr=replace(store, index=index))))
         members.append((position, remap(nest, split, axes)))
@@ -169,6 +175,10 @@ def refine(units: Units, sums: Sums, divided: Sums) -> None:
 def join(units: Units, rows: Unit, sums: Sums) -> Unit | None:
     """One unit for both, or None where their points don't correspond or another unit has to run between."""
     unit = sums.unit
+    padded = in_blocks(rows, sums)
+    if padded is None:
+        return None
+    rows = padded
     if rows.writes & unit.writes or unit.writes & rows.reads or has_path(units, rows, unit) or has_path(units, unit, rows):
         return None
     if sum(len(n.body) for u in (rows, unit) for _, n in u.members) > MAX_OPS or len(rows.reads | rows.writes | unit.reads | unit.writes) > MAX_BUFFERS:
@@ -197,6 +207,34 @@ def join(units: Units, rows: Unit, sums: Sums) -> Unit | None:
     return None
 
 
+def in_blocks(rows: Unit, sums: Sums) -> Unit | None:
+    """The row kernel over the blocks of the sums, where those have more rows than there are, of which the last ones then are no points of it."""
+    outer = [a for a in rows.axes if a.role == "x"]
+    if math.prod(a.size for a in outer) == math.prod(a.size for a in (*sums.chunk, *sums.summed)):
+        return rows
+    if len(outer) != 1 or any(n.folded for _, n in rows.members):
+        return None
+    (old,) = outer
+    blocks = tuple(Axis(Var(f"b{i}", a.size), "x") for i, a in enumerate((*sums.chunk, *sums.summed)))
+    axes = (*blocks, *(a for a in rows.axes if a.role == "r"))
+    members = [(p, guarded(n, old, linear(blocks), axes)) for p, n in rows.members]
+    return replace(rows, members=members, axes=axes)
+
+
+def guarded(nest: Nest, old: Axis, place: Index, axes: tuple[Axis, ...]) -> Nest:
+    """The nest with `place` for the variable of an axis, and nothing done where that is beyond it."""
+    body = Body()
+    limit = body.emit("constant" if isinstance(old.size, int) else "index", (), torch.int64, old.size)
+    guard = body.emit("lt", (body.emit("index", (), torch.int64, place), limit), torch.bool)
+
+    def on_load(access: Access, dtype: torch.dtype) -> int | None:
+        inside = not place.variables().isdisjoint(access.index.variables()) or any(v.name[0] == "%" for v in access.index.variables())
+        return None if inside or access.mask != guard else body.emit("load", (), dtype, replace(access, mask=None))
+
+    body.splice(nest.body, {old.var: place}, guard, on_load)
+    return replace(nest, axes=axes, body=without_dead(body.ops))
+
+
 def moved(axes: tuple[Axis, ...], values: Mapping[Var, Index | int], space: tuple[Axis, ...]) -> tuple[Axis, ...]:
     """The axes of `space` that `axes` became."""
     found: set[Var] = set()
@@ -213,12 +251,23 @@ def only_index(unit: Unit, name: str) -> Index | None:
 
 
 def hands_over(rows: Unit, unit: Unit, host: Mapping[Var, Index | int], guest: Mapping[Var, Index | int]) -> bool:
-    """What the unit takes from the row kernel is at the same point in both."""
+    """What the unit takes from the row kernel is at the same point in both, and, where that has a bound, within the same one."""
     for name in rows.writes & unit.reads:
-        written = {a.index.subs(host) for _, n in rows.members for a in n.stores() if a.buffer == name}
-        if len(written) != 1 or {a.index.subs(guest) for _, n in unit.members for a in n.loads() if a.buffer == name} != written:
+        written = {(a.index.subs(host), bound(n, a, host)) for _, n in rows.members for a in n.stores() if a.buffer == name}
+        taken = {(a.index.subs(guest), bound(n, a, guest)) for _, n in unit.members for a in n.loads() if a.buffer == name}
+        if len(written) != 1 or taken != written and not (next(iter(written))[1] is None and {i for i, _ in taken} == {i for i, _ in written}):
             return False
     return True
+
+
+def bound(nest: Nest, access: Access, values: Mapping[Var, Index | int]) -> tuple[Index, object] | int | None:
+    """(position, limit) where an access is masked by position < limit; the mask's id where it is another; None without."""
+    if access.mask is None:
+        return None
+    below = nest.body[access.mask]
+    place, limit = (nest.body[a] for a in below.args) if below.name == "lt" else (below, below)
+    known = place.name == "index" and limit.name in ("index", "constant")
+    return (place.attr.subs(values), limit.attr) if known else access.mask  # type: ignore[union-attr]
 
 
 def as_sums(nest: Nest) -> Nest:

@@ -38,18 +38,20 @@ def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str])
     members = list(members)
     wanted = set(stored)
     body = Body()
-    held: dict[tuple[str, Index], int] = {}
+    held: dict[tuple[str, Index], tuple[int, int | None]] = {}
     stores: list[tuple[int, Access]] = []
 
     def on_load(access: Access, dtype: torch.dtype) -> int | None:
-        value = held.get((access.buffer, access.index))
+        value, mask = held.get((access.buffer, access.index), (None, None))
         if value is None or access.mask is None:
-            return value
+            return value if mask is None else None
+        if mask not in (None, access.mask):
+            return None
         return body.emit("where", (access.mask, value, body.emit("constant", (), dtype, access.other)), dtype)
 
     def on_store(value: int, access: Access) -> None:
-        if access.mask is None and not access.summed:
-            held[access.buffer, access.index] = value
+        if not access.summed:
+            held[access.buffer, access.index] = value, access.mask
         if access.buffer in wanted:
             stores.append((value, access))
 

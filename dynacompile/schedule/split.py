@@ -12,6 +12,8 @@ from dynacompile.ir.index import Extent, Index, Var, atom, constant, hint
 from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op
 from dynacompile.schedule.domain import linear, merge_axes
 
+EVEN = 16  # what the length of a chunk is a multiple of where the last one need not be full, so that chunks can be cut again
+
 
 def split(nest: Nest, count: int, buffers: dict[str, Buffer]) -> tuple[Nest, Nest]:
     """Cuts the outermost r axes into about `count` chunks; adds the buffer of partial results."""
@@ -86,8 +88,9 @@ def cut(axes: tuple[Axis, ...], count: int) -> tuple[tuple[Axis, ...], tuple[Axi
             count = -(-count // max(1, hint(axis.size)))
         elif count > 1:
             length = max(1, hint(axis.size))
-            parts: Extent = good_divisor(length, count)
-            size = -(-length // hint(parts))
+            size = -(-length // good_divisor(length, count))
+            if size > EVEN and not (isinstance(axis.size, int) and length % size == 0):
+                size = -(-size // EVEN) * EVEN
             parts = ceil_div(axis.size, size)
             chunk, rest = Axis(Var(f"c{position}", parts), "x"), Axis(Var(f"r{position}", size), "r")
             outer.append(chunk)

@@ -17,9 +17,12 @@ from dynacompile.codegen.reference import program as interpreter
 from dynacompile.codegen.reference import run_kernel, run_schedule
 from dynacompile.codegen.triton import emit_kernel
 from dynacompile.ir.schedule import Kernel
+from dynacompile.lower import lower
+from dynacompile.schedule import schedule
 from tests.dynamic.test_backend_programs import CASES
 from tests.dynamic.tracing import stages, trace, value_of
-from tests.lower.tracing import ENV, copies
+from tests.lower.tracing import ENV, aten, copies
+from tests.schedule.test_columns import CPU, CUDA, on
 
 
 def planes(*sizes: tuple[int, int]) -> list[tuple[torch.Tensor]]:
@@ -34,6 +37,26 @@ RUNS |= {
     for name in ("softmax", "sums", "variances")
     for kind, calls in (("even first", planes((32, 48), (64, 32), (7, 100), (31, 47))), ("odd first", planes((7, 9), (6, 5), (32, 16), (48, 64))))
 }
+
+
+def norm_backward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    width = [x.shape[1]]
+    _, mean, scale = aten.native_layer_norm.default(x, width, weight, bias, 1e-5)
+    return aten.native_layer_norm_backward.default(grad, x, width, mean, scale, weight, bias, [True, True, True])
+
+
+def norm_inputs(rows: int, columns: int) -> tuple[torch.Tensor, ...]:
+    return torch.randn(rows, columns), torch.randn(columns), torch.randn(columns), torch.randn(rows, columns)
+
+
+# Scheduled as for a GPU, where sums of columns join the kernel of rows: those of a row in one block, and longer ones.
+FOLDED = {
+    "folded, rows": (norm_backward, norm_inputs(4096, 40), [norm_inputs(67, 40)], {0: [0], 3: [0]}),
+    "folded, rows and columns": (
+        norm_backward, norm_inputs(4099, 48),
+        [norm_inputs(70, 48), norm_inputs(33, 31), norm_inputs(37, 150)], {0: [0, 1], 1: [0], 2: [0], 3: [0, 1]},
+    ),
+}  # fmt: skip
 
 
 class Recorder:
@@ -53,8 +76,9 @@ def launches() -> dict[str, Recorder]:
     """The launches of each run."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        for name, (function, first, calls, dims) in RUNS.items():
-            _, plan = stages(trace(function, first, dims))
+        for name, (function, first, calls, dims) in (RUNS | FOLDED).items():
+            program = lower(trace(function, first, dims), ENV)
+            plan = on(CPU, schedule(on(CUDA, program), ENV)) if name in FOLDED else schedule(program, ENV)
             found[name] = Recorder()
             patch.setattr(interpreter, "run_kernel", found[name])
             for args in calls:
@@ -84,7 +108,12 @@ def interpreted(launches, tmp_path_factory) -> dict[str, list[list[torch.Tensor]
     return found
 
 
-@pytest.mark.parametrize("name", RUNS)
+def test_sums_of_columns_are_folded(launches):
+    for name in FOLDED:
+        assert sum(bool(kernel.nest.folded) for kernel, *_ in launches[name].launches) == len(FOLDED[name][2])
+
+
+@pytest.mark.parametrize("name", [*RUNS, *FOLDED])
 def test_numbers(launches, interpreted, name):
     for (kernel, _, _, wanted), got in zip(launches[name].launches, interpreted[name], strict=True):
         for a, b in zip(got[: len(wanted)], wanted, strict=True):

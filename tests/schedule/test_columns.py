@@ -15,6 +15,7 @@ from dynacompile.ir.schedule import Launch, Schedule
 from dynacompile.lower import lower
 from dynacompile.schedule import schedule
 from tests.autograd.recording import record
+from tests.dynamic.tracing import trace as symbolic_trace
 from tests.lower.tracing import ENV, aten, trace
 from tests.schedule.test_differentiated import values
 
@@ -79,6 +80,33 @@ def test_blocks_are_made_smaller_where_there_are_few(rows, blocks, size):
     assert folded(plan) == [(size,)]
     (kernel,) = (k for k in plan.kernels.values() if k.nest.folded)
     assert kernel.nest.axes[0].size == blocks
+
+
+def norm_backward(x, weight, grad):
+    _, mean, scale = aten.native_layer_norm.default(x, [x.shape[1]], weight, None, 1e-5)
+    return aten.native_layer_norm_backward.default(grad, x, [x.shape[1]], mean, scale, weight, None, [True, True, False])[:2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dims", "calls"),
+    [
+        (8192, 64, {0: [0], 2: [0]}, [(8192, 64), (8191, 64), (5, 64), (9001, 64)]),
+        (8192, 64, {0: [0, 1], 1: [0], 2: [0, 1]}, [(8192, 64), (8191, 63), (3, 200)]),
+        (8191, 48, {}, [(8191, 48)]),
+        (8191, 48, {0: [0], 2: [0]}, [(8191, 48), (4096, 48)]),
+    ],
+)
+def test_the_last_block_of_rows_need_not_be_full(rows, columns, dims, calls):
+    def inputs(n, m):
+        return torch.randn(n, m), torch.randn(m), torch.randn(n, m)
+
+    plan = schedule(on(CUDA, lower(symbolic_trace(norm_backward, inputs(rows, columns), dims), ENV)), ENV)
+    assert folded(plan) == [(16,)] and plan.facts()["externs"] == 0
+    for call in calls:
+        given = inputs(*call)
+        wanted = norm_backward(*(t.double() for t in given))
+        for got, want in zip(run_schedule(on(CPU, plan), list(given)), wanted, strict=True):
+            torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-3)
 
 
 def test_two_norms_in_a_row():

@@ -72,7 +72,10 @@ class Emitter:
 
     def code(self) -> str:
         """The function's body."""
-        body = self.folded() if self.tiling.rows else self.looped() if self.tiling.looped else self.straight()
+        if self.tiling.rows:
+            body = self.folded_long() if self.tiling.looped else self.folded()
+        else:
+            body = self.looped() if self.tiling.looped else self.straight()
         lines = [*self.head(), *(f"{name} = tl.full((), {text}, {scalars.value(dtype)})" for (text, dtype), name in self.values.constants.items()), *body]
         return "\n".join(f"    {line}" for line in lines)
 
@@ -179,6 +182,14 @@ class Emitter:
         tile = [f"x = pid * {self.tiling.rows} + start + tl.arange(0, XBLOCK){self.spread('x')}", *self.axis_lines(["x"]), *inside]
         ends = [f"{name} = {text}" for name, text in sorted(values.blocks.definitions.pop("pid", {}).items())]
         return [*before, f"for start in {steps}:", *(f"    {line}" for line in tile), *ends, *after]
+
+    def folded_long(self) -> list[str]:
+        """As `folded`, of rows that registers do not hold: sums per column are in memory from one block of rows to the next."""
+        tile = [f"x = pid * {self.tiling.rows} + row + tl.arange(0, XBLOCK){self.spread('x')}", *self.looped()]
+        tile[1:1] = self.axis_lines(["x"])
+        ends = [f"{name} = {text}" for name, text in sorted(self.values.blocks.definitions.pop("pid", {}).items())]
+        barrier = "tl.debug_barrier()  # until every thread has written what the next block of rows adds to"
+        return [*ends, f"for row in range(0, {self.tiling.rows}, XBLOCK):", *(f"    {line}" for line in [*tile, barrier])]
 
     def looped(self) -> list[str]:
         """One loop over r per pass; what a pass needs at level r it computes anew."""

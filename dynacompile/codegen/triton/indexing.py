@@ -61,17 +61,17 @@ class Indexer:
         return sum_text(terms, index.constant), over(terms)
 
     def address(self, index: Index) -> tuple[str, str, frozenset[str]]:
-        """As `text`, but in two: what a line along the innermost dimension has in common, and what a place in it adds; "" where that is not linear.
+        """As `text`, but in two: what a line along the innermost dimension has in common, and the place in it; "" where memory is not contiguous along it.
         Added to a pointer one after the other, the first is computed once, and the second is a thread's number and a constant."""
         terms = self.terms(index)
         inner = self.dims[-1].name
         own = [t for t in terms if inner in t.dims]
-        if self.lane is None or len(own) != 1 or own[0].text != inner:
+        if self.lane is None or len(own) != 1 or own[0][:2] != (1, inner):
             return sum_text(terms, index.constant), "", over(terms)
         (one,) = own
         start, lane = self.lane
         common = [t for t in terms if t is not one] + ([one._replace(text=start)] if start else [])
-        return sum_text(common, index.constant), sum_text([one._replace(text=lane)], 0), over(terms)
+        return sum_text(common, index.constant), lane, over(terms)
 
     def terms(self, index: Index) -> list[Term]:
         """What is added to the constant: linear variables first."""

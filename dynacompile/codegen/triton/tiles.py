@@ -50,7 +50,7 @@ def choose_tiling(kernel: Kernel) -> Tiling:
     looped = False
     if rows:
         dims: tuple[Dim, ...] = (Dim("x", nest.x_axes), Dim("r", nest.r_axes))
-        candidates = folded_candidates(kernel, rows, dims[1])
+        looped, candidates = not isinstance(dims[1].size, int), folded_candidates(kernel, rows, dims[1])
     elif nest.r_axes:
         dims = (Dim("x", nest.x_axes), Dim("r", nest.r_axes))
         looped, candidates = reduction_candidates(kernel, *dims)
@@ -65,7 +65,7 @@ def choose_tiling(kernel: Kernel) -> Tiling:
     wide = any(d.hint > LIMIT for d in dims) or any(needs_int64(i) for i in indices(nest))
     width = candidates[0].blocks.get("RBLOCK", 1)
     parts = dims[-1].hint // width if nest.r_axes and not looped and dims[-1].hint > width else 1
-    whole = looped and fits_whole(nest, dims[-1], candidates[0])
+    whole = looped and (rows > 0 or fits_whole(nest, dims[-1], candidates[0]))
     peeled = "" if whole else peeled_dim(kernel, dims, looped, masked)
     return Tiling(dims, looped, candidates, grids, masked, wide, rows, parts, peeled, whole)
 
@@ -244,10 +244,10 @@ def part_warps(size: int) -> int:
 
 def folded_candidates(kernel: Kernel, rows: int, r: Dim) -> tuple[Candidate, ...]:
     """Whole rows, few at a time, beside a sum per column; STAGES: tiles that are read ahead."""
-    width = r.size // row_parts(kernel, r) if row_parts(kernel, r) > 1 else power(r.size)
+    width = r.hint // row_parts(kernel, r) if row_parts(kernel, r) > 1 else power(r.hint)
     most = rows & -rows  # the block divides the rows
-    block = min(clamp(512 // r.size, 1, 16), most)
-    warps = max(2, part_warps(block * r.size))
+    block = min(clamp(512 // r.hint, 1, 16), most)
+    warps = max(2, part_warps(block * r.hint))
     shapes = ((block, warps, 3), (block, warps, 4), (block, warps * 2, 3), (block, warps, 1), (block, warps // 2, 3), (block * 2, warps, 3))
     options = [Candidate({"XBLOCK": b, "RBLOCK": width, "STAGES": s}, w) for b, w, s in shapes if b <= most and 1 <= w <= 32]
     return unmasked(options)

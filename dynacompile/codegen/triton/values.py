@@ -15,7 +15,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.loops import Access, Nest, Op, levels
 from dynacompile.ir.schedule import Kernel
 
-TILE = {"x", "y", "r", "r_base", "x_start", "x_base", "xmask", "ymask", "rmask", "pid", "start"}
+TILE = {"x", "y", "r", "row", "r_base", "x_start", "x_base", "xmask", "ymask", "rmask", "pid", "start"}
 RESERVED = {"tl", "triton", "libdevice", "range", "float", *TILE, *scalars.DEVICE_FUNCTIONS, *keyword.kwlist}
 
 
@@ -186,6 +186,8 @@ class Values:
     def store(self, i: int, op: Op) -> list[str]:
         access: Access = op.attr  # type: ignore[assignment]
         self.shapes[i] = frozenset()
+        if access.summed:
+            return self.add(op, access)
         common, lane, dims = self.indexer.address(access.index)
         tile = frozenset(d.name for d in self.tiling.dims if d.name != "r" or self.level[i] == "r")
         missing = [d for d in self.tiling.dims if d.name in tile - dims]
@@ -281,15 +283,28 @@ class Values:
         access: Access = op.attr  # type: ignore[assignment]
         self.shapes[i] = frozenset()
         total, kind = self.fresh(f"{identifier(access.buffer)}_total"), scalars.value(op.dtype)
-        text = self.argument(op.args[0])
-        if access.mask is not None:
-            text = f"tl.where({self.argument(access.mask)}, {text}, 0.0)"
+        text = self.summand(op, access)
         before = [f"{total} = tl.zeros({self.shape(frozenset(self.dims))}, {kind})"]
         place, _ = self.blocks.text(access.index)
         mask = ", mask=rmask" if "r" in self.tiling.masked else ""
         self.parts.add(total, *self.indexer.definitions.get("r", {}))
         after = [f"tl.store({self.address(access.buffer, place)}, tl.sum({total}, 0)[None, :]{mask})"]
         return self.parts.lines(before), self.parts.lines([f"{total} += {text}"]), self.parts.lines(after)
+
+    def summand(self, op: Op, access: Access) -> str:
+        text = self.argument(op.args[0])
+        return text if access.mask is None else f"tl.where({self.argument(access.mask)}, {text}, 0.0)"
+
+    def add(self, op: Op, access: Access) -> list[str]:
+        """Lines, within the loop over a program's rows, that add to the sums per column that are in memory."""
+        name, (place, _) = self.fresh(f"{identifier(access.buffer)}_sum"), self.blocks.text(access.index)
+        pointer = self.address(access.buffer, place)
+        mask = " & rmask" if "r" in self.tiling.masked else ""
+        text = f"tl.broadcast_to({self.summand(op, access)}, {self.shape(frozenset(self.dims))})"
+        return [
+            f"{name} = tl.sum({text}, 0)[None, :] + tl.load({pointer}, mask=(row > 0){mask}, other=0.0)",
+            f"tl.store({pointer}, {name}{', mask=rmask' if mask else ''})",
+        ]
 
     def accumulate(self, i: int, op: Op) -> tuple[list[str], list[str], list[str]]:
         """Lines before the loop, in it, and after it."""
