@@ -11,7 +11,6 @@ import os
 import re
 import select
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +19,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.errors import TritonError
 
-
-def beside(name: str) -> Any:
-    """A module of this folder, whose package would import torch."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-    spec.loader.exec_module(module)  # type: ignore[union-attr]
-    return module
-
-
-cubins, wire = beside("cubin"), beside("wire")
+spec = importlib.util.spec_from_file_location("wire", Path(__file__).with_name("wire.py"))  # its package would import torch
+wire = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+spec.loader.exec_module(wire)  # type: ignore[union-attr]
 
 # What Triton and its passes raise, and what running our text may.
 FAILURES = (TritonError, RuntimeError, OSError, SyntaxError, NameError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 IDLE_SECONDS = 300.0  # then the worker ends; the pool starts another when needed
 WATCH_SECONDS = 5.0  # how often it looks whether its parent still lives
-CORE_REGISTERS, CORE_THREADS = 65536, 2048  # of a multiprocessor
-MANY_WARPS = 16  # of a program that registers keep others out by
-GIVEN_UP = 0.75  # of the registers that a program takes by itself, the least that it is asked to do with
 WARM_UP = {
     "text": """
 import triton
@@ -98,19 +87,7 @@ def compile_text(job: dict) -> tuple[dict, str, bytes]:
         level = lower(level, metadata)
         ptx = level if name == "ptx" else ptx
     linecache.cache.pop(filename, None)
-    return metadata, ptx, with_one_more(ptx, level, job["warps"], lambda text: stages["cubin"](text, metadata))
-
-
-def with_one_more(ptx: str, cubin: bytes, warps: int, assemble: Callable[[str], bytes]) -> bytes:
-    """The kernel in fewer registers, so that one more program of many warps fits on a multiprocessor, if it can do with so many without local memory."""
-    threads = 32 * warps
-    taken = -(-cubins.registers(cubin) // 8) * 8
-    wanted = CORE_REGISTERS // (taken * threads) + 1
-    limit = CORE_REGISTERS // (wanted * threads) // 8 * 8
-    if warps < MANY_WARPS or wanted * threads > CORE_THREADS or limit < taken * GIVEN_UP:
-        return cubin
-    fewer = assemble(re.sub(r"(\.reqntid [0-9, ]+)", rf"\1\n.minnctapersm {wanted}", ptx, count=1))
-    return fewer if cubins.spilled(fewer) <= cubins.spilled(cubin) else cubin
+    return metadata, ptx, level
 
 
 def answer(job: dict) -> tuple[dict, bytes]:

@@ -59,7 +59,7 @@ def choose_tiling(kernel: Kernel) -> Tiling:
         if len(dims) == 1:
             candidates = pointwise_candidates(kernel, dims[0])
         else:
-            candidates = line_candidates(dims[1]) if walks_lines(kernel) else transpose_candidates(*dims)
+            candidates = line_candidates(kernel) if walks_lines(kernel) else transpose_candidates(*dims)
     masked = frozenset(d.name for d in dims if any(d.size % c.blocks[d.block] for c in candidates))
     grids = tuple((extent(prod(ceil_div(d.size, rows or c.blocks[d.block]) for d in dims if d.name != "r")), 1, 1) for c in candidates)
     wide = any(d.hint > LIMIT for d in dims) or any(needs_int64(i) for i in indices(nest))
@@ -165,13 +165,19 @@ def pointwise_candidates(kernel: Kernel, x: Dim) -> tuple[Candidate, ...]:
     whole = x.size & -x.size if isinstance(x.size, int) else 0  # the largest power of two that divides
     if 512 <= whole < block:
         block = whole
+    if kernel.symbols and any(a.mask is not None for a in kernel.nest.loads()):
+        block = min(block, LINE // 2)  # as for lines
     first = Candidate({"XBLOCK": block}, warps_for(block, vector, 4))
     others = [Candidate({"XBLOCK": b}, w) for b, w in ((block * 2, 8), (block * 4, 8), (block // 2, 4), (block, 8)) if LANES * w <= b <= 4096]
     return unmasked((first, *others), ("XBLOCK", x.size))
 
 
-def line_candidates(x: Dim) -> tuple[Candidate, ...]:
-    return tuple(Candidate({"YBLOCK": 1, "XBLOCK": b}, w) for b, w in ((LINE, 4), (LINE, 8), (LINE // 2, 4), (LINE * 2, 8)))
+def line_candidates(kernel: Kernel) -> tuple[Candidate, ...]:
+    """Shorter ones where lines may start anywhere in memory: each element is then accessed by itself, and takes registers for that."""
+    shapes = ((LINE, 4), (LINE, 8), (LINE // 2, 4), (LINE * 2, 8))
+    if kernel.symbols:
+        shapes = ((LINE // 2, 4), (LINE // 4, 4), (LINE, 8), (LINE, 4))
+    return tuple(Candidate({"YBLOCK": 1, "XBLOCK": b}, w) for b, w in shapes)
 
 
 def transpose_candidates(y: Dim, x: Dim) -> tuple[Candidate, ...]:
@@ -196,7 +202,7 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
     narrow = smallest(kernel) <= 2
     held = width <= 1024 or (width <= PERSISTENT and passes > 1 and width * live // (LANES * 16) <= REGISTERS)
     if not isinstance(r.size, int):
-        return True, unmasked(unknown_row_candidates(x, width if held else min(width, 4096), live, narrow), ("XBLOCK", x.size))
+        return True, unmasked(unknown_row_candidates(x, width if held else min(width, 4096), live), ("XBLOCK", x.size))
     if held:
         if row_parts(kernel, r) > 1:
             return False, unmasked(part_candidates(kernel, x, r), ("XBLOCK", x.size))
@@ -214,13 +220,14 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
     return True, unmasked([Candidate({"XBLOCK": 1, "RBLOCK": min(b, width)}, clamp(w, 1, min(b, width) // LANES)) for b, w in steps])
 
 
-def unknown_row_candidates(x: Dim, block: int, live: int, narrow: bool) -> list[Candidate]:
-    """Rows as long as the call says, walked in blocks that take in a row of the example where that is not too long."""
+def unknown_row_candidates(x: Dim, block: int, live: int) -> list[Candidate]:
+    """Rows as long as the call says, walked in blocks that take in a row of the example where that is not too long. They may start anywhere in memory,
+    which costs less where a thread has more values, as it has of narrow ones elsewhere."""
     rows = clamp(1024 // block, 1, max(1, power(x.hint // PROGRAMS + 1)))
-    best = row_warps(rows * block, narrow)
+    best = row_warps(rows * block, narrow=True)
     found = [Candidate({"XBLOCK": rows, "RBLOCK": block}, w) for w in (best, best * 2, best // 2) if 1 <= w <= 32]
     if rows * 2 * block * live // (LANES * 16) <= REGISTERS and rows * 2 <= power(x.hint):
-        found.append(Candidate({"XBLOCK": rows * 2, "RBLOCK": block}, row_warps(rows * 2 * block, narrow)))
+        found.append(Candidate({"XBLOCK": rows * 2, "RBLOCK": block}, row_warps(rows * 2 * block, narrow=True)))
     return found
 
 
