@@ -28,6 +28,7 @@ from dynacompile.events import StageFinished
 from dynacompile.guards.facts import FrameFacts
 from dynacompile.guards.program import compile_gather, compile_guards
 from dynacompile.ir.captured import Captured, no_guards
+from dynacompile.ir.determinism import under
 from dynacompile.ir.fakes import dynamo_unloaded
 from dynacompile.ir.graphs import ForwardBackward
 from dynacompile.ir.segments import depends_on_values
@@ -55,7 +56,8 @@ def compile_frame(
     native.core().keep_fake_devices()
     with dynamo_unloaded(), unseen_by_hooks(), without_collections():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy, FrameFacts(frame))
-        call = make_call(captured, env) if captured.graph is not None else None
+        with under(captured.settings):
+            call = make_call(captured, env) if captured.graph is not None else None
         asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)
         call = with_plain(call, asked) if call is not None and asked else call
         captured = replace(captured, guards=captured.guards + captured.shape_guards(), shape_guards=no_guards)

@@ -50,6 +50,7 @@ BREAKS: dict[str, Row] = {
     "setattr": Row("attribute assignment not modelled by capture: {}", "assign outside of the compiled region"),
     "mutation": Row("mutation not modelled by capture: {}", "mutate outside of the compiled region"),
     "aliased-mutation": Row("inputs that share memory are written in place: {}", "clone one of them first"),
+    "setting": Row("operations of one graph would run under different settings: {}", "change the setting before the first operation, or outside"),
     "rebuild": Row("{} can't be recreated after the graph", "keep such objects out of variables that live across a graph break or are returned"),
     "in-loop": Row("a loop that Python advances from round to round: {}", "loop over a list, a tuple or a range, which the graph can follow"),
     "in-block": Row("a graph break inside a with or try block: {}", "remove the break, or move the block's body to a function"),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.function_modes import FunctionModes
+from dynacompile.capture.settings import Settings
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.functions import CellValue
 
@@ -18,7 +19,7 @@ class Effects:
     """touched: values with a changed content, in the order of their first change; each knows how to `replay` it.
 
     own_cells: the residual code makes the cells of the frame itself, so stores to them count.
-    modes: the torch-function modes that the frame is in.
+    modes: the torch-function modes that the frame is in. settings: of torch, that the frame changes.
     calls: (function, arguments, place) of calls that report something to others and have no result, in their order.
     count: of changes so far; outside: of those to what exists outside of the frame's own variables.
     globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion).
@@ -31,6 +32,7 @@ class Effects:
         self.class_attributes: dict[tuple[type, str], Value] = {}
         self.calls: list[tuple[Callable, list[Value], Position]] = []
         self.modes = FunctionModes()
+        self.settings = Settings()
         self.own_cells = False
         self.count = self.outside = 0
 
@@ -70,7 +72,7 @@ class Effects:
         return out
 
     def __bool__(self) -> bool:
-        return bool(self.globals) or bool(self.calls) or bool(self.pending()) or self.modes.is_changed()
+        return bool(self.globals) or bool(self.calls) or bool(self.pending()) or self.modes.is_changed() or bool(self.settings.calls)
 
     def replay(self, out: Builder) -> None:
         for value in self.pending():
@@ -92,6 +94,7 @@ class Effects:
                 out.const(name)
                 out.emit("STORE_SUBSCR")
         self.replay_calls(out)
+        self.settings.replay(out, before=False)
 
     def replay_calls(self, out: Builder) -> None:
         """Last, as handlers of logs may write what the frame writes."""

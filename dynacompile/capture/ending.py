@@ -35,8 +35,12 @@ class Ending:
 def start(cx: Trace, out: Builder, roots: Sequence[Source] | None, outputs: list[TensorValue], values: list[Value], keep: bool) -> None:
     """Calls the graph, builds all values that later effects could change, and replays the effects. keep: build them in any case."""
     out.outputs = {value: i for i, value in enumerate(outputs)}
+    cx.effects.settings.replay(out, before=True)
     if roots is not None:
+        begin = len(out.instrs)
         out.call_graph(roots, cx.recorder.uncounted())
+        if cx.effects.settings.calls and cx.effects.settings.is_seen:
+            cx.effects.settings.restore(out, out.instrs[begin])
     stored = cx.effects.values()
     out.count([*values, *stored])
     for value in reached([*values, *stored]):

@@ -250,6 +250,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         break_=stop.why if stop and not continues_break(cx, code) else None,
         resumes=tuple(ending.resumes),
         whole=stop is None,
+        settings=cx.effects.settings.used or {},
         facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
         shape_guards=cx.symbols.guards if cx.symbols is not None else no_guards,
     )

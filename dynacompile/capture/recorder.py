@@ -66,10 +66,10 @@ class Draws(TorchDispatchMode):
 class Recorder:
     """Runs each operation on fake tensors, and adds it to the graph if it makes or writes tensors.
 
-    site: gives the user's place of the operation being recorded.
+    site: gives the user's place of the operation being recorded. use: is told of each operation.
     """
 
-    def __init__(self, site: Callable[[], Site], symbols: Symbols | None = None, heeds_marks: bool = False):
+    def __init__(self, site: Callable[[], Site], use: Callable[[], None], symbols: Symbols | None = None, heeds_marks: bool = False):
         self.graph = self.root = torch.fx.Graph()  # graph: the one that grows now, below `root` while the body of a transform is traced
         self.symbols, self.heeds_marks = symbols, heeds_marks
         self.mode = fake_mode() if symbols is None else symbols.mode
@@ -84,7 +84,7 @@ class Recorder:
         self.turned = 0  # tensors that require gradients since an operation wrote them
         self.nodes: list[torch.fx.Node] = []  # that have a result, in order
         self.log: list[Operation | None] = []  # all that was recorded, in order; None for what is no operation alone
-        self._site = site
+        self._site, self._use = site, use
         self._last_placeholder: torch.fx.Node | None = None
 
     def input(self, real: torch.Tensor, source: Source) -> TensorValue:
@@ -324,6 +324,7 @@ class Recorder:
         return None
 
     def annotate(self, node: torch.fx.Node, result: Any) -> None:
+        self._use()
         site = self._site()
         node.meta["val"] = node.meta["example_value"] = result
         node.meta["site"] = site

@@ -17,6 +17,7 @@ from dynacompile.capture.interpreter import Globals, SymbolicFrame, inline
 from dynacompile.capture.overrides import Overrides
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.repeats import Facts, Repeats
+from dynacompile.capture.settings import fill
 from dynacompile.capture.symbols import Symbols
 from dynacompile.capture.values import value_of, wrap
 from dynacompile.capture.values.base import Lazy, Method, Value
@@ -67,8 +68,8 @@ class Trace:
         self.frames: list[SymbolicFrame] = []
         self.symbols = Symbols(policy, self.site) if policy else None
         self.given: list[GivenIterator] = []  # of loops that the frame goes on with
-        self.recorder = Recorder(self.site, self.symbols, policy is not None)
         self.effects = Effects()
+        self.recorder = Recorder(self.site, self.use_settings, self.symbols, policy is not None)
         self.overrides = Overrides(self)
         self.repeats = None if facts is None else Repeats(self, facts)
         self.guards: dict[tuple, Guard] = {}
@@ -240,7 +241,10 @@ class Trace:
     # operations
 
     def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.recorder.op(kind, target, args, kwargs)
+        made = self.recorder.op(kind, target, args, kwargs)
+        if self.effects.settings.fills(self, target):
+            fill(self, made)
+        return made
 
     def operator(self, name: str, args: Sequence[Value]) -> Value:
         return operations.apply_operator(self, name, args)
@@ -308,6 +312,9 @@ class Trace:
         if owner is None or not isinstance(cell, CellValue):
             raise unsupported("would-raise", "super(): arg[0] deleted")
         return cell.read(self), owner
+
+    def use_settings(self) -> None:
+        self.effects.settings.use(self.frames)
 
     # modes: really entered, since they decide what operations on fakes give, and written to the graph
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -111,6 +111,7 @@ class Captured:
     break_: why the graph ended before the frame did.
     resumes: code objects of resume functions that `code` calls; the hook meets their frames like any other.
     whole: the frame ended inside the graph: no user Python runs after it (a leaf entry).
+    settings: those of torch that `code` changes before it calls the graph, as in ir.determinism.
     shape_guards: gives the guards on symbolic sizes; to be called when the graph is compiled, since compiling may rely on more of them.
     """
 
@@ -125,6 +126,7 @@ class Captured:
     resumes: tuple[CodeType, ...] = ()
     whole: bool = True
     shape_guards: Callable[[], tuple[Guard, ...]] = no_guards
+    settings: Mapping[str, bool] = field(default_factory=dict)
     facts: dict[str, int] = field(default_factory=dict)
 
     @property

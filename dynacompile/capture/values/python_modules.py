@@ -6,9 +6,12 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+from torch.utils import deterministic
+
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import is_constant_object
+from dynacompile.capture.values.descriptors import class_lookup
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.source import Constant, DictAttr, Source
@@ -34,6 +37,8 @@ class PythonModuleValue(Value):
         return True
 
     def get_attr(self, cx: Trace, name: str) -> Value:
+        if isinstance(found := class_lookup(type(self.real), name), property) and self.real is deterministic and found.fget is not None:
+            return cx.call_real(found.fget, Constant(found.fget, name), [self])  # type: ignore[arg-type]
         if is_trusted(self.real.__name__):
             if not hasattr(self.real, name):
                 raise unsupported("would-raise", f"module {self.real.__name__!r} has no attribute {name!r}")
@@ -46,6 +51,12 @@ class PythonModuleValue(Value):
         if name not in self.real.__dict__:
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
         return cx.global_of(self.real.__dict__, name, lambda: cx.wrap(self.real.__dict__[name], DictAttr(self.source, name)))
+
+    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+        found = class_lookup(type(self.real), name)
+        if not isinstance(found, property) or self.real is not deterministic or found.fset is None:
+            return super().set_attr(cx, name, value)
+        cx.call_real(found.fset, Constant(found.fset, name), [self, value])  # type: ignore[arg-type]
 
     def has_attr(self, cx: Trace, name: str) -> bool:
         if not is_trusted(self.real.__name__):

@@ -72,8 +72,6 @@ STATE_FACTS = (
     torch.get_default_dtype,
     torch.cuda.is_available,
     torch.cuda.device_count,
-    torch.are_deterministic_algorithms_enabled,
-    torch.is_deterministic_algorithms_warn_only_enabled,
     torch.is_autocast_enabled,
     torch.get_autocast_dtype,
     torch.is_autocast_cache_enabled,

@@ -1,0 +1,40 @@
+"""torch's settings about deterministic algorithms: of the process, not of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+READERS: dict[str, Callable[[], bool]] = {
+    "enabled": torch._C._get_deterministic_algorithms,
+    "warn_only": torch._C._get_deterministic_algorithms_warn_only,
+    "fill": torch._C._get_deterministic_fill_uninitialized_memory,
+}
+
+
+def apply(settings: Mapping[str, bool]) -> None:
+    torch._C._set_deterministic_algorithms(settings["enabled"], warn_only=settings["warn_only"])
+    torch._C._set_deterministic_fill_uninitialized_memory(settings["fill"])
+
+
+def restore(settings: tuple[tuple[str, bool], ...]) -> None:
+    """Sets some of them, as a program would."""
+    wanted = {**{name: read() for name, read in READERS.items()}, **dict(settings)}
+    torch.use_deterministic_algorithms(wanted["enabled"], warn_only=wanted["warn_only"])
+    torch._C._set_deterministic_fill_uninitialized_memory(wanted["fill"])
+
+
+@contextmanager
+def under(changes: Mapping[str, bool]) -> Iterator[None]:
+    """The settings with these changes, while a graph is compiled that will run under them."""
+    if not changes:
+        yield
+        return
+    before = {name: read() for name, read in READERS.items()}
+    apply({**before, **changes})
+    try:
+        yield
+    finally:
+        apply(before)
