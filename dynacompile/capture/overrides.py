@@ -267,7 +267,7 @@ class Overrides:
         value = self.cx.force(value)
         stands = self._stand_ins
         assert stands is not None
-        if self.overrides(value):
+        if self.state == ENABLED and self.overrides(value):
             found = stands.of(value.pytype())
             made.setdefault(type(found), value)
             return found

@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 import dynacompile
 from dynacompile.events import Compiled, GraphBroke, Recompiled
@@ -245,6 +246,30 @@ def attributes(x):
     y = x * 2
     y.tag, y.other = 3, y.sum()
     return y, y.tag, y.other, hasattr(y, "tag"), hasattr(y, "none"), getattr(y, "none", 7), hasattr(y * 2, "tag")
+
+
+class Watching(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        Logged.log.append(("mode", func.__name__, [t.__name__ for t in types]))
+        return func(*args, **(kwargs or {}))
+
+
+def watched(x):
+    Logged.log, Logged.calls = [], 0
+    with Watching():
+        y = x * 2
+        z = y.as_subclass(Logged)
+        found = y.shape, torch.cat([y, x]), y[0], len(y), -y, y.add_(1), F.softmax(z, 0), [row.T for row in z], isinstance(z + 1, Logged), z.requires_grad
+        with torch._C.DisableTorchFunctionSubclass():
+            disabled = z * 3
+        with torch._C.DisableTorchFunction():
+            all_disabled = z * 4
+    return found, y, z, disabled, all_disabled, list(Logged.log)
+
+
+def test_modes_are_asked_before():
+    both(watched, arg(Logged))
+    both(watched, dense())
 
 
 class Double(torch.autograd.Function):
@@ -540,6 +565,12 @@ def test_the_mode_of_the_caller(context, backend):
             assert type(a) is type(b) and torch.equal(a, b) and a.requires_grad == b.requires_grad and a.is_inference() == b.is_inference()
 
 
+def data_written(x):
+    Logged.log, Logged.calls = [], 0
+    x.data.add_(1)
+    return x * 2, list(Logged.log)
+
+
 class Hooked(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -587,6 +618,7 @@ def gradient(x):
         (lambda x: torch.cond(x.sum() > 0, lambda a: a + 1, lambda a: a - 1, (x,)), (arg(grad=False),), "sub-graph"),
         (lambda x: Double.apply(x), (arg(),), "autograd-function"),
         (Hooked(), (arg(),), "hooks"),
+        (data_written, (arg(Logged, False),), "mutation"),
         (leaf, (arg(),), "tensor-attribute"),
         (gradient, (arg(grad=False),), "tensor-attribute"),
         (lambda x: torch.Tensor._make_subclass(Plain, x, True) * 2, (dense(),), "autograd-call"),
