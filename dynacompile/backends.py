@@ -12,7 +12,7 @@ from dynacompile.errors import BackendError
 from dynacompile.interop import inductor_call
 from dynacompile.ir.captured import Captured
 from dynacompile.markers import disable
-from dynacompile.ops.module_hooks import Step, refusal
+from dynacompile.ops.module_hooks import HookStep, refusal
 from dynacompile.ops.regions import FORMS, with_regions
 from dynacompile.pipeline import GraphCall, compile_graph, trace_graph
 
@@ -66,7 +66,7 @@ def aot_eager(captured: Captured, env: Env) -> GraphCall:
 
 
 def inductor(captured: Captured, env: Env) -> GraphCall:
-    if any(isinstance(node.target, Step) for node in captured.graph.graph.nodes):  # type: ignore[union-attr]
+    if any(isinstance(node.target, HookStep) for node in captured.graph.graph.nodes):  # type: ignore[union-attr]
         raise refusal()
     return inductor_call(captured.graph, [i.fake for i in captured.inputs])  # type: ignore[arg-type]
 

@@ -11,13 +11,12 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
 
-from dynacompile import native
 from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.shapes import as_static, exceeds, expression_of, is_undecidable, same_size
+from dynacompile.ops.backward_steps import Step, Tracing
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
-from dynacompile.ops.module_hooks import Step
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 from dynacompile.ops.regions import FORMS, traced
@@ -125,7 +124,7 @@ class Memory:
     eager: FakeTensor | None
 
 
-def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder) -> tuple[tuple, dict[int, Memory]]:
+def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder, tracing: Tracing) -> tuple[tuple, dict[int, Memory]]:
     """Runs a torch-level graph node by node; gives its flat outputs, and the memory that it made."""
     env: dict[torch.fx.Node, Any] = {}
     remaining = iter(values)
@@ -157,7 +156,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
                 env[node] = traced(node.target, args, node.meta["val"], recorder.keep)
                 continue
             if isinstance(node.target, Step):
-                env[node] = node.target.traced(args, recorder.keep, native.core().arrived_tangents)
+                env[node] = node.target.traced(args, tracing)
                 continue
             env[node] = with_dtypes(run_node(node, args, kwargs), node.meta.get("val"))
             for operand, version in zip(operands, versions, strict=True):

@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from dynacompile import native
 from dynacompile.autograd.facts import view_base
 from dynacompile.autograd.functionalize import (
     FunctionalInput,
@@ -29,7 +30,7 @@ from dynacompile.ir.fakes import fake_mode
 from dynacompile.ir.graphs import Mutation, Output, output_args
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
-from dynacompile.ops.module_hooks import note_tangents
+from dynacompile.ops.backward_steps import Tracing, note_tangents
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,17 @@ class JointGraph:
         return [n for n in self.graph.nodes if n.op == "placeholder"]
 
 
-def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Mapping[torch._ops.OpOverload, Callable]) -> JointGraph:
-    """graph: torch-level, static shapes; fakes: one per placeholder. Raises Unsupported where autograd or functionalization can't follow."""
+def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Mapping[torch._ops.OpOverload, Callable], careful: bool = False) -> JointGraph:
+    """graph: torch-level, static shapes; fakes: one per placeholder. careful: hooks of tensors ask whether a gradient has come; else the graph is traced
+    again where one may not. Raises Unsupported where autograd or functionalization can't follow."""
+    hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
     recorder = Recorder(mode, table)
+    tracing = Tracing(recorder.keep, native.core().arrived_tangents, lambda grad: hooked.append(recorder.node_of(inner(grad))), careful)
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     with ambient_state(), symbolic_rules(mode), functionalization(), recorder:
         inputs = wrap_inputs(recorder, names, fakes)
-        user_outputs, memories = interpret(graph, inputs_values(inputs), recorder)
+        user_outputs, memories = interpret(graph, inputs_values(inputs), recorder, tracing)
         positions = Positions()
         seen = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in output_args(graph)]
         rows = classify(user_outputs, seen, inputs, memories, positions)
@@ -80,6 +84,10 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
         tangents, grads = trace_backward(recorder, positions, forward, inputs)
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads)))
+    reached = tangents_of(recorder.graph, len(fakes))
+    if not careful and any(reached[node] != (1 << len(tangents)) - 1 for node in hooked):
+        return trace_joint(graph, fakes, table, True)
+    note_tangents(tuple(recorder.graph.nodes), reached.__getitem__)
     return JointGraph(
         recorder.graph,
         recorder.constants,
@@ -89,13 +97,13 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         tuple(m.index for m in written),
         tuple(tangents),
         tuple(i for i, _ in grads),
-        sources(recorder.graph, len(fakes), [node for _, node in grads]),
+        tuple(tuple(i for i in range(len(tangents)) if reached[g] >> i & 1) for _, g in grads),
     )
 
 
-def sources(graph: torch.fx.Graph, inputs: int, grads: Sequence[torch.fx.Node]) -> tuple[tuple[int, ...], ...]:
-    """The tangents, by index, that each gradient is computed from."""
-    reached: dict[torch.fx.Node, int] = {}  # a set of tangents as the bits of a number
+def tangents_of(graph: torch.fx.Graph, inputs: int) -> dict[torch.fx.Node, int]:
+    """The tangents that each node is computed from, by index, as the bits of a number."""
+    reached: dict[torch.fx.Node, int] = {}
     placeholders = 0
     for node in graph.nodes:
         if node.op == "placeholder":
@@ -103,8 +111,7 @@ def sources(graph: torch.fx.Graph, inputs: int, grads: Sequence[torch.fx.Node]) 
             placeholders += 1
         else:
             reached[node] = functools.reduce(operator.or_, (reached[a] for a in node.all_input_nodes), 0)
-    note_tangents(tuple(graph.nodes), reached.__getitem__)
-    return tuple(tuple(i for i in range(placeholders - inputs) if reached[g] >> i & 1) for g in grads)
+    return reached
 
 
 def owned(recorder: Recorder, nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:

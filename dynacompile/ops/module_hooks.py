@@ -15,16 +15,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.hooks import BackwardHook
 
 from dynacompile.errors import Unsupported
 from dynacompile.markers import disable
-from dynacompile.ops.regions import REGION, Handle, Tensors, Work, alike, handle, within_autograd
+from dynacompile.ops.backward_steps import Arrivals, Arrived, Step, Tracing
+from dynacompile.ops.regions import REGION, Tensors, Work, alike, handle, within_autograd
 
-Keep = Callable[[Handle], None]
-Arrived = Callable[[], "tuple[bool, ...] | None"]  # which tangents the backward pass that runs has brought; None: not known, all of them
 Run = Callable[[BackwardHook, tuple, tuple], tuple]  # (hooks, gradients, what else they see) -> gradients
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -74,49 +72,42 @@ def carried(token: torch.Tensor, call: HookedCall) -> BackwardHook:
     return call.hooks() if carrier is None else carrier.hooks
 
 
-class Step:
-    """An operation of a graph: takes and gives tensors, and None for what is none. The first operand of `enter` and `leave` is the call's token, a number
-    on the CPU that stands for the hooks, from the forward to the backward pass."""
-
-    __module__ = __name__
+class HookStep(Step):
+    """The first operand of `enter` and `leave` is the call's token, a number on the CPU that stands for the hooks, from the forward to the backward pass."""
 
     def __init__(self, call: HookedCall):
         self.call = call
         self.__name__ = self.__qualname__ = f"backward_hooks_{type(self).__name__.lower()}"
 
-    def traced(self, args: tuple, keep: Keep, arrived: Arrived) -> Any:
-        """The operation on tensors of a graph that is differentiated. keep: has a handle live until the trace ends."""
-        raise NotImplementedError
 
-
-class Start(Step):
+class Start(HookStep):
     def __call__(self, example: torch.Tensor) -> torch.Tensor:
         return new_token(self.call.hooks()) if is_real(example) else no_token()
 
-    def traced(self, args: tuple, keep: Keep, arrived: Arrived) -> torch.Tensor:
+    def traced(self, args: tuple, tracing: Tracing) -> torch.Tensor:
         begin = handle(Work(lambda _: [new_token(self.call.hooks())], lambda _: [no_token()]))
-        keep(begin)
+        tracing.keep(begin)
         with torch.no_grad():
             (token,) = REGION(begin, [args[0].detach()])
-        token.firing = Firing(self.call, keep, arrived)  # type: ignore[attr-defined]
+        token.firing = Firing(self.call, tracing)  # type: ignore[attr-defined]
         return token
 
 
-class Enter(Step):
+class Enter(HookStep):
     def __call__(self, token: torch.Tensor, *args: Any) -> tuple:
         return carried(token, self.call).setup_input_hook(args) if is_real(*args) else attached(refuse, args)[0]
 
-    def traced(self, args: tuple, keep: Keep, arrived: Arrived) -> tuple:
+    def traced(self, args: tuple, tracing: Tracing) -> tuple:
         token, firing = args[0], args[0].firing
         made, firing.inputs = attached(lambda grads, _: firing.behind(token, grads), args[1:])
         return made
 
 
-class Leave(Step):
+class Leave(HookStep):
     def __call__(self, token: torch.Tensor, *results: Any) -> tuple:
         return carried(token, self.call).setup_output_hook(results) if is_real(*results) else attached(refuse, results)[0]
 
-    def traced(self, args: tuple, keep: Keep, arrived: Arrived) -> tuple:
+    def traced(self, args: tuple, tracing: Tracing) -> tuple:
         token, firing, results = args[0], args[0].firing, args[1:]
         made, firing.outputs = attached(lambda _, grads: firing.before(token, grads), results)
         firing.results = len(results)
@@ -151,8 +142,8 @@ class Firing:
     """The two hooks of one call while its graph is differentiated. inputs, outputs: where there are tensors; no inputs: none of them requires a gradient.
     results: how many values the module gave. grads: of the results, between the two hooks."""
 
-    def __init__(self, call: HookedCall, keep: Keep, arrived: Arrived):
-        self.call, self.keep, self.arrived = call, keep, arrived
+    def __init__(self, call: HookedCall, tracing: Tracing):
+        self.call, self.tracing = call, tracing
         self.inputs: list[int] | None = None
         self.outputs: list[int] = []
         self.results = 0
@@ -176,8 +167,8 @@ class Firing:
 
     def fire(self, token: torch.Tensor, grads: tuple, seen: tuple, run: Run, first: bool) -> tuple:
         """What the user's hooks make of gradients. seen: what else they are shown. first: the gradients come from outside."""
-        work = handle(HookWork(self.call, [g is not None for g in grads], [g is not None for g in seen], run, self.arrived, first))
-        self.keep(work)
+        work = handle(HookWork(self.call, [g is not None for g in grads], [g is not None for g in seen], run, self.tracing.arrived, first))
+        self.tracing.keep(work)
         with torch.no_grad():
             made = iter(REGION(work, [token, *(g for g in (*grads, *seen) if g is not None)]))
         return tuple(None if g is None else next(made) for g in grads)
@@ -223,14 +214,13 @@ class Caught(BackwardHook):
         self.run = hook
 
 
-class HookWork(Work):
+class HookWork(Arrivals):
     """The user's hooks, over gradients of one backward pass. replaced, seen: which gradients there are. first: those to replace are shown as None where
-    none has come, as autograd has them. reached: for each operand, the tangents that it comes from, as the bits of a number; the graph knows them once
-    it is finished."""
+    none has come, as autograd has them."""
 
     def __init__(self, call: HookedCall, replaced: list[bool], seen: list[bool], run: Run, arrived: Arrived, first: bool):
-        self.call, self.replaced, self.seen, self.run, self.arrived, self.first = call, replaced, seen, disable(run), arrived, first
-        self.reached: tuple[int, ...] = ()
+        super().__init__(arrived)
+        self.call, self.replaced, self.seen, self.run, self.first = call, replaced, seen, disable(run), first
 
     def show(self, operands: Tensors) -> Tensors:  # type: ignore[override]
         return [torch.empty_like(g) for g in operands[1 : 1 + sum(self.replaced)]]
@@ -250,13 +240,6 @@ class HookWork(Work):
             made = self.run(hooks, spread(self.replaced, given[:count]), spread(self.seen, given[count:]))
         results = [new for new, there in zip(made, self.replaced, strict=True) if there]
         return [torch.zeros_like(old) if new is None and not k else checked(new, old) for new, old, k in zip(results, grads, kept)]
-
-    def came(self, count: int) -> list[bool]:
-        """For each gradient, whether a tangent has come that it comes from."""
-        arrived = self.arrived()
-        if arrived is None or len(self.reached) != count + 1:
-            return [True] * count
-        return [not bits or any(here for i, here in enumerate(arrived) if bits >> i & 1) for bits in self.reached[1:]]
 
 
 def spread(places: Sequence[bool], values: Sequence[Any]) -> tuple:
@@ -279,10 +262,3 @@ def outside() -> Iterator[None]:
     """As a hook runs in eager's backward."""
     with within_autograd(), torch.no_grad():
         yield
-
-
-def note_tangents(nodes: Sequence[torch.fx.Node], reached: Callable[[torch.fx.Node], int]) -> None:
-    """Tells the hooks in a finished graph which tangents their gradients come from. reached: as the bits of a number."""
-    for node in nodes:
-        if node.target is REGION and isinstance(node.args[0], Handle) and isinstance(node.args[0].work, HookWork):
-            node.args[0].work.reached = tuple(reached(operand) for operand in node.args[1])  # type: ignore[union-attr,arg-type]

@@ -5,6 +5,7 @@ import torch
 
 import dynacompile
 from tests.checking import check
+from tests.scenarios import check_same
 
 EAGER = {"backend": "eager"}
 
@@ -51,6 +52,31 @@ def gradients_of_parts(x):
     fresh = x.detach().clone().requires_grad_()
     unused, used = torch.autograd.grad((fresh**3).sum(), (x, fresh), allow_unused=True)
     return first + z, unused, used
+
+
+def hooks_of_branches(x):
+    y = x * 2
+    left, right = y.sin(), y.cos()
+    left.register_hook(lambda g: g + 1)
+    right.register_hook(lambda g: (g - 3).clamp(-2, 1))
+    y.register_hook(lambda g: g * g + 1)
+    return left * 2, right * 3, x.exp()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
+@pytest.mark.parametrize("picked", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
+def test_a_hook_runs_where_a_gradient_comes(picked, backend):
+    """Of several results some are differentiated: hooks on the way to others do nothing."""
+
+    def story(wrap):
+        run = wrap(hooks_of_branches)
+        for _ in range(2):
+            x = arg()
+            results = run(x)
+            sum(results[i].sum() for i in picked).backward()
+            yield x.grad
+
+    check_same(story, backend=backend, fullgraph=True, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("fn", [hooked, hooked_after_a_use, gradient, penalty, gradients_of_parts])

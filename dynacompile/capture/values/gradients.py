@@ -20,6 +20,7 @@ from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.tensor import METHODS, TensorValue
 from dynacompile.ir.source import Attr
+from dynacompile.ops.backward_steps import TensorHook
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -93,10 +94,8 @@ def register_hook(cx: Trace, tensor: TensorValue, args: list[Value], kwargs: dic
         raise unsupported("would-raise", f"{tensor.describe()}.register_hook() with a result that is no gradient")
     cx.hooks.append(Hook(tuple((cell, cell.content) for cell, _ in cells)))
 
-    def attach(value: torch.Tensor, *rest: torch.Tensor) -> None:
-        value.register_hook(lambda grad: next(iter(body.run((grad,), rest)[0]), None))
-
-    cx.recorder.effect("call_function", attach, (tensor.node, *body.rest), None)
+    step = TensorHook(lambda grad, rest: next(iter(body.run((grad,), rest)[0]), None))
+    cx.recorder.effect("call_function", step, (tensor.node, *body.rest), None)
     return HandleValue()
 
 
