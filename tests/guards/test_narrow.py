@@ -51,6 +51,43 @@ def test_a_key_that_goes_and_comes(fn):
     assert sum(isinstance(event, Compiled) for event in check_same(story)) >= 2
 
 
+def class_of(d: Any, x: torch.Tensor) -> Any:
+    return x + 1, type(d).__name__, isinstance(d, tuple), d is None
+
+
+def passed_on(d: Any, x: torch.Tensor) -> Any:
+    return x + 1, d
+
+
+@pytest.mark.parametrize("fn", [class_of, passed_on])
+def test_items_and_the_length_of_a_tuple_that_nobody_reads(fn):
+    def story(wrap):
+        run = wrap(fn)
+        for given in ((1, 2), (1, 2, 3), (), (torch.ones(2), None)):
+            yield run(given, torch.ones(2))
+
+    assert sum(isinstance(event, Compiled) for event in check_same(story)) == 1
+
+
+def changed_and_counted(d: Any, x: torch.Tensor) -> Any:
+    d["new"] = 1
+    d.pop("a", None)
+    return x * len(d)
+
+
+@pytest.mark.parametrize("make", [dict, OrderedDict, lambda **given: defaultdict(int, given)], ids=["dict", "OrderedDict", "defaultdict"])
+@pytest.mark.parametrize("fn", [lambda d, x: x + len(d), lambda d, x: x if d else -x, changed_and_counted], ids=["length", "truth", "changed"])
+def test_keys_of_a_dict_of_which_the_length_is_read(fn, make):
+    """Other keys compile nothing anew, and another length does."""
+
+    def story(wrap):
+        run = wrap(fn)
+        for given in ({"b": 1}, {"c": 2}, {"b": 1, "c": 2}, {"d": None, "c": 2}, {}):
+            yield run(made := make(**given), torch.ones(2)), made
+
+    assert sum(isinstance(event, Compiled) for event in check_same(story)) == 3
+
+
 def test_a_value_is_guarded_once_it_is_read():
     def fn(d, x):
         return x * d["a"] if "a" in d else x

@@ -22,7 +22,7 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
     counters,
     deques,
     folding,
-    given_lists,
+    given_sequences,
     iteration,
     itertools_rows,
     made_modules,

@@ -104,10 +104,13 @@ class DictValue(Value):
         return self.settled(hashed)
 
     def truth(self, cx: Trace) -> bool:
-        return bool(self.keys(cx))
+        return bool(self.length(cx))
 
     def length(self, cx: Trace) -> int:
-        return len(self.keys(cx))
+        if self.known_keys or type(self) is not DictValue:
+            return len(self.keys(cx))
+        cx.guard("LENGTH", self.source, len(self.original))
+        return len(self.content)
 
     def get_item(self, cx: Trace, key: Value) -> Value:
         found = self.find(cx, key)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, builtin_attribute, wraps
+from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, builtin_attribute
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.ir.source import Item, Source
 
@@ -370,13 +370,6 @@ def index_of(cx: Trace, key: Value) -> int | slice:
 
 def make_tuple(cls: type, items: list[Any]) -> Any:
     return cls(*items) if hasattr(cls, "_fields") else cls(items)
-
-
-@wraps(tuple)
-def wrap_tuple(cx: Trace, real: tuple, source: Source) -> Value:
-    cx.guard("TYPE", source, tuple)
-    cx.guard("LENGTH", source, len(real))
-    return TupleValue([Lazy(cx, item, Item(source, i)) for i, item in enumerate(real)], tuple, source)
 
 
 def is_namedtuple(cls: type) -> bool:

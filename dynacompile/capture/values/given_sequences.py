@@ -1,4 +1,4 @@
-"""Lists that exist before the frame, and of which less may be read than all."""
+"""Lists and tuples that exist before the frame, and of which less may be read than all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dynacompile.capture.values.base import Lazy, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.sequence import ListValue
+from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.ir.source import Item, Source
 
 if TYPE_CHECKING:
@@ -56,7 +56,28 @@ class GivenList(ListValue):
             out.emit("POP_TOP")
 
 
+class GivenTuple(TupleValue):
+    """A tuple that exists before the frame. Its length is read with the first item; who asks for its class, or passes it on, reads neither."""
+
+    def __init__(self, cx: Trace, real: tuple, source: Source):
+        self.cx, self.real, self.cls, self.source = cx, real, tuple, source
+        self.read: list[Value] | None = None
+
+    @property
+    def items(self) -> list[Value]:  # type: ignore[override]
+        if self.read is None:
+            self.cx.guard("LENGTH", self.source, len(self.real))
+            self.read = [Lazy(self.cx, item, Item(self.source, i)) for i, item in enumerate(self.real)]  # type: ignore[arg-type]
+        return self.read
+
+
 @wraps(list)
 def wrap_list(cx: Trace, real: list, source: Source) -> Value:
     cx.guard("TYPE", source, list)
     return GivenList(cx, real, source)
+
+
+@wraps(tuple)
+def wrap_tuple(cx: Trace, real: tuple, source: Source) -> Value:
+    cx.guard("TYPE", source, tuple)
+    return GivenTuple(cx, real, source)
