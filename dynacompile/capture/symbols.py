@@ -16,7 +16,7 @@ from dynacompile.errors import MarkViolated
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.expressions import Expression, Formula, Quantity, Term, as_expression, evaluated, formula, moved
 from dynacompile.ir.fakes import fake_with
-from dynacompile.ir.guard_facts import ShapeFacts
+from dynacompile.ir.guard_facts import ShapeFacts, plain_twin
 from dynacompile.ir.shapes import (
     LARGEST,
     LEAST,
@@ -92,6 +92,7 @@ class Symbols:
 
     def fake(self, real: torch.Tensor, source: Source) -> FakeTensor:
         """A fake of an input tensor, with symbols for the dimensions that the policy or a mark names. The same symbols each time."""
+        real = plain_twin(real)
         if source not in self._extents:
             sizes = [self.size(real, source, dim) for dim in range(real.dim())]
             self._extents[source] = sizes, self.strides(real, source, sizes)

@@ -29,6 +29,7 @@ from dynacompile.ir.guard_facts import (
     hashes_by_identity,
     identity,
     memory_range,
+    plain_twin,
 )
 from dynacompile.ir.source import Source
 
@@ -66,6 +67,7 @@ def explain_tensor(guard: Guard, tensor: Any, find: Find) -> Iterator[Difference
     if kind is not facts.type:
         yield f"type({name})", *named(facts.type, kind)
         return
+    tensor = plain_twin(tensor)
     if not is_plain(tensor):
         odd = "a wrapped, conjugate, negated or quantized tensor"
         yield name, "a plain strided tensor", odd if tensor.layout is torch.strided else f"layout {tensor.layout}"

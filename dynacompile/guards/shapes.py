@@ -10,7 +10,7 @@ import torch
 from dynacompile.guards.tree import Tree
 from dynacompile.ir.captured import Guard
 from dynacompile.ir.expressions import Expression, Quantity, evaluated
-from dynacompile.ir.guard_facts import ShapeFacts
+from dynacompile.ir.guard_facts import ShapeFacts, plain_twin
 from dynacompile.ir.source import Source
 
 INSTRUCTIONS = (
@@ -53,6 +53,7 @@ def explain_shape(guard: Guard, value: Any, find: Callable[[Source], Any]) -> It
         if type(found) is not wanted if wanted is not torch.Tensor else not isinstance(found, torch.Tensor):
             yield f"type({name})", wanted.__name__, type(found).__qualname__
             return
+        found = plain_twin(found) if isinstance(found, torch.Tensor) else found
         if wanted is torch.Tensor and found.dim() <= quantity.dim:
             yield f"{name}.dim()", f"{quantity.dim + 1} or more", str(found.dim())
             return

@@ -18,6 +18,8 @@ import torch
 from torch._prims_common import wrappers
 from torch._subclasses import FakeTensor, FakeTensorMode
 
+from dynacompile.ir.guard_facts import plain_twin
+
 DYNAMO = f"{torch.__name__}._dynamo"
 CALL_THROUGH = "__dynamo_disable"  # attribute in which torch's wrapper remembers what to call
 
@@ -48,6 +50,7 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
 
     A tensor that autograd computed gives a fake that is no leaf, so that in-place operations are refused where eager refuses them.
     """
+    real = plain_twin(real)
     return fake_with(mode, real, real.size(), real.stride())
 
 

@@ -183,8 +183,22 @@ def tensor_facts(tensor: torch.Tensor) -> TensorFacts:
     return TensorFacts(type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, tuple(tensor.shape), tuple(tensor.stride()))
 
 
+def plain_twin(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor over the same memory that looks the same, of one whose class may override torch's functions, or hide what torch says of it."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():
+        if torch.Tensor.is_leaf.__get__(tensor):  # type: ignore[attr-defined]
+            twin = torch.Tensor._make_subclass(torch.Tensor, tensor, torch.Tensor.requires_grad.__get__(tensor))  # type: ignore[attr-defined]
+        else:
+            twin = torch.Tensor.as_subclass(tensor, torch.Tensor)
+    twin.__dict__.update({name: mark for name, mark in tensor.__dict__.items() if name.startswith("_dynamo_")})  # sizes that are to be dynamic
+    return twin
+
+
 def memory_range(tensor: torch.Tensor) -> tuple[int, int]:
     """Addresses of a strided tensor's first byte and past its last; (0, 0) where it has no memory."""
+    tensor = plain_twin(tensor)
     if not tensor.numel() or tensor.layout is not torch.strided or not tensor.untyped_storage().data_ptr():
         return (0, 0)
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))

@@ -87,6 +87,44 @@ class Meta(Copied, torch.Tensor):
         return result
 
 
+KEPT = {torch.Tensor.clone, torch.Tensor.to, torch.Tensor.detach, torch.Tensor.requires_grad_}
+
+
+class Image(Copied, torch.Tensor):
+    """As libraries of images have it: results are plain but for some functions, and fields have getters of the class."""
+
+    @classmethod
+    def wrap(cls, tensor, *, like):
+        made = tensor.as_subclass(cls)
+        made.label = like.label
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if not all(issubclass(cls, t) for t in types):
+            return NotImplemented
+        with torch._C.DisableTorchFunctionSubclass():
+            output = func(*args, **(kwargs or {}))
+        if func in KEPT and isinstance(args[0], cls):
+            return cls.wrap(output, like=args[0])
+        if isinstance(output, cls):
+            return output.as_subclass(torch.Tensor)
+        return output
+
+    @property
+    def shape(self):
+        with torch._C.DisableTorchFunctionSubclass():
+            return super().shape
+
+    @property
+    def dtype(self):
+        with torch._C.DisableTorchFunctionSubclass():
+            return super().dtype
+
+    def __repr__(self):
+        return f"Image({self.label})"
+
+
 class Operators(Copied, torch.Tensor):
     factor = 5
     __hash__ = torch.Tensor.__hash__
@@ -353,6 +391,25 @@ def unwrapped(x):
 
 def test_an_override_that_gives_plain_tensors():
     both(unwrapped, arg(Unwrapping))
+
+
+def image(x):
+    y = x.clone()
+    z = (y * 2 + x).clamp(0, 1)
+    return y, y.label, z, x.shape, y.dtype, x.to(torch.float64), F.interpolate(x[None, None], scale_factor=2.0), y.add_(1), torch.stack([x, x]), x.detach()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_fields_with_getters_of_the_class(dynamic):
+    x = arg(Image, False)
+    x.label = "cat"
+    for backend in ("eager", "default"):
+        check(image, x, options={"backend": backend, "dynamic": dynamic})
+    compiled = compiled_of(lambda x: x.clone() * x.shape[0])
+    for rows in (3, 4, 5, 6):
+        x = torch.ones(rows, 2).as_subclass(Image)
+        x.label = "cat"
+        assert torch.equal(compiled(x), torch.ones(rows, 2) * rows)
 
 
 def words(x):

@@ -24,7 +24,7 @@ from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedt
 from dynacompile.capture.values.tensor import METHODS, TensorValue, check_kind
 from dynacompile.capture.values.tensor_fields import C_FIELD
 from dynacompile.ir.captured import TensorFacts
-from dynacompile.ir.guard_facts import Presence, identity
+from dynacompile.ir.guard_facts import Presence, identity, plain_twin
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 C_METHOD = (types.MethodDescriptorType, types.WrapperDescriptorType)
-READ = (*("shape", "size", "stride", "dtype", "device", "layout", "requires_grad", "is_leaf", "dim", "numel", "itemsize", "storage_offset"), "untyped_storage")
-"""What capture reads of an input."""
 HOOKS = ("__getattribute__", "__delattr__", "__set_name__")
 
 
@@ -114,7 +112,7 @@ class SubclassTensor(TensorValue):
         return super().get_attr(cx, name)
 
     def is_leaf(self, cx: Trace) -> bool:
-        if self.real.requires_grad:  # its getter would ask the class, also in a guard
+        if self.fake.requires_grad:  # its getter would ask the class, also in a guard
             raise unsupported("tensor-attribute", f"{self.describe()}.is_leaf")
         return True
 
@@ -281,15 +279,13 @@ def wrap_subclass(cx: Trace, real: torch.Tensor, source: Source) -> Value:
     """A tensor of a subclass that exists before the frame."""
     cls = type(real)
     check_class(cls, source.text())
-    hidden = next((name for name in READ if not is_torch_s(name, class_lookup(cls, name))), None)
-    if hidden is not None:
-        raise unsupported("tensor-subclass", f"{source.text()}, of {cls.__qualname__}, which has a {hidden} of its own,")
-    check_kind(real, source)
+    twin = plain_twin(real)
+    check_kind(twin, source)
     guard_override(cx, cls)
     plain = cx.recorder.input(real, source)
     value = cx.recorder.values[id(plain.fake)] = SubclassTensor(plain.node, plain.fake, cls, source, real)
-    sizes, strides = cx.recorder.static_parts(real, source)
-    cx.guard("TENSOR_MATCH", source, TensorFacts(cls, real.dtype, real.device, real.requires_grad, sizes, strides))
+    sizes, strides = cx.recorder.static_parts(twin, source)
+    cx.guard("TENSOR_MATCH", source, TensorFacts(cls, twin.dtype, twin.device, twin.requires_grad, sizes, strides))
     return value
 
 
