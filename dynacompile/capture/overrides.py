@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +111,10 @@ class Overrides:
             yield
         finally:
             self.state = before
+
+    def in_force(self) -> AbstractContextManager[None]:
+        """For code of the user that runs while the frame is captured, when torch asks nobody otherwise."""
+        return torch._C._EnableTorchFunction() if self.state == ENABLED else nullcontext()
 
     # who overrides
 

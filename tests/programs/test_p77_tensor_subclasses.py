@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -284,6 +285,20 @@ def attributes(x):
     y = x * 2
     y.tag, y.other = 3, y.sum()
     return y, y.tag, y.other, hasattr(y, "tag"), hasattr(y, "none"), getattr(y, "none", 7), hasattr(y * 2, "tag")
+
+
+@functools.lru_cache
+def name_of_result(factor):
+    return type(torch.ones(2).as_subclass(Plain) * factor).__name__
+
+
+def asked_while_captured(x):
+    return x * 2, name_of_result(3)
+
+
+def test_functions_that_are_asked_while_the_frame_is_captured():
+    compiled = compiled_of(asked_while_captured)
+    assert compiled(dense())[1] == "Plain" == name_of_result(3)
 
 
 class Watching(TorchFunctionMode):

@@ -54,7 +54,8 @@ class MemoizedFunction(CallableValue):
         marked = getattr(self.real.__wrapped__, "_dynamo_marked_constant", False)  # by torch.compiler.assume_constant_result
         if marked or not cx.effects and self.real.cache_parameters()["maxsize"] != 0:
             try:
-                result = self.real(*(known(a) for a in args), **{k: known(v) for k, v in kwargs.items()})
+                with cx.overrides.in_force():
+                    result = self.real(*(known(a) for a in args), **{k: known(v) for k, v in kwargs.items()})
             except NotConstant:
                 return self.wrapped(cx).call(cx, args, kwargs)
             except Exception as reason:  # the program's own
