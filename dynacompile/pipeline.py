@@ -136,7 +136,7 @@ def code_of(graph: torch.fx.GraphModule) -> GraphCall:
     """A graph as a function, written now: a graph module that has to write its code first would be called as a module, with the hooks of all modules."""
     module = executable(graph)
     _LazyGraphModule.force_recompile(module)
-    return module.forward
+    return disable(module.forward)
 
 
 def stage(name: str, env: Env, run: Callable[..., T], *args: Any) -> T:

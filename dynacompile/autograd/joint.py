@@ -30,7 +30,7 @@ from dynacompile.ir.fakes import fake_mode
 from dynacompile.ir.graphs import Mutation, Output, output_args
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
-from dynacompile.ops.backward_steps import Tracing, note_tangents
+from dynacompile.ops.backward_steps import Tracing, note_places
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
     recorder = Recorder(mode, table)
-    tracing = Tracing(recorder.keep, native.core().arrived_tangents, lambda grad: hooked.append(recorder.node_of(inner(grad))), careful)
+    tracing = Tracing(recorder.keep, native.core().backward_pass, lambda grad: hooked.append(recorder.node_of(inner(grad))), careful)
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     with ambient_state(), symbolic_rules(mode), functionalization(), recorder:
         inputs = wrap_inputs(recorder, names, fakes)
@@ -87,7 +87,7 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
     reached = tangents_of(recorder.graph, len(fakes))
     if not careful and any(reached[node] != (1 << len(tangents)) - 1 for node in hooked):
         return trace_joint(graph, fakes, table, True)
-    note_tangents(tuple(recorder.graph.nodes), reached.__getitem__)
+    note_places(tuple(recorder.graph.nodes), reached.__getitem__, [node for _, node in grads])
     return JointGraph(
         recorder.graph,
         recorder.constants,

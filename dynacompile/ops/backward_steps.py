@@ -14,16 +14,17 @@ import torch.fx
 
 from dynacompile.ops.regions import REGION, Handle, Tensors, Work, handle
 
-Arrived = Callable[[], "tuple[bool, ...] | None"]  # which tangents the backward pass that runs has brought; None: not known, all of them
+Pass = Callable[[], "tuple[tuple[bool, ...], tuple[bool, ...]] | None"]
+"""The backward pass that runs: which tangents have come, and which gradients are asked for. None: not known, all of them."""
 
 
 @dataclass(frozen=True)
 class Tracing:
-    """One differentiation of a graph. keep: has a handle live until it ends. arrived: see above. note: is told of a gradient that has to come wherever
+    """One differentiation of a graph. keep: has a handle live until it ends. now: see above. note: is told of a gradient that has to come wherever
     the backward runs. careful: there was one of which this is not so; all are to ask."""
 
     keep: Callable[[Handle], None]
-    arrived: Arrived
+    now: Pass
     note: Callable[[torch.Tensor], None]
     careful: bool
 
@@ -40,19 +41,29 @@ class Step:
 
 
 class Arrivals(Work):
-    """Work of the backward pass. reached: for each operand, the tangents that it comes from, as the bits of a number; the graph knows them once it is
-    finished."""
+    """Work of the backward pass. reached: for each operand, the tangents that it comes from; leads: the gradients that it is a part of; both as the bits
+    of a number. The graph knows them once it is finished."""
 
-    def __init__(self, arrived: Arrived):
-        self.arrived = arrived
+    def __init__(self, now: Pass):
+        self.now = now
         self.reached: tuple[int, ...] = ()
+        self.leads = 0
+
+    def is_wanted(self) -> bool:
+        """Whether a gradient is asked for that this is a part of."""
+        now = self.now()
+        return now is None or not self.leads or meets(self.leads, now[1])
 
     def came(self, count: int) -> list[bool]:
         """For each of the last operands, whether a tangent has come that it comes from."""
-        arrived = self.arrived()
-        if arrived is None or len(self.reached) < count:
+        now = self.now()
+        if now is None or len(self.reached) < count:
             return [True] * count
-        return [not bits or any(here for i, here in enumerate(arrived) if bits >> i & 1) for bits in self.reached[-count:]]
+        return [not bits or meets(bits, now[0]) for bits in self.reached[-count:]]
+
+
+def meets(bits: int, flags: Sequence[bool]) -> bool:
+    return any(here for i, here in enumerate(flags) if bits >> i & 1)
 
 
 class HasCome(Arrivals):
@@ -84,7 +95,7 @@ class TensorHook(Step):
             made = self.run(grad, tuple(rest))
             if made is None or not tracing.careful:
                 return made
-            work = handle(HasCome(tracing.arrived))
+            work = handle(HasCome(tracing.now))
             tracing.keep(work)
             (here,) = REGION(work, [grad])
             return torch.where(here, made, grad)
@@ -92,8 +103,17 @@ class TensorHook(Step):
         tensor.register_hook(hook)
 
 
-def note_tangents(nodes: Sequence[torch.fx.Node], reached: Callable[[torch.fx.Node], int]) -> None:
-    """Tells the work in a finished graph which tangents its operands come from. reached: as the bits of a number."""
-    for node in nodes:
-        if node.target is REGION and isinstance(node.args[0], Handle) and isinstance(node.args[0].work, Arrivals):
-            node.args[0].work.reached = tuple(reached(operand) for operand in node.args[1])  # type: ignore[union-attr,arg-type]
+def note_places(nodes: Sequence[torch.fx.Node], reached: Callable[[torch.fx.Node], int], grads: Sequence[torch.fx.Node]) -> None:
+    """Tells the work in a finished graph between which tangents and gradients it stands. reached: the tangents of a node, as the bits of a number."""
+    found = [node for node in nodes if node.target is REGION and isinstance(node.args[0], Handle) and isinstance(node.args[0].work, Arrivals)]
+    if not found:
+        return
+    leads = dict.fromkeys(nodes, 0)
+    for i, grad in enumerate(grads):
+        leads[grad] |= 1 << i
+    for node in reversed(nodes):
+        for operand in node.all_input_nodes:
+            leads[operand] |= leads[node]
+    for node in found:
+        node.args[0].work.reached = tuple(reached(operand) for operand in node.args[1])  # type: ignore[union-attr,arg-type]
+        node.args[0].work.leads = leads[node]  # type: ignore[union-attr]

@@ -20,7 +20,7 @@ from torch.utils.hooks import BackwardHook
 
 from dynacompile.errors import Unsupported
 from dynacompile.markers import disable
-from dynacompile.ops.backward_steps import Arrivals, Arrived, Step, Tracing
+from dynacompile.ops.backward_steps import Arrivals, Pass, Step, Tracing
 from dynacompile.ops.regions import REGION, Tensors, Work, alike, handle, within_autograd
 
 Run = Callable[[BackwardHook, tuple, tuple], tuple]  # (hooks, gradients, what else they see) -> gradients
@@ -167,7 +167,7 @@ class Firing:
 
     def fire(self, token: torch.Tensor, grads: tuple, seen: tuple, run: Run, first: bool) -> tuple:
         """What the user's hooks make of gradients. seen: what else they are shown. first: the gradients come from outside."""
-        work = handle(HookWork(self.call, [g is not None for g in grads], [g is not None for g in seen], run, self.tracing.arrived, first))
+        work = handle(HookWork(self.call, [g is not None for g in grads], [g is not None for g in seen], run, self.tracing.now, first))
         self.tracing.keep(work)
         with torch.no_grad():
             made = iter(REGION(work, [token, *(g for g in (*grads, *seen) if g is not None)]))
@@ -218,8 +218,8 @@ class HookWork(Arrivals):
     """The user's hooks, over gradients of one backward pass. replaced, seen: which gradients there are. first: those to replace are shown as None where
     none has come, as autograd has them."""
 
-    def __init__(self, call: HookedCall, replaced: list[bool], seen: list[bool], run: Run, arrived: Arrived, first: bool):
-        super().__init__(arrived)
+    def __init__(self, call: HookedCall, replaced: list[bool], seen: list[bool], run: Run, now: Pass, first: bool):
+        super().__init__(now)
         self.call, self.replaced, self.seen, self.run, self.first = call, replaced, seen, disable(run), first
 
     def show(self, operands: Tensors) -> Tensors:  # type: ignore[override]
@@ -227,10 +227,10 @@ class HookWork(Arrivals):
 
     def compute(self, operands: Tensors) -> Tensors:  # type: ignore[override]
         """Each gradient in memory of its own, before and behind the hooks: they may keep what they see. Where no tangent has come that leads here,
-        eager's backward would not have passed: the gradients are zeros, and no hook runs."""
+        or no gradient is asked for that this leads to, eager's backward would not have passed: no hook runs."""
         token, *grads = operands
         came, count = self.came(len(grads)), sum(self.replaced)
-        if not any(came if self.first else came[count:]):
+        if not self.is_wanted() or not any(came if self.first else came[count:]):
             carried(token, self.call).grad_outputs = None
             return [g.clone() for g in grads[:count]]
         kept = [here or i < count and not self.first for i, here in enumerate(came)]

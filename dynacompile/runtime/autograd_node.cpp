@@ -94,14 +94,19 @@ void own_memory(variable_list& grads, const torch::autograd::edge_list& edges) {
     }
 }
 
-// Which tangents have come to the backward that this thread runs; null outside of one. Hooks of modules ask: zeros stand for those that have not.
-thread_local const std::vector<bool>* arriving = nullptr;
+// The backward that this thread runs, null outside of one: which tangents have come, and which gradients are asked for. Hooks ask, as zeros stand for
+// tangents that have not come.
+struct Pass {
+    explicit Pass(std::vector<bool> came, std::vector<bool> asked) : arrived(std::move(came)), wanted(std::move(asked)), before(std::exchange(current, this)) {}
+    ~Pass() { current = before; }
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
 
-struct Arriving {
-    explicit Arriving(const std::vector<bool>& now) : before(std::exchange(arriving, &now)) {}
-    ~Arriving() { arriving = before; }
-    const std::vector<bool>* before;
+    std::vector<bool> arrived, wanted;
+    Pass* before;
+    static thread_local Pass* current;
 };
+thread_local Pass* Pass::current = nullptr;
 
 class RegionBackward final : public Node {
 public:
@@ -156,7 +161,9 @@ private:
             flat.push_back(fit_tangent(i < tangents.size() ? tangents[i] : at::Tensor(), (*geometry_)[i]));
             if (i < tangents.size()) tangents[i].reset();
         }
-        Arriving now(arrived);
+        std::vector<bool> wanted;
+        for (size_t i = 0; i < next_edges().size(); ++i) wanted.push_back(task_should_compute_output(i));
+        Pass pass(arrived, std::move(wanted));
         Tensors made = region_->backward(symbols_, std::move(flat));
         variable_list grads(next_edges().size());
         for (size_t i = 0; i < grads.size(); ++i)
@@ -202,10 +209,23 @@ void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Te
     node->remember(inputs, outputs);
 }
 
-PyObject* arrived_tangents(PyObject*, PyObject*) {
-    if (!arriving) Py_RETURN_NONE;
-    PyObject* found = PyTuple_New(Py_ssize_t(arriving->size()));
-    for (size_t i = 0; found && i < arriving->size(); ++i) PyTuple_SET_ITEM(found, Py_ssize_t(i), PyBool_FromLong((*arriving)[i]));
+namespace {
+
+PyObject* tuple_of(const std::vector<bool>& flags) {
+    PyObject* found = PyTuple_New(Py_ssize_t(flags.size()));
+    for (size_t i = 0; found && i < flags.size(); ++i) PyTuple_SET_ITEM(found, Py_ssize_t(i), PyBool_FromLong(flags[i]));
+    return found;
+}
+
+}  // namespace
+
+PyObject* backward_pass(PyObject*, PyObject*) {
+    if (!Pass::current) Py_RETURN_NONE;
+    PyObject* arrived = tuple_of(Pass::current->arrived);
+    PyObject* wanted = arrived ? tuple_of(Pass::current->wanted) : nullptr;
+    PyObject* found = wanted ? PyTuple_Pack(2, arrived, wanted) : nullptr;
+    Py_XDECREF(arrived);
+    Py_XDECREF(wanted);
     return found;
 }
 

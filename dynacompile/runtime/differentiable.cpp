@@ -334,8 +334,9 @@ PyType_Spec spec = {"dynacompile_native.Differentiable", sizeof(DifferentiableOb
 PyMethodDef functions[] = {{"make_differentiable", make_differentiable, METH_VARARGS,
                             "make_differentiable(forward, make_backward, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, "
                             "saved_positions, tangents, grads, sources, symbols, sizes) -> Differentiable"},
-                           {"arrived_tangents", arrived_tangents, METH_NOARGS,
-                            "arrived_tangents() -> for each tangent of the backward that runs on this thread, whether it has come; None outside of one."},
+                           {"backward_pass", backward_pass, METH_NOARGS,
+                            "backward_pass() -> (for each tangent whether it has come, for each gradient whether it is asked for) of the backward that runs on "
+                            "this thread; None outside of one."},
                            {nullptr}};
 
 }  // namespace

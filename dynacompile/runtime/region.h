@@ -89,6 +89,6 @@ private:
 // Gives the outputs at contract.tangents one autograd node.
 void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs);
 bool init_node();
-PyObject* arrived_tangents(PyObject*, PyObject*);
+PyObject* backward_pass(PyObject*, PyObject*);
 
 }  // namespace dynacompile::runtime
