@@ -263,6 +263,39 @@ def one_result_of_two(wrap):
         yield x.grad, list(log)
 
 
+def gradients_of_some(wrap):
+    """Hooks run on the way to what is asked for, and nowhere else."""
+    log: list = []
+    model = network()
+    observed(model, log)
+    run = wrap(lambda x: model(x))
+    for wanted in ([model[3][0].weight], [model[2].bias, model[3][0].bias], [model[0].weight]):
+        yield torch.autograd.grad(run(numbers()).sum(), wanted), list(log)
+    x = numbers()
+    yield torch.autograd.grad(run(x).sum(), x), list(log)
+
+
+def hooks_that_differentiate(wrap):
+    """A hook runs a compiled function, and its backward."""
+    log: list = []
+    layer = nn.Linear(4, 4)
+    nn.init.eye_(layer.weight)
+    inner = wrap(lambda x: (x * 3).sin())
+
+    def hook(module, grads, results):
+        given = results[0].detach().requires_grad_()
+        with torch.enable_grad():
+            inner(given).sum().backward()
+        log.append(given.grad)
+        return (grads[0] + given.grad.mean(),)
+
+    layer.register_full_backward_hook(hook)
+    run = wrap(lambda x: layer(x).tanh())
+    x = numbers()
+    run(x).sum().backward()
+    yield x.grad, list(log)
+
+
 class Leaking(nn.Module):
     def forward(self, x, aside):
         aside.append(x.cos())
@@ -399,6 +432,8 @@ STORIES = [
     saved_elsewhere,
     recomputed,
     blocks,
+    gradients_of_some,
+    hooks_that_differentiate,
 ]
 
 
