@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
-from dynacompile.capture.operands import as_dtype, constant_of, first_line, is_asked, target_name, tensors_in
+from dynacompile.capture.operands import as_dtype, check_types, constant_of, first_line, is_asked, target_name, tensors_in
 from dynacompile.capture.overlap import is_refused_write
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
@@ -38,12 +38,6 @@ from dynacompile.ir.shapes import is_undecided, symbolic_rules
 from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node
 
-ONE_DTYPE = frozenset(
-    {operator.matmul, torch.nn.functional.linear, torch.matmul, torch.mm, torch.mv, torch.addmm, torch.conv1d, torch.conv2d, torch.conv3d}
-    | {torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d}
-    | {"matmul", "mm", "mv", "addmm"}
-)
-"""Operations that refuse operands of several types, which their fakes don't notice."""
 QUANTIZING = frozenset({"quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "dequantize", "int_repr"})
 STRIDED = ("as_strided", torch.as_strided)
 
@@ -155,9 +149,7 @@ class Recorder:
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
         operands = tensors_in((fakes, fake_kwargs))
-        dtypes = {f.dtype for f in operands} if target in ONE_DTYPE else ()
-        if len(dtypes) > 1 and (torch.float64 in dtypes or not torch.is_autocast_enabled(operands[0].device.type)):  # autocast leaves float64 as it is
-            raise unsupported("op-failed", f"{target_name(target)}: operands of several types")
+        check_types(target, [*fakes, *fake_kwargs.values()], operands)
         pairs, named = [as_dtype(target, p) for p in pairs], {k: as_dtype(target, p) for k, p in named.items()}
         before = [(f._version, f.requires_grad) for f in operands]
         if any_known(operands):

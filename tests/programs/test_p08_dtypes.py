@@ -394,3 +394,21 @@ def test_python_types_as_dtypes():
 
     check(fn, values(3).requires_grad_(), options={"backend": "eager"})
     check(fn, values(3).requires_grad_())
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, mask: x - mask,
+        lambda x, mask: 1 - mask,
+        lambda x, mask: mask - mask,
+        lambda x, mask: x.sub_(mask),
+        lambda x, mask: torch.rsub(x, True),
+        lambda x, mask: torch.sub(x, x, alpha=True),
+        lambda x, mask: x & mask,
+        lambda x, mask: ~x,
+    ],
+)
+@pytest.mark.parametrize("options", [{"backend": "eager"}, {}])
+def test_what_eager_refuses_for_its_types(fn, options):
+    check(fn, values(4), values(4) > 0, graphs=0, breaks=None, options=options)
