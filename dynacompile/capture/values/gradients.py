@@ -18,6 +18,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import BoundMethod, CellValue, FunctionValue
 from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import METHODS, TensorValue
 from dynacompile.ir.source import Attr
 from dynacompile.ops.backward_steps import TensorHook
@@ -125,6 +126,10 @@ def grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     bound = dict(zip(names, bind_arguments("grad", names, args, kwargs, defaults)))
     if cx.bodies or is_given(bound["is_grads_batched"]):
         raise unsupported("autograd-call", "torch.autograd.grad of batched gradients, or inside of a graph of its own,")
+    for name in ("outputs", "inputs"):
+        if not isinstance(bound[name], (TensorValue, TupleValue, ListValue, ConstantValue)):
+            bound[name] = TupleValue(bound[name].listed(cx))  # values of a dict, parameters of a module
+    args, kwargs = [bound[name] for name in names[: len(args)]], {name: bound[name] for name in kwargs}
     asked = leaves(bound["inputs"])
     if not all(history_is_known(cx, asked)):
         raise unsupported("autograd-call", "torch.autograd.grad, where an input of the graph was computed before it,")

@@ -12,8 +12,9 @@ import torch
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, builtin_attribute, wraps
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, is_identity_key
+from dynacompile.capture.values.descriptors import MISSING, class_lookup
 from dynacompile.capture.values.dict_iterators import DictIterator
-from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.sequence import HEAP_TYPE, ListValue, TupleValue
 from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.source import Attr, Constant, Item, ItemOf, Source
 
@@ -311,7 +312,7 @@ def pairs_of(cx: Trace, value: Value) -> list[tuple[Value, Value]]:
         return [(value.content[k][0], value.at(cx, k)) for k in value.keys(cx)]
     if hasattr(value, "snapshot"):  # an object's __dict__
         return pairs_of(cx, value.snapshot(cx))
-    if value.source is not None and value.has_attr(cx, "keys"):
+    if is_mapping(cx, value):
         keys = value.get_attr(cx, "keys").call(cx, [], {}).elements(cx)
         return [(key, cx.operator("getitem", [value, key])) for key in keys]
     out = []
@@ -321,6 +322,12 @@ def pairs_of(cx: Trace, value: Value) -> list[tuple[Value, Value]]:
             raise unsupported("would-raise", "a dict update needs pairs")
         out.append((pair[0], pair[1]))
     return out
+
+
+def is_mapping(cx: Trace, value: Value) -> bool:
+    """Whether Python would ask for keys(): also of an object that the frame made."""
+    cls = value.pytype()
+    return class_lookup(cls, "keys") is not MISSING or (value.source is not None or bool(cls.__flags__ & HEAP_TYPE)) and value.has_attr(cx, "keys")
 
 
 class DictView(Value):
