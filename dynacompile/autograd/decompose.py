@@ -31,9 +31,11 @@ def undeclared_cudnn_batch_norm(x, weight, bias, running_mean, running_var, trai
 
 def recurrent_layer(*args, **kwargs):
     """The CPU's fused layer keeps what its backward needs only while autograd records, which it does not in a compiled forward."""
-    if torch.is_grad_enabled() and args[15]:
-        raise Unsupported("recurrent-layer", "the CPU's fused LSTM can't be trained inside a graph", "leave the LSTM outside of the compiled function")
-    return NotImplemented
+    return recurrent_layer_backward() if torch.is_grad_enabled() and args[15] else NotImplemented
+
+
+def recurrent_layer_backward(*args, **kwargs):
+    raise Unsupported("recurrent-layer", "the CPU's fused LSTM can't be trained inside a graph", "leave the LSTM outside of the compiled function")
 
 
 def decomposition_table() -> Mapping[torch._ops.OpOverload, Callable]:
@@ -43,4 +45,5 @@ def decomposition_table() -> Mapping[torch._ops.OpOverload, Callable]:
         aten.native_batch_norm.default: undeclared_batch_norm,
         aten.cudnn_batch_norm.default: undeclared_cudnn_batch_norm,
         aten.mkldnn_rnn_layer.default: recurrent_layer,
+        aten.mkldnn_rnn_layer_backward.default: recurrent_layer_backward,
     }

@@ -86,11 +86,12 @@ def test_undeclared_statistics():
     assert_refused("hidden-mutation", lambda x, m, v: torch.native_batch_norm(x, None, None, m, v, True, 0.1, 1e-5)[0], rand(2, 3, 4), rand(3), rand(3).abs())
 
 
-def test_recurrent_layer_in_training():
+@pytest.mark.parametrize("train", [True, False])
+def test_recurrent_layer_with_gradients(train):
     w = [rand(16, 3, grad=True), rand(16, 4, grad=True), rand(16, grad=True), rand(16, grad=True)]
 
     def run(x, h, c, *weights):
-        return torch.lstm(x, (h, c), weights, True, 1, 0.0, True, False, False)[0]
+        return torch.lstm(x, (h, c), weights, True, 1, 0.0, train, False, False)[0]
 
     assert_refused("recurrent-layer", run, rand(5, 2, 3), rand(1, 2, 4), rand(1, 2, 4), *w)
 
