@@ -44,6 +44,7 @@ PROGRAMS = {
     "variances": (lambda x: (x.var(0), x.var(1)), plane, PLANES),
     "concatenation": (lambda x: torch.cat([x, x * 2], 1), plane, PLANES),
     "layer norm": (norm, lambda n, m: (normal(n, m), normal(m), normal(m)), PLANES),
+    "layer norm, sums of columns beside rows": (norm, lambda n, m: (normal(n, m), normal(m), normal(m)), [(8192, 64), (8191, 63), (67, 200), (8192, 64)]),
     "cross entropy": (loss, lambda n, m: (normal(n, 40),), PLANES),
     "mlp": (mlp, lambda n: (normal(n, 32),), BATCHES),
     "gpt block": (lambda: Block(64, 2), lambda b, t: (normal(b, t, 64),), TEXTS),
