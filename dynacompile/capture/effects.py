@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.function_modes import FunctionModes
 from dynacompile.capture.settings import Settings
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CellValue
 
 if TYPE_CHECKING:
@@ -22,13 +23,15 @@ class Effects:
     modes: the torch-function modes that the frame is in. settings: of torch, that the frame changes.
     calls: (function, arguments, place) of calls that report something to others and have no result, in their order.
     count: of changes so far; outside: of those to what exists outside of the frame's own variables.
-    globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion).
+    globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion). removed: those of them
+    that the frame deleted, and whether it had set them before that, so that it does not matter if they were there.
     class_attributes: (class, name) -> what the frame assigned.
     """
 
     def __init__(self) -> None:
         self.touched: dict[Value, None] = {}
         self.globals: dict[tuple[int, str], tuple[dict, bool, Value | None]] = {}
+        self.removed: dict[tuple[int, str], bool] = {}
         self.class_attributes: dict[tuple[type, str], Value] = {}
         self.calls: list[tuple[Callable, list[Value], Position]] = []
         self.modes = FunctionModes()
@@ -43,6 +46,9 @@ class Effects:
 
     def store_global(self, table: dict, is_root: bool, name: str, value: Value | None) -> None:
         self.outside += 1
+        stored = self.globals.pop((id(table), name), None)
+        if value is None:
+            self.removed.setdefault((id(table), name), stored is not None)
         self.globals[id(table), name] = (table, is_root, value)
 
     def store_class_attribute(self, cls: type, name: str, value: Value) -> None:
@@ -77,24 +83,25 @@ class Effects:
     def replay(self, out: Builder) -> None:
         for value in self.pending():
             value.replay(out)  # type: ignore[attr-defined]
-        for (_, name), (table, is_root, new) in self.globals.items():
-            if new is None:
-                if not is_root:
-                    out.const(table)
-                    out.const(name)
-                    out.emit("DELETE_SUBSCR")
-                else:
-                    out.named("DELETE_GLOBAL", name)
-                continue
-            out.value(new)
-            if is_root:
-                out.named("STORE_GLOBAL", name)
-            else:
-                out.const(table)
-                out.const(name)
-                out.emit("STORE_SUBSCR")
+        for key, (table, is_root, new) in self.globals.items():
+            if self.removed.get(key):
+                self.replay_global(out, key[1], table, is_root, ConstantValue(None))
+            if key in self.removed:
+                self.replay_global(out, key[1], table, is_root, None)
+            if new is not None:
+                self.replay_global(out, key[1], table, is_root, new)
         self.replay_calls(out)
         self.settings.replay(out, before=False)
+
+    def replay_global(self, out: Builder, name: str, table: dict, is_root: bool, new: Value | None) -> None:
+        if new is not None:
+            out.value(new)
+        if is_root:
+            out.named("DELETE_GLOBAL" if new is None else "STORE_GLOBAL", name)
+            return
+        out.const(table)
+        out.const(name)
+        out.emit("DELETE_SUBSCR" if new is None else "STORE_SUBSCR")
 
     def replay_calls(self, out: Builder) -> None:
         """Last, as handlers of logs may write what the frame writes."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 OVERRIDE = "__torch_function__"
 NOTHING: Mapping[str, Value] = types.MappingProxyType({})
+REFUSALS = (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError, AttributeError)  # of a call with stand-ins; eager's own call decides
 NOT_IMPLEMENTED = ConstantValue(NotImplemented)
 ENABLED, NOT_FOR_SUBCLASSES, DISABLED = range(3)  # as GlobalState.torch_function
 
@@ -253,7 +254,7 @@ class Overrides:
             warnings.simplefilter("ignore")
             try:
                 result = function(*given, **named) if named or isinstance(kwargs, Keywords) else function(*given)
-            except Exception:  # noqa: BLE001  (what torch says of stand-ins does not matter: eager's own call decides)
+            except REFUSALS:
                 refused = True
         if not stands.heard and refused and self.is_watched():
             raise unsupported("unknown-operation", f"{function.__name__} of {', '.join(a.describe() for a in args)}, in a torch-function mode")

@@ -84,6 +84,12 @@ class ConstantValue(Value):
             raise raises(TypeError, f"{type(self.value).__name__!r} object is not subscriptable")
         return self.method(cx, "__getitem__", [key], {})
 
+    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+        raise raises(TypeError, f"{type(self.value).__name__!r} object does not support item assignment")
+
+    def del_item(self, cx: Trace, key: Value) -> None:
+        raise raises(TypeError, f"{type(self.value).__name__!r} object does not support item deletion")
+
     def contains(self, cx: Trace, item: Value) -> Value:
         if isinstance(self.value, (str, bytes)):
             return self.method(cx, "__contains__", [item], {})

@@ -31,6 +31,7 @@ class CellValue(Value):
     def __init__(self, content: Value | None, name: str, slot: int | None = None, free: int | None = None, holder: tuple[Source, int] | None = None):
         self.content, self.name, self.slot, self.free, self.holder = content, name, slot, free, holder
         self.was_empty = content is None
+        self.overwritten: bool | None = None  # whether the frame's first change was to set it
 
     def pytype(self) -> type:
         return types.CellType
@@ -44,6 +45,8 @@ class CellValue(Value):
 
     def write(self, cx: Trace, value: Value | None) -> None:
         cx.effects.touch(self)
+        if self.overwritten is None:
+            self.overwritten = value is not None
         self.content = value
 
     def exists(self, own_cells: bool = True) -> bool:
@@ -62,7 +65,10 @@ class CellValue(Value):
         if self.content is None:
             if self.slot is None and self.free is None:
                 raise unsupported("mutation", f"del of the closure variable {self.name!r}")
-            if not self.was_empty:
+            if self.free is not None and self.overwritten:  # another call may find it empty, or not
+                out.value(ConstantValue(None))
+                out.cell_op("STORE_DEREF", self)
+            if self.free is not None or not self.was_empty:
                 out.cell_op("DELETE_DEREF", self)
             return
         out.value(self.content)

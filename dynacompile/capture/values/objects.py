@@ -28,6 +28,7 @@ class ObjectValue(Value):
     def __init__(self, cls: type, real: Any = None, source: Source | None = None):
         self.cls, self.real, self.source = cls, real, source
         self.stored: dict[str, Value | object] = {}
+        self.removed: dict[str, bool] = {}  # attributes that the frame deleted: whether it had set them before, so that it does not matter if they were there
         self.read: dict[str, Value] = {}
 
     def pytype(self) -> type:
@@ -179,6 +180,8 @@ class ObjectValue(Value):
 
     def store(self, cx: Trace, name: str, value: Value) -> None:
         cx.effects.touch(self)
+        if self.stored.get(name) is DELETED:  # it comes last from now on
+            del self.stored[name]
         self.stored[name] = value
 
     def del_attr(self, cx: Trace, name: str) -> None:
@@ -205,10 +208,10 @@ class ObjectValue(Value):
         elif InstanceDict(self).find(cx, ConstantValue(name)) is None:
             raise self.missing(name)
         cx.effects.touch(self)
-        if self.real is not None and (name in self.own_dict() or isinstance(raw, types.MemberDescriptorType) and hasattr(self.real, name)):
+        stored = self.stored.pop(name, DELETED)
+        if self.real is not None:
             self.stored[name] = DELETED
-        else:
-            del self.stored[name]
+            self.removed.setdefault(name, stored is not DELETED)
 
     def special(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """type(self).name(self, *args); None where the class does not define it in Python."""
@@ -288,18 +291,28 @@ class ObjectValue(Value):
         if self.source is None:
             return
         for name, value in self.stored.items():
-            if isinstance(value, Value) and not self.stores_plainly(name):
-                self.rebuild_attribute(out, name, value)
-            elif isinstance(value, Value):
-                out.value(self)
-                out.value(value)
-                out.emit("SWAP", 2)
-                out.store_attr(name)
-            elif self.stores_plainly(name):
-                out.value(self)
-                out.del_attr(name)
-            else:
-                call_hook(out, object.__delattr__, self, ConstantValue(name))
+            if name in self.removed:
+                if self.removed[name]:
+                    self.replay_store(out, name, ConstantValue(None))
+                self.replay_removal(out, name)
+            if isinstance(value, Value):
+                self.replay_store(out, name, value)
+
+    def replay_store(self, out: Builder, name: str, value: Value) -> None:
+        if self.stores_plainly(name):
+            out.value(self)
+            out.value(value)
+            out.emit("SWAP", 2)
+            out.store_attr(name)
+        else:
+            self.rebuild_attribute(out, name, value)
+
+    def replay_removal(self, out: Builder, name: str) -> None:
+        if self.stores_plainly(name):
+            out.value(self)
+            out.del_attr(name)
+        else:
+            call_hook(out, object.__delattr__, self, ConstantValue(name))
 
     def rebuild(self, out: Builder) -> None:
         new = self.cls.__new__

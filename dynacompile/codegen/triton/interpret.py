@@ -51,10 +51,16 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     if "libdevice" in module:
         tl = module["tl"]
         module["libdevice"] = SimpleNamespace(**{n: lift(f, tl) for n, f in LIBDEVICE.items()})
+    module["range"] = numbers
     for name in DEVICE_FUNCTIONS.keys() & module.keys():
         module[name] = lift(DEVICE_FUNCTIONS[name], module["tl"])
     with np.errstate(all="ignore"):
         module[entry][grid](*(a if isinstance(a, torch.Tensor) else scalar(a, module["tl"]) for a in arguments), **blocks)
+
+
+def numbers(*bounds: Any) -> range:
+    """range() over the interpreter's values, which may be arrays of one element that newer NumPy takes for no numbers."""
+    return range(*(int(np.asarray(b.handle.data).item()) if hasattr(b, "handle") else int(b) for b in bounds))
 
 
 def scalar(number: float, tl: Any) -> Any:
