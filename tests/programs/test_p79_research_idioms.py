@@ -20,16 +20,14 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import dynacompile
-from dynacompile.events import Compiled, FrameSkipped, GraphBroke
 from tests.checking import check
-from tests.programs.test_p78_research_steps import mlp, r, run
+from tests.programs.steps import check_step, mlp, r
 
 MADE: dict = {}
 
 
 def program(make):
-    """As in test_p78_research_steps."""
+    """A step, by its name."""
     MADE[make.__name__] = make
     return make
 
@@ -526,19 +524,7 @@ def soft_actor_critic():
 
 @pytest.mark.parametrize("name", MADE)
 def test_step(name):
-    want, wanted = run(MADE[name], lambda fn: fn)
-    events: list = []
-    end = dynacompile.subscribe(events.append)
-    try:
-        got, others = run(
-            MADE[name], lambda fn: dynacompile.compile(fn, backend="eager", isolate_recompiles=True, options={"fallback": "none", "verify": True})
-        )
-    finally:
-        end()
-    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
-    assert others == wanted
-    assert [e for e in events if isinstance(e, (GraphBroke, FrameSkipped))] == []
-    assert [e for e in events if isinstance(e, Compiled) and e.ops > 0]
+    check_step(MADE[name])
 
 
 class Shown(Mapping):
