@@ -51,6 +51,12 @@ def class_source(cls: type, name: str, after: type | None = None) -> Source:
     return Attr(Constant(owner if after is not None else cls, cls.__qualname__), name)
 
 
+def by_own_hook(cx: Trace, instance: Value, cls: type, hook: str, args: list[Value]) -> Value | None:
+    """cls.hook(instance, *args), where that hook of attribute access is written in Python; else None."""
+    raw = class_lookup(cls, hook)
+    return cx.call_real(raw, class_source(cls, hook), [instance, *args]) if isinstance(raw, types.FunctionType) else None
+
+
 def is_data_descriptor(raw: Any) -> bool:
     return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
 

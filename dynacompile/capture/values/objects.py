@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, by_own_hook, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.object_parts import DELETED, InstanceDict, ItemIterator, ObjectIterator, instance_dict
@@ -149,11 +149,8 @@ class ObjectValue(Value):
         return False
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
-        custom = class_lookup(self.cls, "__setattr__")
-        if isinstance(custom, types.FunctionType):
-            cx.call_real(custom, class_source(self.cls, "__setattr__"), [self, ConstantValue(name), value])
-            return
-        self.set_plain(cx, name, value)
+        if by_own_hook(cx, self, self.cls, "__setattr__", [ConstantValue(name), value]) is None:
+            self.set_plain(cx, name, value)
 
     def set_plain(self, cx: Trace, name: str, value: Value) -> None:
         """object.__setattr__."""
@@ -185,11 +182,8 @@ class ObjectValue(Value):
         self.stored[name] = value
 
     def del_attr(self, cx: Trace, name: str) -> None:
-        custom = class_lookup(self.cls, "__delattr__")
-        if isinstance(custom, types.FunctionType):
-            cx.call_real(custom, class_source(self.cls, "__delattr__"), [self, ConstantValue(name)])
-            return
-        self.del_plain(cx, name)
+        if by_own_hook(cx, self, self.cls, "__delattr__", [ConstantValue(name)]) is None:
+            self.del_plain(cx, name)
 
     def del_plain(self, cx: Trace, name: str) -> None:
         """object.__delattr__."""

@@ -16,7 +16,7 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value, bind_arguments
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, by_own_hook, class_lookup, class_source, is_data_descriptor
 from dynacompile.capture.values.functions import function_value
 from dynacompile.capture.values.object_parts import instance_dict
 from dynacompile.capture.values.rows import HANDLERS, handles
@@ -120,11 +120,8 @@ class SubclassTensor(TensorValue):
         return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
-        custom = class_lookup(self.cls, "__setattr__")
-        if isinstance(custom, types.FunctionType):
-            cx.call_real(custom, class_source(self.cls, "__setattr__"), [self, ConstantValue(name), value])
-            return
-        self.set_plain(cx, name, value)
+        if by_own_hook(cx, self, self.cls, "__setattr__", [ConstantValue(name), value]) is None:
+            self.set_plain(cx, name, value)
 
     def set_plain(self, cx: Trace, name: str, value: Value) -> None:
         """object.__setattr__."""
