@@ -255,7 +255,10 @@ def hands_over(rows: Unit, unit: Unit, host: Mapping[Var, Index | int], guest: M
     for name in rows.writes & unit.reads:
         written = {(a.index.subs(host), bound(n, a, host)) for _, n in rows.members for a in n.stores() if a.buffer == name}
         taken = {(a.index.subs(guest), bound(n, a, guest)) for _, n in unit.members for a in n.loads() if a.buffer == name}
-        if len(written) != 1 or taken != written and not (next(iter(written))[1] is None and {i for i, _ in taken} == {i for i, _ in written}):
+        if len(written) != 1:
+            return False
+        ((place, limit),) = written
+        if {p for p, _ in taken} != {place} or (limit is not None and {b for _, b in taken} != {limit}):
             return False
     return True
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from dynacompile.errors import VerifyError
 from dynacompile.ir.body import Body, without_dead
 from dynacompile.ir.index import Index
 from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op, Origin
@@ -34,19 +35,25 @@ QUIET = frozenset(
 
 
 def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str]) -> Nest:
-    """One nest that does what `members` (over the same axes, in order) do; only stores to `stored` buffers stay, after all loads."""
+    """One nest that does what `members` (over the same axes, in order) do; only stores to `stored` buffers stay, after all loads.
+
+    Raises VerifyError where a member reads of a buffer that does not stay what no other has stored there: its memory is never written.
+    """
     members = list(members)
     wanted = set(stored)
     body = Body()
     held: dict[tuple[str, Index], tuple[int, int | None]] = {}
     stores: list[tuple[int, Access]] = []
+    dropped: set[str] = set()
 
     def on_load(access: Access, dtype: torch.dtype) -> int | None:
         value, mask = held.get((access.buffer, access.index), (None, None))
-        if value is None or access.mask is None:
-            return value if mask is None else None
-        if mask not in (None, access.mask):
+        if value is None or mask not in (None, access.mask):
+            if access.buffer in dropped:
+                raise VerifyError("schedule", f"{access.buffer} is read at {access.index}, and its stores were dropped")
             return None
+        if access.mask is None:
+            return value
         return body.emit("where", (access.mask, value, body.emit("constant", (), dtype, access.other)), dtype)
 
     def on_store(value: int, access: Access) -> None:
@@ -54,6 +61,8 @@ def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str])
             held[access.buffer, access.index] = value, access.mask
         if access.buffer in wanted:
             stores.append((value, access))
+        else:
+            dropped.add(access.buffer)
 
     for nest in members:
         body.splice(nest.body, {}, None, on_load, on_store)
