@@ -11,8 +11,17 @@ from torch._subclasses.fake_tensor import FakeTensor
 from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.functionalize import FunctionalInput, Memory, inner, storage
 from dynacompile.errors import Unsupported
-from dynacompile.ir.graphs import Constant, Fresh, InputItself, Output, View, ViewOfInput, ViewOfOutput
+from dynacompile.ir.graphs import Constant, Fresh, InputItself, Lineage, Made, Output, View, ViewOfInput, ViewOfOutput
 from dynacompile.ir.shapes import hint_of
+
+CREATION = torch._C._autograd.CreationMeta  # type: ignore[attr-defined]
+MADE = {
+    CREATION.DEFAULT: Made.GRAD,
+    CREATION.IN_CUSTOM_FUNCTION: Made.GRAD,
+    CREATION.MULTI_OUTPUT_NODE: Made.PART,
+    CREATION.NO_GRAD_MODE: Made.NO_GRAD,
+    CREATION.INFERENCE_MODE: Made.NO_GRAD,
+}
 
 
 @dataclass
@@ -85,7 +94,7 @@ def view_of_input(result: Result, index: int, inputs: Sequence[FunctionalInput])
     if output.requires_grad and overlaps(base):
         raise Unsupported("aliased-outputs", "an output is a view of an input whose own elements share memory, as in an expanded tensor", "clone the input")
     view = geometry(result.eager, inputs[index].fake) if result.eager is not None else geometry(inner(output), inner(base))
-    return ViewOfInput(index, view, output.requires_grad or not base.requires_grad)
+    return ViewOfInput(index, view, lineage(output, base))
 
 
 def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory | None, positions: Positions) -> Fresh | ViewOfOutput:
@@ -101,7 +110,37 @@ def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory
     view = geometry(result.eager, seen) if result.eager is not None and seen is not None else geometry(inner(output), inner(base))
     if not lies_within(view, base):
         raise Unsupported("aliased-outputs", "outputs are parts of memory of which no output is the whole", "clone one of the outputs")
-    return ViewOfOutput(position, view, output.requires_grad)
+    return ViewOfOutput(position, view, lineage(output, base))
+
+
+def lineage(output: torch.Tensor, base: torch.Tensor) -> Lineage:
+    """How autograd knows `output`, which shares the memory of `base`."""
+    if output._base is None:
+        return Lineage(Made.DETACHED, counted=shares_version(output, base))
+    made = MADE[torch._C._autograd._get_creation_meta(output)]  # type: ignore[attr-defined]
+    if made is Made.NO_GRAD and has_history(output):
+        reason = "an output is a view, under grad mode, of a view that was made under no_grad and gets the gradients"
+        raise Unsupported("leaf-inside", reason, "make both under the same grad mode")
+    if output._base is base:
+        return Lineage(made)
+    return Lineage(made, True, shares_version(output, base))
+
+
+def shares_version(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether a write to one counts as one to the other, as it does not through `.data`."""
+    with torch.autograd._unsafe_preserve_version_counter(a):
+        before = b._version
+        torch.autograd.graph.increment_version(a)
+        return b._version != before
+
+
+def has_history(view: torch.Tensor) -> bool:
+    """Whether gradients flow through a view of a view that was made under no_grad. Once either is written, autograd refuses to tell, as it refuses to
+    differentiate: then there is nothing to flow."""
+    try:
+        return view.grad_fn is not None
+    except RuntimeError:
+        return False
 
 
 def base_of(family: Sequence[torch.Tensor], memory: Memory | None) -> tuple[torch.Tensor, FakeTensor | None]:

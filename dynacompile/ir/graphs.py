@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from dataclasses import dataclass, field
 
@@ -25,6 +26,25 @@ class View:
     offset: Extent
 
 
+class Made(enum.IntEnum):
+    """How autograd knows a view: what flows through it, and who may write to it later, differ."""
+
+    GRAD = 0  # under grad mode: gradients flow to what it is a view of
+    PART = 1  # the same, as one of several results of one operation: autograd lets nobody write to it
+    NO_GRAD = 2  # under no_grad: a leaf that requires gradients where its base does, and that nobody may write to under grad mode
+    DETACHED = 3  # no view to autograd, though it shares memory
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """detached: a view of a detached tensor, and not of the input or output itself. counted: where that, or made, is detached: whether writes change
+    the version of the input or output, as they do not through `.data`."""
+
+    made: Made = Made.GRAD
+    detached: bool = False
+    counted: bool = True
+
+
 @dataclass(frozen=True)
 class Fresh:
     """A user output that is the forward graph's output at `position`; `differentiable` ones get the autograd node."""
@@ -42,11 +62,11 @@ class InputItself:
 
 @dataclass(frozen=True)
 class ViewOfInput:
-    """A user output that is a view of an input: made again at run time, under autograd, from the live input (detached if not differentiable)."""
+    """A user output that is a view of an input: made again at run time, under autograd, from the live input."""
 
     input: int
     view: View
-    differentiable: bool = True
+    lineage: Lineage = Lineage()
 
 
 @dataclass(frozen=True)
@@ -55,7 +75,7 @@ class ViewOfOutput:
 
     position: int
     view: View
-    differentiable: bool
+    lineage: Lineage = Lineage()
 
 
 @dataclass(frozen=True)

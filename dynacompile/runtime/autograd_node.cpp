@@ -229,6 +229,12 @@ PyObject* backward_pass(PyObject*, PyObject*) {
     return found;
 }
 
+void mark_part(const at::Tensor& view) {
+    using torch::autograd::CreationMeta;
+    auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
+    if (meta && meta->has_bw_view()) meta->set_creation_meta(propagate_creation_meta(meta->get_creation_meta(), CreationMeta::MULTI_OUTPUT_NODE));
+}
+
 bool init_node() {
     static PyTypeObject backward_type, double_backward_type;  // torch keeps them for the life of the process
     torch::autograd::registerCppFunction(typeid(RegionBackward),

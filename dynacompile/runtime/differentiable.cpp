@@ -166,10 +166,18 @@ c10::SmallVector<c10::SymInt, 8> values_of(const std::vector<Extent>& extents, c
     return values;
 }
 
+// The same memory, as .detach() gives it, or, where writes to it are not to be counted, .data.
+at::Tensor unknown_to_autograd(const at::Tensor& tensor, bool counted) {
+    return counted ? at::_ops::detach::call(tensor) : tensor.variable_data();
+}
+
 at::Tensor view_of(const at::Tensor& base, const Output& output, const int64_t* numbers) {
-    at::Tensor from = output.differentiable ? base : at::_ops::detach::call(base);
-    return at::_ops::as_strided::call(from, values_of(output.size, numbers), values_of(output.stride, numbers),
-                                      base.storage_offset() + output.offset.value(numbers));
+    c10::AutoGradMode grad(output.made == Made::grad || output.made == Made::part);
+    at::Tensor from = output.detached ? unknown_to_autograd(base, output.counted) : base;
+    at::Tensor view = at::_ops::as_strided::call(from, values_of(output.size, numbers), values_of(output.stride, numbers),
+                                                 base.storage_offset() + output.offset.value(numbers));
+    if (output.made == Made::part) mark_part(view);
+    return output.made == Made::detached ? unknown_to_autograd(view, output.counted) : view;
 }
 
 class Call {
@@ -255,12 +263,14 @@ PyObject* call_differentiable(PyObject* self, PyObject* const* args, size_t flag
     }
 }
 
-// (from, index, differentiable, size, stride, offset, value), as differentiable.py writes it.
+// (from, index, (made, detached, counted), size, stride, offset, value), as differentiable.py writes it.
 Output read_output(PyObject* row) {
     Output output;
     output.from = From(to_int(item(row, 0)));
     output.index = int32_t(to_int(item(row, 1)));
-    output.differentiable = PyObject_IsTrue(item(row, 2)) == 1;
+    output.made = Made(to_int(item(item(row, 2), 0)));
+    output.detached = PyObject_IsTrue(item(item(row, 2), 1)) == 1;
+    output.counted = PyObject_IsTrue(item(item(row, 2), 2)) == 1;
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 3)); ++i) output.size.push_back(read_extent(item(item(row, 3), i)));
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 4)); ++i) output.stride.push_back(read_extent(item(item(row, 4), i)));
     output.offset = read_extent(item(row, 5));

@@ -7,12 +7,13 @@ from typing import Any
 
 from dynacompile import native
 from dynacompile.errors import VerifyError
-from dynacompile.ir.graphs import REAL, Constant, Fresh, InputItself, Output, RuntimeContract, View, ViewOfInput, ViewOfOutput
+from dynacompile.ir.graphs import REAL, Constant, Fresh, InputItself, Lineage, Output, RuntimeContract, View, ViewOfInput, ViewOfOutput
 from dynacompile.runtime.link import Numbers
 
 # As enum From of region.h.
 FRESH, INPUT, INPUT_VIEW, OUTPUT_VIEW, CONSTANT = range(5)
 INT, FLOAT = -1, -2  # as real_number of region.h
+HERE = (0, False, True)  # of what is no view
 
 
 def differentiable(forward: Callable, make_backward: Callable[[], Callable] | None, contract: RuntimeContract) -> Any:
@@ -63,19 +64,23 @@ def view_row(view: View, numbers: Numbers) -> tuple:
     return tuple(map(numbers.extent, view.size)), tuple(map(numbers.extent, view.stride)), numbers.extent(view.offset)
 
 
+def lineage_row(lineage: Lineage) -> tuple[int, bool, bool]:
+    return int(lineage.made), lineage.detached, lineage.counted
+
+
 def output_row(output: Output, numbers: Numbers) -> tuple:
-    """(from, index, differentiable, size, stride, offset, value)."""
+    """(from, index, (made, detached, counted), size, stride, offset, value)."""
     match output:
         case Fresh():
-            return (FRESH, output.position, output.differentiable, (), (), 0, None)
+            return (FRESH, output.position, HERE, (), (), 0, None)
         case InputItself():
-            return (INPUT, output.input, True, (), (), 0, None)
+            return (INPUT, output.input, HERE, (), (), 0, None)
         case ViewOfInput():
-            return (INPUT_VIEW, output.input, output.differentiable, *view_row(output.view, numbers), None)
+            return (INPUT_VIEW, output.input, lineage_row(output.lineage), *view_row(output.view, numbers), None)
         case ViewOfOutput():
-            return (OUTPUT_VIEW, output.position, output.differentiable, *view_row(output.view, numbers), None)
+            return (OUTPUT_VIEW, output.position, lineage_row(output.lineage), *view_row(output.view, numbers), None)
         case Constant():
-            return (CONSTANT, -1, False, (), (), 0, output.value)
+            return (CONSTANT, -1, HERE, (), (), 0, output.value)
 
 
 def verify(contract: RuntimeContract) -> None:

@@ -10,11 +10,15 @@ namespace dynacompile::runtime {
 
 enum class From : uint8_t { fresh, input, input_view, output_view, constant };
 
-// How one user output is made. index: a forward output, or an input.
+// How autograd knows a view: as ir.graphs.Made.
+enum class Made : uint8_t { grad, part, no_grad, detached };
+
+// How one user output is made. index: a forward output, or an input. detached: it is a view of a detached alias of that; counted: with its version.
 struct Output {
     From from;
     int32_t index = -1;
-    bool differentiable = false;
+    Made made = Made::grad;
+    bool detached = false, counted = true;
     std::vector<Extent> size, stride;  // of a view
     Extent offset;
     PyRef value;
@@ -88,6 +92,8 @@ private:
 
 // Gives the outputs at contract.tangents one autograd node.
 void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs);
+// Has autograd refuse writes to a view, as to one of several that an operation gives.
+void mark_part(const at::Tensor& view);
 bool init_node();
 PyObject* backward_pass(PyObject*, PyObject*);
 

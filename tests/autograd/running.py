@@ -8,7 +8,7 @@ from torch.utils import _pytree as pytree
 from dynacompile.autograd import differentiate
 from dynacompile.config import CompileConfig
 from dynacompile.env import Env
-from dynacompile.ir.graphs import Constant, ForwardBackward, Fresh, InputItself, ViewOfInput, ViewOfOutput
+from dynacompile.ir.graphs import Constant, ForwardBackward, Fresh, InputItself, Made, ViewOfInput, ViewOfOutput
 from tests.autograd.recording import record
 
 
@@ -83,13 +83,22 @@ def make(row, inputs, outputs):
         case Fresh(position, differentiable):
             assert outputs[position].requires_grad == differentiable or not torch.is_grad_enabled()
             return outputs[position]
-        case ViewOfInput(i, view, differentiable):
-            base = inputs[i] if differentiable else inputs[i].detach()
-            return base.as_strided(view.size, view.stride, base.storage_offset() + view.offset)
-        case ViewOfOutput(position, view, differentiable):
-            base = outputs[position] if differentiable else outputs[position].detach()
-            return base.as_strided(view.size, view.stride, base.storage_offset() + view.offset)
+        case ViewOfInput(i, view, lineage):
+            return view_of(inputs[i], view, lineage)
+        case ViewOfOutput(position, view, lineage):
+            return view_of(outputs[position], view, lineage)
     raise AssertionError(row)
+
+
+def view_of(base, view, lineage):
+    with torch.set_grad_enabled(lineage.made in (Made.GRAD, Made.PART)):
+        base = detached(base, lineage) if lineage.detached else base
+        made = base.as_strided(view.size, view.stride, base.storage_offset() + view.offset)
+    return detached(made, lineage) if lineage.made is Made.DETACHED else made
+
+
+def detached(tensor, lineage):
+    return tensor.detach() if lineage.counted else tensor.data
 
 
 def compiled(fn, args, **options):

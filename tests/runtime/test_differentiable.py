@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dynacompile.errors import VerifyError
-from dynacompile.ir.graphs import Constant, Fresh, InputItself, Mutation, RuntimeContract, View, ViewOfInput, ViewOfOutput
+from dynacompile.ir.graphs import Constant, Fresh, InputItself, Lineage, Made, Mutation, RuntimeContract, View, ViewOfInput, ViewOfOutput
 from dynacompile.runtime import differentiable, link
 from tests.runtime.schedules import Allocate, Launch, Maker, Place, Ref, buffer, extern, given, run_oracle
 
@@ -274,9 +274,9 @@ def test_kinds_of_outputs():
         outputs=(
             InputItself(0),
             ViewOfInput(0, View((3,), (1,), 3)),
-            ViewOfInput(0, View((3, 2), (1, 3), 0), differentiable=False),
-            ViewOfOutput(0, View((6,), (1,), 0), True),
-            ViewOfOutput(0, View((2,), (3,), 1), False),
+            ViewOfInput(0, View((3, 2), (1, 3), 0), Lineage(Made.DETACHED)),
+            ViewOfOutput(0, View((6,), (1,), 0)),
+            ViewOfOutput(0, View((2,), (3,), 1), Lineage(detached=True)),
             Constant("text"),
             Constant(None),
         ),
