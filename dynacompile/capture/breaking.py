@@ -17,10 +17,11 @@ from dynacompile.capture.onward import Target, go_on, store_temp, target
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in
 from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of
+from dynacompile.capture.suspended import own_generators, recipe_of_manager
 from dynacompile.capture.values.base import NULL, IteratorValue, Value
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.contexts import ExitValue, GradModeContext
 from dynacompile.capture.values.exceptions import ExceptionValue
-from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.positions import StateValue, can_hand_on
 from dynacompile.ir.source import Source
 
@@ -60,21 +61,19 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
     cx, instr = frame.cx, frame.current
     taken = OPERANDS[instr.op](instr.arg) if execute else 0
     lower, operands = split(frame.stack, taken)
-    alone = private([*frame.slots, *frame.stack, *cx.effects.values()])
-    exceptions = handled(frame.stack, cx.handling)
-    base, below = stack_entries(lower, alone, exceptions)
-    points = resume_points(frame, instr, execute, base)
     handler = frame.decoded.handler_of(instr) if execute else None
-    unwound, kept = stack_entries(lower[: handler.depth], alone, exceptions) if handler is not None else ([], [])
-    if handler is not None:
-        points.append(handler_point(frame, handler, unwound))
+    exceptions = handled(frame.stack, cx.handling)
+    alone = private([*left(frame, points_after(frame, instr, execute, handler, [])), *frame.stack, *cx.effects.values()])
+    base, parts = stack_entries(lower, alone, exceptions)
+    below, kept = flat(parts), flat(parts[: handler.depth]) if handler is not None else []
+    points = points_after(frame, instr, execute, handler, base)
     slots = sorted({slot for point in points for slot in point.slots})
     local_values = {slot: frame.slots[slot] for slot in slots}
-    states = [part for value in (*below, *kept) if isinstance(value, StateValue) for part in value.children()]
+    states = [part for value in below if isinstance(value, StateValue) for part in value.children()]
     needed = [v for v in (*local_values.values(), *below, *states, *operands) if v is not None]
     keeps = decide_cells(cx, needed, bool(frame.code.co_cellvars))
     needed_now = [*needed, *cx.effects.values()]
-    frame.refuse_pending(reached(needed_now))
+    frame.refuse_pending([*reached(needed_now), *own_generators(lower, alone)])
     targets = [target(cx.codes, frame.decoded, point) for point in points]
     final_mode = torch.is_grad_enabled()
     outputs = outputs_in(needed_now)
@@ -216,24 +215,39 @@ def private(values: Iterable[Value | None]) -> Callable[[Value], bool]:
 
 def stack_entries(
     stack: list[Value], alone: Callable[[Value], bool], exceptions: Mapping[Value, ExceptionValue | None]
-) -> tuple[list[bool | Recipe], list[Value]]:
-    """How the resume function gets the stack, and the values to pass for it. Iterators of loops that nobody else has are made anew, so that
-    capture can follow them. exceptions: those that are handled, by what a handler keeps on the stack."""
+) -> tuple[list[bool | Recipe], list[list[Value]]]:
+    """How the resume function gets each value of the stack, and the values to pass for it. Iterators of loops, and managers made of generators,
+    that nobody else has are made anew, so that capture can follow them. exceptions: those that are handled, by what a handler keeps on the stack."""
     entries: list[bool | Recipe] = []
-    passed: list[Value] = []
+    passed: list[list[Value]] = []
     for value in stack:
         caught = exceptions.get(value)
         if caught is not None:
-            entries.append(HANDLED)
-            passed.append(caught)
-        elif isinstance(value, IteratorValue) and can_hand_on(value, alone):
-            recipe, leaves = recipe_of(value)
-            entries.append(recipe)
-            passed += leaves
+            made: tuple[Recipe, list[Value]] | None = (HANDLED, [caught])
+        elif isinstance(value, IteratorValue):
+            made = recipe_of(value) if can_hand_on(value, alone) else None
         else:
-            entries.append(value is NULL)
-            passed += [] if value is NULL else [value]
+            made = recipe_of_manager(value, alone)
+        entry, values = (value is NULL, [] if value is NULL else [value]) if made is None else made
+        entries.append(entry)
+        passed.append(values)
     return entries, passed
+
+
+def flat(parts: Iterable[Sequence[Value]]) -> list[Value]:
+    return [value for values in parts for value in values]
+
+
+def points_after(frame: SymbolicFrame, instr: Instr, execute: bool, handler: Handler | None, base: list[bool | Recipe]) -> list[ResumePoint]:
+    """Where the frame can go on; the last of them is the handler of what the instruction raises, where there is one."""
+    points = resume_points(frame, instr, execute, base)
+    return points if handler is None else [*points, handler_point(frame, handler, base[: handler.depth])]
+
+
+def left(frame: SymbolicFrame, points: Sequence[ResumePoint]) -> list[Value | None]:
+    """What the variables hold that are not over."""
+    live = {slot for point in points for slot in point.slots}
+    return [value for slot, value in enumerate(frame.slots) if slot in live or isinstance(value, CellValue)]
 
 
 def resume_points(frame: SymbolicFrame, instr: Instr, execute: bool, base: list[bool | Recipe]) -> list[ResumePoint]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.function_modes import FunctionModes
 from dynacompile.capture.settings import Settings
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import CellValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.bytecode import Position

@@ -14,9 +14,9 @@ from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in, parameter_count
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import IteratorValue, Value
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.exceptions import ExceptionValue
-from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.positions import StateValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Local, Source

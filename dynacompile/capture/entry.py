@@ -24,8 +24,8 @@ from dynacompile.capture.resume import is_resume
 from dynacompile.capture.symbols import NeedsSymbols, bind_numbers, counts_loop
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.exceptions import ExceptionValue
-from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.torch_functions import refusal
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +16,12 @@ from dynacompile.capture.opcodes.control import is_none
 from dynacompile.capture.resume import ResumePoint, arguments, is_resume, resume_code
 from dynacompile.capture.values.base import NULL, IteratorValue, Lazy, Value
 from dynacompile.capture.values.binding import bind_call
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.descriptors import MISSING
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, stopped_inside, thrown, value_of_raised
-from dynacompile.capture.values.functions import CellValue, FunctionValue, is_trusted
+from dynacompile.capture.values.functions import FunctionValue, is_trusted
 from dynacompile.ir.source import Builtin, Constant, Global, Item, Local
 
 if TYPE_CHECKING:
@@ -239,7 +239,6 @@ class GeneratorValue(IteratorValue):
 
     def rebuild(self, out: Builder) -> None:
         """A generator that goes on where this one is: it begins at its last yield, whose value is thrown away."""
-        frame = self.frame
         if not self.started:
             out.push_null()
             out.value(self.function)
@@ -247,26 +246,27 @@ class GeneratorValue(IteratorValue):
                 out.value(arg)
             out.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
             return
-        if frame.returned is not None or frame.current.op != "YIELD_VALUE" or any(isinstance(v, (HandledValue, ExitValue)) for v in frame.stack):
+        if not self.is_at_yield() or any(isinstance(v, ExitValue) for v in self.frame.stack):
             raise unsupported("rebuild", self.describe())
-        live, stack = self.live(), [*frame.stack, ConstantValue(None)]
-        code = resume_code(frame.cx.codes, frame.decoded, ResumePoint(frame.current.index, tuple(live), tuple(v is NULL for v in stack), None, True))
-        cells = self.cells()
+        function, held = self.goes_on()
         out.push_null()
-        if frame.scope.is_root:
-            out.tuple_of(cells) if cells else None
-            out.const(code)
-            out.emit("MAKE_FUNCTION", 8 if cells else 0)
-        else:
-            out.push_null()
-            for value in (types.FunctionType, code, frame.scope.table, code.co_name, None):
-                out.const(value)
-            out.tuple_of(cells) if cells else out.const(None)
-            out.call(5)
-        for argument in (*(frame.slots[s] for s in arguments(code, frame.decoded, live)), *(v for v in stack if v is not NULL)):
-            out.value(argument)  # type: ignore[arg-type]
-        out.call(len(live) + sum(v is not NULL for v in stack))
+        for value in (function, *held):
+            out.value(value)
+        out.call(len(held))
         out.call_method_on_top("send", None)
+
+    def is_at_yield(self) -> bool:
+        frame = self.frame
+        return self.started and frame.returned is None and frame.current.op == "YIELD_VALUE" and not any(isinstance(v, HandledValue) for v in frame.stack)
+
+    def goes_on(self) -> tuple[FunctionValue, list[Value]]:
+        """A generator function that begins at the yield, whose value is to be thrown away, and its arguments."""
+        frame, live = self.frame, self.live()
+        stack = [*frame.stack, ConstantValue(None)]
+        code = resume_code(frame.cx.codes, frame.decoded, ResumePoint(frame.current.index, tuple(live), tuple(v is NULL for v in stack), None, True))
+        held = [frame.slots[s] for s in arguments(code, frame.decoded, live)]
+        function = FunctionValue(code, frame.scope, code.co_qualname, [], {}, self.cells())  # type: ignore[arg-type]
+        return function, [v for v in (*held, *stack) if v is not None and v is not NULL]
 
     def describe(self) -> str:
         return f"generator {self.frame.code.co_qualname}"

@@ -11,8 +11,8 @@ import torch
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import NOWHERE, PY312, Decoded, Handler, Instr, Position
 from dynacompile.capture.values.base import NULL, Lazy, Value
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import CellValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import GRAPH

@@ -26,7 +26,7 @@ from dynacompile.capture.bytecode import (
     reachable,
 )
 from dynacompile.capture.values.base import IteratorValue, Value
-from dynacompile.capture.values.positions import hand_on
+from dynacompile.capture.values.positions import hand_on, positioned
 from dynacompile.errors import VerifyError
 
 RESUME_PREFIX = "<resume at line "  # of their qualified names; tracebacks and logs show the name of the function
@@ -44,7 +44,7 @@ class Recipe:
     @property
     def is_loop(self) -> bool:
         """Whether it makes the iterator of a loop."""
-        return any(op == "CALL" for op, _ in self.steps)
+        return any(arg is positioned for _, arg in self.steps)
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,9 @@ class RecipeWriter:
 
     def call(self, count: int) -> None:
         self.steps.append(("CALL", count))
+
+    def tuple_of(self, count: int) -> None:
+        self.steps.append(("BUILD_TUPLE", count))
 
     def call_function(self, function: Hashable, args: Sequence[Value]) -> None:
         self.push_null()

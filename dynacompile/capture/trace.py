@@ -22,11 +22,12 @@ from dynacompile.capture.symbols import Symbols
 from dynacompile.capture.values import value_of, wrap
 from dynacompile.capture.values.base import Lazy, Method, Value
 from dynacompile.capture.values.bodies import Body
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_lookup, class_source
 from dynacompile.capture.values.exceptions import ExceptionValue
-from dynacompile.capture.values.functions import CellValue, FunctionValue, RefusedValue
+from dynacompile.capture.values.functions import FunctionValue, RefusedValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.plain import plain, tracked
 from dynacompile.capture.values.positions import GivenIterator

@@ -185,8 +185,8 @@ ACROSS = [
     (across_with_cells, 2),
     (across_yield_from, None),
     (unstarted_across, None),
-    (manager_across, 3),
-    (two_managers_across, 3),
+    (manager_across, 2),
+    (two_managers_across, 2),
     (manager_raises_after, None),
     (expression_breaks, None),
 ]

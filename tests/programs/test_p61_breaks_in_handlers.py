@@ -216,7 +216,7 @@ PROGRAMS = [  # function, graphs, breaks
     (reads_the_state, 3, 2),
     (suppressed, 2, 1),
     (suppressed_by_the_library, 2, 1),
-    (several_managers, 3, 2),
+    (several_managers, 2, 1),
     (breaks_in_the_callee_of_a_callee, 6, 3),
 ]
 

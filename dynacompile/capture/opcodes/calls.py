@@ -8,7 +8,8 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.values.base import NULL, Keywords, Lazy, Method, Value
-from dynacompile.capture.values.functions import CellValue, FunctionValue
+from dynacompile.capture.values.cells import CellValue
+from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.mapping import pairs_of
 from dynacompile.capture.values.sequence import ListValue
 

@@ -9,7 +9,7 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.values.base import NULL
-from dynacompile.capture.values.functions import CellValue
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:

@@ -105,15 +105,16 @@ class ExceptionValue(Value):
         if name == "with_traceback" and self.raised:
             return self
         if name == "__str__":
-            return ConstantValue(self.text())
+            return ConstantValue(self.text(cx))
         return super().method(cx, name, args, kwargs)
 
-    def text(self) -> str:
+    def text(self, cx: Trace) -> str:
         """str(self)."""
         if isinstance(class_lookup(self.cls, "__str__"), types.FunctionType) or issubclass(self.cls, (OSError, SyntaxError, UnicodeError, ImportError)):
             raise unsupported("unknown-operation", f"str() of a {self.cls.__name__}")
         try:
-            return str((KeyError if issubclass(self.cls, KeyError) else Exception)(*(a.constant() for a in self.known_args())))
+            parts = [part.constant() for part in self.get_attr(cx, "args").elements(cx)]
+            return str((KeyError if issubclass(self.cls, KeyError) else Exception)(*parts))
         except NotConstant as reason:
             raise unsupported("unknown-operation", f"str() of a {self.cls.__name__}") from reason
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Sequence
 from types import CodeType
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import Lazy, Value, wraps
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.replaced import replaced_by_dynamo
 from dynacompile.capture.values.sequence import TupleValue
@@ -20,81 +22,6 @@ if TYPE_CHECKING:
     from dynacompile.capture.interpreter import Globals
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
-
-
-class CellValue(Value):
-    """A closure cell. slot: its localsplus index in the frame being captured; free: its index among that frame's free variables.
-
-    holder: where a cell of another function is loaded from (the function's source and the cell's index).
-    """
-
-    def __init__(self, content: Value | None, name: str, slot: int | None = None, free: int | None = None, holder: tuple[Source, int] | None = None):
-        self.content, self.name, self.slot, self.free, self.holder = content, name, slot, free, holder
-        self.was_empty = content is None
-        self.overwritten: bool | None = None  # whether the frame's first change was to set it
-
-    def pytype(self) -> type:
-        return types.CellType
-
-    def read(self, cx: Trace) -> Value:
-        if self.content is None:
-            raise unsupported("would-raise", f"cannot access variable {self.name!r}")
-        if isinstance(self.content, Lazy):
-            self.content = cx.force(self.content)
-        return self.content
-
-    def write(self, cx: Trace, value: Value | None) -> None:
-        cx.effects.touch(self)
-        if self.overwritten is None:
-            self.overwritten = value is not None
-        self.content = value
-
-    def exists(self, own_cells: bool = True) -> bool:
-        """Whether the residual code has the real cell. own_cells: it makes those of the frame itself."""
-        return self.slot is not None and own_cells or self.free is not None or self.holder is not None
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        return self.read(cx) if name == "cell_contents" else super().get_attr(cx, name)
-
-    def replay_values(self) -> Sequence[Value]:
-        return () if self.content is None or not self.exists() else (self.content,)
-
-    def replay(self, out: Builder) -> None:
-        if not self.exists():
-            return
-        if self.content is None:
-            if self.slot is None and self.free is None:
-                raise unsupported("mutation", f"del of the closure variable {self.name!r}")
-            if self.free is not None and self.overwritten:  # another call may find it empty, or not
-                out.value(ConstantValue(None))
-                out.cell_op("STORE_DEREF", self)
-            if self.free is not None or not self.was_empty:
-                out.cell_op("DELETE_DEREF", self)
-            return
-        out.value(self.content)
-        if self.holder is None:
-            out.cell_op("STORE_DEREF", self)
-        else:
-            out.value(self)
-            out.store_attr("cell_contents")
-
-    def children(self) -> Sequence[Value]:
-        return () if self.exists() or self.content is None else (self.content,)
-
-    def rebuild(self, out: Builder) -> None:
-        if self.holder is not None:
-            out.source(self.holder[0])
-            out.load_attr("__closure__")
-            out.const(self.holder[1])
-            out.emit("BINARY_SUBSCR")
-        elif self.exists():
-            out.cell_op("LOAD_CLOSURE", self)
-        else:
-            out.push_null()
-            out.const(types.CellType)
-            if self.content is not None:
-                out.value(self.content)
-            out.call(0 if self.content is None else 1)
 
 
 class CallableValue(Value):
@@ -141,14 +68,12 @@ class FunctionValue(CallableValue):
             return self.attributes[name]
         if self.wraps is not None:
             return self.wraps if name == "__wrapped__" else self.wraps.get_attr(cx, name)
-        if name in ("__name__", "__qualname__") and (self.real is not None or name == "__name__"):
-            return ConstantValue(getattr(self.real, name) if self.real is not None else self.code.co_name)
+        if name in ("__name__", "__qualname__") and self.real is not None:
+            return ConstantValue(getattr(self.real, name))
         if name == "__code__":
             return ConstantValue(self.code)
         if self.real is None:
-            if name == "__defaults__":
-                return TupleValue(self.defaults) if self.defaults else ConstantValue(None)
-            raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
+            return self.made_with(name)
         if name in self.real.__dict__:
             return cx.wrap(self.real.__dict__[name], DictAttr(self.source, name))
         if not hasattr(self.real, name):
@@ -159,9 +84,26 @@ class FunctionValue(CallableValue):
             return GetMethod(self)
         raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
 
+    def made_with(self, name: str) -> Value:
+        """An attribute of a function that the frame made, as MAKE_FUNCTION leaves it."""
+        code = self.code
+        match name:
+            case "__defaults__":
+                return TupleValue(self.defaults) if self.defaults else ConstantValue(None)
+            case "__name__":
+                return ConstantValue(code.co_name)
+            case "__qualname__":
+                return ConstantValue(code.co_qualname)
+            case "__doc__":
+                first = code.co_consts[0] if code.co_consts else None
+                return ConstantValue(first if isinstance(first, str) else None)
+        if not hasattr(make_nothing, name):
+            raise raises(AttributeError, f"'function' object has no attribute {name!r}")
+        raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
+
     def has_attr(self, cx: Trace, name: str) -> bool:
         if self.real is None or name in self.attributes:
-            return name in self.attributes or hasattr(lambda: None, name)
+            return name in self.attributes or self.wraps is not None and (name == "__wrapped__" or self.wraps.has_attr(cx, name)) or hasattr(make_nothing, name)
         cx.guard("HASATTR", self.source, Presence(name, hasattr(self.real, name)))
         return hasattr(self.real, name)
 
@@ -182,14 +124,25 @@ class FunctionValue(CallableValue):
 
     def children(self) -> Sequence[Value]:
         extra = [] if self.annotations is None else [self.annotations]
+        extra += [] if self.wraps is None else [self.wraps]
         return [*self.defaults, *self.kwdefaults.values(), *self.closure, *self.attributes.values(), *extra]
 
     def rebuild(self, out: Builder) -> None:
         if self.wraps is not None:
-            raise unsupported("rebuild", f"{self.describe()}, decorated by functools.wraps")
-        if not self.scope.is_root:
+            if self.attributes or isinstance(self.wraps, FunctionValue) and self.wraps.attributes:  # which were set before, or after?
+                raise unsupported("rebuild", f"{self.describe()}, decorated by functools.wraps and with attributes of its own")
+            out.push_null()
+            out.const(functools.update_wrapper)
+        if self.scope.is_root:
+            self.rebuild_own(out)
+        else:
             self.rebuild_foreign(out)
-            return
+        if self.wraps is not None:
+            out.value(self.wraps)
+            out.call(2)
+        self.rebuild_attributes(out)
+
+    def rebuild_own(self, out: Builder) -> None:
         flags = 0
         if self.defaults:
             flags |= 1
@@ -208,7 +161,6 @@ class FunctionValue(CallableValue):
             out.tuple_of(self.closure)
         out.const(self.code)
         out.emit("MAKE_FUNCTION", flags)
-        self.rebuild_attributes(out)
 
     def rebuild_foreign(self, out: Builder) -> None:
         """A function whose globals are not the frame's."""
@@ -222,7 +174,6 @@ class FunctionValue(CallableValue):
         out.call(5)
         if self.kwdefaults:
             raise unsupported("rebuild", f"{self.describe()} with keyword defaults of another module")
-        self.rebuild_attributes(out)
 
     def rebuild_attributes(self, out: Builder) -> None:
         for name, value in self.attributes.items():
@@ -230,6 +181,10 @@ class FunctionValue(CallableValue):
             out.value(value)
             out.emit("SWAP", 2)
             out.store_attr(name)
+
+
+def make_nothing() -> None:
+    """What every function has, this one has."""
 
 
 class SpecialFunction(CallableValue):

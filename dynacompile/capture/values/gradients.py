@@ -14,8 +14,9 @@ import torch
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Method, Value, bind_arguments
 from dynacompile.capture.values.bodies import Function, leaves
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import BoundMethod, CellValue, FunctionValue
+from dynacompile.capture.values.functions import BoundMethod, FunctionValue
 from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue

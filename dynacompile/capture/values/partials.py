@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.base import Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, FunctionValue
 from dynacompile.capture.values.mapping import DictValue
@@ -87,7 +87,8 @@ def row_partial(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value
 
 @handles(functools.wraps)
 def row_wraps(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return WrapsValue(args[0])
+    (wrapped,) = bind_arguments("wraps", ["wrapped"], args, kwargs, {})
+    return WrapsValue(wrapped)
 
 
 @handles(functools.update_wrapper)

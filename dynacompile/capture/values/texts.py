@@ -30,7 +30,7 @@ def text(cx: Trace, value: Value, conversion: str = "str") -> str:
     if isinstance(value, TensorValue):
         raise unsupported("to-python", f"{conversion} of {value.describe()}")
     if isinstance(value, ExceptionValue) and conversion == "str":
-        return value.text()
+        return value.text(cx)
     if isinstance(value, ObjectValue) or isinstance(value, TupleValue) and value.cls is not tuple:
         return by_class(cx, value, conversion)
     if isinstance(value, DictValue) and value.cls is dict:
