@@ -17,10 +17,11 @@ from dynacompile.capture.onward import Target, go_on, store_temp, target
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in
 from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of
-from dynacompile.capture.suspended import own_generators, recipe_of_manager
+from dynacompile.capture.suspended import Made, made_by_resume, unfolded
 from dynacompile.capture.values.base import NULL, IteratorValue, Value
 from dynacompile.capture.values.cells import CellValue
-from dynacompile.capture.values.contexts import ExitValue, GradModeContext
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.positions import StateValue, can_hand_on
 from dynacompile.ir.source import Source
@@ -64,7 +65,8 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
     handler = frame.decoded.handler_of(instr) if execute else None
     exceptions = handled(frame.stack, cx.handling)
     alone = private([*left(frame, points_after(frame, instr, execute, handler, [])), *frame.stack, *cx.effects.values()])
-    base, parts = stack_entries(lower, alone, exceptions)
+    made = made_by_resume(lower, alone)
+    base, parts = stack_entries(lower, made, exceptions)
     below, kept = flat(parts), flat(parts[: handler.depth]) if handler is not None else []
     points = points_after(frame, instr, execute, handler, base)
     slots = sorted({slot for point in points for slot in point.slots})
@@ -73,7 +75,7 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
     needed = [v for v in (*local_values.values(), *below, *states, *operands) if v is not None]
     keeps = decide_cells(cx, needed, bool(frame.code.co_cellvars))
     needed_now = [*needed, *cx.effects.values()]
-    frame.refuse_pending([*reached(needed_now), *own_generators(lower, alone)])
+    frame.refuse_pending([*reached(needed_now), *unfolded(lower, alone)])
     targets = [target(cx.codes, frame.decoded, point) for point in points]
     final_mode = torch.is_grad_enabled()
     outputs = outputs_in(needed_now)
@@ -81,7 +83,7 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
     def emit(out: Builder, roots: Sequence[Source] | None) -> None:
         out.position = instr.position
         start(cx, out, roots, outputs, needed, True)
-        enter_blocks(out, frame.entry_grad_mode, below, final_mode)
+        enter_blocks(out, frame.entry_grad_mode, made.blocks, final_mode)
         if execute:
             enter_handlers(out, [value for value in exceptions.values() if value is not None])
         for operand in operands:
@@ -89,7 +91,7 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
         cx.effects.modes.restore(out)
         for name in spent(frame, out.cells):
             out.local("DELETE_FAST", name)
-        tail = Tail(out, frame, local_values, below, out.temps())
+        tail = Tail(out, frame, local_values, below, out.temps(), [block for block in made.blocks if block in made.again])
         if not execute:
             tail.go_on(targets[0], [])
         elif handler is not None:
@@ -107,6 +109,7 @@ class Tail:
     """Writes how a frame goes on. No variable of the residual code keeps what Python would have dropped while the rest runs.
 
     local_values: the live variables by slot. below: the stack under the operands. temps: variables of the residual code's own that are set.
+    again: with blocks that the resume function enters again, outermost first.
     """
 
     out: Builder
@@ -114,6 +117,7 @@ class Tail:
     local_values: dict[int, Value | None]
     below: list[Value]
     temps: list[str]
+    again: list[ExitValue]
 
     def run_instruction(self, instr: Instr, targets: list[Target], is_bare: bool) -> Instr:
         """The breaking instruction itself, and what follows each of its outcomes; returns it as emitted.
@@ -183,6 +187,12 @@ class Tail:
 
     def go_on(self, to: Target, temps: list[str]) -> None:
         """Calls the resume function and returns its result. temps: variables with the values on top of the stack."""
+        for block in reversed(self.again):
+            self.out.push_null()
+            self.out.value(block)
+            self.out.tuple_of([ConstantValue(None)] * 3)
+            self.out.emit("CALL_FUNCTION_EX", 0)
+            self.out.emit("POP_TOP")
         left = set(self.out.params) - set(spent(self.frame, self.out.cells)) - set(self.out.cells)
         passed = (self.frame.decoded.slots[slot] for slot in to.point.slots)
         gone = [*self.temps, *temps, *(name for name in passed if name in left)]
@@ -213,22 +223,20 @@ def private(values: Iterable[Value | None]) -> Callable[[Value], bool]:
     return lambda value: uses[value] <= 1
 
 
-def stack_entries(
-    stack: list[Value], alone: Callable[[Value], bool], exceptions: Mapping[Value, ExceptionValue | None]
-) -> tuple[list[bool | Recipe], list[list[Value]]]:
-    """How the resume function gets each value of the stack, and the values to pass for it. Iterators of loops, and managers made of generators,
-    that nobody else has are made anew, so that capture can follow them. exceptions: those that are handled, by what a handler keeps on the stack."""
+def stack_entries(stack: list[Value], made: Made, exceptions: Mapping[Value, ExceptionValue | None]) -> tuple[list[bool | Recipe], list[list[Value]]]:
+    """How the resume function gets each value of the stack, and the values to pass for it. Iterators of loops that nobody else has, and some with
+    blocks, it makes itself, so that capture can follow them. exceptions: those that are handled, by what a handler keeps on the stack."""
     entries: list[bool | Recipe] = []
     passed: list[list[Value]] = []
     for value in stack:
         caught = exceptions.get(value)
         if caught is not None:
-            made: tuple[Recipe, list[Value]] | None = (HANDLED, [caught])
+            own: tuple[Recipe, list[Value]] | None = (HANDLED, [caught])
         elif isinstance(value, IteratorValue):
-            made = recipe_of(value) if can_hand_on(value, alone) else None
+            own = recipe_of(value) if can_hand_on(value, made.alone) else None
         else:
-            made = recipe_of_manager(value, alone)
-        entry, values = (value is NULL, [] if value is NULL else [value]) if made is None else made
+            own = made.recipe_of(value)
+        entry, values = (value is NULL, [] if value is NULL else [value]) if own is None else own
         entries.append(entry)
         passed.append(values)
     return entries, passed
@@ -295,14 +303,13 @@ def handler_point(frame: SymbolicFrame, handler: Handler, entries: Sequence[bool
     return ResumePoint(point.index, point.slots, point.stack, handler.lasti)
 
 
-def enter_blocks(out: Builder, mode: bool, below: list[Value], final_mode: bool) -> None:
+def enter_blocks(out: Builder, mode: bool, blocks: Sequence[ExitValue], final_mode: bool) -> None:
     """Enters the managers of the with blocks around the break, outermost first."""
-    blocks = [v for v in below if isinstance(v, ExitValue)]
-    grads = [b.context for b in blocks if isinstance(b.context, GradModeContext)]
-    wanted = bool(grads[0].before) if grads else final_mode
+    modes = [pair for block in blocks if (pair := block.context.grad_modes()) is not None]
+    wanted = modes[0][0] if modes else final_mode
     if wanted != mode:
         out.grad_mode(wanted)
-    if grads and grads[-1].mode != final_mode:
+    if any(pair[1] != after for pair, after in zip(modes, [*(before for before, _ in modes[1:]), final_mode])):
         raise unsupported("in-block", "grad mode was changed inside of the block")
     for block in blocks:
         out.prepare(block)

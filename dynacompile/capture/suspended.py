@@ -1,4 +1,4 @@
-"""Managers made of generators, around a break: a resume function is given what the generator holds, and makes both anew.
+"""With blocks around a break, which a resume function enters itself: of torch's managers, and of managers made of generators.
 
 Once it is a Python object, a generator can't be followed. So where the with statement alone has a manager of `contextlib.contextmanager`, and the
 manager alone has its generator, neither is made before the instruction that breaks: the variables and the stack of the generator become parameters
@@ -8,14 +8,16 @@ function is left to Python, it makes real ones, by the same instructions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import _GeneratorContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.interpreter import GeneratorValue, SymbolicFrame
 from dynacompile.capture.resume import Recipe, RecipeWriter
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.contexts import ContextValue, ExitValue, entered
 from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.functions import BoundMethod, FunctionValue
 from dynacompile.capture.values.objects import ObjectValue
@@ -54,8 +56,67 @@ def row_leaves(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return BoundMethod(cx.wrap(MANAGER.__exit__, class_source(MANAGER, "__exit__")), made, None, "__exit__")
 
 
+@dataclass(frozen=True)
+class Made:
+    """Which of the with blocks around a break a resume function makes itself.
+
+    alone: whether a value is used at one place. blocks: of torch's managers, outermost first; again: those that are entered again.
+    """
+
+    alone: Callable[[Value], bool]
+    blocks: Sequence[ExitValue]
+    again: frozenset[Value]
+
+    def generator_of(self, value: Value) -> GeneratorValue | None:
+        """The generator behind what a with statement keeps on the stack, where the resume function makes it anew."""
+        return own_generator(value, self.alone)
+
+    def recipe_of(self, value: Value) -> tuple[Recipe, list[Value]] | None:
+        """How the resume function makes what a with statement keeps, and the values that it needs; None where it is given the object."""
+        out = RecipeWriter()
+        return (Recipe(tuple(out.steps)), out.leaves) if self.write(value, out) else None
+
+    def write(self, value: Value, out: RecipeWriter) -> bool:
+        if isinstance(value, ExitValue) and value in self.again:
+            self.write_entered(value.context, out)
+            return True
+        generator = self.generator_of(value)
+        if generator is None:
+            return False
+        function, held = generator.goes_on()
+        out.push_null()
+        out.const(leaves)
+        out.leaf(function)
+        out.leaf(value.owner.stored["__doc__"])  # type: ignore[attr-defined]
+        for item in held:
+            if not self.write(item, out):
+                out.leaf(item)
+        out.tuple_of(len(held))
+        out.call(3)
+        return True
+
+    def write_entered(self, context: ContextValue, out: RecipeWriter) -> None:
+        out.push_null()
+        out.const(entered)
+        if context.source is not None:
+            out.leaf(context)
+        else:
+            context.rebuild_new(out)
+        out.call(1)
+
+
+def made_by_resume(stack: Sequence[Value], alone: Callable[[Value], bool]) -> Made:
+    """Blocks of torch's managers are left after the break, and entered again by the resume function, so that it is not one that begins in their mode:
+    a graph that begins without gradients can't turn them on. That it can't is why those around which they are off go on as they are."""
+    blocks = [value for value in unfolded(stack, alone) if isinstance(value, ExitValue)]
+    again = [block for block in blocks if block.context.can_enter_again()]
+    modes = [pair for block in again if (pair := block.context.grad_modes()) is not None]
+    if modes and not modes[0][0]:
+        again = [block for block in again if block.context.grad_modes() is None]
+    return Made(alone, blocks, frozenset(again))
+
+
 def own_generator(value: Value, alone: Callable[[Value], bool]) -> GeneratorValue | None:
-    """The generator behind what a with statement keeps on the stack, where a resume function can make it anew."""
     if not isinstance(value, BoundMethod) or value.name != "__exit__" or value.source is not None or not alone(value):
         return None
     owner = value.owner
@@ -67,36 +128,12 @@ def own_generator(value: Value, alone: Callable[[Value], bool]) -> GeneratorValu
     return None
 
 
-def recipe_of_manager(value: Value, alone: Callable[[Value], bool]) -> tuple[Recipe, list[Value]] | None:
-    """How a resume function makes the `__exit__` of such a manager, and the values that it needs; None where it is given the object."""
-    out = RecipeWriter()
-    return (Recipe(tuple(out.steps)), out.leaves) if write(value, alone, out) else None
-
-
-def write(value: Value, alone: Callable[[Value], bool], out: RecipeWriter) -> bool:
-    generator = own_generator(value, alone)
-    if generator is None:
-        return False
-    function, held = generator.goes_on()
-    out.push_null()
-    out.const(leaves)
-    out.leaf(function)
-    out.leaf(value.owner.stored["__doc__"])  # type: ignore[attr-defined]
-    for item in held:
-        if not write(item, alone, out):
-            out.leaf(item)
-    out.tuple_of(len(held))
-    out.call(3)
-    return True
-
-
-def own_generators(stack: Sequence[Value], alone: Callable[[Value], bool]) -> list[GeneratorValue]:
-    """Those that are not made before the break."""
-    found: list[GeneratorValue] = []
-    work = list(stack)
-    while work:
-        generator = own_generator(work.pop(), alone)
-        if generator is not None:
-            found.append(generator)
-            work += generator.frame.stack
-    return found
+def unfolded(stack: Sequence[Value], alone: Callable[[Value], bool]) -> Iterator[Value]:
+    """The values of the stack, and in the place of managers those generators that are not made before the break, after what their stacks hold."""
+    for value in stack:
+        generator = own_generator(value, alone)
+        if generator is None:
+            yield value
+        else:
+            yield from unfolded(generator.frame.stack, alone)
+            yield generator

@@ -316,7 +316,7 @@ PROGRAMS = [  # function, arguments, graphs, codes of the breaks
     (while_breaks, vector, 1, ["print"]),
     (comprehension_breaks, vector, 3 if PY312 else 2, None),
     (nulls_on_the_stack, vector, 2, None),
-    (no_grad_block, vector, 2, ["print", "grad-mode"]),
+    (no_grad_block, vector, 2, ["print"]),
     (keyword_call, vector, 1, ["print"]),
     (random_state, vector, 1, ["random-state"]),
     (mutates_then_breaks, lambda: (torch.arange(4.0), [0]), 2, ["print"]),

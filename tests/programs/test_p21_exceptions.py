@@ -376,7 +376,7 @@ def break_in_generator_manager(x):
 
 
 BREAKS = [
-    (break_in_no_grad, 3),
+    (break_in_no_grad, 2),
     (break_in_autocast, None),
     (break_in_try, 2),
     (raise_in_break, 2),

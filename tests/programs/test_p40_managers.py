@@ -129,7 +129,7 @@ def broken_attention(q):
 
 
 def test_breaks_inside_attention_blocks():
-    check(broken_attention, attended(), graphs=2, breaks=2, options=EAGER)
+    check(broken_attention, attended(), graphs=2, breaks=1, options=EAGER)
 
 
 def plain(x):

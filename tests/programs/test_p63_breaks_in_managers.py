@@ -1,4 +1,4 @@
-"""Graph breaks in blocks of managers made of generators: the generator goes on in the graph that follows."""
+"""Graph breaks in blocks of managers: one made of a generator goes on in the graph that follows, one of torch is entered again by it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ EAGER = {"backend": "eager"}
 @dynacompile.disable
 def say(*values):
     SAID.append((values, sys.exc_info()[0]))
+
+
+@dynacompile.disable
+def look():
+    SAID.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")))
 
 
 @dynacompile.disable
@@ -408,3 +413,183 @@ def test_the_chain_of_what_a_manager_raises():
         error = caught.value
         found.append((type(error.__cause__), error.__cause__.args, error.__context__ is error.__cause__, error.__suppress_context__))
     assert found[0] == found[1]
+
+
+AUTOCAST = torch.autocast("cpu", torch.bfloat16)
+NO_GRAD = torch.no_grad()
+
+
+@contextlib.contextmanager
+def without_gradients():
+    with torch.no_grad():
+        yield
+
+
+def no_grad(x):
+    y = x * 2
+    with torch.no_grad():
+        z = y * 2
+        look()
+        z = z * 3
+    return y * 2 + z
+
+
+def in_a_generator(x):
+    y = x * 2
+    with without_gradients():
+        z = y * 2
+        look()
+        z = z * 3
+    look()
+    return y * 2 + z
+
+
+def enable_grad(x):
+    with torch.no_grad():
+        with torch.enable_grad():
+            y = x * 2
+            look()
+            y = y * 3
+        z = x * 3
+    return y * 2 + z, z.requires_grad
+
+
+def set_grad_enabled(x, mode):
+    with torch.set_grad_enabled(mode):
+        y = x * 2
+        look()
+        y = y * 3
+    return y * x
+
+
+def autocast(x):
+    with torch.autocast("cpu", torch.bfloat16):
+        y = x @ x.T
+        look()
+        z = x @ x.T
+    return y, z, x @ x.T
+
+
+def autocast_off_inside(x):
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", enabled=False):
+            y = x @ x.T
+            look()
+            y = y @ y
+        z = x @ x.T
+    return y, z
+
+
+def autocast_of_an_object(x):
+    with AUTOCAST as manager:
+        y = x @ x.T
+        look()
+        z = x @ x.T
+    return y, z, x @ x.T, manager is AUTOCAST
+
+
+def no_grad_of_an_object(x):
+    with NO_GRAD:
+        y = x * 2
+        z = y * 2
+    return z, x * 2, NO_GRAD.prev
+
+
+def inference(x):
+    with torch.inference_mode():
+        y = x @ x.T
+        look()
+        z = y + 1
+    return z.shape, x @ x.T
+
+
+def all_of_them(x):
+    with torch.no_grad(), noted(3), torch.autocast("cpu", torch.bfloat16), torch.enable_grad():
+        y = x @ x.T
+        look()
+        y = y @ y
+    return y, torch.is_grad_enabled()
+
+
+def left_by_an_exception(x):
+    y = x * 2
+    try:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            z = y @ y.T
+            fail()
+    except ValueError:
+        look()
+        z = y * 3
+    return z * x, torch.is_grad_enabled()
+
+
+def handled_inside(x):
+    with torch.no_grad():
+        try:
+            y = x * 2
+            fail()
+        except ValueError:
+            y = x * 3
+            look()
+            y = y + 1
+        y = y * 2
+    return y * x, torch.is_grad_enabled()
+
+
+def rounds_without_gradients(x):
+    for _ in range(5):
+        with torch.no_grad():
+            x = x * 2
+            look()
+            x = x + 1
+    return x
+
+
+def returned_inside(x):
+    with torch.no_grad():
+        y = x * 2
+        look()
+        return y + 1
+
+
+@torch.no_grad()
+def decorated_by_no_grad(x):
+    y = x * 2
+    look()
+    return y + 2
+
+
+TORCH = [  # function, graphs, breaks
+    (no_grad, 2, 1),
+    (in_a_generator, 3, 2),
+    (enable_grad, 2, 1),
+    (autocast, 2, 1),
+    (autocast_off_inside, 2, 1),
+    (autocast_of_an_object, 2, 1),
+    (no_grad_of_an_object, 1, 0),
+    (inference, 2, 1),
+    (all_of_them, 2, 1),
+    (left_by_an_exception, 2, 1),
+    (handled_inside, 3, 2),
+    (rounds_without_gradients, 3, 2),
+    (returned_inside, 2, 1),
+    (decorated_by_no_grad, 2, 1),
+]
+
+
+@pytest.mark.parametrize("fn,graphs,breaks", TORCH, ids=[p[0].__name__ for p in TORCH])
+def test_breaks_inside_managers_of_torch(fn, graphs, breaks):
+    same_in_all_calls(fn, arg(), graphs=graphs, breaks=breaks)
+
+
+@pytest.mark.parametrize("mode", [False, True])
+def test_breaks_inside_set_grad_enabled(mode):
+    same_in_all_calls(set_grad_enabled, arg(), mode, graphs=2, breaks=1)
+
+
+def test_modes_are_left_where_gradients_are_off():
+    def outside(x):
+        with torch.no_grad():
+            return set_grad_enabled(x, False), torch.is_grad_enabled()
+
+    same_in_all_calls(outside, arg(), graphs=2, breaks=2)

@@ -43,6 +43,9 @@ class StateContext(ContextValue):
     def exit(self, cx: Trace) -> None:
         cx.exit_autocast(self.active.pop())
 
+    def can_enter_again(self) -> bool:
+        return True
+
     def rebuild(self, out: Builder) -> None:
         out.push_null()
         out.const(Changed)
@@ -64,6 +67,14 @@ class Changed:
     @disable
     def __exit__(self, *reason: object) -> None:
         self.restore(self.before)
+
+
+@handles(Changed)
+def make_changed(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A block of sdpa_kernel that goes on after a break."""
+    guard_attention(cx)
+    change, restore, arguments = args
+    return StateContext(change.identity(), restore.identity(), tuple(part.constant() for part in arguments.elements(cx)))
 
 
 SDPA_BACKENDS = {

@@ -1,23 +1,21 @@
-"""Context managers of torch that the graph can express: grad mode and autocast."""
+"""Context managers whose enter and exit capture performs itself, and those of the grad mode."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from dynacompile.capture.breaks import Raised, unsupported
-from dynacompile.capture.values.base import Method, Value, bind_arguments, wraps
+from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.rows import handles
-from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
+    from dynacompile.capture.resume import RecipeWriter
     from dynacompile.capture.trace import Trace
 
 
@@ -29,6 +27,18 @@ class ContextValue(Value):
 
     def exit(self, cx: Trace) -> None:
         raise NotImplementedError(type(self).__name__)
+
+    def can_enter_again(self) -> bool:
+        """Whether a block that is left after a break, and entered again by what follows, is as one that was not left."""
+        return False
+
+    def grad_modes(self) -> tuple[bool, bool] | None:
+        """The grad mode outside of the block and at its begin; None for a manager that leaves it alone."""
+        return None
+
+    def rebuild_new(self, out: Builder | RecipeWriter) -> None:
+        """Code that makes such a manager, to be entered at once."""
+        self.rebuild(out)  # type: ignore[arg-type]
 
     def truth(self, cx: Trace) -> bool:
         return True
@@ -42,11 +52,14 @@ class ContextValue(Value):
 
     def rebuild_entered(self, out: Builder) -> None:
         """Residual code that makes the manager and enters it, and leaves it on the stack."""
-        out.value(self)
+        self.load(out)
         out.emit("COPY", 1)
         out.load_method("__enter__")
         out.call(0)
         out.emit("POP_TOP")
+
+    def load(self, out: Builder) -> None:
+        out.value(self)
 
 
 class RepeatableContext(ContextValue):
@@ -89,12 +102,25 @@ class GradModeContext(RepeatableContext):
             raise unsupported("context-manager", "set_grad_enabled as a decorator inside the frame")
         return super().call(cx, args, kwargs)
 
+    def can_enter_again(self) -> bool:
+        return True
+
+    def grad_modes(self) -> tuple[bool, bool] | None:
+        return bool(self.before), self.mode
+
     def rebuild(self, out: Builder) -> None:
-        if self.cls is torch.set_grad_enabled:
+        if self.cls is torch.set_grad_enabled:  # it sets the mode when it is made
             raise unsupported("rebuild", "torch.set_grad_enabled(...)")
+        self.rebuild_new(out)
+
+    def rebuild_new(self, out: Builder | RecipeWriter) -> None:
         out.push_null()
         out.const(self.cls)
-        out.call(0)
+        if self.cls is torch.set_grad_enabled:
+            out.const(self.mode)
+        out.call(int(self.cls is torch.set_grad_enabled))
+
+    load = rebuild_new
 
 
 class DecoratedValue(CallableValue):
@@ -122,110 +148,6 @@ class DecoratedValue(CallableValue):
         out.value(self.context)
         out.value(self.function)
         out.call(1)
-
-
-class AutocastContext(RepeatableContext):
-    def __init__(self, device: str, dtype: torch.dtype | None, enabled: bool, cache: bool | None, source: Source | None = None):
-        self.arguments = (device, dtype, enabled, cache)
-        self.active: list[tuple] = []
-        self.source = source
-
-    def again(self) -> ContextValue:
-        return AutocastContext(*self.arguments)
-
-    def pytype(self) -> type:
-        return torch.amp.autocast_mode.autocast
-
-    def enter(self, cx: Trace) -> Value:
-        self.active.append(cx.enter_autocast(_enter_autocast, _exit_autocast, self.arguments))
-        return self
-
-    def exit(self, cx: Trace) -> None:
-        cx.exit_autocast(self.active.pop())
-
-    def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(torch.amp.autocast_mode.autocast)
-        for argument in self.arguments:
-            out.const(argument)
-        out.call(4)
-
-
-class InferenceContext(RepeatableContext):
-    """torch.inference_mode(mode) that starts inside the frame: nothing is recorded for gradients. The tensors that the graph makes are plain ones."""
-
-    def __init__(self, mode: bool):
-        self.mode = mode
-        self.before: list[tuple[bool, bool]] = []
-
-    def pytype(self) -> type:
-        return torch.inference_mode
-
-    def again(self) -> ContextValue:
-        return InferenceContext(self.mode)
-
-    def enter(self, cx: Trace) -> Value:
-        if cx.inference and not self.mode:
-            raise unsupported("context-manager", "torch.inference_mode(False) inside of inference mode")
-        self.before.append((torch.is_grad_enabled(), cx.inference))
-        cx.set_grad_mode(not self.mode)
-        cx.inference = self.mode
-        return ConstantValue(None)
-
-    def exit(self, cx: Trace) -> None:
-        grad, cx.inference = self.before.pop()
-        cx.set_grad_mode(grad)
-
-    def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(torch.inference_mode)
-        out.const(self.mode)
-        out.call(1)
-
-
-class NullContext(ContextValue):
-    """contextlib.nullcontext, and managers that only observe (torch.profiler.record_function)."""
-
-    def __init__(self, value: Value):
-        self.value = value
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """As a decorator that only observes."""
-        if len(args) != 1 or kwargs or not isinstance(args[0], CallableValue):
-            return super().call(cx, args, kwargs)
-        return args[0]
-
-    def pytype(self) -> type:
-        return contextlib.nullcontext
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        return self.value if name == "enter_result" else super().get_attr(cx, name)
-
-    def enter(self, cx: Trace) -> Value:
-        return self.value
-
-    def exit(self, cx: Trace) -> None:
-        return None
-
-    def children(self) -> Sequence[Value]:
-        return (self.value,)
-
-    def rebuild(self, out: Builder) -> None:
-        out.call_function(contextlib.nullcontext, [self.value])
-
-
-class RecordContext(NullContext):
-    """torch.profiler.record_function: it observes what runs, and capture records nothing of it."""
-
-    def __init__(self, source: Source | None = None):
-        super().__init__(ConstantValue(None))
-        self.source = source
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        return Method(self, name) if name == "_recreate_cm" else super().get_attr(cx, name)
-
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self if name == "_recreate_cm" else super().method(cx, name, args, kwargs)
 
 
 class EnterValue(CallableValue):
@@ -257,6 +179,21 @@ class ExitValue(CallableValue):
         out.load_attr("__exit__")
 
 
+def entered(manager: Any) -> Any:
+    """The `__exit__` of a manager that is entered."""
+    manager.__enter__()
+    return manager.__exit__
+
+
+@handles(entered)
+def row_entered(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (manager,) = args
+    if not isinstance(manager, ContextValue):
+        raise unsupported("context-manager", manager.describe())
+    manager.enter(cx)
+    return ExitValue(manager)
+
+
 def switch(cx: Trace, mode: bool) -> None:
     """torch._C._set_grad_enabled(mode), which torch-function modes are asked about."""
     if cx.overrides.call(torch._C._set_grad_enabled, [ConstantValue(mode)], {}) is None:
@@ -283,6 +220,23 @@ def make_set_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     return made
 
 
+@handles(torch.no_grad.__enter__)
+def enter_no_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of a manager that was made before the frame."""
+    return enter_grad_mode(cx, args[0], False)
+
+
+@handles(torch.enable_grad.__enter__)
+def enter_enable_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return enter_grad_mode(cx, args[0], True)
+
+
+def enter_grad_mode(cx: Trace, manager: Value, mode: bool) -> Value:
+    manager.set_attr(cx, "prev", ConstantValue(torch.is_grad_enabled()))
+    switch(cx, mode)
+    return ConstantValue(None)
+
+
 @handles(torch.no_grad.__exit__, torch.enable_grad.__exit__, torch.set_grad_enabled.__exit__)
 def leave_grad_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of a manager that was entered before the frame."""
@@ -294,75 +248,3 @@ def leave_grad_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
 def set_grad_enabled(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cx.set_grad_mode(args[0].truth(cx))
     return ConstantValue(None)
-
-
-@handles(torch.amp.autocast_mode.autocast)
-def make_autocast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    none = ConstantValue(None)
-    bound = bind_arguments(
-        "autocast", ["device_type", "dtype", "enabled", "cache_enabled"], args, kwargs, {"dtype": none, "enabled": ConstantValue(True), "cache_enabled": none}
-    )
-    return AutocastContext(*(b.constant() for b in bound))
-
-
-def device_autocast(cls: type, device: str, default: torch.dtype) -> None:
-    @handles(cls)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        defaults: dict[str, Value | None] = {"enabled": ConstantValue(True), "dtype": ConstantValue(default), "cache_enabled": ConstantValue(True)}
-        enabled, dtype, cache = (
-            b.constant() for b in bind_arguments("autocast", ["enabled", "dtype", "cache_enabled"], args, kwargs, defaults) if b is not None
-        )
-        return AutocastContext(device, dtype, enabled, cache)
-
-
-device_autocast(torch.cuda.amp.autocast, "cuda", torch.float16)
-device_autocast(torch.cpu.amp.autocast, "cpu", torch.bfloat16)
-
-
-@handles(contextlib.nullcontext)
-def make_nullcontext(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (value,) = bind_arguments("nullcontext", ["enter_result"], args, kwargs, {"enter_result": ConstantValue(None)})
-    return NullContext(value)
-
-
-@handles(torch.autograd.profiler.record_function)
-def make_record_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return RecordContext()
-
-
-@wraps(torch.autograd.profiler.record_function)
-def wrap_record_function(cx: Trace, real: Any, source: Source) -> Value:
-    cx.guard("TYPE", source, type(real))
-    return RecordContext(source)
-
-
-@handles(torch.autograd.profiler.record_function.__enter__)
-def enter_record_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return args[0]
-
-
-@handles(torch.autograd.profiler.record_function.__exit__)
-def leave_record_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ConstantValue(None)
-
-
-@wraps(torch.amp.autocast_mode.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast)
-def wrap_autocast(cx: Trace, real: Any, source: Source) -> Value:
-    """A manager that was made before the frame, such as the one that a decorated function holds."""
-    cx.guard("TYPE", source, type(real))
-    names = ("device", "fast_dtype", "_enabled", "_cache_enabled")
-    device, dtype, enabled, cache = (cx.child(real, source, name).constant() for name in names)
-    return AutocastContext(device, dtype, enabled, cache, source)
-
-
-@handles(torch.inference_mode)
-def make_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (mode,) = bind_arguments("inference_mode", ["mode"], args, kwargs, {"mode": ConstantValue(True)})
-    if isinstance(mode, ConstantValue):
-        return InferenceContext(mode.truth(cx))
-    return InferenceContext(True).call(cx, [mode], {})
-
-
-@handles(torch.inference_mode.clone)
-def clone_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return InferenceContext(args[0].get_attr(cx, "mode").truth(cx))

@@ -1,0 +1,132 @@
+"""Context managers of torch that the graph can express: autocast and inference mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value, bind_arguments, wraps
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.contexts import ContextValue, RepeatableContext
+from dynacompile.capture.values.rows import handles
+from dynacompile.ir.source import Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+
+class AutocastContext(RepeatableContext):
+    def __init__(self, device: str, dtype: torch.dtype | None, enabled: bool, cache: bool | None, source: Source | None = None):
+        self.arguments = (device, dtype, enabled, cache)
+        self.active: list[tuple] = []
+        self.source = source
+
+    def again(self) -> ContextValue:
+        return AutocastContext(*self.arguments)
+
+    def pytype(self) -> type:
+        return torch.amp.autocast_mode.autocast
+
+    def enter(self, cx: Trace) -> Value:
+        self.active.append(cx.enter_autocast(_enter_autocast, _exit_autocast, self.arguments))
+        return self
+
+    def exit(self, cx: Trace) -> None:
+        cx.exit_autocast(self.active.pop())
+
+    def can_enter_again(self) -> bool:
+        return True
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(torch.amp.autocast_mode.autocast)
+        for argument in self.arguments:
+            out.const(argument)
+        out.call(4)
+
+
+class InferenceContext(RepeatableContext):
+    """torch.inference_mode(mode) that starts inside the frame: nothing is recorded for gradients. The tensors that the graph makes are plain ones."""
+
+    def __init__(self, mode: bool):
+        self.mode = mode
+        self.before: list[tuple[bool, bool]] = []
+
+    def pytype(self) -> type:
+        return torch.inference_mode
+
+    def again(self) -> ContextValue:
+        return InferenceContext(self.mode)
+
+    def enter(self, cx: Trace) -> Value:
+        if cx.inference and not self.mode:
+            raise unsupported("context-manager", "torch.inference_mode(False) inside of inference mode")
+        self.before.append((torch.is_grad_enabled(), cx.inference))
+        cx.set_grad_mode(not self.mode)
+        cx.inference = self.mode
+        return ConstantValue(None)
+
+    def exit(self, cx: Trace) -> None:
+        grad, cx.inference = self.before.pop()
+        cx.set_grad_mode(grad)
+
+    def can_enter_again(self) -> bool:
+        return not self.before[-1][1]
+
+    def grad_modes(self) -> tuple[bool, bool] | None:
+        return self.before[-1][0], not self.mode
+
+    def rebuild(self, out: Builder) -> None:
+        out.push_null()
+        out.const(torch.inference_mode)
+        out.const(self.mode)
+        out.call(1)
+
+
+@handles(torch.amp.autocast_mode.autocast)
+def make_autocast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    none = ConstantValue(None)
+    bound = bind_arguments(
+        "autocast", ["device_type", "dtype", "enabled", "cache_enabled"], args, kwargs, {"dtype": none, "enabled": ConstantValue(True), "cache_enabled": none}
+    )
+    return AutocastContext(*(b.constant() for b in bound))
+
+
+def device_autocast(cls: type, device: str, default: torch.dtype) -> None:
+    @handles(cls)
+    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        defaults: dict[str, Value | None] = {"enabled": ConstantValue(True), "dtype": ConstantValue(default), "cache_enabled": ConstantValue(True)}
+        enabled, dtype, cache = (
+            b.constant() for b in bind_arguments("autocast", ["enabled", "dtype", "cache_enabled"], args, kwargs, defaults) if b is not None
+        )
+        return AutocastContext(device, dtype, enabled, cache)
+
+
+device_autocast(torch.cuda.amp.autocast, "cuda", torch.float16)
+device_autocast(torch.cpu.amp.autocast, "cpu", torch.bfloat16)
+
+
+@wraps(torch.amp.autocast_mode.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast)
+def wrap_autocast(cx: Trace, real: Any, source: Source) -> Value:
+    """A manager that was made before the frame, such as the one that a decorated function holds."""
+    cx.guard("TYPE", source, type(real))
+    names = ("device", "fast_dtype", "_enabled", "_cache_enabled")
+    device, dtype, enabled, cache = (cx.child(real, source, name).constant() for name in names)
+    return AutocastContext(device, dtype, enabled, cache, source)
+
+
+@handles(torch.inference_mode)
+def make_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (mode,) = bind_arguments("inference_mode", ["mode"], args, kwargs, {"mode": ConstantValue(True)})
+    if isinstance(mode, ConstantValue):
+        return InferenceContext(mode.truth(cx))
+    return InferenceContext(True).call(cx, [mode], {})
+
+
+@handles(torch.inference_mode.clone)
+def clone_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return InferenceContext(args[0].get_attr(cx, "mode").truth(cx))
