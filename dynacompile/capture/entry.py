@@ -143,6 +143,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
             if isinstance(reason, Raised) and isinstance(reason.value, ExceptionValue):
                 attempt.escaped = reason.value.step
                 attempt.raised = reason if reason.value.trail and reason.value.can_be_made() else None
+                reason.__traceback__ = None  # it would hold this frame, which holds it, and so the caller's, until garbage is collected
             return attempt
         except (VerifyError, NeedsSymbols, MarkViolated):
             raise

@@ -111,7 +111,8 @@ class SymbolicFrame:
             row.run(self, instr)
         except Raised as reason:
             self.link(instr, reason)
-            self.handle(instr, reason)
+            if not self.handle(instr, reason):
+                raise
 
     def link(self, instr: Instr, reason: Raised) -> None:
         """A new exception knows the one that is being handled."""
@@ -123,11 +124,11 @@ class SymbolicFrame:
         if value is not handling and value.context is None and not value.raised:
             value.context = handling
 
-    def handle(self, instr: Instr, reason: Raised) -> None:
-        """Goes to the handler of what `instr` raised; raises it on where this frame has none."""
+    def handle(self, instr: Instr, reason: Raised) -> bool:
+        """Goes to the handler of what `instr` raised; False where this frame has none."""
         handler = self.decoded.handler_of(instr)
         if handler is None:
-            raise reason
+            return False
         value = value_of_raised(reason)
         if reason.anew:
             raise unsupported("raise", f": a {value.cls.__name__} that was raised before")
@@ -147,6 +148,7 @@ class SymbolicFrame:
             value.step = self.raised_at
         self.kw_names = ()
         self.index = handler.target.index
+        return True
 
     def handled_since(self) -> int | None:
         """The step that raised the first of the exceptions that this frame is handling; None where it handles none."""
@@ -197,7 +199,8 @@ class SymbolicFrame:
         """Raises at the yield that the generator is suspended at; then as `resume`."""
         self.cx.frames.append(self)
         try:
-            self.handle(self.current, reason)
+            if not self.handle(self.current, reason):
+                raise reason
         except Raised as reason:
             self.returned = ConstantValue(None)
             raise left_by(reason) from None

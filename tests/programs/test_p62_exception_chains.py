@@ -4,13 +4,16 @@ in handlers, blocks and managers, and in functions that are called while their c
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import traceback
+import weakref
 
 import pytest
 import torch
 
 import dynacompile
+from dynacompile.errors import Unsupported
 from tests.checking import check
 
 SEEN: list = []
@@ -368,3 +371,74 @@ def test_an_exception_that_was_there_before():
         want = is_raised(fn)
         compiled = dynacompile.compile(fn, backend="eager", isolate_recompiles=True, options={"fallback": "none", "verify": True})
         assert is_raised(compiled) == want == is_raised(compiled)
+
+
+class Held:
+    """What a caller's frame holds."""
+
+
+def caught_from_a_callee(x):
+    try:
+        {}["key"]
+    except KeyError:
+        x = x + 1
+    return x
+
+
+def catches_what_a_callee_raises(x):
+    def callee(x):
+        raise KeyError("callee")
+
+    with contextlib.suppress(KeyError):
+        callee(x)
+    return x * 2
+
+
+def raises_in_a_handler(x):
+    try:
+        raise ValueError("first")
+    except ValueError:
+        x = x + 1
+    return {}["key"]
+
+
+def raises_after_a_break(x):
+    x = x + 1
+    dynacompile.graph_break()
+    raise KeyError("later")
+
+
+@pytest.mark.parametrize("fn", [caught_from_a_callee, catches_what_a_callee_raises, raises_in_a_handler, raises_after_a_break], ids=lambda f: f.__name__)
+def test_compiling_keeps_no_frames_of_callers(fn):
+    """What the caller handles, and its variables, go when they go in eager, with no collection of garbage between: generators end then."""
+
+    def call(run):
+        held = Held()
+        known = weakref.ref(held)
+        with contextlib.suppress(KeyError):
+            try:
+                raise OSError("the caller's")
+            except OSError:
+                run(torch.ones(2))
+        return known
+
+    compiled = dynacompile.compile(fn, backend="eager", isolate_recompiles=True, options={"fallback": "none"})
+    gc.collect()
+    gc.disable()
+    try:
+        assert call(compiled)() is None
+    finally:
+        gc.enable()
+
+
+def test_an_error_of_the_compiler_tells_what_the_caller_handles():
+    def breaks(x):
+        dynacompile.graph_break()
+        return x
+
+    with pytest.raises(Unsupported) as raised:
+        try:
+            raise OSError("the caller's")
+        except OSError:
+            dynacompile.compile(breaks, fullgraph=True, isolate_recompiles=True)(torch.ones(2))
+    assert type(raised.value.__context__) is OSError
