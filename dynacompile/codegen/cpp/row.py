@@ -119,7 +119,8 @@ class Row:
             begin, end = "0", str(plan.lane.size)
         name = plan.lane.var.name
         if acc.reduces:
-            out.open(f"each_into<W>({begin}, {end}, a{k}, [&](i64 {name}, auto on, auto& a) BODY")
+            on = "Ahead" if sets > 1 and not plan.split else "All"
+            out.open(f"each_into<W, {on}>({begin}, {end}, a{k}, [&](i64 {name}, auto on, auto& a) BODY")
         else:
             out.open(f"{frame.each()}({begin}, {end}, [&](i64 {name}, auto on) BODY")
         self.lane_body(lane)

@@ -81,15 +81,18 @@ template <int W, class T> INLINE vec<T, W> iota(T base, T stride) {
   return r * stride + base;
 }
 
-// Which lanes a step works on: All, or the First n.
+// Which lanes a step works on: All, or the First n. Ahead: all, and what lies a page ahead of what is loaded will soon be wanted.
 struct All {
-  static constexpr bool all = true;
+  static constexpr bool all = true, ahead = false;
   template <int W> INLINE static u32 bits() { return (u32)((1ul << W) - 1); }
   template <int W> INLINE static int count() { return W; }
   template <class V> INLINE static V pick(V a, V) { return a; }
 };
+struct Ahead : All {
+  static constexpr bool ahead = true;
+};
 struct First {
-  static constexpr bool all = false;
+  static constexpr bool all = false, ahead = false;
   int n;
   template <int W> INLINE u32 bits() const { return (u32)((1ul << n) - 1); }
   template <int W> INLINE int count() const { return n; }
@@ -236,6 +239,7 @@ template <class T, class V> INLINE auto memories(V x) {
 }
 template <int W, class T, class On> INLINE auto load(const T* p, On on) {
   auto q = (const typename Bits<T>::type*)p;
+  if constexpr (On::ahead) __builtin_prefetch((const char*)p + 4096);  // the processor's own prefetching ends with a page
   if constexpr (On::all) return values<T>(read<W>(q));
   else return values<T>(read<W>(q, on.template bits<W>()));
 }
@@ -321,20 +325,30 @@ template <int Unroll, int W, class F> INLINE void each_of(i64 begin, i64 end, F 
   }
   each<W>(i, end, f);
 }
-// The same with accumulators in turn: f(i, on, accumulator).
-template <int W, class A, class F> INLINE void each_into(i64 begin, i64 end, A (&a)[4], F f) {
+// The same with accumulators in turn: f(i, on, accumulator). On: All or Ahead, for whole vectors.
+template <int W, class On, class A, class F> INLINE void each_into(i64 begin, i64 end, A (&a)[4], F f) {
   i64 i = begin;
   for (; i + 4 * W <= end; i += 4 * W) {
-    f(i, All{}, a[0]);
-    f(i + W, All{}, a[1]);
-    f(i + 2 * W, All{}, a[2]);
-    f(i + 3 * W, All{}, a[3]);
+    f(i, On{}, a[0]);
+    f(i + W, On{}, a[1]);
+    f(i + 2 * W, On{}, a[2]);
+    f(i + 3 * W, On{}, a[3]);
   }
-  for (; i + W <= end; i += W) f(i, All{}, a[0]);
-  if (i < end) f(i, First{(int)(end - i)}, a[1]);
+  if (i + 2 * W <= end) {
+    f(i, On{}, a[0]);
+    f(i + W, On{}, a[1]);
+    i += 2 * W;
+  }
+  if (i + W <= end) {
+    f(i, On{}, a[2]);
+    i += W;
+  }
+  if (i < end) f(i, First{(int)(end - i)}, a[3]);
 }
-template <int W, class A, class F> INLINE void each_into(i64 begin, i64 end, A (&a)[1], F f) {
-  each<W>(begin, end, [&](i64 i, auto on) BODY { f(i, on, a[0]); });
+template <int W, class On, class A, class F> INLINE void each_into(i64 begin, i64 end, A (&a)[1], F f) {
+  i64 i = begin;
+  for (; i + W <= end; i += W) f(i, On{}, a[0]);
+  if (i < end) f(i, First{(int)(end - i)}, a[0]);
 }
 template <class A> INLINE auto fold(A (&a)[4]) {
   a[0].merge(a[1]);

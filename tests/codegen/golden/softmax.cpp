@@ -35,14 +35,14 @@ extern "C" void kernel_softmax(void* const* params) {
     for (i64 task = task0; task < task1; ++task) {
       const i64 x0 = task;
       Lanes0 a0[4];
-      each_into<W>(0, 1000, a0, [&](i64 r0, auto on, auto& a) BODY {
+      each_into<W, Ahead>(0, 1000, a0, [&](i64 r0, auto on, auto& a) BODY {
         const auto load_0 = load<W>(x + r0 + x0 * 1000, on);
         a.max_1 = on.pick(max(a.max_1, load_0), a.max_1);
       });
       const Part0 part0 = fold(a0);
       const f32 max_1 = part0.max_1;
       Lanes1 a1[4];
-      each_into<W>(0, 1000, a1, [&](i64 r0, auto on, auto& a) BODY {
+      each_into<W, Ahead>(0, 1000, a1, [&](i64 r0, auto on, auto& a) BODY {
         const auto load_0 = load<W>(x + r0 + x0 * 1000, on);
         const auto sub_2 = load_0 - max_1;
         const auto exp_3 = exp(sub_2);
