@@ -21,7 +21,7 @@ from dynacompile.schedule.inline import inline
 from dynacompile.schedule.layout import pad_matrices
 from dynacompile.schedule.memory import buffers_of, plan
 from dynacompile.schedule.order import order
-from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums
+from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums, without_settled_choices
 from dynacompile.schedule.starved import split_reductions
 from dynacompile.schedule.units import Unit, Units, make_units
 
@@ -62,7 +62,7 @@ def emit(units: Units, ordered: list[Unit], env: Env) -> Schedule:
         nest = unit.members[0][1] if len(unit.members) == 1 else join([n for _, n in unit.members], unit.axes, stored)
         if not nest.stores():
             continue
-        nest = lay_out(without_double_rounding(nest, buffers), buffers)
+        nest = lay_out(without_double_rounding(without_settled_choices(nest), buffers), buffers)
         name, given = kernels.launch(nest)
         if len(unit.members) > 1:
             env.emit(decision(env, name, unit, given, buffers))

@@ -1,13 +1,14 @@
-"""Work that a nest need not do: a sum over the elements of which at most one, at a known place, is not zero; rounding before a store that rounds."""
+"""Work that a nest need not do: a sum over the elements of which at most one, at a known place, is not zero; rounding before a store that rounds;
+choices between values where what uses the chosen one decides."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
-from dynacompile.ir.body import Body, without_dead
+from dynacompile.ir.body import Body, needs, without_dead
 from dynacompile.ir.index import Extent, Index, Var, atom
 from dynacompile.ir.loops import Buffer, Nest, Op, levels
 from dynacompile.ops.scalars import NEAREST
@@ -57,6 +58,79 @@ def without_double_rounding(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
         if args != op.args:
             body[i] = replace(op, args=args)
     return nest if body == list(nest.body) else replace(nest, body=without_dead(body))
+
+
+Facts = dict[tuple, bool]  # what is known of conditions, by `condition_key`
+
+
+def without_settled_choices(nest: Nest) -> Nest:
+    """Where a value is wanted only where conditions hold or fail, a choice by these is the value that it gives there.
+
+    A part of a concatenation that is computed in place is such: where(inside, value, 0), wanted only inside.
+    """
+    body = list(nest.body)
+    if sum(op.name == "where" for op in body) < 2:
+        return nest
+    wanted: list[Facts | None] = [None] * len(body)  # in which cases; None: not wanted so far
+
+    def want(i: int, facts: Facts) -> None:
+        before = wanted[i]
+        wanted[i] = facts if before is None else {key: held for key, held in before.items() if facts.get(key) == held}
+
+    for i in range(len(body) - 1, -1, -1):
+        op = body[i]
+        facts = ({} if op.attr.mask is None else facts_of(body, op.attr.mask, True)) if op.name == "store" else wanted[i]
+        if facts is None:
+            continue
+        cases = [facts] * len(op.args)
+        if op.name == "reduce":
+            cases = [{}]
+        elif op.name == "where":
+            cases[1:] = ({**facts, **facts_of(body, op.args[0], holds)} for holds in (True, False))
+        args = tuple(settled(body, a, case) for a, case in zip(op.args, cases, strict=True))
+        if args != op.args:
+            op = body[i] = replace(op, args=args)
+        for a, case in zip(args, cases, strict=True):
+            want(a, case)
+        for a in needs(replace(op, args=())):  # masks and places are wanted everywhere
+            want(a, {})
+    return nest if body == list(nest.body) else replace(nest, body=without_dead(body))
+
+
+def settled(body: Sequence[Op], value: int, facts: Facts) -> int:
+    """The value, past the choices that the facts decide."""
+    while body[value].name == "where" and (holds := decided(body, body[value].args[0], facts)) is not None:
+        value = body[value].args[1 if holds else 2]
+    return value
+
+
+def decided(body: Sequence[Op], condition: int, facts: Facts) -> bool | None:
+    """Whether a condition holds, as far as the facts say."""
+    key, same = condition_key(body, condition)
+    if key in facts:
+        return facts[key] == same
+    if body[condition].name == "and":
+        parts = [decided(body, a, facts) for a in body[condition].args]
+        return False if False in parts else None if None in parts else True
+    return None
+
+
+def facts_of(body: Sequence[Op], condition: int, holds: bool) -> Facts:
+    """What is known where a condition holds, or does not."""
+    key, same = condition_key(body, condition)
+    facts = {key: holds == same}
+    if holds and body[condition].name == "and" and body[condition].dtype == torch.bool:
+        for a in body[condition].args:
+            facts |= facts_of(body, a, True)
+    return facts
+
+
+def condition_key(body: Sequence[Op], condition: int) -> tuple[tuple, bool]:
+    """(what two opposite conditions have in common, whether this is the first of them): of whole numbers, b <= a is not a < b."""
+    op = body[condition]
+    if op.name in ("lt", "le") and not any(body[a].dtype.is_floating_point for a in op.args):
+        return ("lt", *(op.args if op.name == "lt" else op.args[::-1])), op.name == "lt"
+    return (condition,), True
 
 
 def number(body: Body, value: Extent, dtype: torch.dtype) -> int:

@@ -45,3 +45,31 @@ def test_cross_entropy_moves_its_logits_once() -> None:
     for graph, passes in ((pair.forward, 1), (pair.backward, 2)):
         facts = stages(graph)[1].facts()
         assert passes * size <= facts["bytes"] < passes * size + size // 8
+
+
+def choices(function: Callable, *args: torch.Tensor) -> int:
+    """How many choices between values the one kernel makes."""
+    (kernel,) = compare(trace(function, args), args).kernels.values()
+    return sum(op.name == "where" for op in kernel.nest.body)
+
+
+def test_parts_of_a_concatenation_are_chosen_once() -> None:
+    x, y = torch.randn(5, 9), torch.randn(5, 4)
+    assert choices(lambda x, y: torch.cat([x, y * 2, x + 1], 1), x, y) == 2
+    assert choices(lambda x, y: torch.cat([x + 1, y * 2, x.exp(), y], 1), x, y) == 3
+
+
+def test_choices_that_a_choice_settles() -> None:
+    x, i = torch.randn(50), torch.arange(50)
+    one = torch.zeros(50, dtype=torch.bool).index_fill(0, i[::3], True)
+    assert choices(lambda x, c: torch.where(c, torch.where(c, x, x + 1), torch.where(c, x + 2, x + 3)), x, one) == 1
+    assert choices(lambda x, c, i: torch.where(c & (i < 20), torch.where(i < 20, torch.where(c, x, 0.0), 1.0), torch.where(c, x, 2.0)), x, one, i) == 2
+    assert choices(lambda x, i: torch.where(i < 20, torch.where(20 <= i, x, x + 1) * 2, torch.where(i >= 20, x.sin(), x)), x, i) == 1
+    assert choices(lambda x, c: (torch.where(c, x, 0.0), torch.where(c, torch.where(c, x, 0.0), 1.0)), x, one) == 2
+
+
+def test_choices_that_nothing_settles() -> None:
+    x, y, i = torch.tensor([1.0, 2.0, float("nan")]), torch.tensor([2.0, 1.0, 1.0]), torch.arange(3)
+    assert choices(lambda x, y: torch.where(x < y, 1.0, torch.where(y <= x, x, 3.0)), x, y) == 2  # a NaN is neither
+    assert choices(lambda x, i: torch.where(i < 1, torch.where(i < 2, x, 0.0).sum(), torch.where(1 <= i, x, 4.0)), x, i) == 2
+    assert choices(lambda x, i: torch.where((i < 1) & (x < 2), x, torch.where(i < 1, x + 1, x + 2)), x, i) == 2
