@@ -10,12 +10,12 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import PY312, Handler, Instr
-from dynacompile.capture.ending import Ending, decide_cells, reached, spent, start
+from dynacompile.capture.ending import Ending, decide_cells, spent, start
 from dynacompile.capture.handling import HANDLED, enter_handlers, handled
 from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.onward import Target, go_on, store_temp, target
 from dynacompile.capture.opcodes import TABLE
-from dynacompile.capture.residual import Builder, is_loadable, outputs_in
+from dynacompile.capture.residual import Builder, is_loadable, outputs_in, reached
 from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of
 from dynacompile.capture.suspended import Made, made_by_resume, unfolded
 from dynacompile.capture.values.base import NULL, IteratorValue, Value

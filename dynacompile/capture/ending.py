@@ -11,7 +11,7 @@ import torch
 from dynacompile.capture.breaks import Raised
 from dynacompile.capture.handling import make_raised, raise_again, raise_out
 from dynacompile.capture.interpreter import SymbolicFrame
-from dynacompile.capture.residual import Builder, is_loadable, outputs_in, parameter_count
+from dynacompile.capture.residual import Builder, is_loadable, outputs_in, parameter_count, reached
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.cells import CellValue
@@ -74,17 +74,6 @@ def spent(frame: SymbolicFrame, cells: Sequence[str]) -> list[str]:
     """Parameters whose place in the frame has another value by now, or none."""
     names = frame.decoded.slots[: parameter_count(frame.code)]
     return [n for s, n in enumerate(names) if n not in cells and getattr(frame.slots[s], "source", None) != Local(n, s)]
-
-
-def reached(values: Sequence[Value]) -> list[Value]:
-    seen: dict[Value, None] = {}
-    work = list(values)
-    while work:
-        value = work.pop()
-        if value not in seen:
-            seen[value] = None
-            work.extend(() if is_loadable(value) else value.children())
-    return list(seen)
 
 
 def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:

@@ -353,3 +353,15 @@ def outputs_in(values: Iterable[Value]) -> list[TensorValue]:
         elif not is_loadable(value):
             work.extend(reversed(list(value.children())))
     return list(found)
+
+
+def reached(values: Sequence[Value]) -> list[Value]:
+    """The values, and those that their rebuilding needs."""
+    seen: dict[Value, None] = {}
+    work = list(values)
+    while work:
+        value = work.pop()
+        if value not in seen:
+            seen[value] = None
+            work.extend(() if is_loadable(value) else value.children())
+    return list(seen)

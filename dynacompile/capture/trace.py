@@ -25,6 +25,7 @@ from dynacompile.capture.values.bodies import Body
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
+from dynacompile.capture.values.contexts import perform
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_lookup, class_source
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import FunctionValue, RefusedValue
@@ -284,7 +285,8 @@ class Trace:
     def inline(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if len(self.frames) > MAX_DEPTH:
             raise unsupported("too-deep", function.name)
-        return inline(self, function, args, kwargs)
+        performed = perform(self, function, args)
+        return inline(self, function, args, kwargs) if performed is None else performed
 
     def call_real(self, function: Callable, source: Source, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
         return self.wrap(function, source).call(self, args, kwargs or {})

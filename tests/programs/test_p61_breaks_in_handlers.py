@@ -213,7 +213,7 @@ PROGRAMS = [  # function, graphs, breaks
     (raises_again, 3, 2),
     (handler_in_a_handler, 4, 3),
     (chained, 2, 1),
-    (reads_the_state, 3, 2),
+    (reads_the_state, 2, 1),
     (suppressed, 2, 1),
     (suppressed_by_the_library, 2, 1),
     (several_managers, 2, 1),

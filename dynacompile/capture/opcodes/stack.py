@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.residual import reached
 from dynacompile.capture.values.base import NULL, IteratorValue
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ def nop(f: SymbolicFrame, i: Instr) -> None:
 @opcode("POP_TOP", effect=-1)
 def pop_top(f: SymbolicFrame, i: Instr) -> None:
     (value,) = f.pop_unread(1)
-    if isinstance(value, IteratorValue):  # a loop is left
-        f.cx.frames[0].refuse_pending()
+    root = f.cx.frames[0]
+    if isinstance(value, IteratorValue) and any(generator.is_pending() for generator in root.generators):  # a loop is left
+        held = [v for frame in f.cx.frames for v in (*frame.slots, *frame.stack) if v is not None]
+        root.refuse_pending(reached([*held, *f.cx.effects.values()]))
     f.dropped(value)
 
 

@@ -47,6 +47,7 @@ class StateContext(ContextValue):
         return True
 
     def rebuild(self, out: Builder) -> None:
+        self.refuse_entered()
         out.push_null()
         out.const(Changed)
         for part in (self.change, self.restore, self.arguments):

@@ -10,7 +10,7 @@ import torch
 from dynacompile.capture.breaks import Raised, unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import CallableValue
+from dynacompile.capture.values.functions import CallableValue, FunctionValue
 from dynacompile.capture.values.rows import handles
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class ContextValue(Value):
-    """A manager whose enter and exit capture performs itself."""
+    """A manager whose enter and exit capture performs itself. by_hand: how often it was entered by no with statement."""
+
+    by_hand = 0
 
     def enter(self, cx: Trace) -> Value:
         raise NotImplementedError(type(self).__name__)
@@ -60,6 +62,11 @@ class ContextValue(Value):
 
     def load(self, out: Builder) -> None:
         out.value(self)
+
+    def refuse_entered(self) -> None:
+        """Of a manager that is entered by hand, residual code can't make one in that state."""
+        if self.by_hand:
+            raise unsupported("rebuild", f"{self.describe()}, which was entered by hand,")
 
 
 class RepeatableContext(ContextValue):
@@ -109,9 +116,18 @@ class GradModeContext(RepeatableContext):
         return bool(self.before), self.mode
 
     def rebuild(self, out: Builder) -> None:
-        if self.cls is torch.set_grad_enabled:  # it sets the mode when it is made
-            raise unsupported("rebuild", "torch.set_grad_enabled(...)")
-        self.rebuild_new(out)
+        if not self.by_hand and self.cls is not torch.set_grad_enabled:
+            self.rebuild_new(out)
+            return
+        out.push_null()
+        out.const(object.__new__)  # set_grad_enabled(mode) would set the mode
+        out.const(self.cls)
+        out.call(1)
+        for name, value in (("prev", bool(self.before)), ("mode", self.mode)):
+            out.emit("COPY", 1)
+            out.const(value)
+            out.emit("SWAP", 2)
+            out.store_attr(name)
 
     def rebuild_new(self, out: Builder | RecipeWriter) -> None:
         out.push_null()
@@ -155,6 +171,7 @@ class EnterValue(CallableValue):
         self.context = context
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        self.context.by_hand += 1
         return self.context.enter(cx)
 
 
@@ -169,6 +186,7 @@ class ExitValue(CallableValue):
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         self.context.exit(cx)
+        self.context.by_hand = max(self.context.by_hand - 1, 0)
         return ConstantValue(None)
 
     def children(self) -> Sequence[Value]:
@@ -192,6 +210,15 @@ def row_entered(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value
         raise unsupported("context-manager", manager.describe())
     manager.enter(cx)
     return ExitValue(manager)
+
+
+def perform(cx: Trace, function: Value, args: list[Value]) -> Value | None:
+    """`type(manager).__enter__(manager)` or `__exit__`, of a manager that capture performs; None for other calls."""
+    manager = args[0] if args else None
+    name = function.real.__name__ if isinstance(function, FunctionValue) and function.real is not None else ""
+    if isinstance(manager, ContextValue) and name in ("__enter__", "__exit__") and getattr(manager.pytype(), name) is function.identity():
+        return manager.get_attr(cx, name).call(cx, args[1:], {})
+    return None
 
 
 def switch(cx: Trace, mode: bool) -> None:
@@ -220,6 +247,14 @@ def make_set_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     return made
 
 
+@handles(torch.set_grad_enabled.__enter__)
+def enter_set_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if isinstance(args[0], ContextValue):
+        return EnterValue(args[0]).call(cx, [], {})
+    switch(cx, args[0].get_attr(cx, "mode").truth(cx))
+    return ConstantValue(None)
+
+
 @handles(torch.no_grad.__enter__)
 def enter_no_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of a manager that was made before the frame."""
@@ -232,6 +267,8 @@ def enter_enable_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) ->
 
 
 def enter_grad_mode(cx: Trace, manager: Value, mode: bool) -> Value:
+    if isinstance(manager, ContextValue):
+        return EnterValue(manager).call(cx, [], {})
     manager.set_attr(cx, "prev", ConstantValue(torch.is_grad_enabled()))
     switch(cx, mode)
     return ConstantValue(None)
@@ -240,6 +277,8 @@ def enter_grad_mode(cx: Trace, manager: Value, mode: bool) -> Value:
 @handles(torch.no_grad.__exit__, torch.enable_grad.__exit__, torch.set_grad_enabled.__exit__)
 def leave_grad_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of a manager that was entered before the frame."""
+    if isinstance(args[0], ContextValue):
+        return ExitValue(args[0]).call(cx, args[1:], kwargs)
     switch(cx, args[0].get_attr(cx, "prev").truth(cx))
     return ConstantValue(None)
 

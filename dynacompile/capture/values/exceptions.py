@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, unsupported
+from dynacompile.capture.symbols import NeedsSymbols
 from dynacompile.capture.values.base import Method, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.errors import Unsupported
+from dynacompile.ir.guard_facts import Flag
 from dynacompile.ir.source import Attr, DictAttr, Source
 
 if TYPE_CHECKING:
@@ -62,7 +67,7 @@ class ExceptionValue(Value):
         if name == "__class__":
             return cx.class_value(self.cls, None)
         if name in CHAIN and self.source is None:
-            return self.link(name)
+            return self.link(cx, name)
         if name == "value" and issubclass(self.cls, StopIteration):
             return (self.known_args() or [ConstantValue(None)])[0]
         raw = class_lookup(self.cls, name)
@@ -74,10 +79,10 @@ class ExceptionValue(Value):
             raise unsupported("unknown-attribute", f"{self.cls.__name__}.{name}")
         return cx.wrap(raw, class_source(self.cls, name))
 
-    def link(self, name: str) -> Value:
+    def link(self, cx: Trace, name: str) -> Value:
         if name == "__suppress_context__":
             return ConstantValue(self.cause is not None)
-        if name == "__context__" and self.context is None and self.raised and not self.thrown:
+        if name == "__context__" and self.context is None and self.raised and not self.thrown and not callers_handle_nothing(cx):
             raise unsupported("unknown-attribute", f"the context of a {self.cls.__name__}: what a caller handles, of which capture does not know")
         return (self.cause if name == "__cause__" else self.context) or ConstantValue(None)
 
@@ -200,6 +205,31 @@ class TracebackValue(Value):
 
     def truth(self, cx: Trace) -> bool:
         return True
+
+
+def callers_handle_nothing(cx: Trace) -> bool:
+    """Whether no caller of the frame handles an exception, which is guarded."""
+    error = sys.exc_info()[1]
+    while isinstance(error, (Unsupported, NotConstant, NeedsSymbols)):  # of capture itself
+        error = error.__context__
+    if error is None:
+        cx.guard("FLAG", None, Flag("sys.exc_info()", sys.exc_info, (None, None, None)))
+    return error is None
+
+
+@handles(sys.exc_info)
+def row_exc_info(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    error = cx.handling
+    if error is not None:
+        return TupleValue([cx.class_value(error.cls, None), error, TracebackValue()])
+    if not callers_handle_nothing(cx):
+        raise unsupported("unknown-function", "sys.exc_info() of what a caller handles")
+    return TupleValue([ConstantValue(None)] * 3)
+
+
+@handles(sys.exception)
+def row_exception(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return row_exc_info(cx, args, kwargs).items[1]  # type: ignore[attr-defined]
 
 
 def make_exception(cx: Trace, cls: type, args: list[Value], kwargs: dict[str, Value]) -> ExceptionValue:

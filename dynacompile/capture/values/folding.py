@@ -24,7 +24,6 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
-from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -70,13 +69,6 @@ def row_fspath(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(args[0], ObjectValue):
         return args[0].method(cx, "__fspath__", [], {})
     return cx.pure(os.fspath, args, kwargs)
-
-
-@handles(sys.exc_info)
-def row_exc_info(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if cx.handling is not None:
-        raise unsupported("unknown-function", "sys.exc_info() while an exception is handled")
-    return TupleValue([ConstantValue(None)] * 3)
 
 
 def kind_test(real: Callable[[Any], bool], test: Callable[[Value], bool]) -> None:

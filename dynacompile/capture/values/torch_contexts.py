@@ -42,6 +42,7 @@ class AutocastContext(RepeatableContext):
         return True
 
     def rebuild(self, out: Builder) -> None:
+        self.refuse_entered()
         out.push_null()
         out.const(torch.amp.autocast_mode.autocast)
         for argument in self.arguments:
@@ -81,6 +82,7 @@ class InferenceContext(RepeatableContext):
         return self.before[-1][0], not self.mode
 
     def rebuild(self, out: Builder) -> None:
+        self.refuse_entered()
         out.push_null()
         out.const(torch.inference_mode)
         out.const(self.mode)
@@ -130,3 +132,12 @@ def make_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) 
 @handles(torch.inference_mode.clone)
 def clone_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return InferenceContext(args[0].get_attr(cx, "mode").truth(cx))
+
+
+@handles(torch.inference_mode.__enter__, torch.inference_mode.__exit__)
+def enter_or_leave_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """By hand, as contextlib.ExitStack does it."""
+    manager = args[0]
+    if not isinstance(manager, InferenceContext):
+        raise unsupported("context-manager", manager.describe())
+    return manager.get_attr(cx, "__enter__" if len(args) == 1 else "__exit__").call(cx, args[1:], kwargs)
