@@ -45,7 +45,7 @@ def test_the_rival_still_works_beside_us():
     program = """
 import torch, dynacompile
 f = lambda x: x.sin() + 1
-x = torch.randn(3)
+x = torch.tensor([-3.0, 0.5, 2.0])  # not near -pi / 2, where the sum cancels all but the last bit of the sine
 assert torch.allclose(dynacompile.compile(f)(x), f(x))
 torch._dynamo.config.cache_size_limit = 17
 import torch._dynamo.config as config
