@@ -102,37 +102,6 @@ PyObject* run_entry(PyThreadState* ts, Frame* frame, Entry* entry) {
     return run_code(ts, frame, entry->code);
 }
 
-// What the caller handles is not handled here: exceptions that come and go while a frame is compiled would have it as their context, and what keeps
-// one of them, until the cycles that it is in are collected, would keep the caller's frames.
-class NothingHandled {
-public:
-    explicit NothingHandled(PyThreadState* ts) : ts_(ts), before_(ts->exc_info) { ts->exc_info = &none_; }
-    ~NothingHandled() {
-        ts_->exc_info = before_;
-        Py_CLEAR(none_.exc_value);
-    }
-    NothingHandled(const NothingHandled&) = delete;
-    NothingHandled& operator=(const NothingHandled&) = delete;
-
-private:
-    PyThreadState* ts_;
-    _PyErr_StackItem* before_;
-    _PyErr_StackItem none_{};
-};
-
-// The error that is set came while the caller handled what it does, and says so.
-void add_context() {
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
-    PyErr_NormalizeException(&type, &error, &traceback);
-    PyObject* handled = PyErr_GetHandledException();
-    PyObject* context = PyException_GetContext(error);
-    if (handled && handled != Py_None && handled != error && !context) PyException_SetContext(error, Py_NewRef(handled));
-    Py_XDECREF(context);
-    Py_XDECREF(handled);
-    PyErr_Restore(type, error, traceback);
-}
-
 // The answer of the region's callback, or null with an error set. The callback runs with the hook off.
 PyObject* ask(Frame* frame, Extra* extra, RegionState* state, PyObject* on_miss) {
     PyObject* proxy = new_proxy(frame, extra, state);
@@ -140,14 +109,9 @@ PyObject* ask(Frame* frame, Extra* extra, RegionState* state, PyObject* on_miss)
     RegionScope off(nullptr, nullptr);
     off.compiling();
     PyObject* arguments[] = {proxy, reinterpret_cast<PyObject*>(state)};
-    PyObject* answer;
-    {
-        NothingHandled nothing(PyThreadState_Get());
-        answer = PyObject_Vectorcall(on_miss, arguments, 2, nullptr);
-        end_proxy(proxy);
-        Py_DECREF(proxy);
-    }
-    if (!answer) add_context();
+    PyObject* answer = PyObject_Vectorcall(on_miss, arguments, 2, nullptr);
+    end_proxy(proxy);
+    Py_DECREF(proxy);
     return answer;
 }
 
