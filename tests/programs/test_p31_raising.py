@@ -181,8 +181,8 @@ def outermost_link(x):
         return x * 2, type(first.__context__).__name__
 
 
-def test_what_callers_handle_is_pythons_to_know():
-    check(outermost_link, arg(), options={"backend": "eager"}, breaks=1)
+def test_what_callers_handle_is_guarded():
+    check(outermost_link, arg(), options={"backend": "eager"})
     compiled = dynacompile.compile(outermost_link, backend="eager", isolate_recompiles=True)
     compiled(arg())
     try:
