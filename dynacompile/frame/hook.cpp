@@ -139,6 +139,7 @@ PyObject* run_answer(PyThreadState* ts, Frame* frame, Thread& thread, PyObject* 
 
 PyObject* meet_unknown(PyThreadState* ts, Frame* frame, Thread& thread, Extra* extra) {
     RegionState* state = thread.state;
+    if (ts->tracing) return run_plainly(ts, frame);  // of what watches the program: audit hooks, tracers and profilers
     if (state->full->count(extra->serial)) return run_plainly(ts, frame);
     bool at_limit = limit_reached(*extra, *state) != nullptr;
     PyObject* answer = ask(frame, extra, state, thread.on_miss);

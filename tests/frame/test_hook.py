@@ -341,6 +341,42 @@ def test_tracing_and_profiling_go_on():
     assert ("call", "replacement") in events and ("return", "replacement") in events
 
 
+def test_what_watches_the_program_is_no_part_of_it():
+    """Audit hooks, which stay for the life of the process and come with libraries, and profilers: with what they call, they run plainly."""
+    seen, watching = [], []
+
+    def watched(event):
+        seen.append(event)
+
+    def audit(event, arguments):
+        if watching and event.startswith("dynacompile"):
+            watched(event)
+
+    def profile(frame, event, argument):
+        if event == "call":
+            watched(frame.f_code.co_name)
+
+    def inner(x):
+        return x
+
+    def original():
+        sys.audit("dynacompile.test")
+        return inner(1)
+
+    sys.addaudithook(audit)
+    watching.append(True)
+    compiler = Compiler({})
+    run = region(original, compiler)
+    try:
+        assert run() == 1 and seen == ["dynacompile.test"]
+        sys.setprofile(profile)
+        assert run() == 1
+    finally:
+        sys.setprofile(None)
+        watching.clear()
+    assert compiler.asked == ["original", "inner"] and {"original", "inner"} < set(seen)
+
+
 def test_the_region_is_seen_inside_and_restored():
     seen = []
 
