@@ -23,6 +23,7 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
     deques,
     folding,
     given_sequences,
+    heaps,
     iteration,
     itertools_rows,
     made_modules,

@@ -206,6 +206,11 @@ class Method(Value):
     def truth(self, cx: Trace) -> bool:
         return True
 
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name in ("__self__", "__name__"):
+            return self.owner if name == "__self__" else cx.of(self.name)
+        return super().get_attr(cx, name)
+
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.owner.method(cx, self.name, args, kwargs)
 

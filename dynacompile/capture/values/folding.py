@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import cmath
 import inspect
 import math
@@ -35,8 +34,6 @@ PURE: tuple[Any, ...] = (
     *(getattr(re, name) for name in ("compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "escape")),
     *(getattr(posixpath, name) for name in ("join", "basename", "dirname", "split", "splitext", "normpath", "isabs")),
     *(getattr(operator, name) for name in ("countOf", "indexOf", "length_hint")),
-    bisect.bisect_left,
-    bisect.bisect_right,
     struct.pack,
     struct.unpack,
     struct.calcsize,
