@@ -116,3 +116,16 @@ def test_unsupported_is_named():
     b.store("out", BF16, constant(0), b.const(1.0))
     with pytest.raises(Unsupported, match="triton-empty"):
         emit_kernel(b.kernel(), ENV)
+
+
+def test_few_warps_sum_columns_where_many_programs_do():
+    """What a warp sums by itself is not exchanged; where there are few programs, all of their warps are wanted."""
+    for columns, warps in ((1 << 19, 4), (1 << 12, 8)):
+        source = emit_kernel(columns_sum(128, columns), ENV)
+        first = source.candidates[0]
+        assert first.blocks["RBLOCK"] == 128 and first.warps == warps, first
+
+
+def test_lines_that_start_anywhere_have_more_values_a_thread():
+    even, odd = (emit_kernel(softmax(4096, n), ENV).candidates[0] for n in (4096, 4093))
+    assert even.blocks == odd.blocks and even.warps == 2 * odd.warps

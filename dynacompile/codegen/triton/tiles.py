@@ -16,6 +16,7 @@ from dynacompile.ir.schedule import Candidate, Kernel
 
 PROGRAMS = 132 * 4  # enough to fill the largest present GPU several times over
 LANES = 32
+BUSY = 132 * 16  # warps that keep the memory of the largest present GPU busy
 PEELED = 1 << 16  # points of a kernel that is worth twice the code
 LINE = 2048  # points of a line that a program takes
 REGISTERS = 128  # of a thread, for the values of a tile that live at once, in 4-byte words
@@ -88,6 +89,12 @@ def starts_anywhere(kernel: Kernel, outer: Dim) -> bool:
     """Lines start at multiples of sizes that only a call knows. Where those allow accesses in full width, lines also end where such accesses do."""
     strides = [access.index.stride(a.var) for access in (*kernel.nest.loads(), *kernel.nest.stores()) for a in outer.axes]
     return any(s is None or isinstance(s, Index) for s in strides)
+
+
+def misaligned(kernel: Kernel, outer: Dim) -> bool:
+    """Lines do not start at multiples of 16 bytes, so that elements are accessed one by one, which costs less where a thread has more of them."""
+    strides = [access.index.stride(a.var) for access in (*kernel.nest.loads(), *kernel.nest.stores()) for a in outer.axes]
+    return any(isinstance(s, int) and s > 1 and s % (16 // smallest(kernel)) for s in strides)
 
 
 def indices(nest: Nest) -> Iterable[Index]:
@@ -199,7 +206,7 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
     """r contiguous: whole rows in registers where they fit and are needed again, else a loop."""
     width = power(r.hint)
     passes, live = reuse(kernel.nest)
-    narrow = smallest(kernel) <= 2
+    narrow = smallest(kernel) <= 2 or misaligned(kernel, x)
     held = width <= 1024 or (width <= PERSISTENT and passes > 1 and width * live // (LANES * 16) <= REGISTERS)
     if not isinstance(r.size, int):
         return True, unmasked(unknown_row_candidates(x, width if held else min(width, 4096), live), ("XBLOCK", x.size))
@@ -266,9 +273,11 @@ def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candi
     passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2
     if isinstance(r.size, int) and (width <= 64 or (passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512)):
-        most = clamp((8192 if narrow and width > 64 else 4096) // width, 16, 64)
+        most = clamp((8192 if narrow and width > 64 else 4096) // width, 32, 64)
         across = min(clamp(power(x.hint // PROGRAMS + 1), 16, most), columns)
-        options = [Candidate({"XBLOCK": n, "RBLOCK": width}, row_warps(n * width, narrow)) for n in (across, across * 2, across // 2) if 0 < n <= columns]
+        shapes = [(n, column_warps(n * width, x.hint // n, live, narrow)) for n in (across, across * 2, across // 2) if 0 < n <= columns]
+        shapes.insert(1, (across, min(shapes[0][1] * 2, 16)))
+        options = [Candidate({"XBLOCK": n, "RBLOCK": width}, w) for n, w in shapes]
         return False, unmasked(options, ("XBLOCK", x.size))
     if x.hint >= PROGRAMS * 32:
         steps = ((128, 16, 4), (64, 8, 4), (64, 16, 4), (128, 16, 8)) if narrow else ((64, 16, 4), (32, 32, 4), (64, 8, 4), (32, 16, 4))
@@ -324,6 +333,12 @@ def warps_for(block: int, vector: int, most: int) -> int:
 def row_warps(tile: int, narrow: bool) -> int:
     """Warps for a tile of rows: 16 values a thread where they have 16 bits, else 8."""
     return clamp(tile // (512 if narrow else 256), 1, 16)
+
+
+def column_warps(tile: int, programs: int, live: int, narrow: bool) -> int:
+    """Warps for a tile of columns: few, as what each sums by itself need not be exchanged, where there are programs enough that they keep memory busy."""
+    few = clamp(tile // (LANES * (64 if narrow else 32)), 1, 16)
+    return few if live * 32 <= REGISTERS and programs * few >= BUSY else row_warps(tile, narrow)
 
 
 def unmasked(candidates: Iterable[Candidate], *sizes: tuple[str, Extent]) -> tuple[Candidate, ...]:
