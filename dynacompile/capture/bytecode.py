@@ -221,6 +221,11 @@ class CodeCache:
             found = self._decoded[id(code)] = decode(code)
         return found
 
+    def whole(self, decoded: Decoded) -> Decoded:
+        """The function that a resume function is a part of; any other function itself."""
+        origin = self.origins.get(id(decoded.code))
+        return decoded if origin is None else origin.whole
+
     def reset(self) -> None:
         self._decoded.clear()
         self.resumes.clear()

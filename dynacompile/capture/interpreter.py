@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,39 +19,16 @@ from dynacompile.capture.values.binding import bind_call
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
-from dynacompile.capture.values.descriptors import MISSING
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, stopped_inside, thrown, value_of_raised
-from dynacompile.capture.values.functions import FunctionValue, is_trusted
-from dynacompile.ir.source import Builtin, Constant, Global, Item, Local
+from dynacompile.capture.values.functions import FunctionValue
+from dynacompile.ir.source import Local
 
 if TYPE_CHECKING:
     from types import CodeType
 
     from dynacompile.capture.residual import Builder
+    from dynacompile.capture.scopes import Globals
     from dynacompile.capture.trace import Trace
-
-
-class Globals:
-    """A globals dict as code sees it. is_root: it is the one of the captured frame."""
-
-    def __init__(self, table: dict[str, Any], is_root: bool):
-        self.table, self.is_root = table, is_root
-        self.module = str(table.get("__name__", "globals"))
-        self.trusted = not is_root and is_trusted(self.module)
-
-    def load(self, cx: Trace, name: str) -> Value:
-        return cx.global_of(self.table, name, lambda: self.read(cx, name))
-
-    def read(self, cx: Trace, name: str) -> Value:
-        real = self.table.get(name, MISSING)
-        if real is not MISSING:
-            if self.is_root:
-                return cx.wrap(real, Global(name))
-            return cx.wrap(real, Constant(real, f"{self.module}.{name}") if self.trusted else Item(Constant(self.table, self.module), name))
-        if name not in cx.builtins:
-            raise unsupported("would-raise", f"name {name!r} is not defined")
-        real = cx.builtins[name]
-        return cx.wrap(real, Builtin(name) if self.is_root else Constant(real, name))
 
 
 class SymbolicFrame:

@@ -13,10 +13,11 @@ from dynacompile.capture import operations, override_rows  # noqa: F401 - the ro
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.effects import Effects
-from dynacompile.capture.interpreter import Globals, SymbolicFrame, inline
+from dynacompile.capture.interpreter import SymbolicFrame, inline
 from dynacompile.capture.overrides import Overrides
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.repeats import Facts, Repeats
+from dynacompile.capture.scopes import Globals
 from dynacompile.capture.settings import fill
 from dynacompile.capture.symbols import Symbols
 from dynacompile.capture.values import value_of, wrap
@@ -173,13 +174,16 @@ class Trace:
             found = self.scopes[id(table)] = Globals(table, False)
         return found
 
-    def global_of(self, table: dict, name: str, make: Callable[[], Value]) -> Value:
+    def global_of(self, table: dict, name: str, make: Callable[[], Value], gone: Callable[[], Value] | None = None) -> Value:
+        """gone: where the frame deleted the name."""
         stored = self.effects.globals.get((id(table), name))
         if stored is None:
             return make()
-        if stored[2] is None:
+        if stored[2] is not None:
+            return stored[2]
+        if gone is None:
             raise unsupported("would-raise", f"name {name!r} is not defined")
-        return stored[2]
+        return gone()
 
     def class_attribute(self, owner: Value, name: str) -> Value | None:
         """What the class of `owner` defines in Python under a name, bound to it; None where it does not."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import Raised, unsupported
 from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.values.base import NULL
 from dynacompile.capture.values.cells import CellValue
+from dynacompile.capture.values.exceptions import raised_here
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def load_const(f: SymbolicFrame, i: Instr) -> None:
 def load_fast(f: SymbolicFrame, i: Instr) -> None:
     value = f.slots[i.arg]
     if value is None:
-        raise unsupported("would-raise", f"cannot access local variable {f.decoded.slots[i.arg]!r}")
+        raise unbound(f, i)
     f.push(value)  # read by what takes it from the stack
 
 
@@ -47,7 +48,7 @@ def store_fast(f: SymbolicFrame, i: Instr) -> None:
 @opcode("DELETE_FAST", effect=0)
 def delete_fast(f: SymbolicFrame, i: Instr) -> None:
     if f.slots[i.arg] is None:
-        raise unsupported("would-raise", f"cannot access local variable {f.decoded.slots[i.arg]!r}")
+        raise unbound(f, i)
     before, f.slots[i.arg] = f.slots[i.arg], None
     f.dropped(before)
 
@@ -70,7 +71,7 @@ def load_closure(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("LOAD_DEREF", effect=1)
 def load_deref(f: SymbolicFrame, i: Instr) -> None:
-    f.push(cell_at(f, i).read(f.cx))
+    f.push(filled_cell(f, i).read(f.cx))
 
 
 @opcode("STORE_DEREF", effect=-1)
@@ -80,9 +81,7 @@ def store_deref(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("DELETE_DEREF", effect=0)
 def delete_deref(f: SymbolicFrame, i: Instr) -> None:
-    cell = cell_at(f, i)
-    cell.read(f.cx)
-    cell.write(f.cx, None)
+    filled_cell(f, i).write(f.cx, None)
 
 
 def cell_at(f: SymbolicFrame, i: Instr) -> CellValue:
@@ -90,6 +89,22 @@ def cell_at(f: SymbolicFrame, i: Instr) -> CellValue:
     if not isinstance(cell, CellValue):
         raise unsupported("would-raise", f"variable {f.decoded.slots[i.arg]!r} has no cell")
     return cell
+
+
+def filled_cell(f: SymbolicFrame, i: Instr) -> CellValue:
+    """A cell with a content. That one which was empty before the frame still is, in another call, is not guarded: Python raises then."""
+    cell = cell_at(f, i)
+    if cell.content is None and (cell.overwritten is not None or not (cell.was_empty and cell.exists(own_cells=False))):
+        raise unbound(f, i)
+    return cell
+
+
+def unbound(f: SymbolicFrame, i: Instr) -> Raised:
+    """What Python raises where a variable without a value is read or deleted."""
+    name = f.decoded.slots[i.arg]
+    if i.arg >= f.decoded.first_free and name not in f.cx.codes.whole(f.decoded).code.co_cellvars:
+        return raised_here(f.cx, NameError, f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope", name=name)
+    return raised_here(f.cx, UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value")
 
 
 @opcode("LOAD_GLOBAL", effect=lambda arg, jump: 1 + (arg & 1))
@@ -107,7 +122,7 @@ def store_global(f: SymbolicFrame, i: Instr) -> None:
 @opcode("DELETE_GLOBAL", effect=0)
 def delete_global(f: SymbolicFrame, i: Instr) -> None:
     name = f.code.co_names[i.arg]
-    f.scope.load(f.cx, name)
+    f.scope.require(f.cx, name)
     f.cx.effects.store_global(f.scope.table, f.scope.is_root, name, None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, unsupported
@@ -71,6 +71,10 @@ class ExceptionValue(Value):
         if name == "value" and issubclass(self.cls, StopIteration):
             return (self.known_args() or [ConstantValue(None)])[0]
         raw = class_lookup(self.cls, name)
+        if isinstance(raw, types.MemberDescriptorType) and self.real is not None:
+            return cx.wrap(getattr(self.real, name), Attr(self.source, name))
+        if name == "name" and self.source is None and raw is vars(NameError)["name"]:
+            return ConstantValue(None)
         if name in ("__init__", "with_traceback", "__str__") and not isinstance(raw, types.FunctionType):
             return Method(self, name)
         if isinstance(raw, (types.FunctionType, property, staticmethod, classmethod)):
@@ -97,7 +101,7 @@ class ExceptionValue(Value):
         if name == "__cause__" and self.source is None and (isinstance(value, ExceptionValue) or isinstance(value, ConstantValue) and value.value is None):
             self.cause = value
             return
-        if self.source is not None or name.startswith("__") or class_lookup(self.cls, name) is not MISSING:
+        if self.source is not None or name.startswith("__") or class_lookup(self.cls, name) not in (MISSING, vars(NameError)["name"]):
             raise unsupported("setattr", f"{self.describe()}.{name}")
         self.stored[name] = value
 
@@ -263,6 +267,20 @@ def exception_of(cx: Trace, value: Value) -> ExceptionValue:
 def raised(value: ExceptionValue) -> Raised:
     """The signal that the program raises `value` here."""
     return Raised(f": {value.cls.__name__}", value, value.cls)
+
+
+def raised_here(cx: Trace, cls: type, message: str, **attributes: Hashable) -> Raised:
+    """The signal that an instruction raises cls(message), with these attributes."""
+    value = ExceptionValue(cls, [ConstantValue(message)])
+    value.stored |= {name: ConstantValue(content) for name, content in attributes.items()}
+    reason = Raised(f"{cls.__name__}: {message}", value, cls, None, "would-raise")
+    reason.trail = value.trail = tuple((frame.code, frame.current.position) for frame in cx.frames)
+    return reason
+
+
+def undefined(cx: Trace, name: str) -> Raised:
+    """The signal that a global name is not defined."""
+    return raised_here(cx, NameError, f"name {name!r} is not defined", name=name)
 
 
 def raised_by_statement(cx: Trace, value: ExceptionValue, cause: Value | None = None) -> Raised:

@@ -19,8 +19,8 @@ from dynacompile.ir.source import Attr, DefaultArg, DictAttr, Source
 from dynacompile.markers import DISABLED
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import Globals
     from dynacompile.capture.residual import Builder
+    from dynacompile.capture.scopes import Globals
     from dynacompile.capture.trace import Trace
 
 

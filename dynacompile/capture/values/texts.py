@@ -31,6 +31,8 @@ def text(cx: Trace, value: Value, conversion: str = "str") -> str:
         raise unsupported("to-python", f"{conversion} of {value.describe()}")
     if isinstance(value, ExceptionValue) and conversion == "str":
         return value.text(cx)
+    if isinstance(value, ExceptionValue) and value.cls.__repr__ is BaseException.__repr__ and not issubclass(value.cls, ImportError):
+        return value.cls.__name__ + "(" + ", ".join(text(cx, part, "repr") for part in value.get_attr(cx, "args").elements(cx)) + ")"
     if isinstance(value, ObjectValue) or isinstance(value, TupleValue) and value.cls is not tuple:
         return by_class(cx, value, conversion)
     if isinstance(value, DictValue) and value.cls is dict:
