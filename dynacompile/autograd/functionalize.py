@@ -158,7 +158,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             if isinstance(node.target, Step):
                 env[node] = node.target.traced(args, tracing)
                 continue
-            env[node] = with_dtypes(run_node(node, args, kwargs), node.meta.get("val"))
+            env[node] = with_dtypes(functional(run_node(node, args, kwargs)), node.meta.get("val"))
             for operand, version in zip(operands, versions, strict=True):
                 if operand._version != version:
                     keep_strides(memories[storage(operand)], recorder)
@@ -186,6 +186,11 @@ def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -
             result = laid
     memories[storage(result)] = Memory(result, eager if isinstance(eager, FakeTensor) else None)
     return result
+
+
+def functional(result: object) -> object:
+    """What an operation on numbers alone, such as torch.mul(3, 2), gives is no functional tensor: nothing that it took was."""
+    return torch._to_functional_tensor(result) if isinstance(result, FakeTensor) else result
 
 
 def with_dtypes(result: object, eager: object) -> object:

@@ -412,3 +412,13 @@ def test_python_types_as_dtypes():
 @pytest.mark.parametrize("options", [{"backend": "eager"}, {}])
 def test_what_eager_refuses_for_its_types(fn, options):
     check(fn, values(4), values(4) > 0, graphs=0, breaks=None, options=options)
+
+
+def test_operations_on_numbers_alone():
+    """torch.mul(3, 2) takes no tensor, and gives one."""
+
+    def numbers(x):
+        return torch.mul(3, 2), torch.true_divide(3, 2) * x, torch.add(x.shape[0], 2.5), torch.sub(5, 1), x + 1
+
+    check(numbers, torch.ones(3, requires_grad=True))
+    check(numbers, torch.ones(3), options={"backend": "aot_eager"})
