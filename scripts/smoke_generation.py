@@ -1,6 +1,7 @@
-"""generate() of tiny models of the transformers package with a compiled forward pass, against eager: equal tokens, and how many entries it made.
+"""generate() of tiny models of the transformers package with a compiled forward pass, against eager: tokens, how far logits are off, and how many entries
+it made.
 
-Usage: python scripts/smoke_generation.py [--tokens N] [names]
+Usage: python scripts/smoke_generation.py [--tokens N] [--backend eager|reference|kernels] [names]
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import transformer_models
 import transformers
+from smoke_transformers import OPTIONS
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import dynacompile
@@ -35,32 +37,37 @@ def generator(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
     return model.eval(), {"input_ids": inputs["input_ids"], "attention_mask": torch.ones_like(inputs["input_ids"])}
 
 
-def smoke(name: str, cache: str, tokens: int) -> str:
+def smoke(name: str, cache: str, tokens: int, backend: str) -> str:
     model, prompt = generator(name)
-    options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "disable_compile": True, **CACHES[cache]}
+    length = {"max_new_tokens": tokens, "min_new_tokens": tokens}
+    told = {"return_dict_in_generate": True, "output_logits": True}
+    options = {**length, **told, "do_sample": False, "disable_compile": True, **CACHES[cache]}
     want = copy.deepcopy(model).generate(**prompt, **options)
     dynacompile.reset()
     events: list[Any] = []
     end = dynacompile.subscribe(events.append)
-    dynacompile.compile(model, inplace=True, backend="eager", options={"fallback": "none"})
+    dynacompile.compile(model, inplace=True, **OPTIONS[backend])
     got = model.generate(**prompt, **options)
     end()
     made = sum(isinstance(e, Compiled) and e.ops > 0 for e in events)
     others = {kind.__name__: sum(isinstance(e, kind) for e in events) for kind in (GraphBroke, FrameSkipped, LimitHit)}
-    told = ", ".join(f"{count} {kind}" for kind, count in others.items() if count)
-    return f"{name}, {cache} cache: tokens {'equal' if torch.equal(got, want) else 'DIFFER'}, {made} graphs{', ' + told if told else ''}"
+    ended = "".join(f", {count} {kind}" for kind, count in others.items() if count)
+    off = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(got.logits, want.logits, strict=True))
+    same = "equal" if torch.equal(got.sequences, want.sequences) else "DIFFER"
+    return f"{name}, {cache} cache: tokens {same}, logits off by {off:.0e} of the largest, {made} graphs{ended}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=NAMES)
     parser.add_argument("--tokens", type=int, default=12)
+    parser.add_argument("--backend", choices=OPTIONS, default="eager")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     for name in chosen.names:
         for cache in CACHES:
-            print(smoke(name, cache, chosen.tokens), flush=True)
+            print(smoke(name, cache, chosen.tokens, chosen.backend), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
 """Compiles tiny models of the transformers package (random weights, nothing is downloaded) and compares them with eager.
 
 Each model runs in a process of its own. Outputs, all gradients and all buffers are compared: to the bit with backend="eager" (capture alone),
-within float32's tolerances with the kernels. Prints a line for each model, then the breaks by reason;
-`--table` writes the table of docs/capture.md.
+within float32's tolerances with the kernels. A model that differs is compared with eager once more, with `torch.compiler.is_compiling()` true
+there, too: some choose another algorithm by it. Prints a line for each model, then the breaks by reason.
 
-Usage: python scripts/smoke_transformers.py [--train] [--backend eager|reference|kernels] [--rival] [--table FILE] [--jobs N] [names]
+Usage: python scripts/smoke_transformers.py [--train] [--backend eager|reference|kernels] [--rival] [--jobs N] [--out FILE.jsonl [--resume]] [names]
+       python scripts/smoke_transformers.py --table EVAL.jsonl TRAIN.jsonl
+
+--out: appends a line for each model. --resume: keeps what FILE.jsonl has, and runs the other models.
+--table: prints the table of docs/capture.md from the files of an eval and of a train run.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 import multiprocessing
 import os
 import re
@@ -20,9 +25,10 @@ import time
 import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import transformers
@@ -51,9 +57,6 @@ class Rival:
     ops: int = 0
     failed: str = ""
 
-    def row(self) -> str:
-        return f"{self.graphs} | {self.breaks} | {self.ops}" if not self.failed else f"{self.failed} | | "
-
 
 @dataclass
 class Told:
@@ -71,13 +74,14 @@ class Told:
     seconds: float = 0.0
     ops: int = 0  # calls of operations in all graphs of the first call
     rival: Rival | None = None
+    asks: bool = False  # equal to eager only where eager is told that it is compiled, too
 
     @property
     def is_whole(self) -> bool:
         return self.graphs == 1 and not self.breaks and not self.skipped and not self.wrong
 
     def line(self) -> str:
-        verdict = self.wrong or ("whole" if self.is_whole else "in parts")
+        verdict = self.wrong or ("whole" if self.is_whole else "in parts") + " (asks is_compiling)" * self.asks
         theirs = self.rival and (self.rival.failed or f"{self.rival.graphs} graphs, {self.rival.breaks} breaks, {self.rival.ops} ops")
         rival = f" | torch.compile: {theirs}" if theirs else ""
         counts = f"{self.graphs} graphs, {len(self.breaks)} breaks, {self.ops} ops, {len(self.skipped)} skipped, {self.recompiles} recompiles"
@@ -128,6 +132,16 @@ def differences(got: Tensors, want: Tensors, tolerance: tuple[float, float]) -> 
 
 
 def smoke(name: str, train: bool, backend: str) -> Told:
+    told = compared(name, train, backend)
+    if not told.wrong:
+        return told
+    dynacompile.reset()
+    with mock.patch.object(torch.compiler, "is_compiling", lambda: True):
+        again = compared(name, train, backend)
+    return told if again.wrong else replace(again, asks=True)
+
+
+def compared(name: str, train: bool, backend: str) -> Told:
     model, inputs = make(name)
     model.train(train)
     other, told, began = copy.deepcopy(model), Told(name), time.perf_counter()
@@ -219,7 +233,9 @@ def last_words(errors: str) -> str:
 def summary(reports: list[Told]) -> str:
     whole = sum(r.is_whole for r in reports)
     wrong = sum(bool(r.wrong) for r in reports)
+    asked = [r.name for r in reports if r.asks]
     lines = [f"{whole} of {len(reports)} in one graph ({whole / max(len(reports), 1):.1%}), {wrong} wrong or failed"]
+    lines += [f"equal to eager that is told that it is compiled: {', '.join(asked)}"] if asked else []
     hit: Counter[str] = Counter()
     for report in reports:
         hit.update((report.breaks + report.skipped)[:1])  # the first one: most others follow from it
@@ -227,12 +243,26 @@ def summary(reports: list[Told]) -> str:
     return "\n".join(lines)
 
 
-def table(reports: list[Told]) -> str:
-    rows = ["| model | class | result | ours: graphs | breaks | ops | torch.compile: graphs | breaks | ops |", "|---|---|---|---|---|---|---|---|---|"]
-    for r in reports:
-        theirs = r.rival.row() if r.rival else " | | "
-        rows.append(f"| {r.name} | {MODELS[r.name].auto.__name__} | {'differs' if r.wrong else 'equal'} | {r.graphs} | {len(r.breaks)} | {r.ops} | {theirs} |")
-    return "\n".join(rows) + "\n"
+def stored(path: Path) -> dict[str, Told]:
+    """What a file of `--out` has of each model, the last line of it."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {line["name"]: Told(**line | {"rival": line["rival"] and Rival(**line["rival"])}) for line in lines}
+
+
+def table(runs: list[dict[str, Told]]) -> str:
+    """A row for each model: for each run our graphs and breaks, then torch.compile's; empty where it was not run."""
+    counts = "graphs | breaks | torch.compile: graphs | breaks"
+    rows = [f"| model | eval: {counts} | train: {counts} |", "|---" * 9 + "|"]
+    for name in MODELS:
+        cells = [cell for run in runs for cell in (ours_and_theirs(run[name]) if name in run else [""] * 4)]
+        rows.append(f"| {' | '.join([name, *cells])} |")
+    return "\n".join(rows)
+
+
+def ours_and_theirs(told: Told) -> list[str]:
+    rival = told.rival
+    theirs = ["", ""] if rival is None else ["failed", ""] if rival.failed else [str(rival.graphs), str(rival.breaks)]
+    return [str(told.graphs), str(len(told.breaks)), *theirs]
 
 
 def main() -> None:
@@ -241,20 +271,27 @@ def main() -> None:
     parser.add_argument("--train", action="store_true", help="train mode, with gradients")
     parser.add_argument("--backend", choices=OPTIONS, default="eager")
     parser.add_argument("--rival", action="store_true", help="torch.compile's graphs and breaks beside ours")
-    parser.add_argument("--table", type=Path, help="where to write the table as Markdown")
+    parser.add_argument("--out", type=Path, help="the file that gets a line of JSON for each model")
+    parser.add_argument("--resume", action="store_true", help="leaves out the models that --out has")
+    parser.add_argument("--table", type=Path, nargs=2, metavar=("EVAL", "TRAIN"), help="prints the table of docs/capture.md from files of --out")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for each model")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time")
     chosen = parser.parse_args()
+    if chosen.table:
+        print(table([stored(path) for path in chosen.table]))
+        return
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
-    reports = []
+    reports = list(stored(chosen.out).values()) if chosen.resume else []
+    names = [name for name in chosen.names or MODELS if name not in {told.name for told in reports}]
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        for told in pool.map(lambda name: isolated(name, chosen.train, chosen.backend, chosen.rival, chosen.limit), chosen.names or MODELS):
+        for told in pool.map(lambda name: isolated(name, chosen.train, chosen.backend, chosen.rival, chosen.limit), names):
             reports.append(told)
             print(told.line(), flush=True)
+            if chosen.out:
+                with chosen.out.open("a") as out:
+                    out.write(json.dumps(asdict(told)) + "\n")
     print(summary(reports))
-    if chosen.table:
-        chosen.table.write_text(table(reports))
 
 
 if __name__ == "__main__":
