@@ -129,3 +129,16 @@ def test_few_warps_sum_columns_where_many_programs_do():
 def test_lines_that_start_anywhere_have_more_values_a_thread():
     even, odd = (emit_kernel(softmax(4096, n), ENV).candidates[0] for n in (4096, 4093))
     assert even.blocks == odd.blocks and even.warps == 2 * odd.warps
+
+
+def test_lines_of_an_odd_length_are_one_unless_several_values_are_theirs():
+    def blocks(length: int, per_line: int) -> set[str]:
+        b = Build("scale", (4096, length))
+        value = b.load("x", F32, b.at(length, 1))
+        for i in range(per_line):
+            value = b.mul(value, b.load(f"w{i}", F32, b.at(1, 0)))
+        b.store("out", F32, b.at(length, 1), value)
+        return set(emit_kernel(b.kernel(), ENV).candidates[0].blocks)
+
+    assert blocks(4096, 1) == blocks(4093, 3) == {"YBLOCK", "XBLOCK"}
+    assert blocks(4093, 1) == blocks(1000, 3) == {"XBLOCK"}

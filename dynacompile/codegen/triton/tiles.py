@@ -18,6 +18,7 @@ PROGRAMS = 132 * 4  # enough to fill the largest present GPU several times over
 LANES = 32
 BUSY = 132 * 16  # warps that keep the memory of the largest present GPU busy
 PEELED = 1 << 16  # points of a kernel that is worth twice the code
+FEW_PER_LINE = 2  # values of a line that are as well loaded for each of its elements
 LINE = 2048  # points of a line that a program takes
 REGISTERS = 128  # of a thread, for the values of a tile that live at once, in 4-byte words
 PERSISTENT = 16384  # longest row kept in registers
@@ -132,11 +133,11 @@ def pointwise_dims(kernel: Kernel) -> tuple[Dim, ...]:
 
 def walks_lines(kernel: Kernel) -> bool:
     """Each program had better work on one line along the innermost axis: what varies from line to line only is then computed once, and no
-    index is taken apart."""
+    index is taken apart. Lines of an odd length are accessed in full width only as one: so they are, unless several values are theirs alone."""
     axes = kernel.nest.x_axes
     inner = axes[-1]
     length = hint(inner.size)
-    if length < 2 * LINE or -(-length // LINE) * LINE > 1.1 * length:
+    if length <= LINE or -(-length // LINE) * LINE > 1.1 * length:
         return False
     weights = unit_strides(kernel, axes)
     if any(weights.get(a.var, 0) for a in axes[:-1]) or not weights.get(inner.var, 0):
@@ -144,7 +145,9 @@ def walks_lines(kernel: Kernel) -> bool:
     outer = {a.var for a in axes[:-1]}
     accesses = (*kernel.nest.loads(), *kernel.nest.stores())
     per_line = sum(not outer.isdisjoint(a.index.variables()) and inner.var not in a.index.variables() for a in accesses)
-    return per_line > 0 or any(a.index.stride(axes[-2].var) != inner.size for a in accesses if a.index.stride(inner.var) == 1 and a.index.stride(axes[-2].var))
+    worth = FEW_PER_LINE if isinstance(inner.size, int) and inner.size % (16 // smallest(kernel)) else 0
+    along = [a.index.stride(axes[-2].var) for a in accesses if a.index.stride(inner.var) == 1]
+    return per_line > worth or any(stride != inner.size for stride in along if stride)
 
 
 def unit_strides(kernel: Kernel, axes: tuple[Axis, ...]) -> dict[Var, int]:
