@@ -111,8 +111,12 @@ def byte_array(x):
     return x * made[2]
 
 
+class Queue(list):
+    pass
+
+
 def heap(x):
-    items = [3, 1, 2]
+    items = Queue([3, 1, 2])
     heapq.heapify(items)
     return x * heapq.heappop(items)
 
