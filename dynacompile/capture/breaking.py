@@ -78,7 +78,7 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
     frame.refuse_pending([*reached(needed_now), *unfolded(lower, alone)])
     targets = [target(cx.codes, frame.decoded, point) for point in points]
     final_mode = torch.is_grad_enabled()
-    outputs = outputs_in(needed_now)
+    outputs = outputs_in([*needed_now, *cx.effects.asked()])
 
     def emit(out: Builder, roots: Sequence[Source] | None) -> None:
         out.position = instr.position

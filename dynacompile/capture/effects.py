@@ -26,6 +26,7 @@ class Effects:
     globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion). removed: those of them
     that the frame deleted, and whether it had set them before that, so that it does not matter if they were there.
     class_attributes: (class, name) -> what the frame assigned.
+    assumed: (tensor that the graph takes for true, function, its arguments, place): it is called where the tensor is false, and raises.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class Effects:
         self.removed: dict[tuple[int, str], bool] = {}
         self.class_attributes: dict[tuple[type, str], Value] = {}
         self.calls: list[tuple[Callable, list[Value], Position]] = []
+        self.assumed: list[tuple[Value, Callable, list[Value], Position]] = []
         self.modes = FunctionModes()
         self.settings = Settings()
         self.own_cells = False
@@ -58,6 +60,14 @@ class Effects:
     def defer(self, function: Callable, args: list[Value], position: Position) -> None:
         self.outside += 1
         self.calls.append((function, args, position))
+
+    def assume(self, condition: Value, function: Callable, args: list[Value], position: Position) -> None:
+        self.outside += 1
+        self.assumed.append((condition, function, args, position))
+
+    def asked(self) -> list[Value]:
+        """Values that what is assumed is asked with."""
+        return [value for condition, _, args, _ in self.assumed for value in (condition, *args)]
 
     def is_outside(self, value: Value) -> bool:
         return value.exists(self.own_cells) if isinstance(value, CellValue) else value.source is not None

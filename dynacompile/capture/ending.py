@@ -41,6 +41,8 @@ def start(cx: Trace, out: Builder, roots: Sequence[Source] | None, outputs: list
         out.call_graph(roots, cx.recorder.uncounted())
         if cx.effects.settings.calls and cx.effects.settings.is_seen:
             cx.effects.settings.restore(out, out.instrs[begin])
+    for condition, function, args, position in cx.effects.assumed:
+        out.unless(condition, function, args, position)
     stored = cx.effects.values()
     out.count([*values, *stored])
     for value in reached([*values, *stored]):
@@ -81,7 +83,7 @@ def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
     before = frame.entry_grad_mode
     after = torch.is_grad_enabled()
     keeps = decide_cells(cx, [value], False)
-    outputs = outputs_in([value, *cx.effects.values()])
+    outputs = outputs_in([value, *cx.effects.values(), *cx.effects.asked()])
 
     def emit(out: Builder, roots: Sequence[Source] | None) -> None:
         start(cx, out, roots, outputs, [value], False)
@@ -102,7 +104,7 @@ def finish_raise(cx: Trace, frame: SymbolicFrame, reason: Raised) -> Ending:
     before, after = frame.entry_grad_mode, torch.is_grad_enabled()
     made = list(value.children()) if value.source is None else [value]
     keeps = decide_cells(cx, made, False)
-    outputs = outputs_in([*made, *cx.effects.values()])
+    outputs = outputs_in([*made, *cx.effects.values(), *cx.effects.asked()])
 
     def emit(out: Builder, roots: Sequence[Source] | None) -> None:
         start(cx, out, roots, outputs, [v for v in made if not isinstance(v, ExceptionValue)], True)

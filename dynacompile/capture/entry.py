@@ -25,6 +25,7 @@ from dynacompile.capture.symbols import NeedsSymbols, bind_numbers, counts_loop
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.cells import CellValue
+from dynacompile.capture.values.distributions import assumable
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.torch_functions import refusal
 from dynacompile.env import Env
@@ -97,23 +98,30 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
         return interpreted(frame, env, codes, state, replace(ShapePolicy() if policy is None else policy, marks=True), reason.loops, facts)
 
 
-def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None, loops: bool, facts: Facts | None) -> Captured:
-    """Interprets the frame, and again up to its break where it has one. loops: ints that change from round to round of a loop are symbols."""
+def interpreted(
+    frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None, loops: bool, facts: Facts | None, assumes: int | None = None
+) -> Captured:
+    """Interprets the frame, and again up to its break where it has one. loops: ints that change from round to round of a loop are symbols.
+    assumes: how many validations of distributions the graph takes for passed, None for all that come."""
     code = frame.code
     policy, asked = (policy, False) if policy is None else (replace(policy, loops=loops), policy.loops)
 
     def trace() -> Trace:
         made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
         made.overrides.state = state.torch_function
+        made.assumable = assumes
         return made
 
     with SavedModes() as modes:
         attempt = run(modes.trace(trace()), frame, None)
-        if attempt.broke is not None and asked and not loops and goes_round(attempt.cx):
+        fewer = assumable(attempt.cx)
+        if fewer is None and attempt.broke is not None and asked and not loops and goes_round(attempt.cx):
             raise NeedsSymbols(loops=True)
-        if attempt.broke is None or attempt.raised is not None:
+        if fewer is None and (attempt.broke is None or attempt.raised is not None):
             return build(attempt, frame, state, None)
-        stop = plan(attempt, attempt.broke)
+        stop = None if fewer is not None or attempt.broke is None else plan(attempt, attempt.broke)
+    if stop is None or attempt.broke is None:
+        return interpreted(frame, env, codes, state, policy, loops, facts, fewer)
     if env.config.fullgraph:
         raise located(attempt.broke)
     if not LOOKS_AT_FRAME.isdisjoint(code.co_names):  # the rest of the frame would show other variables

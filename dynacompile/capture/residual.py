@@ -18,6 +18,8 @@ from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import GRAPH
 from dynacompile.ir.source import Attr, Builtin, ClosureCell, Constant, DefaultArg, DictAttr, Entry, Free, Global, Item, Local, Registered, Source, TypeOf
 
+JUMP_IF_TRUE = "POP_JUMP_IF_TRUE" if PY312 else "POP_JUMP_FORWARD_IF_TRUE"
+
 
 class Pool:
     """A table of constants or names of a code object; constants are told apart by identity."""
@@ -62,6 +64,7 @@ class Builder:
         self._temps: dict[Value, str] = {}
         self._building: set[Value] = set()
         self._output_slot: str | None = None
+        self._elsewhere: set[str] = set()  # variables that are set on paths that end
 
     # single instructions
 
@@ -143,8 +146,8 @@ class Builder:
         return name
 
     def temps(self) -> list[str]:
-        """The variables of the residual code's own so far."""
-        return self.varnames[len(self.params) :]
+        """The variables of the residual code's own that are set by now."""
+        return [name for name in self.varnames[len(self.params) :] if name not in self._elsewhere]
 
     # sources
 
@@ -297,6 +300,19 @@ class Builder:
         self.local("LOAD_FAST", self._output_slot)
         self.const(self.outputs[value])
         self.emit("BINARY_SUBSCR")
+
+    def unless(self, condition: Value, function: Any, args: Sequence[Value], position: Position) -> None:
+        """Calls the function, which raises, where the condition is false. What is built for the call is not kept: the other path has not got it."""
+        before, self.position = self.position, position
+        known, count = dict(self._temps), len(self.varnames)
+        self.value(condition)
+        jump = self.emit(JUMP_IF_TRUE)
+        self.call_function(function, args)
+        self.emit("POP_TOP")
+        jump.target = self.emit("NOP")
+        self._elsewhere.update(self.varnames[count:])
+        self._temps = known
+        self.position = before
 
     def grad_mode(self, mode: bool) -> None:
         self.push_null()

@@ -28,6 +28,7 @@ from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.contexts import perform
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_lookup, class_source
+from dynacompile.capture.values.distributions import assumes_valid
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import FunctionValue, RefusedValue
 from dynacompile.capture.values.mapping import DictValue
@@ -86,6 +87,7 @@ class Trace:
         self.hooks: list[Hook] = []  # of tensors of the graph
         self.steps = 0
         self.handling: ExceptionValue | None = None
+        self.assumable: int | None = None  # how many tensors may be taken for true, which residual code asks
         self._sites: dict[tuple[int, int], Site] = {}
         self._kept: list[Any] = []
         self._left_at: Site | None = None  # where capture ended
@@ -217,6 +219,10 @@ class Trace:
             return HANDLERS.get(real)
         except TypeError:
             return None
+
+    def assumes(self, condition: Value) -> bool:
+        """Whether the frame goes on as if a tensor were true, and residual code asks it."""
+        return assumes_valid(self, condition)
 
     # guards
 

@@ -139,6 +139,8 @@ class TensorValue(Value):
         number = self.number()
         if number is not None:
             return bool(number)
+        if self.source is None and cx.assumes(self):
+            return True
         raise unsupported("data-dependent-branch", f"bool({self.describe()})")
 
     def length(self, cx: Trace) -> int:
@@ -305,7 +307,8 @@ class TensorValue(Value):
         if name == "new" and len(args) == 1 and isinstance(args[0], SequenceValue) and not kwargs and args[0].pytype() in (list, tuple):
             return cx.op("call_method", "new_tensor", [self, *args], {"dtype": ConstantValue(self.fake.dtype)})
         if name == "new" and all(isinstance(a, ConstantValue) for a in args) and not kwargs:
-            return cx.op("call_method", "new_empty", [self, cx.tuple_of(args)], {})
+            sizes = args[0] if len(args) == 1 and isinstance(args[0].constant(), torch.Size) else cx.tuple_of(args)
+            return cx.op("call_method", "new_empty", [self, sizes], {})
         if name == "new" or (name == "type" and not args and not kwargs):
             return cx.pure(self.fake.type, [], {}) if name == "type" else self.refuse(name)
         if name == "type_as" and len(args) == 1 and isinstance(args[0], TensorValue):
