@@ -2,37 +2,11 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from dynacompile.capture.breaks import unsupported
-
-ONE_DTYPE = frozenset(
-    {operator.matmul, torch.nn.functional.linear, torch.matmul, torch.mm, torch.mv, torch.addmm, torch.conv1d, torch.conv2d, torch.conv3d}
-    | {torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d}
-    | {"matmul", "mm", "mv", "addmm"}
-)
-"""Operations that refuse operands of several types, which their fakes don't notice."""
-SUBTRACTIONS = frozenset(
-    {operator.sub, operator.isub, torch.sub, torch.subtract, torch.rsub, "sub", "sub_", "subtract", "subtract_"} | {"__sub__", "__rsub__", "__isub__"}
-)
-BITWISE = frozenset({operator.and_, operator.or_, operator.xor, operator.iand, operator.ior, operator.ixor, operator.invert})
-
-
-def check_types(target: Any, given: Sequence[Any], operands: Sequence[torch.Tensor]) -> None:
-    """Refuses what eager refuses for its types, and fakes don't notice."""
-    dtypes = {operand.dtype for operand in operands}
-    if target in ONE_DTYPE and len(dtypes) > 1:
-        if torch.float64 in dtypes or not torch.is_autocast_enabled(operands[0].device.type):  # autocast leaves float64 as it is
-            raise unsupported("op-failed", f"{target_name(target)}: operands of several types")
-    if target in SUBTRACTIONS:
-        if any(type(value) is bool for value in given) or torch.bool in dtypes:
-            raise unsupported("op-failed", f"{target_name(target)}: subtraction of bools")
-    if target in BITWISE and any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes):
-        raise unsupported("op-failed", f"{target_name(target)}: bits of floats")
 
 
 def is_asked(cls: type) -> bool:

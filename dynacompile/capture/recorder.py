@@ -22,9 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
-from dynacompile.capture.operands import as_dtype, check_types, constant_of, first_line, is_asked, target_name, tensors_in
+from dynacompile.capture.operands import as_dtype, constant_of, first_line, is_asked, target_name, tensors_in
 from dynacompile.capture.overlap import is_refused_write
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
+from dynacompile.capture.refused_types import check_types
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object

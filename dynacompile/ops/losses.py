@@ -28,7 +28,7 @@ def share(grad: torch.Tensor, x: torch.Tensor, reduction: int) -> torch.Tensor:
 @row(LOSSES, aten.mse_loss.default)
 def mse_loss(x, target, reduction=MEAN):
     d = sub(wide(x), wide(target))
-    return reduce(mul(d, d), reduction, x.dtype)
+    return reduce(mul(d, d), reduction, torch.result_type(x, target))
 
 
 @row(LOSSES, aten.mse_loss_backward.default)
@@ -39,9 +39,10 @@ def mse_loss_backward(grad, x, target, reduction):
 @row(LOSSES, aten.smooth_l1_loss.default)
 def smooth_l1_loss(x, target, reduction=MEAN, beta=1.0):
     d = aten.abs.default(sub(wide(x), wide(target)))
+    dtype = torch.result_type(x, target)
     if beta == 0:
-        return reduce(d, reduction, x.dtype)
-    return reduce(where(aten.lt.Scalar(d, beta), mul(mul(d, d), 0.5 / beta), sub(d, 0.5 * beta)), reduction, x.dtype)
+        return reduce(d, reduction, dtype)
+    return reduce(where(aten.lt.Scalar(d, beta), mul(mul(d, d), 0.5 / beta), sub(d, 0.5 * beta)), reduction, dtype)
 
 
 @row(LOSSES, aten.smooth_l1_loss_backward.default)

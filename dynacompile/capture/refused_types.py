@@ -1,0 +1,158 @@
+"""Operations that eager refuses for the types of their operands, which fakes don't notice: a kernel would give numbers where eager raises. What is
+refused is left to Python, which raises, or doesn't."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.operands import target_name
+
+Test = Callable[[Sequence[Any], Sequence[torch.Tensor]], bool]
+"""(what an operation is given, the tensors among it) -> whether eager refuses it."""
+
+REFUSED: dict[str, tuple[str, Test]] = {}
+"""By name: what is refused, in words, and whether it is here."""
+
+
+def row(said: str, *names: str) -> Callable[[Test], Test]:
+    def add(test: Test) -> Test:
+        for name in names:
+            assert name not in REFUSED, name
+            REFUSED[name] = said, test
+        return test
+
+    return add
+
+
+def is_float(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point
+
+
+def is_integral(tensor: torch.Tensor) -> bool:
+    return not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
+
+
+def several_types(operands: Sequence[torch.Tensor]) -> bool:
+    """Whether types differ where autocast does not make them one. It leaves float64 as it is."""
+    dtypes = {operand.dtype for operand in operands}
+    return len(dtypes) > 1 and (torch.float64 in dtypes or not torch.is_autocast_enabled(operands[0].device.type))
+
+
+PRODUCTS = ("matmul", "linear", "mm", "mv", "addmm", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+
+
+@row("operands of several types", *PRODUCTS)
+def product(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return several_types(operands)
+
+
+@row("subtraction of bools", "sub", "subtract", "rsub", "__sub__", "__rsub__", "l1_loss", "tanhshrink")
+def subtraction(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return any(type(value) is bool for value in given) or any(operand.dtype == torch.bool for operand in operands)
+
+
+@row("subtraction of bools, or a result that its first operand can't hold", "isub", "sub_", "subtract_", "__isub__")
+def written_subtraction(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return subtraction(given, operands) or cannot_hold(given)
+
+
+@row("a result that its first operand can't hold", "iadd", "imul", "add_", "mul_", "multiply_", "__iadd__", "__imul__")
+def written(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return cannot_hold(given)
+
+
+def cannot_hold(given: Sequence[Any]) -> bool:
+    """Whether the first two of what is given make a result of a kind that the first can't hold, should it be written there."""
+    first, second = given[0], given[1] if len(given) > 1 else 0
+    second = {torch.SymInt: 1, torch.SymFloat: 1.0}.get(type(second), second)
+    if not isinstance(first, torch.Tensor) or not isinstance(second, (torch.Tensor, int, float, complex)):
+        return False
+    return not torch.can_cast(torch.result_type(first, second), first.dtype)
+
+
+@row("bits of floats", "and_", "or_", "xor", "iand", "ior", "ixor", "invert")
+def bits(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return not all(map(is_integral, operands))
+
+
+SOFT = ("gelu", "silu", "silu_", "mish", "mish_", "hardswish", "hardswish_", "hardsigmoid", "hardsigmoid_", "softplus")
+
+
+@row("integers", *SOFT, "std", "var", "std_mean", "var_mean", "frac", "frac_", "lerp", "lerp_")
+def integers(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return is_integral(operands[0])
+
+
+@row("operands that are no floats", "softmax", "softmin", "log_softmax")
+def no_floats_become_floats(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return not is_float(operands[0]) and not any(isinstance(value, torch.dtype) or value is float for value in given)
+
+
+@row("operands that are no floats", "logsigmoid", "log_sigmoid", "max_pool1d", "glu", "hardshrink", "binary_cross_entropy_with_logits")
+def no_floats(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return not all(map(is_float, operands))
+
+
+@row("a power of bools", "pow", "pow_", "__pow__")
+def power(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return all(operand.dtype == torch.bool for operand in operands) and any(type(value) is bool for value in given)
+
+
+ROUNDING = ("ceil", "ceil_", "floor", "floor_", "round", "round_", "trunc", "trunc_", "fix", "fix_")
+CLAMPS = ("clamp", "clamp_", "clip", "clip_", "clamp_min", "clamp_max")
+
+
+@row(
+    "bools",
+    *ROUNDING,
+    *CLAMPS,
+    "relu",
+    "relu_",
+    "abs",
+    "abs_",
+    "absolute",
+    "absolute_",
+    "threshold",
+    "_threshold",
+    "threshold_",
+    "argmax",
+    "argmin",
+    "addcmul",
+    "addcmul_",
+)
+def bools(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return all(operand.dtype == torch.bool for operand in operands)
+
+
+@row("division of integers", "addcdiv", "addcdiv_")
+def division(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return all(map(is_integral, operands[1:]))
+
+
+@row("operands that are not of one type of floats", "binary_cross_entropy", "huber_loss")
+def loss_of_one_type(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return not all(map(is_float, operands)) or several_types(operands)
+
+
+@row("a loss of what is no float", "mse_loss", "smooth_l1_loss")
+def loss(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return not is_float(operands[0]) or any(operand.dtype.is_complex or operand.dtype == torch.bool for operand in operands)
+
+
+def check_types(target: Any, given: Sequence[Any], operands: Sequence[torch.Tensor]) -> None:
+    """Raises Unsupported where eager refuses the operands of an operation of torch's for their types."""
+    found = REFUSED.get(target_name(target)) if operands else None
+    if found is not None and is_of_torch(target) and found[1](given, operands):
+        raise unsupported("op-failed", f"{target_name(target)}: {found[0]}")
+
+
+def is_of_torch(target: Any) -> bool:
+    """Not a function of the user's that is kept whole and has such a name."""
+    if isinstance(target, str) or getattr(operator, target.__name__, None) is target or target in (abs, round):
+        return True
+    return str(getattr(target, "__module__", None) or "torch").split(".")[0] in ("torch", "_operator", "builtins")

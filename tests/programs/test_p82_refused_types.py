@@ -1,0 +1,116 @@
+"""Operands of types that eager refuses, though its fakes take them, raise as in eager: a kernel would give numbers. Losses of operands of several types."""
+
+import operator
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import dynacompile
+from dynacompile.capture.refused_types import REFUSED
+from dynacompile.events import GraphBroke
+from tests.scenarios import attempt, check_same
+
+BOOL, INT, HALF, FLOAT, DOUBLE, COMPLEX = torch.bool, torch.int64, torch.bfloat16, torch.float32, torch.float64, torch.complex64
+
+
+def of(dtype, scale=1.0):
+    return (torch.tensor([[0.25, 1.5, 2.0], [3.0, 1.25, 0.5]]) * scale).to(dtype)
+
+
+ONE = {
+    "ceil": torch.ceil,
+    "round": torch.Tensor.round,
+    "relu": F.relu,
+    "relu in place": lambda x: x.clone().relu_(),
+    "abs": abs,
+    "clamp": lambda x: x.clamp(max=True),
+    "threshold": lambda x: F.threshold(x, 0.5, 0.1),
+    "argmax": torch.argmax,
+    "pow": lambda x: x**True,
+    "softmax": lambda x: F.softmax(x, -1),
+    "softmax of a type": lambda x: F.softmax(x, -1, dtype=torch.float32),
+    "log_softmax": lambda x: x.log_softmax(0),
+    "softmin": lambda x: F.softmin(x, 0),
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "mish": F.mish,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "logsigmoid": F.logsigmoid,
+    "softplus": F.softplus,
+    "hardshrink": F.hardshrink,
+    "tanhshrink": F.tanhshrink,
+    "glu": lambda x: F.glu(x.t()),
+    "frac": torch.frac,
+    "std": torch.std,
+    "var": lambda x: x.var(0),
+    "max_pool1d": lambda x: F.max_pool1d(x, 2),
+    "lerp": lambda x: torch.lerp(x, x, 0.5),
+    "half of it": lambda x: operator.imul(x.clone(), 0.5),
+    "a float added": lambda x: x.clone().add_(1.5),
+    "a float subtracted": lambda x: operator.isub(x.clone(), 1.5),
+    "an int less": lambda x: x - 1,
+    "a float less": lambda x: x - 1.5,
+}
+TWO = {
+    "mse_loss": F.mse_loss,
+    "mse_loss of each": lambda a, b: F.mse_loss(a, b, reduction="none"),
+    "smooth_l1_loss": F.smooth_l1_loss,
+    "smooth_l1_loss without a corner": lambda a, b: F.smooth_l1_loss(a, b, beta=0.0, reduction="sum"),
+    "l1_loss": F.l1_loss,
+    "huber_loss": F.huber_loss,
+    "binary_cross_entropy": F.binary_cross_entropy,
+    "with_logits": lambda a, b: F.binary_cross_entropy_with_logits(a.float() if a.dtype == HALF else a, b),
+    "added in place": lambda a, b: operator.iadd(a.clone(), b),
+    "multiplied in place": lambda a, b: a.clone().mul_(b),
+    "addcdiv": lambda a, b: torch.addcdiv(a, a, b),
+    "addcmul": lambda a, b: torch.addcmul(a, a, b),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_one_operand(name):
+    def story(wrap):
+        for dtype in (BOOL, torch.uint8, INT, HALF, FLOAT, COMPLEX):
+            yield str(dtype), attempt(wrap(lambda x: ONE[name](x)), of(dtype))
+
+    check_same(story, least=None, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_two_operands(name):
+    def story(wrap):
+        for a in (BOOL, INT, HALF, FLOAT, DOUBLE, COMPLEX):
+            for b in (BOOL, INT, HALF, FLOAT, DOUBLE, COMPLEX):
+                yield str((a, b)), attempt(wrap(lambda x, y: TWO[name](x, y)), of(a, 0.2), of(b, 0.3))
+
+    check_same(story, least=None, atol=1e-2, rtol=1e-2)
+
+
+def test_gradients_of_losses_of_several_types():
+    def story(wrap):
+        for loss in (F.mse_loss, F.smooth_l1_loss, F.l1_loss):
+            for dtype in (INT, DOUBLE, FLOAT):
+                x = of(FLOAT).requires_grad_()
+                wrap(lambda x, y, loss=loss: loss(x, y))(x, of(dtype, 0.5)).backward()
+                yield x.grad
+
+    check_same(story, least=9)
+
+
+def test_names_of_the_users_own():
+    """A function that is kept whole and has the name of a refused operation takes what it takes."""
+
+    @torch.compiler.allow_in_graph
+    def softmax(x):
+        return x * 2
+
+    told = []
+    end = dynacompile.subscribe(lambda e: told.append(e) if isinstance(e, GraphBroke) else None)
+    try:
+        run = dynacompile.compile(lambda x: softmax(x), fullgraph=True, isolate_recompiles=True)
+        assert torch.equal(run(of(INT)), of(INT) * 2) and not told
+    finally:
+        end()
+    assert "softmax" in REFUSED
