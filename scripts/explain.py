@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("expressions", nargs="*", metavar="argument")
     parser.add_argument("--show", choices=SHOWN, action="append", default=[], help="may be given more than once")
     parser.add_argument("--mode", help="as dynacompile.compile's")
+    parser.add_argument("--dynamic", action="store_true", help="sizes become symbols")
     parser.add_argument("--forward-only", action="store_true", help="do not run backward")
     args = parser.parse_args(arguments)
     function, inputs = recipe(args.recipe) if args.recipe else named(args.target, args.expressions)
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if SHOWN[name][0] == stage:
                 print(f"--- {name}\n{SHOWN[name][1](result)}\n")
 
-    print(dynacompile.explain(function, backward=not args.forward_only, observer=show, mode=args.mode)(*inputs))
+    print(dynacompile.explain(function, backward=not args.forward_only, observer=show, mode=args.mode, dynamic=args.dynamic or None)(*inputs))
 
 
 if __name__ == "__main__":
