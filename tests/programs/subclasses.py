@@ -227,7 +227,7 @@ def arg(cls=Plain, grad=True):
     return x.requires_grad_() if grad else x
 
 
-def both(fn, *args, **facts):
+def check_both(fn, *args, **facts):
     check(fn, *args, options=EAGER, **facts)
     check(fn, *args, **facts)
 

@@ -17,7 +17,7 @@ class Thing:
         self.number = number
 
 
-def run_story(fn, *steps, entries):
+def check_story(fn, *steps, entries):
     """Calls fn after each step, compiled and plain: a step gives the arguments."""
     dynacompile.reset()
     made = []
@@ -47,7 +47,7 @@ def test_a_property_hides_an_attribute():
         del Local.number
         return x, thing
 
-    run_story(lambda x, thing: x * thing.number, lambda: (x, thing), hide, show, entries=2)
+    check_story(lambda x, thing: x * thing.number, lambda: (x, thing), hide, show, entries=2)
 
 
 def test_an_attribute_hides_a_parameter():
@@ -65,7 +65,7 @@ def test_an_attribute_hides_a_parameter():
         net.__dict__["weight"] = torch.full((2,), 3.0)
         return net, x
 
-    run_story(lambda net, x: net(x), lambda: (net, x), hide, lambda: net.__dict__.pop("weight") is None or (net, x), entries=2)
+    check_story(lambda net, x: net(x), lambda: (net, x), hide, lambda: net.__dict__.pop("weight") is None or (net, x), entries=2)
 
 
 def test_an_object_that_died_is_not_none():
@@ -85,7 +85,7 @@ def test_an_object_that_died_is_not_none():
         gc.collect()
         return x, None
 
-    run_story(fn, first, second, entries=2)
+    check_story(fn, first, second, entries=2)
 
 
 TABLE: dict = {}
@@ -101,7 +101,7 @@ def test_a_weak_reference_dies():
         return x, ref
 
     # the reference is called by Python: the frame is compiled up to there, and what follows once for each answer
-    run_story(lambda x, ref: x if ref() is None else x * 2, lambda: (x, ref), die, entries=3)
+    check_story(lambda x, ref: x if ref() is None else x * 2, lambda: (x, ref), die, entries=3)
 
 
 def test_a_mutable_default_is_mutated():
@@ -114,7 +114,7 @@ def test_a_mutable_default_is_mutated():
         fn.__defaults__[0].append(3.0)
         return (x,)
 
-    run_story(fn, lambda: (x,), grow, entries=2)
+    check_story(fn, lambda: (x,), grow, entries=2)
 
 
 def test_submodules_that_nobody_reads_come_and_go():
@@ -124,7 +124,7 @@ def test_submodules_that_nobody_reads_come_and_go():
         net.add_module("more", torch.nn.ReLU())
         return net, x
 
-    run_story(lambda net, x: torch.nn.functional.linear(x, net.weight, net.bias).detach(), lambda: (net, x), add, lambda: (net.eval(), x), entries=1)
+    check_story(lambda net, x: torch.nn.functional.linear(x, net.weight, net.bias).detach(), lambda: (net, x), add, lambda: (net.eval(), x), entries=1)
 
 
 @pytest.mark.parametrize("change", ["forward", "_conv_forward"])
@@ -135,16 +135,16 @@ def test_a_method_of_torchs_own_modules_is_patched_on_the_instance(change):
         net.__dict__[change] = lambda *args: x * 9
         return net, x
 
-    run_story(lambda net, x: net(x).detach(), lambda: (net, x), patch, lambda: net.__dict__.pop(change) is None or (net, x), entries=2)
+    check_story(lambda net, x: net(x).detach(), lambda: (net, x), patch, lambda: net.__dict__.pop(change) is None or (net, x), entries=2)
 
 
 def test_arguments_without_a_tensor_are_read_twice():
     """A slice and a bound method: one object, reached by two reads of one name."""
     x = torch.arange(6.0)
     steps = [lambda: (x, slice(2), x[:2].add), lambda: (x, slice(2), x[:2].add), lambda: (x, slice(1), x[:1].add)]
-    run_story(lambda x, rows, add: x[rows] + add(x[rows]) * (add(1.0) if isinstance(rows, slice) else 0), *steps, entries=2)
+    check_story(lambda x, rows, add: x[rows] + add(x[rows]) * (add(1.0) if isinstance(rows, slice) else 0), *steps, entries=2)
 
 
 def test_one_slice_in_two_places():
     x, rows, both = torch.arange(6.0), slice(2), [slice(2), slice(2)]
-    run_story(lambda x, a, b: x[a] + x[b] * 2, lambda: (x, rows, rows), lambda: (x, rows, rows), lambda: (x, *both), entries=2)
+    check_story(lambda x, a, b: x[a] + x[b] * 2, lambda: (x, rows, rows), lambda: (x, rows, rows), lambda: (x, *both), entries=2)

@@ -22,7 +22,7 @@ def names(events, kind):
     return [e for e in events if isinstance(e, kind)]
 
 
-def one_graph(story, backend, recompiles=0, **options):
+def check_one_graph(story, backend, recompiles=0, **options):
     events = check_same(story, backend=backend, rtol=1e-4, atol=1e-5, fullgraph=True, **options)
     assert not names(events, GraphBroke) and not names(events, FrameSkipped)
     assert len(names(events, Recompiled)) == recompiles
@@ -134,7 +134,7 @@ def for_all_modules(model, log):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("register", [observed, replaced, counted, methods, for_all_modules])
 def test_run_in_each_backward(register, backend):
-    one_graph(trained(register), backend)
+    check_one_graph(trained(register), backend)
 
 
 Pair = collections.namedtuple("Pair", "left right")
@@ -177,7 +177,7 @@ def mixed(as_pair):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("as_pair", [False, True])
 def test_several_inputs_and_results(as_pair, backend):
-    one_graph(mixed(as_pair), backend, recompiles=2)
+    check_one_graph(mixed(as_pair), backend, recompiles=2)
 
 
 def without_input_gradients(wrap):
@@ -440,17 +440,17 @@ STORIES = [
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("story", STORIES)
 def test_as_eager(story, backend):
-    one_graph(story, backend, recompiles={without_input_gradients: 1, raises: 2}.get(story, 0))
+    check_one_graph(story, backend, recompiles={without_input_gradients: 1, raises: 2}.get(story, 0))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_gradients_nothing_runs(backend):
-    one_graph(without_gradients, backend, recompiles=2)
+    check_one_graph(without_gradients, backend, recompiles=2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_handle_is_removed(backend):
-    one_graph(removed_before_the_backward_pass, backend, recompiles=1)
+    check_one_graph(removed_before_the_backward_pass, backend, recompiles=1)
 
 
 def with_varying_sizes(wrap):
@@ -465,7 +465,7 @@ def with_varying_sizes(wrap):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_sizes_vary(backend):
-    one_graph(with_varying_sizes, backend, recompiles=1)
+    check_one_graph(with_varying_sizes, backend, recompiles=1)
 
 
 class Named(nn.Module):

@@ -21,7 +21,7 @@ def arg():
     return torch.linspace(-2, 3, 12).reshape(3, 4).requires_grad_()
 
 
-def both(fn, *args, **expected):
+def check_both(fn, *args, **expected):
     """With the captured graph as it is, and compiled."""
     check(fn, *args, options=EAGER, **expected)
     check(fn, *args, rtol=1e-4, atol=1e-5, **expected)
@@ -176,11 +176,11 @@ def asked_again(x):
 
 @pytest.mark.parametrize("fn", [doubled, replaced, logged_module, nested, delegated, gives_other_things, asked_again])
 def test_one_graph(fn):
-    both(fn, arg())
+    check_both(fn, arg())
 
 
 def test_what_modes_are_asked():
-    both(logged, arg(), torch.linspace(0, 1, 16).reshape(4, 4))
+    check_both(logged, arg(), torch.linspace(0, 1, 16).reshape(4, 4))
 
 
 @contextlib.contextmanager
@@ -253,11 +253,11 @@ def decides(x):
 
 @pytest.mark.parametrize("fn", [by_generators, keeps_results, asked_by_name, in_a_loop, decides])
 def test_more_in_one_graph(fn):
-    both(fn, arg())
+    check_both(fn, arg())
 
 
 def test_tensors_are_written_in_a_mode():
-    both(written_in_place, arg(), torch.ones(3, 4))
+    check_both(written_in_place, arg(), torch.ones(3, 4))
 
 
 SHARED = Replace(TABLE)
@@ -315,7 +315,7 @@ def raised_in_the_block(x):
 
 
 def test_exceptions_leave_the_block():
-    both(caught, arg())
+    check_both(caught, arg())
     for fn in (raising, raised_in_the_block):
         check(fn, arg(), graphs=None, breaks=None, options=EAGER)
         assert depth() == 0
@@ -511,7 +511,7 @@ def decorated(x):
 
 @pytest.mark.parametrize("fn", [made_on_the_cpu, made_nowhere, made_in_a_mode, made_in_a_function])
 def test_devices(fn):
-    both(fn, arg())
+    check_both(fn, arg())
 
 
 def device_and_a_break(x):
@@ -569,7 +569,7 @@ def test_an_object_that_overrides_in_a_mode():
             z = x + Scalar(3.0)
         return y, z, names
 
-    both(run, arg())
+    check_both(run, arg())
 
 
 def test_sizes_vary():

@@ -30,7 +30,7 @@ from tests.programs.subclasses import (
     Unrelated,
     Unwrapping,
     arg,
-    both,
+    check_both,
     compiled_of,
     dense,
 )
@@ -120,8 +120,8 @@ def watched(x):
 
 
 def test_modes_are_asked_before():
-    both(watched, arg(Logged))
-    both(watched, dense())
+    check_both(watched, arg(Logged))
+    check_both(watched, dense())
 
 
 @dynacompile.allow_in_graph
@@ -174,8 +174,8 @@ def without_gradients(x):
     ],
 )
 def test_the_class_is_kept(fn):
-    both(fn, arg())
-    both(fn, arg(Disabled))
+    check_both(fn, arg())
+    check_both(fn, arg(Disabled))
 
 
 def log(x):
@@ -186,7 +186,7 @@ def log(x):
 
 
 def test_an_override_is_asked_for_each_operation():
-    both(log, arg(Logged))
+    check_both(log, arg(Logged))
 
 
 def unwrapped(x):
@@ -194,7 +194,7 @@ def unwrapped(x):
 
 
 def test_an_override_that_gives_plain_tensors():
-    both(unwrapped, arg(Unwrapping))
+    check_both(unwrapped, arg(Unwrapping))
 
 
 def image(x):
@@ -223,7 +223,7 @@ def words(x):
 
 
 def test_attributes_that_an_override_hands_on():
-    both(words, dense().requires_grad_())
+    check_both(words, dense().requires_grad_())
 
 
 def operators(x):
@@ -234,7 +234,7 @@ def operators(x):
 
 
 def test_methods_of_the_class():
-    both(operators, arg(Operators))
+    check_both(operators, arg(Operators))
 
 
 def choices(x):
@@ -248,7 +248,7 @@ def choices(x):
 
 
 def test_an_override_that_tells_functions_apart():
-    both(choices, arg(Choosing), backward=False)
+    check_both(choices, arg(Choosing), backward=False)
 
 
 def mixed(x, y):
@@ -263,9 +263,9 @@ def unrelated(x, y):
 
 
 def test_two_classes():
-    both(mixed, arg(), dense().requires_grad_())
-    both(mixed, arg(), arg(Below))
-    both(unrelated, arg(), arg(Unrelated))
+    check_both(mixed, arg(), dense().requires_grad_())
+    check_both(mixed, arg(), arg(Below))
+    check_both(unrelated, arg(), arg(Unrelated))
 
 
 def constructed(x):
@@ -274,8 +274,8 @@ def constructed(x):
 
 
 def test_made_by_their_classes():
-    both(constructed, dense())
-    both(lambda x: (Unrelated(x), Unrelated(x) + 1), dense().requires_grad_())
+    check_both(constructed, dense())
+    check_both(lambda x: (Unrelated(x), Unrelated(x) + 1), dense().requires_grad_())
 
 
 def by_property(x):
@@ -291,8 +291,8 @@ def by_getattr(x):
 
 
 def test_hooks_of_attributes():
-    both(by_property, dense())
-    both(by_getattr, arg(Asking, False))
+    check_both(by_property, dense())
+    check_both(by_getattr, arg(Asking, False))
 
 
 class Layer(torch.nn.Module):
@@ -322,10 +322,10 @@ class Blocks(torch.nn.Module):
 
 
 def test_modules():
-    both(Layer(), dense())
-    both(network(), arg())
-    both(Blocks(), arg(), dense().requires_grad_())
-    both(torch.nn.MultiheadAttention(3, 1, batch_first=True), arg()[None], arg()[None], arg()[None], backward=False)
+    check_both(Layer(), dense())
+    check_both(network(), arg())
+    check_both(Blocks(), arg(), dense().requires_grad_())
+    check_both(torch.nn.MultiheadAttention(3, 1, batch_first=True), arg()[None], arg()[None], arg()[None], backward=False)
 
 
 def written(x):
@@ -337,10 +337,10 @@ def written(x):
 
 
 def test_inputs_are_written():
-    both(written, arg(grad=False))
-    both(lambda x: (x[0].add_(1), x * 2), arg(grad=False))
-    both(lambda x, y: (x.copy_(y), x.masked_fill_(y > 0, 1.0), x * 2), dense(), arg(grad=False))
-    both(lambda x, y: (torch.add(x, 1, out=y), y * 2), arg(grad=False), arg(grad=False))
+    check_both(written, arg(grad=False))
+    check_both(lambda x: (x[0].add_(1), x * 2), arg(grad=False))
+    check_both(lambda x, y: (x.copy_(y), x.masked_fill_(y > 0, 1.0), x * 2), dense(), arg(grad=False))
+    check_both(lambda x, y: (torch.add(x, 1, out=y), y * 2), arg(grad=False), arg(grad=False))
 
 
 def written_without_gradients(x):
@@ -355,4 +355,4 @@ def test_an_input_that_requires_gradients_is_written_by_python():
 
 
 def test_an_index_of_a_subclass():
-    both(lambda x, i: (x[i], x * 2), dense().requires_grad_(), torch.tensor([0, 2]).as_subclass(Unwrapping))
+    check_both(lambda x, i: (x[i], x * 2), dense().requires_grad_(), torch.tensor([0, 2]).as_subclass(Unwrapping))

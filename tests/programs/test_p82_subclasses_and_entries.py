@@ -8,7 +8,7 @@ import torch
 import dynacompile
 from dynacompile.events import Compiled, GraphBroke, Recompiled
 from tests.checking import check
-from tests.programs.subclasses import EAGER, Below, Copied, Double, Logged, Plain, Unrelated, arg, both, compiled_of, dense
+from tests.programs.subclasses import EAGER, Below, Copied, Double, Logged, Plain, Unrelated, arg, check_both, compiled_of, dense
 
 
 def broken(x):
@@ -19,7 +19,7 @@ def broken(x):
 
 
 def test_a_break():
-    both(broken, arg(), graphs=2, breaks=1)
+    check_both(broken, arg(), graphs=2, breaks=1)
 
 
 def broken_while_disabled(x):
@@ -31,7 +31,7 @@ def broken_while_disabled(x):
 
 
 def test_a_break_while_nobody_is_asked():
-    both(broken_while_disabled, arg(), graphs=3, breaks=2)
+    check_both(broken_while_disabled, arg(), graphs=3, breaks=2)
 
 
 class Breaking(Copied, torch.Tensor):
@@ -51,7 +51,7 @@ def breaks_inside(x):
 
 
 def test_a_break_inside_of_an_override():
-    both(breaks_inside, arg(Breaking), graphs=3, breaks=2)
+    check_both(breaks_inside, arg(Breaking), graphs=3, breaks=2)
 
 
 def detached(x):
@@ -62,7 +62,7 @@ def detached(x):
 
 def test_results_are_aliases_as_in_eager():
     """Of which `detach_` is refused."""
-    both(detached, arg(), graphs=1, breaks=None)
+    check_both(detached, arg(), graphs=1, breaks=None)
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
