@@ -25,6 +25,7 @@ from dynacompile.capture.symbols import NeedsSymbols, bind_numbers, counts_loop
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.cells import CellValue
+from dynacompile.capture.values.contexts import EnteredByHand
 from dynacompile.capture.values.distributions import assumable
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.torch_functions import refusal
@@ -92,36 +93,50 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
         raise unsupported("active-mode")
     if torch._C._dispatch_tls_local_exclude_set().has(torch._C.DispatchKey.Functionalize):
         raise unsupported("active-mode", f": {code.co_qualname} runs inside of a __torch_dispatch__")
-    try:
-        return interpreted(frame, env, codes, state, policy, False, facts)
-    except NeedsSymbols as reason:
-        return interpreted(frame, env, codes, state, replace(ShapePolicy() if policy is None else policy, marks=True), reason.loops, facts)
+    manner = Manner()
+    while True:
+        try:
+            return interpreted(frame, env, codes, state, policy, facts, manner)
+        except NeedsSymbols as reason:
+            policy, manner = replace(ShapePolicy() if policy is None else policy, marks=True), replace(manner, loops=reason.loops)
+        except EnteredByHand:
+            manner = replace(manner, by_hand=False)
 
 
-def interpreted(
-    frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None, loops: bool, facts: Facts | None, assumes: int | None = None
-) -> Captured:
-    """Interprets the frame, and again up to its break where it has one. loops: ints that change from round to round of a loop are symbols.
-    assumes: how many validations of distributions the graph takes for passed, None for all that come."""
+@dataclass(frozen=True)
+class Manner:
+    """How a frame is interpreted: first with hopes, then with those less that did not come true.
+
+    loops: ints that change from round to round of a loop are symbols. assumes: how many validations of distributions the graph takes for passed, None for
+    all that come. by_hand: torch's managers are entered in the graph also where no with statement does it.
+    """
+
+    loops: bool = False
+    assumes: int | None = None
+    by_hand: bool = True
+
+
+def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None, facts: Facts | None, manner: Manner) -> Captured:
+    """Interprets the frame, and again up to its break where it has one."""
     code = frame.code
-    policy, asked = (policy, False) if policy is None else (replace(policy, loops=loops), policy.loops)
+    policy, asked = (policy, False) if policy is None else (replace(policy, loops=manner.loops), policy.loops)
 
     def trace() -> Trace:
         made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
         made.overrides.state = state.torch_function
-        made.assumable = assumes
+        made.assumable, made.enters_by_hand = manner.assumes, manner.by_hand
         return made
 
     with SavedModes() as modes:
         attempt = run(modes.trace(trace()), frame, None)
         fewer = assumable(attempt.cx)
-        if fewer is None and attempt.broke is not None and asked and not loops and goes_round(attempt.cx):
+        if fewer is None and attempt.broke is not None and asked and not manner.loops and goes_round(attempt.cx):
             raise NeedsSymbols(loops=True)
         if fewer is None and (attempt.broke is None or attempt.raised is not None):
             return build(attempt, frame, state, None)
         stop = None if fewer is not None or attempt.broke is None else plan(attempt, attempt.broke)
     if stop is None or attempt.broke is None:
-        return interpreted(frame, env, codes, state, policy, loops, facts, fewer)
+        return interpreted(frame, env, codes, state, policy, facts, replace(manner, assumes=fewer))
     if env.config.fullgraph:
         raise located(attempt.broke)
     if not LOOKS_AT_FRAME.isdisjoint(code.co_names):  # the rest of the frame would show other variables

@@ -87,6 +87,7 @@ class Trace:
         self.hooks: list[Hook] = []  # of tensors of the graph
         self.steps = 0
         self.handling: ExceptionValue | None = None
+        self.enters_by_hand = True  # torch's managers, where no with statement does it
         self.assumable: int | None = None  # how many tensors may be taken for true, which residual code asks
         self._sites: dict[tuple[int, int], Site] = {}
         self._kept: list[Any] = []

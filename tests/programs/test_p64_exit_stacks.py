@@ -11,6 +11,7 @@ import torch
 
 import dynacompile
 from tests.checking import check
+from tests.scenarios import check_same
 
 SAID: list = []
 EAGER = {"backend": "eager"}
@@ -309,8 +310,25 @@ def given_back(x):
 
 
 def test_breaks_inside_stacks():
-    same_in_all_calls(breaks_inside, arg(), graphs=None, breaks=None)
-    same_in_all_calls(breaks_inside_autocast, arg(), graphs=None, breaks=None)
+    """Python goes on with the generators and managers that a stack holds."""
+    same_in_all_calls(breaks_inside, arg(), graphs=3, breaks=2)
+    same_in_all_calls(breaks_inside_autocast, arg(), graphs=3, breaks=3)
+
+
+def test_a_stack_that_a_caller_filled():
+    def closes(x, stack):
+        y = x @ x.T
+        stack.close()
+        return y, x @ x.T, torch.is_autocast_enabled("cpu")
+
+    def story(wrap):
+        call = wrap(closes)
+        for _ in range(2):
+            stack = ExitStack()
+            stack.enter_context(torch.autocast("cpu", torch.bfloat16))
+            yield call(arg(), stack), torch.is_autocast_enabled("cpu")
+
+    check_same(story)
 
 
 def test_a_stack_is_a_result():

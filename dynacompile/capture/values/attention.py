@@ -41,7 +41,7 @@ class StateContext(ContextValue):
         return ConstantValue(None)
 
     def exit(self, cx: Trace) -> None:
-        cx.exit_autocast(self.active.pop())
+        cx.exit_autocast(self.latest(self.active))
 
     def can_enter_again(self) -> bool:
         return True

@@ -12,11 +12,16 @@ from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, FunctionValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.errors import Unsupported
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.resume import RecipeWriter
     from dynacompile.capture.trace import Trace
+
+
+class EnteredByHand(Unsupported):
+    """Residual code would have to make a manager in the state of one that was entered by no with statement: then Python is to enter it."""
 
 
 class ContextValue(Value):
@@ -63,10 +68,17 @@ class ContextValue(Value):
     def load(self, out: Builder) -> None:
         out.value(self)
 
+    def latest(self, entered: list[Any]) -> Any:
+        """What the last enter() noted of itself, for exit()."""
+        if not entered:
+            raise unsupported("context-manager", f"{self.describe()}, which was entered before the frame,")
+        return entered.pop()
+
     def refuse_entered(self) -> None:
         """Of a manager that is entered by hand, residual code can't make one in that state."""
         if self.by_hand:
-            raise unsupported("rebuild", f"{self.describe()}, which was entered by hand,")
+            reason = unsupported("rebuild", f"{self.describe()}, which was entered by hand,")
+            raise EnteredByHand(reason.code, reason.reason, reason.hint)
 
 
 class RepeatableContext(ContextValue):
@@ -171,6 +183,8 @@ class EnterValue(CallableValue):
         self.context = context
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not cx.enters_by_hand:
+            raise unsupported("context-manager", f"{self.context.describe()}, entered by hand around a break,")
         self.context.by_hand += 1
         return self.context.enter(cx)
 

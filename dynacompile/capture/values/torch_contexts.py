@@ -36,7 +36,7 @@ class AutocastContext(RepeatableContext):
         return self
 
     def exit(self, cx: Trace) -> None:
-        cx.exit_autocast(self.active.pop())
+        cx.exit_autocast(self.latest(self.active))
 
     def can_enter_again(self) -> bool:
         return True
@@ -72,7 +72,7 @@ class InferenceContext(RepeatableContext):
         return ConstantValue(None)
 
     def exit(self, cx: Trace) -> None:
-        grad, cx.inference = self.before.pop()
+        grad, cx.inference = self.latest(self.before)
         cx.set_grad_mode(grad)
 
     def can_enter_again(self) -> bool:
