@@ -93,7 +93,7 @@ def no_floats_become_floats(given: Sequence[Any], operands: Sequence[torch.Tenso
     return not is_float(operands[0]) and not any(isinstance(value, torch.dtype) or value is float for value in given)
 
 
-@row("operands that are no floats", "logsigmoid", "log_sigmoid", "max_pool1d", "glu", "hardshrink", "binary_cross_entropy_with_logits")
+@row("operands that are no floats", "logsigmoid", "log_sigmoid", "max_pool1d", "glu", "hardshrink")
 def no_floats(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return not all(map(is_float, operands))
 
@@ -137,6 +137,11 @@ def division(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
 @row("operands that are not of one type of floats", "binary_cross_entropy", "huber_loss")
 def loss_of_one_type(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return not all(map(is_float, operands)) or several_types(operands)
+
+
+@row("operands that are no floats, or a target with fewer digits", "binary_cross_entropy_with_logits")
+def loss_of_targets_type(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return not all(map(is_float, operands)) or several_types(operands) and torch.result_type(*operands[:2]) != operands[1].dtype
 
 
 @row("a loss of what is no float", "mse_loss", "smooth_l1_loss")

@@ -88,15 +88,21 @@ def test_two_operands(name):
     check_same(story, least=None, atol=1e-2, rtol=1e-2)
 
 
+def differentiates(loss, dtype):
+    """Whether this version of torch has gradients of the loss of float32 with targets of a type."""
+    return not isinstance(attempt(loss(of(FLOAT).requires_grad_(), of(dtype)).backward), RuntimeError)
+
+
 def test_gradients_of_losses_of_several_types():
     def story(wrap):
         for loss in (F.mse_loss, F.smooth_l1_loss, F.l1_loss):
             for dtype in (INT, DOUBLE, FLOAT):
-                x = of(FLOAT).requires_grad_()
-                wrap(lambda x, y, loss=loss: loss(x, y))(x, of(dtype, 0.5)).backward()
-                yield x.grad
+                if differentiates(loss, dtype):
+                    x = of(FLOAT).requires_grad_()
+                    wrap(lambda x, y, loss=loss: loss(x, y))(x, of(dtype, 0.5)).backward()
+                    yield x.grad
 
-    check_same(story, least=9)
+    check_same(story, least=7)
 
 
 def test_names_of_the_users_own():
