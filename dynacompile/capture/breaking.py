@@ -10,7 +10,7 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import PY312, Handler, Instr
-from dynacompile.capture.ending import Ending, decide_cells, spent, start
+from dynacompile.capture.ending import Ending, decide_cells, refuse_open, spent, start
 from dynacompile.capture.handling import HANDLED, enter_handlers, handled
 from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.onward import Target, go_on, store_temp, target
@@ -66,6 +66,7 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
     exceptions = handled(frame.stack, cx.handling)
     alone = private([*left(frame, points_after(frame, instr, execute, handler, [])), *frame.stack, *cx.effects.values()])
     made = made_by_resume(lower, alone)
+    refuse_open(cx, made.blocks)
     base, parts = stack_entries(lower, made, exceptions)
     below, kept = flat(parts), flat(parts[: handler.depth]) if handler is not None else []
     points = points_after(frame, instr, execute, handler, base)

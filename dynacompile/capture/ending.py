@@ -15,7 +15,7 @@ from dynacompile.capture.residual import Builder, is_loadable, outputs_in, param
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.cells import CellValue
-from dynacompile.capture.values.contexts import ExitValue
+from dynacompile.capture.values.contexts import ExitValue, entered_by_hand
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.positions import StateValue
 from dynacompile.capture.values.tensor import TensorValue
@@ -78,7 +78,15 @@ def spent(frame: SymbolicFrame, cells: Sequence[str]) -> list[str]:
     return [n for s, n in enumerate(names) if n not in cells and getattr(frame.slots[s], "source", None) != Local(n, s)]
 
 
+def refuse_open(cx: Trace, blocks: Sequence[ExitValue] = ()) -> None:
+    """Of torch's managers, only those of with blocks may be entered where the graph ends. Their grad mode is followed for itself."""
+    open_ones = sum(block.context.is_open() for block in blocks)
+    if len(cx.autocasts) + (cx.inference != cx.frames[0].entry_inference) != open_ones:
+        raise entered_by_hand("a manager")
+
+
 def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
+    refuse_open(cx)
     frame.refuse_pending(reached([value, *cx.effects.values()]))
     before = frame.entry_grad_mode
     after = torch.is_grad_enabled()
@@ -99,6 +107,7 @@ def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
 def finish_raise(cx: Trace, frame: SymbolicFrame, reason: Raised) -> Ending:
     """The exception leaves the frame: effects first, then it is raised through code that stands for the inlined frames, for its traceback."""
     frame.refuse_pending()
+    refuse_open(cx)
     value: ExceptionValue = reason.value
     during = value if cx.handling is value else None
     before, after = frame.entry_grad_mode, torch.is_grad_enabled()

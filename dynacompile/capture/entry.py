@@ -100,6 +100,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
         except NeedsSymbols as reason:
             policy, manner = replace(ShapePolicy() if policy is None else policy, marks=True), replace(manner, loops=reason.loops)
         except EnteredByHand:
+            if not manner.by_hand:
+                raise
             manner = replace(manner, by_hand=False)
 
 

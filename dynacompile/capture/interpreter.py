@@ -43,7 +43,7 @@ class SymbolicFrame:
         self.kw_names: tuple[str, ...] = ()
         self.returned: Value | None = None
         self.yielded: Value | None = None
-        self.entry_grad_mode = torch.is_grad_enabled()
+        self.entry_grad_mode, self.entry_inference = torch.is_grad_enabled(), cx.inference
         self.steps = 0  # instructions run so far
         self.generators: list[GeneratorValue] = []  # made while this is the captured frame
         self.raised_at = 0  # the step that raised what is being handled

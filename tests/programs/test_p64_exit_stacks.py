@@ -343,6 +343,56 @@ def test_a_stack_is_a_result():
     assert told[0] == told[1] == told[2] == ["in", "called", ("out", 3)]
 
 
+def entered_and_not_left(x):
+    torch.autocast("cpu", torch.bfloat16).__enter__()
+    return x @ x.T
+
+
+def entered_around_a_break(x):
+    manager = torch.autocast("cpu", torch.bfloat16)
+    manager.__enter__()
+    y = x @ x.T
+    print(end="")
+    y = y @ y, torch.is_autocast_enabled("cpu")
+    manager.__exit__(None, None, None)
+    return y, x @ x.T
+
+
+def entered_without_gradients(x):
+    manager = torch.no_grad()
+    manager.__enter__()
+    y = x * 2
+    print(end="")
+    y = y * 3, torch.is_grad_enabled()
+    manager.__exit__(None, None, None)
+    return y, x * 2
+
+
+def inferred(x):
+    torch.inference_mode().__enter__()
+    return x.shape
+
+
+@pytest.mark.parametrize("fn", [entered_and_not_left, entered_around_a_break, entered_without_gradients, inferred], ids=lambda fn: fn.__name__)
+def test_entered_by_hand(fn):
+    """What the frame enters, and does not leave or leaves after a break, the caller finds entered."""
+
+    def story(wrap):
+        call = wrap(fn)
+        for _ in range(2):
+            with torch.autocast("cpu", enabled=False), torch.no_grad():
+                pass
+            enabled, grad = torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()
+            try:
+                yield call(arg().detach())
+                yield torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+            finally:
+                torch.set_autocast_enabled("cpu", enabled)
+                torch._C._set_grad_enabled(grad)
+
+    check_same(story, least=None)
+
+
 def asks(x):
     return x * 2, sys.exc_info()[0], sys.exception() is None
 

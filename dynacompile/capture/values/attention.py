@@ -43,6 +43,9 @@ class StateContext(ContextValue):
     def exit(self, cx: Trace) -> None:
         cx.exit_autocast(self.latest(self.active))
 
+    def is_open(self) -> bool:
+        return bool(self.active)
+
     def can_enter_again(self) -> bool:
         return True
 

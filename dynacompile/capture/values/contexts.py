@@ -24,6 +24,11 @@ class EnteredByHand(Unsupported):
     """Residual code would have to make a manager in the state of one that was entered by no with statement: then Python is to enter it."""
 
 
+def entered_by_hand(what: str) -> EnteredByHand:
+    reason = unsupported("rebuild", f"{what}, which was entered by hand,")
+    return EnteredByHand(reason.code, reason.reason, reason.hint)
+
+
 class ContextValue(Value):
     """A manager whose enter and exit capture performs itself. by_hand: how often it was entered by no with statement."""
 
@@ -37,6 +42,10 @@ class ContextValue(Value):
 
     def can_enter_again(self) -> bool:
         """Whether a block that is left after a break, and entered again by what follows, is as one that was not left."""
+        return False
+
+    def is_open(self) -> bool:
+        """Whether it is entered, and has a state beside the grad mode."""
         return False
 
     def grad_modes(self) -> tuple[bool, bool] | None:
@@ -77,8 +86,7 @@ class ContextValue(Value):
     def refuse_entered(self) -> None:
         """Of a manager that is entered by hand, residual code can't make one in that state."""
         if self.by_hand:
-            reason = unsupported("rebuild", f"{self.describe()}, which was entered by hand,")
-            raise EnteredByHand(reason.code, reason.reason, reason.hint)
+            raise entered_by_hand(self.describe())
 
 
 class RepeatableContext(ContextValue):

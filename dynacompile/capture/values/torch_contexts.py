@@ -38,6 +38,9 @@ class AutocastContext(RepeatableContext):
     def exit(self, cx: Trace) -> None:
         cx.exit_autocast(self.latest(self.active))
 
+    def is_open(self) -> bool:
+        return bool(self.active)
+
     def can_enter_again(self) -> bool:
         return True
 
@@ -74,6 +77,9 @@ class InferenceContext(RepeatableContext):
     def exit(self, cx: Trace) -> None:
         grad, cx.inference = self.latest(self.before)
         cx.set_grad_mode(grad)
+
+    def is_open(self) -> bool:
+        return bool(self.before) and self.mode != self.before[-1][1]
 
     def can_enter_again(self) -> bool:
         return not self.before[-1][1]
