@@ -65,6 +65,7 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
     handler = frame.decoded.handler_of(instr) if execute else None
     exceptions = handled(frame.stack, cx.handling)
     alone = private([*left(frame, points_after(frame, instr, execute, handler, [])), *frame.stack, *cx.effects.values()])
+    refuse_unbound(frame, points_after(frame, instr, execute, handler, []))
     made = made_by_resume(lower, alone)
     refuse_open(cx, made.blocks)
     base, parts = stack_entries(lower, made, exceptions)
@@ -251,6 +252,15 @@ def points_after(frame: SymbolicFrame, instr: Instr, execute: bool, handler: Han
     """Where the frame can go on; the last of them is the handler of what the instruction raises, where there is one."""
     points = resume_points(frame, instr, execute, base)
     return points if handler is None else [*points, handler_point(frame, handler, base[: handler.depth])]
+
+
+def refuse_unbound(frame: SymbolicFrame, points: Sequence[ResumePoint]) -> None:
+    """A closure variable of the frame is a free one of the resume function: reading one without a value, Python would raise another error there."""
+    own = frame.cx.codes.whole(frame.decoded).code.co_cellvars
+    for slot, cell in enumerate(frame.slots):
+        if isinstance(cell, CellValue) and cell.content is None and cell.name in own:
+            if any(frame.decoded.may_read_cell(slot, frame.decoded.instrs[point.index]) for point in points):
+                raise unsupported("rebuild", f"the closure variable {cell.name!r}, which has no value,")
 
 
 def left(frame: SymbolicFrame, points: Sequence[ResumePoint]) -> list[Value | None]:

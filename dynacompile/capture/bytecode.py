@@ -77,6 +77,22 @@ class Decoded:
         heads = {other.target.index for other in self.instrs if other.op in BACKWARD and other.target and other.target.index <= instr.index <= other.index}
         return [self.instrs[index] for index in sorted(heads & reachable(self.instrs, self.handlers, [instr]) if heads else ())]
 
+    def may_read_cell(self, slot: int, start: Instr) -> bool:
+        """Whether the code itself may read or delete a closure variable, from `start` on, before it sets it."""
+        seen: set[int] = set()
+        work = [start]
+        while work:
+            instr = work.pop()
+            if instr.index in seen:
+                continue
+            seen.add(instr.index)
+            work.extend(h.target for h in self.handlers if h.start.index <= instr.index <= h.end.index)
+            if instr.arg == slot and instr.op in ("LOAD_DEREF", "DELETE_DEREF"):
+                return True
+            if instr.arg != slot or instr.op != "STORE_DEREF":
+                work.extend(successors(instr, self.instrs))
+        return False
+
     def live_slots(self, instr: Instr) -> frozenset[int]:
         """Local slots that may be read at or after `instr` before they are written."""
         if not self._liveness:

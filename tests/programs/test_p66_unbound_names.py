@@ -233,7 +233,39 @@ def raised_by_python(x):
     return x * 2
 
 
-BROKEN = ((after_a_break, 2), (raised_by_python, 1))
+def closure_after_a_break(x, flag=False):
+    x = x * 2
+    if flag:
+        y = 1
+
+    def reads():
+        return y
+
+    print(end="")
+    for call in (reads, lambda: y):
+        try:
+            call()
+        except NameError as error:
+            told(error)
+    try:
+        SAID.append(y)
+    except NameError as error:
+        told(error)
+    return x * 2
+
+
+def closure_set_after_a_break(x):
+    x = x * 2
+    print(end="")
+    y = 3
+
+    def reads():
+        return y
+
+    return x * reads() + y
+
+
+BROKEN = ((after_a_break, 2), (raised_by_python, 1), (closure_set_after_a_break, 2))
 
 
 def arg():
@@ -258,6 +290,11 @@ def test_in_one_graph(fn):
 @pytest.mark.parametrize("fn,graphs", BROKEN, ids=[row[0].__name__ for row in BROKEN])
 def test_around_a_break(fn, graphs):
     same_in_all_calls(fn, graphs=graphs, breaks=1)
+
+
+def test_a_closure_variable_without_a_value_is_read_after_a_break():
+    """The resume function has it as a free variable, of which Python says something else: the frame is left to Python."""
+    same_in_all_calls(closure_after_a_break, graphs=0, breaks=None, recompiles=1)  # `told` is a frame of its own then
 
 
 @pytest.mark.parametrize("fn", [local_leaves, of_the_module_leaves], ids=lambda fn: fn.__name__)
