@@ -99,7 +99,12 @@ def view_of_input(result: Result, index: int, inputs: Sequence[FunctionalInput])
 
 def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory | None, positions: Positions) -> Fresh | ViewOfOutput:
     output = result.tensor
-    if output.requires_grad and output.is_leaf:
+    try:
+        is_leaf = output.requires_grad and output.is_leaf
+    except RuntimeError as error:  # whoever asks the caller's tensor is to hear it
+        reason = "an output is a view that autograd tells nothing of, as its memory was written after it was made"
+        raise Unsupported("aliased-outputs", reason, "return it before, or clone it") from error
+    if is_leaf:
         raise Unsupported("leaf-inside", "a tensor made inside the graph is marked with requires_grad_()", "make it outside of the compiled function")
     if len(family) == 1 and not overlaps(output if result.eager is None else result.eager):
         return Fresh(positions.of(output, result.eager), output.requires_grad)

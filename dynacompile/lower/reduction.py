@@ -100,7 +100,7 @@ def lower_reduction(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     else:
         dims, keepdim = dims_of(node, len(read.size))
     loops = Loops(low, read.size, dims, keepdim)
-    if row.detail == "mean" and loops.count == 0:
+    if row.detail in ("mean", "max", "min") and loops.count == 0:
         raise NotCovered
     into = low.add(node.name, val)
     low.values[node] = node.name

@@ -422,3 +422,15 @@ def test_operations_on_numbers_alone():
 
     check(numbers, torch.ones(3, requires_grad=True))
     check(numbers, torch.ones(3), options={"backend": "aot_eager"})
+
+
+def test_extremes_of_no_bools():
+    """There is none, as of other types."""
+
+    def story(wrap):
+        for fn in (torch.max, torch.min, lambda x: x.bool().max()):
+            run = wrap(lambda x, fn=fn: fn(x))
+            for x in (torch.ones(3, dtype=torch.bool), torch.zeros(4, dtype=torch.bool), torch.ones(0, dtype=torch.bool), torch.ones(0)):
+                yield attempt(run, x)
+
+    check_same(story, backend="default")

@@ -230,3 +230,27 @@ def test_gradients_of_a_view_of_a_view_made_under_no_grad():
         yield z, x.grad is None
 
     check_same(story, least=None)
+
+
+def test_views_of_what_was_written_since():
+    """The call goes through, and autograd refuses later to tell of the parts."""
+
+    def parts(x):
+        y = x * 1
+        first, second = y.chunk(2)
+        y.zero_()
+        return first, second
+
+    def under_no_grad(x):
+        y = x * 1
+        with torch.no_grad():
+            z = y.view(-1)
+        y.mul_(2)
+        return (z,)
+
+    def story(wrap):
+        for frame in (parts, under_no_grad):
+            for t in wrap(frame)(torch.arange(4.0, requires_grad=True)):
+                yield t.detach(), t._is_view(), type(attempt(lambda t=t: t.grad_fn)).__name__
+
+    check_same(story, least=None)
