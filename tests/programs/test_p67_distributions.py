@@ -72,7 +72,30 @@ def several_sizes(m, s, validates):
     return d.log_prob(m), d.batch_shape, d.event_shape
 
 
-ALWAYS_WHOLE = (normal, normal_divergence, standard_normal, independent, squashed, autoencoder, uniform, laplace, mixture, several_sizes)
+def categorical_divergence(m, s, validates):
+    p, q = (Categorical(logits=logits, validate_args=validates) for logits in (m, s))
+    return kl_divergence(p, q), p.entropy()
+
+
+def bernoulli_divergence(m, s, validates):
+    p, q = (Bernoulli(logits=logits, validate_args=validates) for logits in (m, s))
+    return kl_divergence(p, q), p.log_prob((s > 0).float()), p.mean
+
+
+ALWAYS_WHOLE = (
+    normal,
+    normal_divergence,
+    standard_normal,
+    independent,
+    squashed,
+    autoencoder,
+    uniform,
+    laplace,
+    mixture,
+    several_sizes,
+    categorical_divergence,
+    bernoulli_divergence,
+)
 
 
 def categorical(m, s, validates):
@@ -100,7 +123,7 @@ def bernoulli(m, s, validates):
     return a, d.log_prob(a), d.entropy(), kl_divergence(d, Bernoulli(logits=s, validate_args=validates))
 
 
-ASKED = ((categorical, 2), (categorical_of_probabilities, 2), (policy, 1), (bernoulli, 3))  # breaks, where arguments are validated
+ASKED = ((categorical, 2), (categorical_of_probabilities, 2), (policy, 1), (bernoulli, 2))  # breaks, where arguments are validated
 
 
 def arguments():
@@ -145,6 +168,10 @@ def no_probability(x):
 
 def not_a_number(x):
     return Normal(x / 0 * 0, 1.0).log_prob(x)
+
+
+def before_a_masked_store(x):
+    return kl_divergence(Categorical(logits=x / 0), Categorical(logits=x))
 
 
 def second_of_two(x):
@@ -205,6 +232,7 @@ INVALID = (
     not_a_category,
     no_probability,
     not_a_number,
+    before_a_masked_store,
     second_of_two,
     of_another_shape,
     inside_of_another,

@@ -43,6 +43,7 @@ HARMLESS = frozenset(
 )
 """Operations that do not mind what is in their tensors: they raise nothing, and stop no device, whatever the values are."""
 DRAWS = frozenset({"normal_", "uniform_"})  # harmless into a new tensor, with bounds that are numbers
+COMPARES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite"})
 NEW = frozenset({"empty", "empty_like", "new_empty", "zeros", "zeros_like", "new_zeros"})
 WITH = ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
 
@@ -93,10 +94,19 @@ def is_harmless(node: torch.fx.Node) -> bool:
     if node.op not in ("call_function", "call_method"):
         return node.op in ("placeholder", "get_attr")
     name = name_of(node)
+    if name == "setitem":
+        return fills_by_mask(*node.args)
     if name != "getitem" and name not in DRAWS:
         return name in HARMLESS and "out" not in node.kwargs
     first, *rest = tree_leaves((node.args, node.kwargs))
     return not any(isinstance(part, torch.fx.Node) for part in rest) and (name == "getitem" or name_of(first) in NEW)
+
+
+def fills_by_mask(tensor: Any, mask: Any, value: Any) -> bool:
+    """Whether a number is stored into a new tensor, where a comparison says."""
+    while isinstance(mask, torch.fx.Node) and name_of(mask) in ("expand_as", "expand", "view", "reshape"):
+        mask = mask.args[0]
+    return name_of(tensor) in ("mul", "clone") and isinstance(mask, torch.fx.Node) and name_of(mask) in COMPARES and not isinstance(value, torch.fx.Node)
 
 
 def name_of(node: torch.fx.Node) -> str:
