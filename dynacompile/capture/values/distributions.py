@@ -46,6 +46,7 @@ DRAWS = frozenset({"normal_", "uniform_"})  # harmless into a new tensor, with b
 COMPARES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite"})
 NEW = frozenset({"empty", "empty_like", "new_empty", "zeros", "zeros_like", "new_zeros"})
 WITH = ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
+PASSES = ("COPY", "CALL_INTRINSIC_1")  # begins of handlers that end one, and, on 3.12, that mind a StopIteration which leaves a generator
 
 
 def assumes_valid(cx: Trace, flag: Value) -> bool:
@@ -119,7 +120,7 @@ def leads_out(frame: SymbolicFrame) -> bool:
     while handler is not None:
         at = handler.target.index
         ops = tuple(instr.op for instr in frame.decoded.instrs[at : at + 2])
-        if ops == WITH and not isinstance(frame.stack[handler.depth - 1], ExitValue) or ops != WITH and handler.target.op != "COPY":
+        if ops == WITH and not isinstance(frame.stack[handler.depth - 1], ExitValue) or ops != WITH and handler.target.op not in PASSES:
             return False
         handler = frame.decoded.handler_of(handler.target)
     return True
