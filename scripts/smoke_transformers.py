@@ -4,9 +4,11 @@ Each model runs in a process of its own. Outputs, all gradients and all buffers 
 within float32's tolerances with the kernels. A model that differs is compared with eager once more, with `torch.compiler.is_compiling()` true
 there, too: some choose another algorithm by it. Prints a line for each model, then the breaks by reason.
 
-Usage: python scripts/smoke_transformers.py [--train] [--backend eager|reference|kernels] [--rival] [--jobs N] [--out FILE.jsonl [--resume]] [names]
+Usage: python scripts/smoke_transformers.py [--train] [--backend eager|reference|kernels] [--shapes] [--rival] [--jobs N]
+                                            [--out FILE.jsonl [--resume]] [names]
        python scripts/smoke_transformers.py --table EVAL.jsonl TRAIN.jsonl
 
+--shapes: calls of several batch sizes and lengths instead of two equal ones.
 --out: appends a line for each model. --resume: keeps what FILE.jsonl has, and runs the other models.
 --table: prints the table of docs/capture.md from the files of an eval and of a train run.
 """
@@ -33,7 +35,7 @@ from unittest import mock
 import torch
 import transformers
 from torch.utils import _pytree as pytree
-from transformer_models import MODELS, make
+from transformer_models import MODELS, make, resized
 
 import dynacompile
 from dynacompile.events import Compiled, FrameSkipped, GraphBroke, Recompiled
@@ -45,6 +47,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 STARTING = threading.Lock()
 ERROR = re.compile(r"[\w.]+(Error|Exception|Unsupported|Interrupt|Violated|Exit)\b")
+SHAPES = ((2, 8), (2, 12), (3, 12), (3, 17), (1, 6), (5, 9), (2, 8), (2, 12))  # of a batch and a text
 TOLERANCE = {"eager": (0.0, 0.0), "reference": (1e-4, 1e-5), "kernels": (1e-4, 1e-5)}
 
 
@@ -74,6 +77,7 @@ class Told:
     seconds: float = 0.0
     ops: int = 0  # calls of operations in all graphs of the first call
     rival: Rival | None = None
+    calls: list[int] = field(default_factory=list)  # graphs that each call made
     asks: bool = False  # equal to eager only where eager is told that it is compiled, too
 
     @property
@@ -85,7 +89,8 @@ class Told:
         theirs = self.rival and (self.rival.failed or f"{self.rival.graphs} graphs, {self.rival.breaks} breaks, {self.rival.ops} ops")
         rival = f" | torch.compile: {theirs}" if theirs else ""
         counts = f"{self.graphs} graphs, {len(self.breaks)} breaks, {self.ops} ops, {len(self.skipped)} skipped, {self.recompiles} recompiles"
-        return f"{self.name}: {verdict}: {counts}, {self.seconds:.1f} s{rival}"
+        calls = f", by call {self.calls}" if len(self.calls) > 2 else ""
+        return f"{self.name}: {verdict}: {counts}{calls}, {self.seconds:.1f} s{rival}"
 
 
 def step(model: Any, inputs: dict[str, torch.Tensor], train: bool) -> Any:
@@ -131,31 +136,34 @@ def differences(got: Tensors, want: Tensors, tolerance: tuple[float, float]) -> 
     return ""
 
 
-def smoke(name: str, train: bool, backend: str) -> Told:
-    told = compared(name, train, backend)
+def smoke(name: str, train: bool, backend: str, shapes: bool = False) -> Told:
+    told = compared(name, train, backend, shapes)
     if not told.wrong:
         return told
     dynacompile.reset()
     with mock.patch.object(torch.compiler, "is_compiling", lambda: True):
-        again = compared(name, train, backend)
+        again = compared(name, train, backend, shapes)
     return told if again.wrong else replace(again, asks=True)
 
 
-def compared(name: str, train: bool, backend: str) -> Told:
+def compared(name: str, train: bool, backend: str, shapes: bool) -> Told:
     model, inputs = make(name)
     model.train(train)
     other, told, began = copy.deepcopy(model), Told(name), time.perf_counter()
     events: list[Any] = []
     first: list[Any] = []
+    inputs_of_calls = [resized(inputs, *shape) for shape in SHAPES] if shapes else [inputs] * 2  # the second call shows what the first left behind
     end = dynacompile.subscribe(events.append)
     compiled = dynacompile.compile(model, **OPTIONS[backend])
 
-    for _ in range(2):  # the second call shows what the first left behind
-        want, got = step(other, inputs, train), step(compiled, inputs, train)
+    for values in inputs_of_calls:
+        before = len(events)
+        want, got = step(other, values, train), step(compiled, values, train)
         if type(got) is not type(want):
             told.wrong = f"WRONG: {type(got).__name__}, eager's {type(want).__name__}"
         told.wrong = told.wrong or differences(results(got, model), results(want, other), TOLERANCE[backend])
         first = first or list(events)
+        told.calls.append(sum(isinstance(e, Compiled) and e.ops > 0 for e in events[before:]))
     end()
     told.seconds = time.perf_counter() - began
     made = [e.ops for e in first if isinstance(e, Compiled)]
@@ -186,20 +194,20 @@ def rival(name: str, train: bool) -> Rival:
     return Rival(sum(ops > 0 for ops in graphs), sum(broke.values()), sum(graphs))
 
 
-def child(pipe: Any, errors: int, name: str, train: bool, backend: str, with_rival: bool) -> None:
+def child(pipe: Any, errors: int, name: str, train: bool, backend: str, shapes: bool, with_rival: bool) -> None:
     os.dup2(errors, 2)  # what it raises is read from there
     torch.set_num_threads(1)
-    pipe.send(smoke(name, train, backend))
+    pipe.send(smoke(name, train, backend, shapes))
     if with_rival:
         pipe.send(rival(name, train))
 
 
-def isolated(name: str, train: bool, backend: str, with_rival: bool, limit: float) -> Told:
+def isolated(name: str, train: bool, backend: str, shapes: bool, with_rival: bool, limit: float) -> Told:
     """`smoke`, then `rival`, in a process of its own, ended after `limit` seconds. What it failed by is the report."""
     fork = multiprocessing.get_context("fork")
     mine, theirs = fork.Pipe(duplex=False)
     with tempfile.TemporaryFile() as errors:
-        process = fork.Process(target=child, args=(theirs, errors.fileno(), name, train, backend, with_rival))
+        process = fork.Process(target=child, args=(theirs, errors.fileno(), name, train, backend, shapes, with_rival))
         with STARTING:  # packages with handlers of fork refuse two at once
             process.start()
         theirs.close()
@@ -270,6 +278,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="model types; all by default")
     parser.add_argument("--train", action="store_true", help="train mode, with gradients")
     parser.add_argument("--backend", choices=OPTIONS, default="eager")
+    parser.add_argument("--shapes", action="store_true", help="calls of several batch sizes and lengths")
     parser.add_argument("--rival", action="store_true", help="torch.compile's graphs and breaks beside ours")
     parser.add_argument("--out", type=Path, help="the file that gets a line of JSON for each model")
     parser.add_argument("--resume", action="store_true", help="leaves out the models that --out has")
@@ -285,7 +294,7 @@ def main() -> None:
     reports = list(stored(chosen.out).values()) if chosen.resume else []
     names = [name for name in chosen.names or MODELS if name not in {told.name for told in reports}]
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        for told in pool.map(lambda name: isolated(name, chosen.train, chosen.backend, chosen.rival, chosen.limit), names):
+        for told in pool.map(lambda name: isolated(name, chosen.train, chosen.backend, chosen.shapes, chosen.rival, chosen.limit), names):
             reports.append(told)
             print(told.line(), flush=True)
             if chosen.out:

@@ -227,6 +227,22 @@ def make(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     return model, {key: value.to(row.dtype) if value.is_floating_point() else value for key, value in INPUTS[row.inputs](config).items()}
 
 
+def resized(inputs: dict[str, torch.Tensor], batch: int, length: int) -> dict[str, torch.Tensor]:
+    """Inputs of the same kind of another batch size and, where they are text, of another length; the end of the first text is masked."""
+    torch.manual_seed(100 * batch + length)
+    made = {}
+    for key, value in inputs.items():
+        shape = (batch, length) if value.shape == (2, LENGTH) else (batch, *value.shape[1:])
+        if value.is_floating_point():
+            made[key] = torch.randn(shape, dtype=value.dtype)
+        elif key.endswith("mask"):
+            made[key] = torch.ones(shape, dtype=value.dtype)
+            made[key][0, -2:] = 0
+        else:
+            made[key] = torch.randint(3, VOCABULARY, shape)
+    return made
+
+
 def tokens(config: Any) -> torch.Tensor:
     return torch.randint(3, VOCABULARY, (2, LENGTH))
 
