@@ -22,6 +22,23 @@ def is_refused_write(target: Any, args: Sequence[Any], operands: Sequence[torch.
     return any(shares_part(written, other) for other in operands[1:])
 
 
+def writes_twice(name: str, args: Sequence[Any]) -> bool:
+    """Whether an operation on a list of tensors writes some memory more than once: eager does one after the other, a graph all of them at once."""
+    if not (name.startswith("_foreach_") and name.endswith("_") and args and isinstance(args[0], (list, tuple))):
+        return False
+    groups: dict[int, list[torch.Tensor]] = {}
+    for tensor in args[0]:
+        groups.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
+    return any(a is b or shares_part(a, b) or is_same_part(a, b) for group in groups.values() for i, a in enumerate(group) for b in group[:i])
+
+
+def is_same_part(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether both are all of the same elements, or may be."""
+    if is_undecidable(*a.shape, *b.shape, a.storage_offset(), b.storage_offset()):
+        return True
+    return a.shape == b.shape and a.stride() == b.stride() and a.storage_offset() == b.storage_offset()
+
+
 def shares_part(written: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether both are dense, and share some elements but not all in the same order."""
     if written is other or written.untyped_storage()._cdata != other.untyped_storage()._cdata:

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
 from dynacompile.capture.operands import as_dtype, constant_of, first_line, is_asked, target_name, tensors_in
-from dynacompile.capture.overlap import is_refused_write
+from dynacompile.capture.overlap import is_refused_write, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_types
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
@@ -150,6 +150,8 @@ class Recorder:
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
         operands = tensors_in((fakes, fake_kwargs))
+        if writes_twice(target_name(target), fakes):
+            raise unsupported("aliased-mutation", f"{target_name(target)} writes some memory twice")
         check_types(target, [*fakes, *fake_kwargs.values()], operands)
         pairs, named = [as_dtype(target, p) for p in pairs], {k: as_dtype(target, p) for k, p in named.items()}
         before = [(f._version, f.requires_grad) for f in operands]

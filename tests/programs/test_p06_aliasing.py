@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.checking import check
 from tests.scenarios import attempt, check_same
 
 
@@ -516,3 +517,36 @@ def test_non_contiguous_input_is_written():
             yield run(x), t
 
     check_same(story)
+
+
+def test_a_list_with_a_tensor_twice_is_written():
+    """One after the other, as eager does; parts of one tensor that share nothing stay in the graph."""
+
+    def story(wrap):
+        def twice(x, y):
+            z = x * 1
+            torch._foreach_add_([z, y, z], 1.0)
+            torch._foreach_mul_([y, y.view(-1), z[1:]], 3.0)
+            return z
+
+        def inputs(xs):
+            torch._foreach_add_(xs, 1.0)
+            return torch._foreach_mul(xs, 2.0)
+
+        run, parts = wrap(twice), wrap(inputs)
+        for _ in range(2):
+            x, y = base(4), base(4)
+            yield run(x, y), y
+            yield parts([x, x]), x
+            yield parts([x, y]), x, y
+
+    check_same(story)
+
+
+def test_parts_of_one_tensor_in_a_list_are_one_graph():
+    def parts(x):
+        flat = x * 1
+        torch._foreach_mul_([flat[:2], flat[2:]], [2.0, 3.0])
+        return flat
+
+    check(parts, base(4), graphs=1, breaks=0)
