@@ -8,10 +8,20 @@ import torch.distributions as D
 from torch.distributions import Bernoulli, Categorical, Independent, Normal, TanhTransform, TransformedDistribution, kl_divergence
 
 from tests.checking import check
+from tests.scenarios import check_same
 
 EAGER = {"backend": "eager"}
 STANDARD = Normal(torch.zeros(4), torch.ones(4))
 LOG: list = []
+
+
+@pytest.fixture(autouse=True)
+def validation():
+    """As eager has it by default; the first torch.compile of a process turns it off."""
+    before = D.Distribution._validate_args
+    D.Distribution.set_default_validate_args(True)
+    yield
+    D.Distribution.set_default_validate_args(before)
 
 
 def normal(m, s, validates):
@@ -259,6 +269,19 @@ def test_what_is_not_valid_raises_as_in_eager(fn):
     LOG.clear()
     check(fn, x, graphs=None, breaks=None, options=EAGER)
     assert LOG == said * 4
+
+
+def test_validation_that_is_turned_off_and_on():
+    def story(wrap):
+        call = wrap(negative_scale)
+        for validates in (True, False, True):
+            D.Distribution.set_default_validate_args(validates)
+            try:
+                yield call(arguments()[0].detach())
+            except ValueError as error:
+                yield error
+
+    check_same(story, backend="eager")
 
 
 def given(x):

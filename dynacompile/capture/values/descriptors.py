@@ -41,10 +41,13 @@ def assigned_attribute(cx: Trace, cls: type, name: str, after: type | None = Non
     return None
 
 
+SETTINGS = frozenset({"_validate_args"})  # of classes of torch; torch.compile turns that one off
+
+
 def class_source(cls: type, name: str, after: type | None = None) -> Source:
     """Where a class attribute is read. Classes of trusted modules do not change, so theirs need no guard."""
     owner = next((b for b in (cls.__mro__[cls.__mro__.index(after) + 1 :] if after is not None else cls.__mro__) if name in b.__dict__), cls)
-    if is_trusted(owner.__module__):
+    if is_trusted(owner.__module__) and name not in SETTINGS:
         raw = owner.__dict__[name]
         raw = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
         return Constant(raw, f"{owner.__qualname__}.{name}")
