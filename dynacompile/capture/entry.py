@@ -29,10 +29,11 @@ from dynacompile.capture.values.contexts import EnteredByHand
 from dynacompile.capture.values.distributions import assumable
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.torch_functions import refusal
+from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError
 from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site, no_guards
-from dynacompile.ir.guard_facts import Disjoint, GlobalState, global_state, memory_range
+from dynacompile.ir.guard_facts import GlobalState, global_state
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
 from dynacompile.ir.source import Free, Local, Source
 
@@ -263,7 +264,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     except RecursionError as reason:
         raise unsupported("rebuild", "a deeply nested object") from reason
     instrs, fields = builder.finish()
-    guards = [Guard("GLOBAL_STATE", None, state, site), *cx.guards.values(), *alias_guards(cx, inputs, site)]
+    guards = [Guard("GLOBAL_STATE", None, state, site), *cx.guards.values(), *alias_guards(cx, inputs, site), *write_guards(cx, site)]
     residual = assemble(code, instrs, builder.handlers, **fields)
     return Captured(
         name=code.co_qualname,
@@ -312,51 +313,6 @@ def used_inputs(graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ..
     kept = tuple(i for i in inputs if i.name in names)
     roots = dict.fromkeys(root for i in kept for root in i.source.roots() if type(root).__name__ != "Constant")
     return kept, tuple(roots)
-
-
-def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
-    """Refuses graphs that write an input which shares memory with another: functionalisation would separate the two."""
-    written = {i.name for i in cx.recorder.written_inputs()}
-    if not written:
-        return
-    reals = {item.name: cx.recorder.values[id(item.fake)].real for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor)}
-    ranges = sorted((*memory_range(reals[i.name]), i.name) for i in inputs if i.name in reals)
-    open_ranges: list[tuple[int, str]] = []
-    for begin, end, name in ranges:
-        open_ranges = [(other_end, other) for other_end, other in open_ranges if other_end > begin]
-        for _, other in open_ranges:
-            if name in written or other in written:
-                raise unsupported("aliased-mutation", f"{other} and {name}")
-        if end > begin:
-            open_ranges.append((end, name))
-
-
-def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Guard]:
-    """NOT_ALIASED for inputs that could be one object in a later call where it would matter: alike, and not all plain module state."""
-    written = {i.name for i in cx.recorder.written_inputs()}
-    groups: dict[tuple, list[GraphInput]] = {}
-    for item in [i for i in cx.recorder.inputs if isinstance(i.fake, torch.Tensor)]:  # also those that no operation reads: their identity may matter
-        fake: Any = item.fake
-        extents = (tuple(fake.shape), tuple(fake.stride())) if cx.symbols is None else fake.dim()
-        groups.setdefault((fake.dtype, fake.device, extents), []).append(item)
-    out = []
-    for group in groups.values():
-        if not any(i.name in written for i in group):
-            group = [i for i in group if type(i.source).__name__ != "Registered"]
-        if len(group) > 1:
-            out.append(Guard("NOT_ALIASED", None, tuple(i.source for i in group), site))
-    changed = tuple(i.source for i in inputs if i.name in written)
-    others = tuple(i.source for i in inputs if i.name not in written and isinstance(i.fake, torch.Tensor))
-    if changed and len(changed) + len(others) > 1:
-        out.append(Guard("DISJOINT", None, Disjoint(changed, others), site))
-    kinds: dict[type, list[Value]] = {}
-    for value in cx.known.values():
-        if value.source is not None and hasattr(value, "replay") and type(value.source).__name__ != "Constant":
-            kinds.setdefault(value.pytype(), []).append(value)
-    for members in kinds.values():
-        if len(members) > 1 and any(m in cx.effects.touched for m in members):
-            out.append(Guard("NOT_ALIASED", None, tuple(m.source for m in members), site))
-    return out
 
 
 FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")

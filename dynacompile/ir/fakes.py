@@ -20,6 +20,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 
 from dynacompile.ir.guard_facts import plain_twin
 
+CreationMeta, get_creation_meta = torch._C._autograd.CreationMeta, torch._C._autograd._get_creation_meta  # type: ignore[attr-defined]
 DYNAMO = f"{torch.__name__}._dynamo"
 CALL_THROUGH = "__dynamo_disable"  # attribute in which torch's wrapper remembers what to call
 
@@ -48,7 +49,7 @@ def fake_mode() -> FakeTensorMode:
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
     """A fake with the size, strides, dtype, device and requires_grad of a strided tensor; its storage offset is 0, its storage its own.
 
-    A tensor that autograd computed gives a fake that is no leaf, so that in-place operations are refused where eager refuses them.
+    A tensor that autograd computed gives a fake that is no leaf, so that in-place operations are refused where eager refuses them; so does a view of a leaf.
     """
     real = plain_twin(real)
     return fake_with(mode, real, real.size(), real.stride())
@@ -56,14 +57,26 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
 
 def fake_with(mode: FakeTensorMode, real: torch.Tensor, size: Sequence[int | torch.SymInt], stride: Sequence[int | torch.SymInt]) -> FakeTensor:
     """As `fake_of`, with a size and stride of its own."""
+    is_computed = real.requires_grad and not real.is_leaf
     with torch._C._DisableTorchDispatch():
         elements = torch.empty_strided(size, stride, dtype=real.dtype, device="meta")  # type: ignore[call-overload]
         fake = FakeTensor(mode, elements, real.device)
-        if real.requires_grad and not real.is_leaf:
+        if is_computed and not refuses_writes(real):
             with torch.enable_grad():
                 return Computed.apply(torch.empty((), requires_grad=True), fake)
         fake.requires_grad_(real.requires_grad)
+    if is_computed:
+        with torch.enable_grad():
+            return torch.ops.aten.alias.default(fake)
     return fake
+
+
+def refuses_writes(view: torch.Tensor) -> bool:
+    """Whether autograd lets nobody write a tensor that it computed: a view of a leaf, or one of several views that an operation gave, or made under no_grad."""
+    if not view._is_view():
+        return False
+    base: Any = view._base
+    return base.is_leaf and base.requires_grad or get_creation_meta(view) is not CreationMeta.DEFAULT
 
 
 class StandIn(ModuleType):

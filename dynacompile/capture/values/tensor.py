@@ -370,6 +370,16 @@ def check_kind(real: torch.Tensor, source: Source) -> None:
         raise unsupported("unknown-object", f"{source.text()}, a tensor that is not dense")
     if torch._is_functional_tensor(real) or torch._C._functorch.is_functorch_wrapped_tensor(real):
         raise unsupported("unknown-object", f"{source.text()}, a tensor of a transform that is running")
+    if not has_history(real):
+        raise unsupported("unknown-object", f"{source.text()}, a view of which autograd knows nothing any more, as its memory was written since")
+
+
+def has_history(real: torch.Tensor) -> bool:
+    """Whether autograd tells of a tensor's past. Of one of several views that an operation gave it does not once their memory was written."""
+    try:
+        return real.is_leaf or real.grad_fn is not None
+    except RuntimeError:
+        return False
 
 
 def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:

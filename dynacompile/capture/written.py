@@ -1,0 +1,71 @@
+"""What an entry relies on of the inputs that its graph writes: their memory is theirs alone, and autograd lets them be written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.trace import Trace
+from dynacompile.capture.values.base import Value
+from dynacompile.ir.captured import GraphInput, Guard, Site
+from dynacompile.ir.guard_facts import Disjoint, memory_range
+from dynacompile.ir.source import Attr
+
+
+def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
+    """Refuses graphs that write an input which shares memory with another: functionalisation would separate the two."""
+    written = {i.name for i in cx.recorder.written_inputs()}
+    if not written:
+        return
+    reals = {item.name: cx.recorder.values[id(item.fake)].real for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor)}
+    ranges = sorted((*memory_range(reals[i.name]), i.name) for i in inputs if i.name in reals)
+    open_ranges: list[tuple[int, str]] = []
+    for begin, end, name in ranges:
+        open_ranges = [(other_end, other) for other_end, other in open_ranges if other_end > begin]
+        for _, other in open_ranges:
+            if name in written or other in written:
+                raise unsupported("aliased-mutation", f"{other} and {name}")
+        if end > begin:
+            open_ranges.append((end, name))
+
+
+def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Guard]:
+    """NOT_ALIASED for inputs that could be one object in a later call where it would matter: alike, and not all plain module state."""
+    written = {i.name for i in cx.recorder.written_inputs()}
+    groups: dict[tuple, list[GraphInput]] = {}
+    for item in [i for i in cx.recorder.inputs if isinstance(i.fake, torch.Tensor)]:  # also those that no operation reads: their identity may matter
+        fake: Any = item.fake
+        extents = (tuple(fake.shape), tuple(fake.stride())) if cx.symbols is None else fake.dim()
+        groups.setdefault((fake.dtype, fake.device, extents), []).append(item)
+    out = []
+    for group in groups.values():
+        if not any(i.name in written for i in group):
+            group = [i for i in group if type(i.source).__name__ != "Registered"]
+        if len(group) > 1:
+            out.append(Guard("NOT_ALIASED", None, tuple(i.source for i in group), site))
+    changed = tuple(i.source for i in inputs if i.name in written)
+    others = tuple(i.source for i in inputs if i.name not in written and isinstance(i.fake, torch.Tensor))
+    if changed and len(changed) + len(others) > 1:
+        out.append(Guard("DISJOINT", None, Disjoint(changed, others), site))
+    kinds: dict[type, list[Value]] = {}
+    for value in cx.known.values():
+        if value.source is not None and hasattr(value, "replay") and type(value.source).__name__ != "Constant":
+            kinds.setdefault(value.pytype(), []).append(value)
+    for members in kinds.values():
+        if len(members) > 1 and any(m in cx.effects.touched for m in members):
+            out.append(Guard("NOT_ALIASED", None, tuple(m.source for m in members), site))
+    return out
+
+
+def write_guards(cx: Trace, site: Site) -> Iterator[Guard]:
+    """Autograd lets no leaf that requires gradients be written, nor a view of one: another tensor that it computed is none of the two. Were it one, the
+    graph would raise, before what the frame did first."""
+    for item in cx.recorder.written_inputs():
+        real: Any = cx.recorder.values[id(item.fake)].real
+        if real.requires_grad and not real.is_leaf:
+            base = Attr(item.source, "_base")
+            yield Guard("EQUALS", Attr(item.source, "is_leaf"), False, site)
+            yield Guard("NONE", base, None, site) if real._base is None else Guard("EQUALS", Attr(base, "is_leaf"), real._base.is_leaf, site)
