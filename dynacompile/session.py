@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 import weakref
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -79,12 +80,14 @@ class Session:
 
 SESSION = Session()
 
+REPORTERS = ("IPython", "ipykernel", "loguru", "mlflow", "rich", "tensorboard", "tqdm", "wandb")  # what writes for the user, in print()'s place, too
+
 
 def skipped_folders() -> list[tuple[str, bool]]:
     """(folder or file, recursive): code there runs as plain Python; recursive: so does all that it calls.
 
     The standard library, NumPy and torch are skipped, but what they call is met (a hook, a checkpointed function); torch.nn's layers are compiled;
-    other compilers and their tracing run alone.
+    other compilers and their tracing run alone, and so do libraries that report.
     """
     torch_folder = Path(torch.__file__).parent
     alone = [torch_folder / d for d in ("_dynamo", "_inductor", "_functorch", "fx", "_subclasses", "export", "_export")]
@@ -94,4 +97,6 @@ def skipped_folders() -> list[tuple[str, bool]]:
     ours = [p for p in Path(__file__).parent.iterdir() if p.name not in ("selftest.py", "recipes")]  # whose own functions are met
     others = [p for p in Path(os.__file__).parent.iterdir() if p.name != "site-packages"]
     others += [Path(np.__file__).parent, Path(typing_extensions.__file__)]
+    specs = [spec for name in REPORTERS if (spec := find_spec(name)) is not None and spec.submodule_search_locations]
+    alone += [Path(folder) for spec in specs for folder in spec.submodule_search_locations or ()]
     return [(str(p), True) for p in alone] + [(str(p), False) for p in [*inside, *files, *ours, *others]]
