@@ -42,7 +42,8 @@ class Frame:
         if count == 1:
             out.open("")
         elif threads:
-            out.open(f"{plan.parallel}{count}, [=](i64 task0, i64 task1)")
+            inlined = " BODY" if plan.shape == "row" and plan.walked else ""  # what it captures then stays in registers
+            out.open(f"{plan.parallel}{count}, [=](i64 task0, i64 task1){inlined}")
         for line in scratch:
             out.line(line)
         counters = self.counters("task0" if threads else "0") if type(count) is Index else []

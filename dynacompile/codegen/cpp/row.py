@@ -6,6 +6,7 @@ from dynacompile.codegen.cpp.accumulate import Accumulators
 from dynacompile.codegen.cpp.frame import Frame, decode
 from dynacompile.codegen.cpp.plan import COSTLY, MOST_CHUNKS, padded, roots
 from dynacompile.codegen.cpp.render import value_type
+from dynacompile.ir.index import hint
 
 HEAVY = 6  # costly work per element above which one set of accumulators keeps the units busy
 
@@ -94,15 +95,20 @@ class Row:
         self.ready |= {i for i in lane if i in plan.kept}
 
     def walk(self, k: int, acc: Accumulators, steps: list[int], lane: list[int]) -> None:
-        """As many chunks as there are, one after the other; mostly there is one."""
+        """As many chunks as there are, one after the other. Where the example has one, what sums the others is a function of its own, which takes no
+        registers of what runs mostly."""
         plan, out = self.plan, self.out
         n, unit = str(plan.chunk_of), plan.chunk
-        out.open(f"const auto part_of{k} = [&](i64 b, i64 e) BODY")
+        out.open(f"const auto part_of{k} = [=](i64 b, i64 e) BODY")
         self.stretch(k, acc, steps, lane, "b", "e")
         out.line(f"return fold(a{k});")
         out.close(";")
         out.line(f"Part{k} part{k} = part_of{k}(0, {n} < {unit} ? {n} : {unit});")
-        out.line(f"for (i64 b = {unit}; b < {n}; b += {unit}) part{k}.merge(part_of{k}(b, b + {unit} < {n} ? b + {unit} : {n}));")
+        whole = f"part{k}" if hint(plan.chunk_of) > unit else "whole"
+        chunks = f"for (i64 b = {unit}; b < {n}; b += {unit}) {whole}.merge(part_of{k}(b, b + {unit} < {n} ? b + {unit} : {n}));"
+        if whole == "whole":
+            chunks = f"if ({n} > {unit}) part{k} = [=](Part{k} whole) OUTLINED {{ {chunks} return whole; }}(part{k});"
+        out.line(chunks)
 
     def stretch(self, k: int, acc: Accumulators, steps: list[int], lane: list[int], begin: str, end: str) -> None:
         """Accumulates elements begin..end of the lane axis, or, with other r axes, their steps begin..end."""

@@ -33,6 +33,7 @@ template <class T, int N> using vec = typename VectorOf<T, N>::type;
 
 #define INLINE [[gnu::always_inline]] inline
 #define BODY __attribute__((always_inline))  // of a lambda
+#define OUTLINED __attribute__((noinline))
 
 // Lanes of a vector whose widest element has `bytes` bytes: one register.
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
