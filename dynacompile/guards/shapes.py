@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dynacompile.errors import Unsupported
 from dynacompile.guards.tree import Tree
 from dynacompile.ir.captured import Guard
 from dynacompile.ir.expressions import Expression, Quantity, evaluated
@@ -29,9 +30,13 @@ def compile_shape(tree: Tree, node: int, guard: Guard, index: int) -> None:
 
 
 def shape_program(expression: Expression, quantities: tuple[Quantity, ...]) -> Iterator[int]:
-    """An expression in postfix form."""
+    """An expression in postfix form. Raises Unsupported for a constant of more than 64 bits, which the native core does not compute with."""
     operation, *operands = expression
     if operation in ("constant", "given"):
+        if isinstance(operands[0], int) and not -(2**63) <= operands[0] < 2**63:
+            raise Unsupported(
+                "symbolic-number", f"an expression on sizes and numbers has the constant {operands[0]}, of more than 64 bits", "compile with dynamic=False"
+            )
         yield from (INSTRUCTIONS.index(operation), operands[0])
     elif operation == "quantity":
         quantity = quantities[operands[0]]

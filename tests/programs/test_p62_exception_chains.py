@@ -442,3 +442,16 @@ def test_an_error_of_the_compiler_tells_what_the_caller_handles():
         except OSError:
             dynacompile.compile(breaks, fullgraph=True, isolate_recompiles=True)(torch.ones(2))
     assert type(raised.value.__context__) is OSError
+
+
+def test_what_is_no_exception_has_no_cause():
+    def story(x):
+        try:
+            try:
+                raise KeyError("first")
+            except KeyError as error:
+                raise "again" from error  # noqa: B016 - what it is about
+        except TypeError as error:
+            return x + 1, str(error), error.__cause__, type(error.__context__)
+
+    check(story, torch.ones(2), graphs=1, options={"backend": "eager"})

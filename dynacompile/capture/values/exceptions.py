@@ -260,7 +260,7 @@ def exception_of(cx: Trace, value: Value) -> ExceptionValue:
     except NotConstant as reason:
         raise unsupported("raise", f": {value.describe()}") from reason
     if not isinstance(cls, type) or not issubclass(cls, BaseException):
-        return ExceptionValue(TypeError, [ConstantValue("exceptions must derive from BaseException")])
+        raise raised_here(cx, TypeError, "exceptions must derive from BaseException")
     return make_exception(cx, cls, [], {})
 
 

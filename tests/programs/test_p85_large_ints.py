@@ -1,0 +1,36 @@
+"""Python's ints have any number of digits; those of symbols, of conditions on them and of graphs have 64 bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import dynacompile
+
+
+def compares(x, n):
+    return x + 1, n + 2**64 > 2**64 + 3, n
+
+
+def multiplies(x, n):
+    return (x + 1, n * 2**63) if n * 2**63 > 2**65 else (x, n)
+
+
+def adds_up(x, n):
+    total = n
+    for _ in range(8):
+        total = total * 2**9 - n
+    return x * 2, total, total % 7 == 3
+
+
+def indexes(x, n):
+    return x[(n + 2**65) % 2], (n + 2**65) // 2**64
+
+
+@pytest.mark.parametrize("backend", ["eager", "default"])
+@pytest.mark.parametrize("fn", [compares, multiplies, adds_up, indexes])
+def test_constants_of_more_than_64_bits(fn, backend):
+    compiled, x = dynacompile.compile(fn, backend=backend, isolate_recompiles=True, options={"verify": True}), torch.arange(4.0)
+    for n in (3, 5, 7, 2**62, 2**63 - 1, 2**63, 2**70, -(2**64), 11):
+        got, expected = compiled(x, n), fn(x, n)
+        assert torch.equal(got[0], expected[0]) and got[1:] == expected[1:], n
