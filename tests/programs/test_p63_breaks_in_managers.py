@@ -377,7 +377,7 @@ def arg():
     return torch.linspace(-2, 3, 12).reshape(3, 4).requires_grad_()
 
 
-def same_in_all_calls(fn, *args, graphs, breaks):
+def check_all_calls(fn, *args, graphs, breaks):
     """check, and what was said on the way is the same in every call."""
     SAID.clear()
     with contextlib.suppress(Exception):
@@ -391,11 +391,11 @@ def same_in_all_calls(fn, *args, graphs, breaks):
 
 @pytest.mark.parametrize("fn,graphs,breaks", PROGRAMS, ids=[p[0].__name__ for p in PROGRAMS])
 def test_breaks_inside(fn, graphs, breaks):
-    same_in_all_calls(fn, arg(), graphs=graphs, breaks=breaks)
+    check_all_calls(fn, arg(), graphs=graphs, breaks=breaks)
 
 
 def test_a_manager_that_is_a_method():
-    same_in_all_calls(Scaled().forward, arg(), graphs=2, breaks=1)
+    check_all_calls(Scaled().forward, arg(), graphs=2, breaks=1)
 
 
 def test_the_chain_of_what_a_manager_raises():
@@ -579,12 +579,12 @@ TORCH = [  # function, graphs, breaks
 
 @pytest.mark.parametrize("fn,graphs,breaks", TORCH, ids=[p[0].__name__ for p in TORCH])
 def test_breaks_inside_managers_of_torch(fn, graphs, breaks):
-    same_in_all_calls(fn, arg(), graphs=graphs, breaks=breaks)
+    check_all_calls(fn, arg(), graphs=graphs, breaks=breaks)
 
 
 @pytest.mark.parametrize("mode", [False, True])
 def test_breaks_inside_set_grad_enabled(mode):
-    same_in_all_calls(set_grad_enabled, arg(), mode, graphs=2, breaks=1)
+    check_all_calls(set_grad_enabled, arg(), mode, graphs=2, breaks=1)
 
 
 def test_modes_are_left_where_gradients_are_off():
@@ -592,4 +592,4 @@ def test_modes_are_left_where_gradients_are_off():
         with torch.no_grad():
             return set_grad_enabled(x, False), torch.is_grad_enabled()
 
-    same_in_all_calls(outside, arg(), graphs=2, breaks=2)
+    check_all_calls(outside, arg(), graphs=2, breaks=2)

@@ -262,7 +262,7 @@ def arg():
     return torch.linspace(-2, 3, 12).reshape(3, 4).requires_grad_()
 
 
-def same_in_all_calls(fn, *args, graphs=1, breaks=0, **more):
+def check_all_calls(fn, *args, graphs=1, breaks=0, **more):
     """check, and what was said on the way is the same in every call."""
     SAID.clear()
     with suppress(Exception):
@@ -275,12 +275,12 @@ def same_in_all_calls(fn, *args, graphs=1, breaks=0, **more):
 
 @pytest.mark.parametrize("fn", WHOLE, ids=lambda fn: fn.__name__)
 def test_in_one_graph(fn):
-    same_in_all_calls(fn, arg())
+    check_all_calls(fn, arg())
 
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_managers_that_a_condition_chooses(flag):
-    same_in_all_calls(several, arg(), flag)
+    check_all_calls(several, arg(), flag)
 
 
 def breaks_inside(x):
@@ -311,8 +311,8 @@ def given_back(x):
 
 def test_breaks_inside_stacks():
     """Python goes on with the generators and managers that a stack holds."""
-    same_in_all_calls(breaks_inside, arg(), graphs=3, breaks=2)
-    same_in_all_calls(breaks_inside_autocast, arg(), graphs=3, breaks=3)
+    check_all_calls(breaks_inside, arg(), graphs=3, breaks=2)
+    check_all_calls(breaks_inside_autocast, arg(), graphs=3, breaks=3)
 
 
 def test_a_stack_that_a_caller_filled():

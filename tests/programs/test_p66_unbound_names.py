@@ -272,7 +272,7 @@ def arg():
     return torch.linspace(-2, 3, 12).reshape(3, 4).requires_grad_()
 
 
-def same_in_all_calls(fn, **expected):
+def check_all_calls(fn, **expected):
     SAID.clear()
     with suppress(NameError):
         fn(arg())
@@ -284,17 +284,17 @@ def same_in_all_calls(fn, **expected):
 
 @pytest.mark.parametrize("fn", WHOLE, ids=lambda fn: fn.__name__)
 def test_in_one_graph(fn):
-    same_in_all_calls(fn)
+    check_all_calls(fn)
 
 
 @pytest.mark.parametrize("fn,graphs", BROKEN, ids=[row[0].__name__ for row in BROKEN])
 def test_around_a_break(fn, graphs):
-    same_in_all_calls(fn, graphs=graphs, breaks=1)
+    check_all_calls(fn, graphs=graphs, breaks=1)
 
 
 def test_a_closure_variable_without_a_value_is_read_after_a_break():
     """The resume function has it as a free variable, of which Python says something else: the frame is left to Python."""
-    same_in_all_calls(closure_after_a_break, graphs=0, breaks=None, recompiles=1)  # `told` is a frame of its own then
+    check_all_calls(closure_after_a_break, graphs=0, breaks=None, recompiles=1)  # `told` is a frame of its own then
 
 
 @pytest.mark.parametrize("fn", [local_leaves, of_the_module_leaves], ids=lambda fn: fn.__name__)

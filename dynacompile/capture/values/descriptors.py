@@ -41,7 +41,7 @@ def assigned_attribute(cx: Trace, cls: type, name: str, after: type | None = Non
     return None
 
 
-SETTINGS = frozenset({"_validate_args"})  # of classes of torch; torch.compile turns that one off
+SETTINGS = frozenset({"_validate_args"})  # of classes of torch; other compilers turn that one off
 
 
 def class_source(cls: type, name: str, after: type | None = None) -> Source:
