@@ -5,6 +5,7 @@
     python scripts/bench.py --write                 # put the table into docs/performance.md
     python scripts/bench.py guards                  # what guards cost, and how often each system compiles
     python scripts/bench.py symbolic                # kernels with symbolic sizes against those with constant ones
+    python scripts/bench.py trees --against FOLDER  # another checkout and this one in turn: did a change make anything slower?
 
 Each system runs in its own process with empty caches. Times are medians after a warm-up; "compile" is what
 loading the compiler, calling it and the first step take, less a usual step.
@@ -34,7 +35,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts import bench_capture, bench_guards, bench_symbolic  # noqa: E402
+from scripts import bench_capture, bench_guards, bench_symbolic, bench_trees  # noqa: E402
 from scripts.workloads import WORKLOADS, Step, Workload  # noqa: E402  (the script runs from anywhere)
 
 SYSTEMS = ("eager", "torch.compile", "dynacompile")
@@ -203,14 +204,16 @@ def main() -> None:
         "what",
         nargs="?",
         default="steps",
-        choices=("steps", "capture", "guards", "symbolic"),
-        help="workloads' steps, first calls with backend='eager', guards, or symbolic sizes",
+        choices=("steps", "capture", "guards", "symbolic", "trees"),
+        help="workloads' steps, first calls with backend='eager', guards, symbolic sizes, or another checkout and this one in turn",
     )
     parser.add_argument("--only", default="*", help="glob over workload names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--mode", default="default")
     parser.add_argument("--seconds", type=float, default=1.5, help="time spent on measuring each")
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--against", type=Path, help="trees: the other checkout")
+    parser.add_argument("--rounds", type=int, default=5, help="trees: how often each workload is measured in each tree")
     parser.add_argument("--worker", choices=SYSTEMS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -231,6 +234,12 @@ def main() -> None:
         print(text)
         if args.write:
             write(f"Symbolic sizes, {args.device.upper()}", text)
+        return
+    if args.what == "trees":
+        if args.against is None or not (args.against / "dynacompile").is_dir():
+            sys.exit("trees needs --against FOLDER, a checkout of dynacompile, for example one that `git worktree add FOLDER COMMIT` made")
+        about = f"`python scripts/bench.py trees --device {args.device} --mode {args.mode}` on {machine(args.device)}."
+        print(f"{about}\n\n{bench_trees.table(args.against.resolve(), args.only, args.device, args.mode, args.seconds, args.rounds)}")
         return
     if args.what == "capture":
         measure_capture(args.only, args.write)

@@ -54,6 +54,23 @@ def softmax(device: str, compile: Compile) -> Step:
     return lambda: fn(x)
 
 
+def one_pass(fn: Callable[[torch.Tensor], torch.Tensor], *shape: int) -> Callable[[str, Compile], Step]:
+    """`fn` of one random float32 tensor."""
+
+    def build(device: str, compile: Compile) -> Step:
+        x = torch.randn(*shape, device=device)
+        compiled = compile(fn)
+        return lambda: compiled(x)
+
+    return build
+
+
+def batch_norm(device: str, compile: Compile) -> Step:
+    """Statistics of channels-last activations, their running averages, and the gradient."""
+    x = torch.randn(32, 64, 28, 28, device=device).to(memory_format=torch.channels_last)
+    return training(nn.Sequential(nn.BatchNorm2d(64), nn.ReLU()).to(device), (x,), compile)
+
+
 Loss = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -212,6 +229,10 @@ WORKLOADS: dict[str, Workload] = {
         Workload("11 pointwise ops, 4096x1024", pointwise(4096, 1024), devices=("cpu",)),
         Workload("11 pointwise ops, 16384x8192", pointwise(16384, 8192), devices=("cuda",), bytes=2 * 4 * 16384 * 8192),
         Workload("softmax, 4096x1024", softmax),
+        Workload("variance of rows, 4096x1024", one_pass(lambda x: x.var(1), 4096, 1024)),
+        Workload("variance of columns, 4096x1024", one_pass(lambda x: x.var(0), 4096, 1024)),
+        Workload("causal softmax, 16x512x512", one_pass(lambda x: F.softmax(x.masked_fill(torch.ones_like(x[0]).tril() == 0, -1e9), -1), 16, 512, 512)),
+        Workload("batch norm, channels last, training", batch_norm),
         Workload("LayerNorm-GELU-LayerNorm, training", norm_gelu_norm),
         Workload("MLP, training", mlp_training),
         Workload("conv net, training", conv_training),
