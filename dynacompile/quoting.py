@@ -10,8 +10,9 @@ import os
 import re
 
 DIGEST_KEY = os.urandom(16)  # of this process alone, so that nobody finds a short secret by digesting guesses
-LONGEST = 80
 LONGEST_NAME = 400
+NAME = re.compile(r"[A-Za-z_][\w.:]{0,59}|[^\w\s]{1,3}|<\w+>")
+LITERAL = re.compile(r"""(?<!\w)b?(?:'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")(?!\w)""")
 
 
 def printable(text: str, longest: int = LONGEST_NAME) -> str:
@@ -34,8 +35,8 @@ def comment(text: str) -> str:
 
 
 def identifier(text: str) -> str:
-    """`text` as a name of at most 60 ASCII letters, digits and underscores, in C++ and in Python."""
-    name = re.sub(r"[^0-9A-Za-z_]", "_", text)[:60]
+    """`text` as a name of ASCII letters, digits and underscores, in C++ and in Python."""
+    name = re.sub(r"[^0-9A-Za-z_]", "_", text)
     return f"_{name}" if not name or name[0].isdigit() else name
 
 
@@ -48,3 +49,18 @@ def shown_text(value: str | bytes) -> str:
     """A string in an explanation: its type, length and digest. What it says may be a secret."""
     content = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
     return f"{'str' if isinstance(value, str) else 'bytes'} of length {len(value)}, digest {digest(content)}"
+
+
+def is_name(text: str) -> bool:
+    """Whether a string looks like the name of something in a program, an operator included."""
+    return NAME.fullmatch(text) is not None
+
+
+def without_values(text: str) -> str:
+    """A message without the strings that it quotes, but for names; what is not printable is escaped."""
+    return LITERAL.sub(literal, printable_lines(text)) if "'" in text or '"' in text else printable_lines(text)
+
+
+def literal(found: re.Match[str]) -> str:
+    inner = found[0].lstrip("b")[1:-1]
+    return found[0] if is_name(inner) else shown_text(inner)

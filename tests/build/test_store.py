@@ -78,7 +78,10 @@ def short_key(file):
     file.chmod(0o600)
 
 
-@pytest.mark.parametrize("hostile", [lambda file: file.mkdir(), os.mkfifo, lambda file: file.symlink_to(file), lambda file: file.write_bytes(b"k" * 32), short_key])
+HOSTILE_KEYS = (lambda file: file.mkdir(), os.mkfifo, lambda file: file.symlink_to(file), lambda file: file.write_bytes(b"k" * 32), short_key)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE_KEYS)
 def test_a_key_that_is_none_is_warned_of_and_not_used(tmp_path, monkeypatch, hostile):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "dynacompile").mkdir(mode=0o700)
