@@ -23,6 +23,7 @@ from dynacompile.callbacks.outcome import Outcome, show
 from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.settings import CompileSettings, call_arguments
 from dynacompile.callbacks.wandb_run import publish
+from dynacompile.complaints import Reporting
 
 
 class DynamoCallback(Callback):
@@ -59,7 +60,8 @@ class DynamoCallback(Callback):
         targets = resolve(self.settings, pl_module) if self.settings.enabled else []
         self.started = time.perf_counter()
         if self.settings.trace and trainer.is_global_zero:
-            self.ledger.stream = open_trace(log_folder(trainer))
+            with Reporting("opening compile_events.jsonl"):
+                self.ledger.lines = open_trace(log_folder(trainer))
         self.end_subscription = dynacompile.subscribe(self.ledger)
         for target in targets:
             dynacompile.compile(target.module, inplace=True, name=target.name, **call_arguments(target.options))
@@ -94,21 +96,25 @@ class DynamoCallback(Callback):
             return
         self.log_changes(trainer.loggers, trainer.global_step)
         folder = log_folder(trainer)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.outcome.write(folder)
-        files = [Path(self.ledger.stream.name), write_report(self.outcome, folder / "compile_report.html")] if self.ledger.stream else []
+        files: list[Path] = []
+        with Reporting(f"writing the summary in {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            self.outcome.write(folder)
+        with Reporting(f"writing the compile report in {folder}"):
+            files += [self.ledger.lines.path, write_report(self.outcome, folder / "compile_report.html")] if self.ledger.lines else []
         publish(trainer.loggers, self.outcome, files)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self.release()
         if stage == "fit" and self.outcome is not None and trainer.is_global_zero:
-            show(self.outcome)
+            with Reporting("showing the outcome"):
+                show(self.outcome)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self.release()
 
     def release(self) -> None:
-        """Gives the modules back uncompiled, ends the subscription, closes the trace. Safe to repeat."""
+        """Gives the modules back uncompiled, ends the subscription and the trace. Safe to repeat."""
         self.laid_aside.close()
         if self.end_subscription is not None:
             self.end_subscription()
@@ -116,9 +122,7 @@ class DynamoCallback(Callback):
         for module in self.compiled:
             dynacompile.restore(module)
         self.compiled = []
-        if self.ledger.stream is not None:
-            self.ledger.stream.close()
-            self.ledger.stream = None
+        self.ledger.lines = None
 
     # what it reports
 
@@ -137,7 +141,8 @@ class DynamoCallback(Callback):
         if metrics != self.logged:
             self.logged = metrics
             for logger in loggers:
-                logger.log_metrics(metrics, step=step)
+                with Reporting(f"logging of compile metrics by {type(logger).__qualname__}"):
+                    logger.log_metrics(metrics, step=step)
 
     def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Outcome:
         losses = {name: float(value) for name, value in trainer.callback_metrics.items() if "loss" in name}

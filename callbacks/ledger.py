@@ -7,10 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from dynacompile import events
+from dynacompile.complaints import COMPLAINTS, Reporting
 from dynacompile.events import Event
+from dynacompile.quoting import printable
+from dynacompile.run_files import Lines
 
 Kind = TypeVar("Kind", bound=Event)
 Row = tuple[int, str, str, str]  # batch, event, region, what
@@ -18,17 +21,17 @@ Row = tuple[int, str, str, str]  # batch, event, region, what
 
 @dataclass
 class Ledger:
-    """Keeps the events of one fit. `batch` is the training batch that they fell into; `stream` takes each as a line of JSON."""
+    """Keeps the events of one fit. `batch` is the training batch that they fell into; `lines` takes each as a line of JSON."""
 
     batch: int = 0
-    stream: IO[str] | None = None
+    lines: Lines | None = None
     seen: list[tuple[int, Event]] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         self.seen.append((self.batch, event))
-        if self.stream is not None:
-            self.stream.write(json.dumps({"batch": self.batch, **events.to_json(event)}) + "\n")
-            self.stream.flush()
+        if self.lines is not None:
+            with Reporting(f"writing {self.lines.path}"):
+                self.lines.append(json.dumps({"batch": self.batch, **events.to_json(event)}))
 
     def of(self, kind: type[Kind]) -> Iterator[Kind]:
         return (event for _, event in self.seen if isinstance(event, kind))
@@ -91,7 +94,8 @@ class Ledger:
 
     def rows(self) -> list[Row]:
         """The events worth a table row."""
-        return [(batch, type(event).__name__, event.region, line) for batch, event in self.seen if (line := describe(event))]
+        told = [(batch, event, describe(event)) for batch, event in self.seen]
+        return [(batch, type(event).__name__, printable(event.region), printable(line, longest=4000)) for batch, event, line in told if line]
 
 
 def describe(event: Event) -> str:
@@ -114,14 +118,22 @@ def describe(event: Event) -> str:
 
 
 def read_trace(path: Path) -> Ledger:
-    """The ledger of a trace: a `compile_events.jsonl`, or a file that DYNACOMPILE_TRACE named (which knows no batches)."""
+    """The ledger of a trace: a `compile_events.jsonl`, or a file that DYNACOMPILE_TRACE named (which knows no batches). A line that a full disk has torn
+    is left out."""
     ledger = Ledger()
     for line in path.read_text(encoding="utf-8").splitlines():
-        values = json.loads(line)
+        try:
+            values = json.loads(line)
+            kind = KINDS[values.pop("event")]
+        except (ValueError, LookupError, AttributeError, TypeError):
+            COMPLAINTS.warn(("trace", str(path)), f"{path} has lines that are no events: they are left out")
+            continue
         ledger.batch = values.pop("batch", 0)
-        kind = getattr(events, values.pop("event"))
         ledger(kind(**{name: hashable(value) for name, value in values.items()}))
     return ledger
+
+
+KINDS = {kind.__name__: kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
 
 
 def hashable(value: Any) -> Any:
@@ -133,6 +145,8 @@ def advice(kind: str, text: str) -> str:
     return f" ({kind}: {text})" if text else ""
 
 
-def open_trace(folder: Path) -> IO[str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    return open(folder / "compile_events.jsonl", "w", encoding="utf-8")
+def open_trace(folder: Path) -> Lines:
+    """Raises OSError."""
+    lines = Lines(folder / "compile_events.jsonl")
+    lines.begin()
+    return lines

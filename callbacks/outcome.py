@@ -18,6 +18,8 @@ from rich.text import Text
 from dynacompile import events
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepTimes
+from dynacompile.quoting import printable_lines
+from dynacompile.run_files import write_whole
 
 SHOWN_ROWS = 4
 
@@ -66,9 +68,7 @@ class Outcome:
         return {"modes": list(self.modes), "modules": list(self.modules), "steps": self.steps, "losses": dict(self.losses), "compile": self.metrics()}
 
     def write(self, folder: Path) -> Path:
-        target = folder / "summary.json"
-        target.write_text(json.dumps(self.as_json(), indent=2) + "\n", encoding="utf-8")
-        return target
+        return write_whole(folder / "summary.json", json.dumps(self.as_json(), indent=2) + "\n")
 
 
 def facts(outcome: Outcome) -> list[tuple[str, str]]:
@@ -125,7 +125,7 @@ def screen(outcome: Outcome) -> Panel:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts(outcome):
-        table.add_row(name, Text(value))
+        table.add_row(Text(name), Text(printable_lines(value)))
     return Panel(Group(table), title="dynacompile", title_align="left", box=box.ROUNDED, expand=False)
 
 

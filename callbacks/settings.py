@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError, nearest
 
 CompileValues = Mapping[str, Any]
+FLAGS_VARIABLE = "DYNACOMPILE_ALLOW_CPP_FLAGS"
 WHOLE_NET: Mapping[str, CompileValues] = MappingProxyType({"net": {}})
 
 
@@ -59,6 +61,7 @@ class CompileSettings:
         for key in values:
             if key not in cls.names():
                 raise ConfigError(f"unknown key compile.{key}: {nearest(key, cls.names())}")
+        check_compiler_flags(values)
         own = {key: value for key, value in values.items() if key in cls.own_names()}
         return cls(**own, base=CompileConfig.of({key: value for key, value in values.items() if key not in own}))
 
@@ -79,6 +82,19 @@ class CompileSettings:
                 raise ConfigError(f"compile.modules[{glob!r}]: {error}") from error
             values |= {key: value for key, value in given.items() if value is not None or key == "dynamic"}
         return CompileConfig.of(values)
+
+
+def check_compiler_flags(values: CompileValues) -> None:
+    """Raises ConfigError for flags of the C++ compiler in a config, which may have come with the artifacts of somebody's run: compilers run programs that
+    flags name. Who means them says so by an environment variable; programs pass them in options."""
+    modules = values.get("modules")
+    parts = [values, *(modules.values() if isinstance(modules, Mapping) else ())]
+    given = [options.get("cpp_flags") for options in parts if isinstance(options, Mapping)]
+    if any(given) and os.environ.get(FLAGS_VARIABLE) != "1":
+        raise ConfigError(
+            f"compile.cpp_flags={next(filter(None, given))!r} comes from a config, and flags of the C++ compiler can run any program: "
+            f"set {FLAGS_VARIABLE}=1 in the environment if you trust this config"
+        )
 
 
 def call_arguments(config: CompileConfig) -> dict[str, Any]:

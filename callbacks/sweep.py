@@ -15,6 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dynacompile.complaints import Reporting
+from dynacompile.quoting import printable
+from dynacompile.run_files import write_whole
+
 Numbers = Mapping[str, float]
 
 # row, key of a run's numbers, format
@@ -46,10 +50,11 @@ class Run:
 def comparison(runs: Sequence[Run]) -> Table:
     """One column a run, headed by the overrides that not all runs share; a number that a run does not have is a dash."""
     shared = set.intersection(*({*run.overrides} for run in runs)) if len(runs) > 1 else set()
-    table = Table(title=f"comparison of {len(runs)} runs" + (f", all with {' '.join(sorted(shared))}" if shared else ""), title_justify="left")
+    title = f"comparison of {len(runs)} runs" + (f", all with {' '.join(sorted(shared))}" if shared else "")
+    table = Table(title=Text(printable(title)), title_justify="left")
     table.add_column("")
     for run in runs:
-        table.add_column(Text("\n".join(o for o in run.overrides if o not in shared) or "defaults"), justify="right", overflow="fold")
+        table.add_column(Text("\n".join(printable(o) for o in run.overrides if o not in shared) or "defaults"), justify="right", overflow="fold")
     table.add_row("finished", *("yes" if run.numbers else "failed" for run in runs))
     for heading, key, shape in ROWS:
         table.add_row(heading, *(shape.format(run.numbers[key]) if key in run.numbers else "-" for run in runs))
@@ -76,7 +81,8 @@ class Comparison(Callback):
         self.runs.append(run)
         folder = Path(config.hydra.runtime.output_dir)
         if folder.is_dir():
-            (folder / "run.json").write_text(json.dumps({"overrides": run.overrides, "numbers": run.numbers}, indent=2) + "\n", encoding="utf-8")
+            with Reporting(f"writing {folder / 'run.json'}"):
+                write_whole(folder / "run.json", json.dumps({"overrides": run.overrides, "numbers": run.numbers}, indent=2) + "\n")
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         Console().print(comparison(self.runs))

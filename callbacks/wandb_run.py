@@ -9,6 +9,7 @@ import wandb
 from lightning.pytorch.loggers import Logger, WandbLogger
 
 from dynacompile.callbacks.outcome import Outcome
+from dynacompile.complaints import Reporting
 
 
 def publish(loggers: Sequence[Logger], outcome: Outcome, files: Sequence[Path]) -> None:
@@ -16,12 +17,17 @@ def publish(loggers: Sequence[Logger], outcome: Outcome, files: Sequence[Path]) 
     for logger in loggers:
         if not isinstance(logger, WandbLogger):
             continue
-        run = logger.experiment
-        table = wandb.Table(columns=["batch", "event", "region", "what"], data=[list(row) for row in outcome.ledger.rows()])
-        run.log({"compile/events": table})
-        run.summary.update({f"compile/{name}": value for name, value in outcome.metrics().items()})
-        if files:
-            artifact = wandb.Artifact(f"compile-{run.id}", type="compile-report")
-            for path in files:
-                artifact.add_file(str(path))
-            run.log_artifact(artifact)
+        with Reporting(f"the report to {type(logger).__qualname__}"):
+            send(logger, outcome, files)
+
+
+def send(logger: WandbLogger, outcome: Outcome, files: Sequence[Path]) -> None:
+    run = logger.experiment
+    table = wandb.Table(columns=["batch", "event", "region", "what"], data=[list(row) for row in outcome.ledger.rows()])
+    run.log({"compile/events": table})
+    run.summary.update({f"compile/{name}": value for name, value in outcome.metrics().items()})
+    if files:
+        artifact = wandb.Artifact(f"compile-{run.id}", type="compile-report")
+        for path in files:
+            artifact.add_file(str(path))
+        run.log_artifact(artifact)

@@ -87,7 +87,7 @@ class CompileConfig:
     memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward; less recomputes more")
     fuse: bool = option(True, "code", "fuse loop nests (False: one kernel per op, for debugging)")
     reference: bool = option(False, "code", "run kernels through the reference interpreter instead of C++/Triton (the oracle; slow)")
-    cpp_flags: str = option("", "code", "further flags for the C++ compiler")
+    cpp_flags: str = option("", "code", "further flags for the C++ compiler; from a config they need DYNACOMPILE_ALLOW_CPP_FLAGS=1")
     threads: int = option(0, "code", "threads of a CPU kernel; 0: torch.get_num_threads()")
     workers: int = option(0, "runtime", "kernel build processes; 0: chosen from the cores")
     verify: bool = option(False, "report", "verify every hand-off between stages")

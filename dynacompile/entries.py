@@ -11,6 +11,7 @@ import torch
 
 from dynacompile import native
 from dynacompile.guards.program import described
+from dynacompile.quoting import printable
 
 BYTES_OF_GUARD = 400  # of its checks, accessors and row
 BYTES_OF_NODE = 1500  # of a graph's node, with what it knows of its value
@@ -54,8 +55,8 @@ class BucketView:
 
 def view(code: CodeType, bucket: int, entry: Any) -> EntryView:
     info = entry.info
-    frame = f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
-    guards = tuple(described(guard) for guard in info.captured.guards)
+    frame = printable(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
+    guards = tuple(str(described(guard)) for guard in info.captured.guards)
     return EntryView(frame, bucket, guards, entry.hits, info.seconds, entry.last_used, info.lookup_ns, info.bytes)
 
 

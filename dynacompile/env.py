@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import stat
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
 from dynacompile.events import Event, Observer
+from dynacompile.trusted import secret
 
 
 def unobserved(stage: str, result: object) -> None:
@@ -38,31 +40,53 @@ class Env:
 
 
 def cache_dir() -> Path:
-    """The folder of the compile caches: DYNACOMPILE_CACHE_DIR, else `dynacompile` in the user's cache folder. Created on demand, 0700."""
-    chosen = os.environ.get("DYNACOMPILE_CACHE_DIR")
-    return private_folder(Path(chosen) if chosen else user_cache() / "compiled", "DYNACOMPILE_CACHE_DIR")
+    """The folder of the compile caches: DYNACOMPILE_CACHE_DIR, else `dynacompile/compiled` in the user's cache folder. What builds makes it, or not."""
+    return chosen_folder("DYNACOMPILE_CACHE_DIR") or user_cache() / "compiled"
 
 
 def native_dir() -> Path:
     """The folder of the native core: DYNACOMPILE_NATIVE_DIR, else `dynacompile/native` in the user's cache folder."""
-    chosen = os.environ.get("DYNACOMPILE_NATIVE_DIR")
-    return private_folder(Path(chosen) if chosen else user_cache() / "native", "DYNACOMPILE_NATIVE_DIR")
+    return chosen_folder("DYNACOMPILE_NATIVE_DIR") or user_cache() / "native"
 
 
 def user_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "dynacompile"
+    """`dynacompile` in the user's cache folder. A relative XDG_CACHE_HOME is ignored, as its standard asks for."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(base if os.path.isabs(base) else home() / ".cache") / "dynacompile"
 
 
-def private_folder(folder: Path, variable: str) -> Path:
-    """Makes `folder`; refuses one that other users can write, since we run the code in it."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    mode = folder.stat().st_mode
-    if mode & (stat.S_IWOTH | stat.S_IWGRP) and folder.stat().st_uid != os.getuid():
-        raise ConfigError(f"cache folder {folder} can be written by other users: chmod go-w it, or set {variable} to a private folder")
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise ConfigError(f"cache folder {folder} can be written by everybody: chmod o-w it, or set {variable} to a private folder")
-    return folder
+def home() -> Path:
+    """The user's home. Where the system knows of none, a folder that can't be made, so that nothing is kept."""
+    found = os.path.expanduser("~")
+    return Path(found) if os.path.isabs(found) else Path("/nonexistent")
+
+
+def chosen_folder(variable: str) -> Path | None:
+    """The folder that an environment variable names, `~` expanded, absolute from the first time on that it is asked for; None where it is unset."""
+    given = os.environ.get(variable)
+    return absolute(given, variable) if given else None
+
+
+@functools.cache
+def absolute(given: str, variable: str) -> Path:
+    path = os.path.expanduser(given)
+    if path.startswith("~"):
+        raise ConfigError(f"{variable}={given!r}: there is no home folder {path.split('/')[0]!r}; name the folder by its whole path")
+    return Path(os.path.abspath(path))
+
+
+def secret_key() -> bytes:
+    """The user's key, under which what is kept in the caches is sealed."""
+    return secret(user_cache())
+
+
+def cache_bytes() -> int:
+    """How large the compile cache may grow: DYNACOMPILE_CACHE_BYTES, a number with K, M, G or T behind it if need be, else 4G. 0: without a bound."""
+    given = os.environ.get("DYNACOMPILE_CACHE_BYTES", "")
+    found = re.fullmatch(r"\s*(\d{1,15})\s*([KMGT]?)\s*", given or "4G", re.IGNORECASE)
+    if found is None:
+        raise ConfigError(f"DYNACOMPILE_CACHE_BYTES must be a number of bytes, such as 500M or 4G, or 0 for no bound, not {given!r}")
+    return int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
 
 
 def log_topics() -> frozenset[str]:

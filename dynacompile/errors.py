@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from dynacompile.quoting import without_values
+
 
 class DynacompileError(Exception):
     """Base of all errors raised by dynacompile."""
@@ -23,6 +25,7 @@ class Unsupported(DynacompileError):
     """
 
     def __init__(self, code: str, reason: str, hint: str = "", site: str = "", callers: tuple[str, ...] = ()):
+        reason = without_values(reason)  # they reach events, traces and reports
         self.code, self.reason, self.hint, self.site, self.callers = code, reason, hint, site, callers
         lines = [f"[{code}] {reason}"]
         if site:

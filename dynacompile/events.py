@@ -1,6 +1,7 @@
 """What happened, as typed facts. Stages emit them; the log, the trace, explain() and the callback subscribe.
 
-An event holds plain data only (str, int, float, tuples), so that it can be written as JSON as it is.
+An event holds plain data only (str, int, float, tuples), so that it can be written as JSON as it is. Of strings, environment variables and attributes of
+the user it tells types, lengths and digests, never values: events are written to files and sent to other hosts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from dynacompile.complaints import Reporting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,7 @@ class GuardFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Guarded(Event):
-    """The guards of a new entry. texts: each of them, where DYNACOMPILE_LOGS=verbose_guards asks for it."""
+    """The guards of a new entry. texts: each of them, without values of strings, where DYNACOMPILE_LOGS=verbose_guards asks for it."""
 
     frame: str
     guards: int
@@ -178,8 +181,10 @@ class Bus:
         self._observers: dict[int, Observer] = {}
 
     def emit(self, event: Event) -> None:
+        """A subscriber that raises is warned of once; the others, and the work, go on."""
         for subscriber in tuple(self._subscribers.values()):
-            subscriber(event)
+            with Reporting(f"the subscriber {getattr(subscriber, '__qualname__', type(subscriber).__qualname__)}"):
+                subscriber(event)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Returns the function that ends the subscription."""
@@ -199,7 +204,8 @@ class Bus:
 
     def hand_off(self, stage: str, result: object) -> None:
         for observer in tuple(self._observers.values()):
-            observer(stage, result)
+            with Reporting(f"the observer {getattr(observer, '__qualname__', type(observer).__qualname__)}"):
+                observer(stage, result)
 
     @contextmanager
     def observing(self, observer: Observer | None) -> Iterator[None]:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import importlib.machinery
 import importlib.util
 import os
 import shlex
-import shutil
-import subprocess
+import stat
 import sys
 import sysconfig
 import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -28,9 +23,14 @@ import torch
 from torch.autograd import forward_ad
 
 from dynacompile import selftest
-from dynacompile.env import native_dir
+from dynacompile.compilers import Toolchain, first_errors, made_file, made_library, missing_compiler, run_compiler, toolchain, words
+from dynacompile.complaints import COMPLAINTS
+from dynacompile.env import native_dir, secret_key
 from dynacompile.errors import BuildError
 from dynacompile.ir.guard_facts import GLOBAL_HOOKS
+from dynacompile.libraries import in_memory, name_of
+from dynacompile.quoting import printable
+from dynacompile.trusted import Untrusted, drop, locked, open_folder, private_folder, read_own, scratch_folder, sealed, touch, unsealed, write_own
 
 NAME = "dynacompile_native"
 ROOT = Path(__file__).parent
@@ -50,14 +50,7 @@ FLAGS = (
 )
 LIBRARIES = ("c10", "torch_cpu", "torch_python")
 LOAD_LOCK = threading.Lock()
-
-
-@dataclass(frozen=True)
-class Toolchain:
-    """command: the compiler as argv. stamp: what tells one compiler from another in the cache key."""
-
-    command: tuple[str, ...]
-    stamp: str
+FORMAT = "2"  # of what is kept
 
 
 def core() -> ModuleType:
@@ -70,7 +63,7 @@ def core() -> ModuleType:
             if sys.version_info[:2] not in VERSIONS:
                 supported = " and ".join(f"{major}.{minor}" for major, minor in VERSIONS)
                 raise BuildError(f"the native core supports CPython {supported}, this is {sys.version.split()[0]}: use one of those")
-            module = load(library())
+            module = load(*library())
             singletons = (torch.dtype, torch.layout, torch.memory_format)
             with torch.inference_mode(False):
                 tensor = torch.empty(1, device="cpu")
@@ -96,10 +89,11 @@ def selftest_failure() -> str:
     return selftest.failure(sys.modules[NAME])
 
 
-def load(path: Path) -> ModuleType:
-    """Loads the built library. Torch's own libraries are found because torch is loaded already."""
-    loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
-    spec = importlib.machinery.ModuleSpec(NAME, loader, origin=str(path))
+def load(descriptor: int, path: Path) -> ModuleType:
+    """Loads the library that the descriptor stands for, and closes it. Torch's own libraries are found because torch is loaded already."""
+    place = name_of(descriptor)
+    loader = importlib.machinery.ExtensionFileLoader(NAME, place)
+    spec = importlib.machinery.ModuleSpec(NAME, loader, origin=place)
     try:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
@@ -107,6 +101,9 @@ def load(path: Path) -> ModuleType:
         raise BuildError(
             f"the native core {path} does not load: {error}. Delete it, or set DYNACOMPILE_NATIVE_DIR to an empty folder, to build it anew"
         ) from error
+    finally:
+        os.close(descriptor)
+    spec.origin = module.__file__ = str(path)
     return module
 
 
@@ -118,52 +115,89 @@ def headers() -> list[Path]:
     return sorted(p for f in FOLDERS for p in (ROOT / f).glob("*.h"))
 
 
-def library() -> Path:
-    """Path of the built core for these sources, this Python, this torch and this compiler; builds it if needed."""
-    shared, folder = shared_key(), native_dir()
+def library() -> tuple[int, Path]:
+    """A descriptor of the core for these sources, this Python, this torch and this compiler, and its path; builds it if needed. The core is as it was
+    built, by its seal. Where it can't be kept, it is built for this process."""
+    folder = native_dir()
+    try:
+        inside = open_folder(private_folder(folder, "DYNACOMPILE_NATIVE_DIR"))
+    except (OSError, Untrusted) as error:
+        complain(folder, "used", error)
+        return build_unkept(folder)
+    try:
+        return library_in(folder, inside)
+    finally:
+        os.close(inside)
+
+
+def library_in(folder: Path, inside: int) -> tuple[int, Path]:
+    """As `library`. inside: the folder's descriptor."""
+    shared, tools = shared_key(), toolchain()
+    if tools is None:
+        for name in sorted(os.listdir(inside), reverse=True):
+            if name.startswith(f"{NAME}-{shared}-") and name.endswith(".so") and (found := kept(name, inside, folder)) is not None:
+                return found[0], folder / name
+        raise BuildError(missing_compiler())
+    name = f"{NAME}-{shared}-{digest(tools.stamp)}.so"
+    found = kept(name, inside, folder)
+    if found is None:
+        with locked("lock", inside):
+            found = kept(name, inside, folder)
+            if found is None:
+                return build(tools, folder, inside, name), folder / name
+    return found[0], folder / name
+
+
+def build_unkept(folder: Path) -> tuple[int, Path]:
     tools = toolchain()
     if tools is None:
-        built = sorted(folder.glob(f"{NAME}-{shared}-*.so"))
-        if built:
-            return built[-1]
         raise BuildError(missing_compiler())
-    path = folder / f"{NAME}-{shared}-{digest(tools.stamp)}.so"
-    if not path.exists():
-        with locked(folder / "lock"):
-            if not path.exists():
-                build(tools, folder, path)
-    return path
+    return build(tools, folder, None, NAME), folder / NAME
+
+
+def kept(name: str, inside: int | None, folder: Path) -> tuple[int, bytes] | None:
+    """A descriptor of a kept file, and its content; None where there is none that is as it was built."""
+    if inside is None:
+        return None
+    try:
+        descriptor, raw = read_own(name, inside)
+    except FileNotFoundError:
+        return None
+    except (OSError, Untrusted) as error:
+        return complain(folder, "read", error)
+    content = unsealed(raw, f"native {name}", secret_key())
+    if content is None:
+        os.close(descriptor)
+        return None
+    touch(descriptor)
+    return descriptor, content
+
+
+def keep(name: str, content: bytes, inside: int | None, folder: Path) -> int | None:
+    """Keeps a file; a descriptor of it, or None where that is not possible."""
+    if inside is None:
+        return None
+    try:
+        return write_own(name, sealed(content, f"native {name}", secret_key()), inside, 0o700)
+    except OSError as error:
+        return complain(folder, "written", error)
+
+
+def complain(folder: Path, what: str, error: OSError | Untrusted) -> None:
+    """Warns once for each kind of error and what could not be done."""
+    kind = error.errno if isinstance(error, OSError) else Untrusted
+    fix = "Remove what is there, or set DYNACOMPILE_NATIVE_DIR to a folder of your own with room in it"
+    COMPLAINTS.warn(("native", str(folder), what, kind), f"the folder of the native core {folder} can't be {what} ({error}): the core is built anew. {fix}")
 
 
 def shared_key() -> str:
     """Digest of everything but the compiler that the core depends on; where the sources lie is not part of it."""
     texts = [f"{p.relative_to(ROOT)}\n{p.read_text()}" for p in (*sources(), *headers())]
-    return digest(*texts, str(sysconfig.get_config_var("SOABI")), torch.__version__, *FLAGS, *LIBRARIES, os.environ.get("CXXFLAGS", ""))
+    return digest(FORMAT, *texts, str(sysconfig.get_config_var("SOABI")), torch.__version__, *FLAGS, *LIBRARIES, os.environ.get("CXXFLAGS", ""))
 
 
 def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def toolchain() -> Toolchain | None:
-    """The C++ compiler: $CXX, else the first of g++, clang++, c++ on PATH. None when there is none."""
-    for candidate in filter(None, (os.environ.get("CXX"), "g++", "clang++", "c++")):
-        command = shlex.split(candidate)
-        found = shutil.which(command[0])
-        if found:
-            real = Path(found).resolve()
-            stat = real.stat()
-            return Toolchain((found, *command[1:]), f"{real} {stat.st_size} {stat.st_mtime_ns} {command[1:]}")
-        if candidate == os.environ.get("CXX"):
-            return None
-    return None
-
-
-def missing_compiler() -> str:
-    chosen = os.environ.get("CXX")
-    if chosen:
-        return f"the C++ compiler CXX={chosen!r} is not on PATH: install it, or unset CXX to use g++"
-    return "no C++ compiler found (looked for g++, clang++, c++): install one, for example `apt install g++`, or set CXX to its path"
 
 
 def include_flags() -> list[str]:
@@ -180,64 +214,78 @@ def include_flags() -> list[str]:
     ]
 
 
-def build(tools: Toolchain, folder: Path, path: Path) -> None:
-    """Compiles every source to an object (kept, so that one changed file is one recompile), links, and renames the result to `path`."""
+def build(tools: Toolchain, folder: Path, inside: int | None, name: str) -> int:
+    """Compiles every source to an object (kept, so that one changed file is one recompile), links, and keeps the result under `name`.
+
+    inside: the descriptor of `folder`, None where nothing can be kept. Returns a descriptor of the library.
+    """
     start = time.perf_counter()
-    progress(f"dynacompile: building the native core with {tools.command[0]} (once) ... ")
-    flags = [*FLAGS, *shlex.split(os.environ.get("CXXFLAGS", "")), *include_flags()]
+    progress(f"dynacompile: building the native core with {printable(tools.command[0])} (once) ... ")
+    flags = [*FLAGS, *words(os.environ.get("CXXFLAGS", ""), "CXXFLAGS"), *include_flags()]
     shared = digest(*(p.read_text() for p in headers()), tools.stamp, torch.__version__, *flags)
-    objects = {source: folder / f"{source.stem}-{digest(shared, str(source), source.read_text())}.o" for source in sources()}
-    largest_first = sorted((s for s in objects if not objects[s].exists()), key=lambda s: -s.stat().st_size)
-    with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
-        list(pool.map(lambda source: compile_one(tools, flags, source, objects[source]), largest_first))
-    lib = Path(torch.__file__).parent / "lib"
-    into = path.with_suffix(f".{os.getpid()}.tmp")
-    run(
-        [*tools.command, "-shared", "-o", str(into), *map(str, objects.values()), f"-L{lib}", *(f"-l{name}" for name in LIBRARIES), "-ldl"],
-        "link the native core",
-    )
-    os.replace(into, path)
-    sweep(folder, keep=set(objects.values()))
+    objects = {source: f"{source.stem}-{digest(FORMAT, shared, str(source), source.read_text())}.o" for source in sources()}
+    try:
+        with scratch_folder() as scratch:
+            missing = [source for source in objects if not fetched(objects[source], inside, folder, scratch)]
+            with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
+                largest_first = sorted(missing, key=lambda s: -s.stat().st_size)
+                list(pool.map(lambda source: compile_one(tools, flags, source, objects[source], inside, folder, scratch), largest_first))
+            lib, made = Path(torch.__file__).parent / "lib", scratch / "core.so"
+            placed = [str(scratch / name) for name in objects.values()]
+            run([*tools.command, "-shared", "-o", str(made), *placed, f"-L{lib}", *(f"-l{name}" for name in LIBRARIES), "-ldl"], "link the native core")
+            content = made_library(tools.command[0], made)
+        descriptor = keep(name, content, inside, folder)
+        if descriptor is None:
+            descriptor = in_memory(content, NAME)
+    except OSError as error:
+        raise BuildError(f"the native core can't be built: {error}. Set TMPDIR to a folder with room in it") from error
+    if inside is not None:
+        sweep(inside, keep={*objects.values(), name})
     progress(f"done in {time.perf_counter() - start:.1f} s\n")
+    return descriptor
 
 
-def compile_one(tools: Toolchain, flags: list[str], source: Path, into: Path) -> None:
-    partial = into.with_suffix(f".{os.getpid()}.tmp")
-    run([*tools.command, *flags, "-c", str(source), "-o", str(partial)], f"compile {source.name}")
-    os.replace(partial, into)
+def fetched(name: str, inside: int | None, folder: Path, scratch: Path) -> bool:
+    """Whether an object is kept; then it is in the scratch folder, too, as it was built."""
+    found = kept(name, inside, folder)
+    if found is None:
+        return False
+    os.close(found[0])
+    (scratch / name).write_bytes(found[1])
+    return True
+
+
+def compile_one(tools: Toolchain, flags: list[str], source: Path, name: str, inside: int | None, folder: Path, scratch: Path) -> None:
+    run([*tools.command, *flags, "-c", str(source), "-o", str(scratch / name)], f"compile {source.name}")
+    descriptor = keep(name, made_file(tools.command[0], scratch / name), inside, folder)
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 def run(command: list[str], doing: str) -> None:
     """Runs the compiler; on failure raises BuildError with its name, its first errors and the fix."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except OSError as error:
-        raise BuildError(f"the C++ compiler {command[0]} can't be run to {doing}: {error}. Set CXX to a working compiler") from error
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        errors = [line for line in lines if "error" in line] or lines
-        shown = "\n  ".join(errors[:8])
+    done = run_compiler(command, doing)
+    if done.status:
         raise BuildError(
-            f"the C++ compiler {command[0]} could not {doing} (exit status {done.returncode}):\n  {shown}\n"
-            f"It needs C++20 (g++ 11 or clang 14, or later): set CXX to such a compiler. Command: {shlex.join(command)}"
+            f"the C++ compiler {command[0]} could not {doing} (exit status {done.status}):\n  {first_errors(done.output)}\n"
+            f"It needs C++20 (g++ 11 or clang 14, or later): set CXX to such a compiler. Command: {printable(shlex.join(command), longest=8000)}"
         )
 
 
-def sweep(folder: Path, keep: set[Path], days: float = 7.0) -> None:
-    """Removes objects of earlier builds that are older than `days`."""
-    for old in folder.glob("*.o"):
-        if old not in keep and old.stat().st_mtime < time.time() - days * 86400:
-            old.unlink(missing_ok=True)
+def sweep(inside: int, keep: set[str], days: float = 7.0) -> None:
+    """Removes objects and cores of earlier builds that have not been used for `days`, and what processes that died have left after an hour."""
+    for name in os.listdir(inside):
+        days_of_this = days if name.endswith((".o", ".so")) else 1 / 24 if name.startswith(".new-") or name.endswith(".tmp") else None
+        if name in keep or days_of_this is None:
+            continue
+        try:
+            status = os.stat(name, dir_fd=inside, follow_symlinks=False)
+        except OSError:  # another process has removed it
+            continue
+        if stat.S_ISREG(status.st_mode) and status.st_mtime < time.time() - days_of_this * 86400:
+            drop(name, inside)
 
 
 def progress(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Holds the file lock at `path`: one process builds, the others wait for it."""
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

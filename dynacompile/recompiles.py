@@ -12,6 +12,8 @@ from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.guard_facts import ShapeFacts
 from dynacompile.ir.shapes import Quantity
 from dynacompile.ir.source import Local
+from dynacompile.ir.wording import shown_name
+from dynacompile.quoting import printable, without_values
 
 
 def nearest_failures(frame: Any, entries: list[Any]) -> list[Failure]:
@@ -41,13 +43,13 @@ def summarised(failed: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def frame_name(code: CodeType) -> str:
-    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+    return printable(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
 
 
 def done_about(guards: Iterable[Guard], before: Iterable[Iterable[Guard]]) -> str:
     """What the new entry is: for all values of a size or int that was a constant in the entries before, or one more for the values of its call."""
     known = {quantity for entry in before for quantity in symbolic(entry)}
-    fresh = [quantity.text() for quantity in symbolic(guards) if quantity not in known and quantity.kind != "stride"]
+    fresh = [without_values(quantity.text()) for quantity in symbolic(guards) if quantity not in known and quantity.kind != "stride"]
     return f"made {', '.join(fresh)} dynamic" if fresh else "new entry"
 
 
@@ -74,8 +76,9 @@ def override(region: str, key: tuple[Any, ...], option: str) -> str:
     """Valid config that sets `option` ("name: value") for the region, or for that key of its dispatch."""
     name, _, value = option.partition(": ")
     if key:
-        return f"dispatch_options={{{key[0]!r}: {{{name!r}: {as_python(value)}}}}}"
-    return f"compile.modules={{{region.replace('<lambda>', '*lambda*')}: {{{option}}}}}"
+        return f"dispatch_options={{{shown_name(key[0])}: {{{name!r}: {as_python(value)}}}}}"
+    glob = re.sub(r"[^\w.*-]+", "*", region)  # what Hydra would read as more than a name is matched, not named
+    return f"compile.modules={{{glob}: {{{option}}}}}"
 
 
 def as_python(value: str) -> str:

@@ -41,8 +41,11 @@ from dynacompile.guards.changes import policy_after
 from dynacompile.guards.program import Failure, described, failures
 from dynacompile.ir.captured import Captured
 from dynacompile.ir.shapes import ShapePolicy
+from dynacompile.ir.wording import revealed, shown_name
 from dynacompile.markers import DISABLED
+from dynacompile.observe.log import show_on_screen
 from dynacompile.pipeline import compile_frame
+from dynacompile.quoting import printable, without_values
 from dynacompile.recompiles import done_about, frame_name, nearest_failures, override, shape_option, texts
 from dynacompile.session import SESSION
 
@@ -109,12 +112,13 @@ def make_region(fn: Callable[..., Any], config: CompileConfig, owner: object, na
         return native.core().Region(fn, on_miss, state)
 
     def state_of_key(key: Any) -> Any:
-        return new_state(dispatch.config(key, config), SESSION.bucket(True, owner), f"{name}[{key!r}]", (key,))
+        return new_state(dispatch.config(key, config), SESSION.bucket(True, owner), f"{name}[{shown_name(key)}]", (key,))
 
     return native.core().Region(fn, on_miss, state, dispatch.choose, state_of_key)
 
 
 def new_state(config: CompileConfig, bucket: int, name: str, key: tuple[Any, ...] = ()) -> Any:
+    name = printable(name)
     info = RegionInfo(name=name, config=config, bucket=bucket, key=key)
     return native.core().RegionState(
         bucket, config.fallback == "default", config.recompile_limit, config.accumulated_recompile_limit, name, info, config.kind()
@@ -210,12 +214,16 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
 def announce(made: Compiled, captured: Captured, differences: list[Failure], own: list[Any], info: RegionInfo) -> None:
     """Tells of a new entry, its guards, and, where there were entries before, why none of them served."""
     SESSION.bus.emit(made)
-    listed = tuple(map(described, captured.guards)) if log_topics() & {"verbose_guards", "all"} else ()
+    verbose = log_topics() & {"verbose_guards", "all"}
+    listed = tuple(str(described(guard)) for guard in captured.guards) if verbose else ()
+    if "verbose_guards" in verbose:
+        show_on_screen(made.frame, [revealed(described(guard)) for guard in captured.guards], [f.revealing for f in differences])
     guarded = Guarded(region=info.name, bucket=info.bucket, frame=made.frame, guards=made.guards, lookup_ns=made.lookup_ns, cold_ns=made.cold_ns, texts=listed)
     SESSION.bus.emit(guarded)
     for f in differences:
-        source = f.guard.source.text() if f.guard.source is not None else f.subject
-        SESSION.bus.emit(GuardFailed(region=info.name, bucket=info.bucket, kind=f.guard.kind, source=source, was=f.was, now=f.now, site=made.frame))
+        source = without_values(f.guard.source.text()) if f.guard.source is not None else f.subject
+        gone = GuardFailed(region=info.name, bucket=info.bucket, kind=f.guard.kind, source=source, was=str(f.was), now=str(f.now), site=made.frame)
+        SESSION.bus.emit(gone)
     if own:
         again = Recompiled(
             region=info.name,

@@ -10,23 +10,23 @@ import hashlib
 import os
 import re
 import shlex
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from dynacompile import native
+from dynacompile import compilers
 from dynacompile.build.autotune import tune
 from dynacompile.build.processor import measure_here, processor
 from dynacompile.build.store import Store
+from dynacompile.compilers import first_errors, made_library, run_compiler, words
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
 from dynacompile.events import CacheLooked
 from dynacompile.ir.schedule import CpuKernel, KernelSource
+from dynacompile.trusted import scratch_folder
 
-FORMAT = "1"
+FORMAT = "2"
 HEADERS = Path(__file__).parent.parent / "codegen" / "cpp"
 HEADER_NAMES = ("intrinsics.h", "vec.h", "vecmath.h")
 # No contraction: user code rounds as eager does. No trapping and no errno: comparisons and library calls stay in the lanes.
@@ -77,7 +77,7 @@ def variant(source: KernelSource, index: int) -> KernelSource:
 def build_units(sources: Mapping[str, KernelSource], env: Env, store: Store) -> dict[str, CpuKernel]:
     """The kernels by name, from as many libraries as their text is worth."""
     groups = units(sources)
-    flags = [*shlex.split(env.config.cpp_flags), *([f"-DDC_THREADS={env.config.threads}"] if env.config.threads else [])]
+    flags = [*words(env.config.cpp_flags, "cpp_flags"), *([f"-DDC_THREADS={env.config.threads}"] if env.config.threads else [])]
     if len(groups) < 2:
         return unit(groups[0], flags, env, store) if groups else {}
     with ThreadPoolExecutor(min(len(groups), jobs(env))) as pool:
@@ -110,11 +110,11 @@ def unit(sources: Mapping[str, KernelSource], flags: list[str], env: Env, store:
             raise BuildError(f"two kernels are named {sources[name].entry}: a bug in dynacompile")
     text = '#include "vecmath.h"\n\n' + "\n".join(texts.values())
     key = unit_key(text, tuple(flags))
-    path = store.path(key)
-    env.emit(CacheLooked(region=env.region, bucket=env.bucket, tier="binaries", key=key, hit=path is not None))
-    if path is None:
-        path = store.put(key, compile_unit(text, flags))
-    return {name: CpuKernel(path, s.entry) for name, s in sources.items()}
+    library = store.library(key)
+    env.emit(CacheLooked(region=env.region, bucket=env.bucket, tier="binaries", key=key, hit=library is not None))
+    if library is None:
+        library = store.put_library(key, compile_unit(text, flags))
+    return {name: CpuKernel(library, s.entry) for name, s in sources.items()}
 
 
 def unit_key(text: str, flags: tuple[str, ...]) -> str:
@@ -131,10 +131,10 @@ def header_text() -> str:
     return "".join((HEADERS / n).read_text() for n in HEADER_NAMES)
 
 
-def toolchain() -> native.Toolchain:
-    tools = native.toolchain()
+def toolchain() -> compilers.Toolchain:
+    tools = compilers.toolchain()
     if tools is None:
-        raise BuildError(native.missing_compiler())
+        raise BuildError(compilers.missing_compiler())
     return tools
 
 
@@ -151,30 +151,30 @@ def openmp_library() -> Path | None:
 
 def compile_unit(text: str, flags: list[str]) -> bytes:
     """The library for `text`."""
+    try:
+        with scratch_folder() as folder:
+            (folder / "kernels.cpp").write_text(text, encoding="utf-8")
+            return compile_in(folder, flags)
+    except OSError as error:
+        raise BuildError(f"there is no folder to compile a kernel in: {error}. Set TMPDIR to a folder of your own with room in it") from error
+
+
+def compile_in(folder: Path, flags: list[str]) -> bytes:
+    """The library for the folder's kernels.cpp."""
     tools = toolchain()
     openmp = openmp_library()
     runtime = [str(openmp)] if openmp is not None else ["-lgomp"]
-    with tempfile.TemporaryDirectory(prefix="dynacompile-") as folder:
-        source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-        source.write_text(text)
-        arch = [] if any(f.startswith(("-march", "-mcpu")) for f in flags) else ["-march=native"]
-        command = [*tools.command, *FLAGS, *arch, *flags, f"-I{HEADERS}", str(source), *runtime, *LINK, "-o", str(library)]
-        run = compile_with(command)
-        if run.returncode != 0 and compile_with([*command, INTRINSICS]).returncode != 0:
-            raise BuildError(refusal(tools.command[0], command, run))
-        return library.read_bytes()
+    source, library = folder / "kernels.cpp", folder / "kernels.so"
+    arch = [] if any(f.startswith(("-march", "-mcpu")) for f in flags) else ["-march=native"]
+    command = [*tools.command, *FLAGS, *arch, *flags, f"-I{HEADERS}", str(source), *runtime, *LINK, "-o", str(library)]
+    run = run_compiler(command, "compile a kernel")
+    if run.status != 0 and run_compiler([*command, INTRINSICS], "compile a kernel").status != 0:
+        raise BuildError(refusal(tools.command[0], command, run))
+    return made_library(tools.command[0], library)
 
 
-def compile_with(command: list[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        fix = "Install g++ (for example `apt install g++`), or set CXX to a working compiler"
-        raise BuildError(f"the C++ compiler {command[0]} does not run: {error}. {fix}") from error
-
-
-def refusal(compiler: str, command: list[str], run: subprocess.CompletedProcess[str]) -> str:
-    first = next((line for line in run.stderr.splitlines() if "error" in line), run.stderr.strip()[:400] or f"exit status {run.returncode}")
+def refusal(compiler: str, command: list[str], run: compilers.Finished) -> str:
+    first = first_errors(run.output, most=1) or f"exit status {run.status}"
     return (
         f"the C++ compiler {compiler} refused a kernel: {first}\n"
         f"  fix: check that `{compiler} --version` is GCC 11 or newer (or Clang 16), and the flags in options cpp_flags; command: {shlex.join(command)}"

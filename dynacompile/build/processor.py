@@ -28,7 +28,7 @@ def processor() -> str:
 
 def measure_here(kernel: CpuKernel, tensors: Sequence[torch.Tensor]) -> float:
     """Microseconds of one launch, the least of several; the tensors (one per param) hold what the first launch stored."""
-    run = getattr(ctypes.CDLL(str(kernel.library)), kernel.symbol)
+    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(kernel.library.address(kernel.symbol))
     run(pointers(tensors))
     copies = [t.clone() for t in tensors]
     arguments = pointers(copies)

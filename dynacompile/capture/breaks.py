@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dynacompile.errors import Unsupported
+from dynacompile.ir.wording import shown
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ BREAKS: dict[str, Row] = {
 }
 
 
+WORDED = (AttributeError, IndexError, NameError, RuntimeError, StopIteration, TypeError)  # what these say tells names and types, not values
+
+
 class NotConstant(Exception):
     """A value whose Python value capture does not know was asked for it; always turned into a break by whoever asks."""
 
@@ -90,6 +94,7 @@ class Raised(Unsupported):
         self.anew = False
 
 
-def raises(cls: type, *args: object, known: bool = True) -> Raised:
-    """Python raises `cls(*args)` here. known: the arguments are exactly Python's."""
-    return Raised(f"{cls.__name__}: {', '.join(map(str, args))}", None, cls, args if known else None, "would-raise")
+def raises(cls: type, *args: object, known: bool = True, by_user: bool = False) -> Raised:
+    """Python raises `cls(*args)` here. known: the arguments are exactly Python's. by_user: the message is the user's, and may tell values."""
+    told = args if cls in WORDED and not by_user and all(isinstance(arg, str) for arg in args) else map(shown, args)
+    return Raised(f"{cls.__name__}: {', '.join(map(str, told))}", None, cls, args if known else None, "would-raise")

@@ -18,7 +18,7 @@ from dynacompile.guards.evaluate import MISSING, has_attribute
 from dynacompile.guards.shapes import compile_shape, explain_shape
 from dynacompile.guards.structure import compile_function, compile_module, explain_function, explain_module
 from dynacompile.guards.tree import Tree
-from dynacompile.guards.wording import Difference, Find, differing, named, shown, text
+from dynacompile.guards.wording import Difference, Find, differing, named, other_names, shown, text
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.guard_facts import (
     AUTOCAST_DEVICES,
@@ -32,6 +32,8 @@ from dynacompile.ir.guard_facts import (
     plain_twin,
 )
 from dynacompile.ir.source import Source
+from dynacompile.ir.wording import shortened, shown_name
+from dynacompile.quoting import without_values
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def compile_presence(op: str) -> Callable[[Tree, int, Guard, int], None]:
 def explain_hasattr(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     wanted: Any = guard.expected
     if has_attribute(value, wanted.name) != wanted.present:
-        yield f"hasattr({text(guard)}, {wanted.name!r})", str(wanted.present), str(not wanted.present)
+        yield f"hasattr({text(guard)}, {shown_name(wanted.name)})", str(wanted.present), str(not wanted.present)
 
 
 def explain_contains(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
@@ -151,14 +153,14 @@ def explain_contains(guard: Guard, value: Any, find: Find) -> Iterator[Differenc
     if not isinstance(value, dict):
         yield f"type({text(guard)})", "dict", type(value).__qualname__
     elif dict.__contains__(value, wanted.name) != wanted.present:
-        yield f"{wanted.name!r} in {text(guard)}", str(wanted.present), str(not wanted.present)
+        yield f"{shown_name(wanted.name)} in {text(guard)}", str(wanted.present), str(not wanted.present)
 
 
 def explain_keys(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     if not isinstance(value, dict) or type(value).__iter__ not in (dict.__iter__, OrderedDict.__iter__):
         yield f"type({text(guard)})", "dict", type(value).__qualname__
     else:
-        yield from differing(f"list({text(guard)})", guard.expected, tuple(value))
+        yield from other_names(f"list({text(guard)})", guard.expected, tuple(value))
 
 
 def explain_set(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
@@ -166,7 +168,7 @@ def explain_set(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     if type(value) not in (set, frozenset):
         yield f"type({text(guard)})", "set", type(value).__qualname__
     elif len(value) != len(wanted) or any(not is_element(v) or v not in wanted for v in value):
-        yield f"elements of {text(guard)}", str(sorted(map(repr, wanted))), f"others ({len(value)})"
+        yield f"elements of {text(guard)}", shortened(", ".join(sorted(map(shown, wanted)))), f"others ({len(value)})"
 
 
 def is_element(value: Any) -> bool:
@@ -290,7 +292,7 @@ def explain_state(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
 
 def explain_flag(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     flag: Any = guard.expected
-    yield from differing(flag.name, flag.value, flag.read())
+    yield from differing(without_values(flag.name), flag.value, flag.read())
 
 
 KINDS: Mapping[str, Kind] = {

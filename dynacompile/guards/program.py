@@ -14,11 +14,12 @@ from dynacompile.guards.evaluate import evaluate as evaluate
 from dynacompile.guards.kinds import KINDS
 from dynacompile.guards.shapes import shape_program
 from dynacompile.guards.tree import STEPS, Tree
-from dynacompile.guards.wording import shown
+from dynacompile.guards.wording import shown, suffixed, text
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.expressions import Formula
 from dynacompile.ir.guard_facts import Identity
 from dynacompile.ir.source import Constant, Source
+from dynacompile.ir.wording import revealed, told
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,23 @@ class Failure:
     def text(self) -> str:
         return f"{self.subject}: {self.was} -> {self.now}"
 
+    @property
+    def revealing(self) -> str:
+        """With values, for the screen alone."""
+        return f"{self.subject}: {revealed(self.was)} -> {revealed(self.now)}"
+
 
 def described(guard: Guard) -> str:
     """A guard on one line: what it is about, and what it wants."""
-    about = "" if guard.source is None else f" {guard.source.text()}"
+    about = "" if guard.source is None else f" {text(guard)}"
     expected = guard.expected
     if isinstance(expected, TensorFacts):
         layout = f"sizes {list(expected.sizes)}, strides {expected.strides}" + (", requires_grad" if expected.requires_grad else "")
         return f"{guard.kind}{about}: {expected.type.__name__}, {expected.dtype}, {expected.device}, {layout}"
     if expected is None:
         return guard.kind + about
-    return f"{guard.kind}{about}: {expected.text if isinstance(expected, Identity) else shown(expected)}"
+    wanted = told(expected.text, expected.text) if isinstance(expected, Identity) else shown(expected)
+    return suffixed(wanted, before=f"{guard.kind}{about}: ")
 
 
 def compile_guards(guards: Sequence[Guard]) -> Any:
@@ -94,7 +101,7 @@ def failures(guards: Sequence[Guard], frame: Any) -> list[Failure]:
     for guard in guards:
         value = evaluate(guard.source, frame) if guard.source is not None else None
         if isinstance(value, Missing):
-            found.append(Failure(guard, guard.source.text(), "present", "missing"))  # type: ignore[union-attr]
+            found.append(Failure(guard, text(guard), "present", "missing"))
             continue
         found += [Failure(guard, *difference) for difference in differences(guard, value, frame)]
     return found

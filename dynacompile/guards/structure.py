@@ -7,9 +7,11 @@ from types import FunctionType
 from typing import Any
 
 from dynacompile.guards.tree import Tree
-from dynacompile.guards.wording import Difference, Find, differing, named, text
+from dynacompile.guards.wording import Difference, Find, differing, named, other_names, text
 from dynacompile.ir.captured import Guard
 from dynacompile.ir.guard_facts import HOOK_TABLES, FunctionFacts, ModuleFacts, function_facts
+from dynacompile.ir.wording import shown_name
+from dynacompile.quoting import printable
 
 
 def as_function(expected: Any) -> FunctionFacts:
@@ -26,7 +28,7 @@ def explain_function(guard: Guard, value: Any, find: Find) -> Iterator[Differenc
     if not isinstance(value, FunctionType):
         yield f"type({text(guard)})", "function", type(value).__qualname__
     elif value.__code__ is not facts.code:
-        was, now = (f"{c.co_qualname} ({c.co_filename}:{c.co_firstlineno})" for c in (facts.code, value.__code__))
+        was, now = (printable(f"{c.co_qualname} ({c.co_filename}:{c.co_firstlineno})") for c in (facts.code, value.__code__))
         yield f"{text(guard)}.__code__", was, now if now != was else f"another {now}"
     elif value.__globals__ is not facts.globals:
         yield f"{text(guard)}.__globals__", str(facts.globals.get("__name__")), str(value.__globals__.get("__name__"))
@@ -63,9 +65,9 @@ def explain_module(guard: Guard, value: Any, find: Find) -> Iterator[Difference]
     for table, field in MODULE_TABLES:
         names = getattr(facts, field)
         if names is not None:
-            yield from differing(f"list({name}.{table})", names, tuple(own.get(table, ())))
+            yield from other_names(f"list({name}.{table})", names, tuple(own.get(table, ())))
     for table, count in zip(HOOK_TABLES, facts.hooks or ()):
         yield from differing(f"len({name}.{table})", count, len(own.get(table, ())))
     for table, missing in facts.lacks:
         where = own if table == "__dict__" else own.get(table, ())
-        yield from differing(f"{missing!r} in {name}.{table}", False, missing in where)
+        yield from differing(f"{shown_name(missing)} in {name}.{table}", False, missing in where)

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from enum import Enum
 from typing import Any
 
 import torch
 
 from dynacompile.ir.captured import Guard
 from dynacompile.ir.source import Source
+from dynacompile.ir.wording import Told, revealed, shown, shown_names
+from dynacompile.quoting import without_values
 
 Difference = tuple[str, str, str]  # (subject, was, now)
 Find = Callable[[Source], Any]
 
 
 def text(guard: Guard) -> str:
-    return guard.source.text() if guard.source is not None else ""
-
-
-def shown(value: Any) -> str:
-    """A value in an explanation: short, and on one line."""
-    if isinstance(value, Enum):
-        return f"{type(value).__qualname__}.{value._name_}"
-    if isinstance(value, (torch.Tensor, torch.nn.Module)) or type(value).__module__ not in ("builtins", "torch"):
-        return type(value).__name__
-    if isinstance(value, type):
-        return value.__qualname__
-    if isinstance(value, (list, dict, set, frozenset)):
-        return f"{type(value).__name__} of {len(value)}"
-    result = repr(value)
-    return result if len(result) <= 80 else result[:77] + "..."
+    return "" if guard.source is None else without_values(guard.source.text())
 
 
 def same_constant(left: Any, right: Any) -> bool:
@@ -63,13 +50,34 @@ def told_apart(was: Any, now: Any) -> tuple[str, str]:
     if texts[0] != texts[1]:
         return texts
     if type(was) is not type(now):
-        return f"{texts[0]} ({type(was).__name__})", f"{texts[1]} ({type(now).__name__})"
+        return suffixed(texts[0], f" ({type(was).__name__})"), suffixed(texts[1], f" ({type(now).__name__})")
     if isinstance(was, tuple):
-        gone, new = ([value for value in one if not any(same_constant(value, v) for v in other)] for one, other in ((was, now), (now, was)))
-        listed = f"{len(was)} with {shown(tuple(gone))}", f"{len(now)} with {shown(tuple(new))}"
+        listed = counted(was, now, lambda values: str(shown(values)))
         if listed[0] != listed[1]:
             return listed
     return texts[0], f"another {texts[1]}"
+
+
+def other_names(subject: str, was: tuple, now: tuple) -> Iterator[Difference]:
+    """Two different lists of names of attributes or modules, or of keys."""
+    if same_constant(was, now):
+        return
+    texts = shown_names(was), shown_names(now)
+    if texts[0] == texts[1]:
+        texts = counted(was, now, shown_names)
+    yield subject, texts[0], texts[1] if texts[0] != texts[1] else f"another {texts[1]}"
+
+
+def counted(was: tuple, now: tuple, shows: Callable[[tuple], str]) -> tuple[str, str]:
+    """How many values two tuples have, with those that one has and the other lacks."""
+    gone, new = (tuple([value for value in one if not any(same_constant(value, v) for v in other)]) for one, other in ((was, now), (now, was)))
+    return f"{len(was)} with {shows(gone)}", f"{len(now)} with {shows(new)}"
+
+
+def suffixed(text: str, suffix: str = "", before: str = "") -> str:
+    made = Told(f"{before}{text}{suffix}")
+    made.revealed = f"{before}{revealed(text)}{suffix}"
+    return made
 
 
 def named(was: Any, now: type) -> tuple[str, str]:

@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from dynacompile.errors import VerifyError
+from dynacompile.quoting import printable
 
 if TYPE_CHECKING:
     from dynacompile.ir.source import Source
@@ -26,7 +27,7 @@ class Site:
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}"
+        return printable(f"{self.file}:{self.line} in {self.function}")
 
     # the names that torch's messages about symbolic sizes ask for
     filename = property(lambda self: self.file)

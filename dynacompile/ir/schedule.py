@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
 from dynacompile.ir.index import Extent, Symbol
 from dynacompile.ir.loops import Buffer, Extern, Nest, verify_body
 from dynacompile.ir.sizes import Sizes
+from dynacompile.libraries import Library
 
 MULTIPLE = 16  # of elements: rows of so many start where vectors do
 
@@ -187,7 +187,7 @@ class Sources:
 class CpuKernel:
     """A built C++ kernel: symbol of a shared library."""
 
-    library: Path
+    library: Library
     symbol: str
 
 

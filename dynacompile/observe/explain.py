@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dynacompile.events import Compiled, Event, FrameSkipped, GraphBroke, Recompiled, StageFinished
+from dynacompile.quoting import printable_lines
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Explanation:
             totals[s.stage] = totals.get(s.stage, 0.0) + s.seconds
         if totals:
             lines.append("  seconds by stage: " + ", ".join(f"{name} {seconds:.3f}" for name, seconds in totals.items()))
-        return "\n".join(lines)
+        return printable_lines("\n".join(lines))
 
 
 def explanation(events: Sequence[Event], result: object) -> Explanation:

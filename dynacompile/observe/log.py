@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 
+from dynacompile.complaints import Reporting
 from dynacompile.env import log_topics
 from dynacompile.errors import ConfigError, nearest
 from dynacompile.events import (
@@ -25,6 +27,7 @@ from dynacompile.events import (
     Subscriber,
     SymbolsRefused,
 )
+from dynacompile.quoting import printable_lines
 
 TOPICS: dict[str, tuple[type[Event], ...]] = {
     "recompiles": (Recompiled, LimitHit, Evicted, SymbolsRefused),
@@ -59,9 +62,17 @@ def log_subscriber() -> Subscriber | None:
 
     def log(event: Event) -> None:
         if isinstance(event, wanted):
-            logger.info(line(event))
+            logger.info("%s", printable_lines(line(event)))
 
     return log
+
+
+def show_on_screen(frame: str, guards: Sequence[str], differences: Sequence[str]) -> None:
+    """What verbose_guards tells with values, which are for the user's screen: no event, log or report has them."""
+    lines = [f"[dynacompile] values in the guards of {frame}:", *(f"    {text}" for text in guards)]
+    lines += ["[dynacompile] and what differs:", *(f"    {text}" for text in differences)] if differences else []
+    with Reporting("DYNACOMPILE_LOGS=verbose_guards"):
+        print("\n".join(map(printable_lines, lines)), file=sys.stderr, flush=True)
 
 
 def line(event: Event) -> str:

@@ -6,7 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from dynacompile.events import Event, Subscriber, to_json
+from dynacompile.events import Subscriber, to_json
+from dynacompile.run_files import Lines
 
 
 def trace_subscriber() -> Subscriber | None:
@@ -16,11 +17,7 @@ def trace_subscriber() -> Subscriber | None:
 
 
 def jsonl(path: Path) -> Subscriber:
-    """Appends each event to `path`, one JSON object a line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-
-    def write(event: Event) -> None:
-        with path.open("a") as out:
-            out.write(json.dumps(to_json(event)) + "\n")
-
-    return write
+    """Appends each event to `path`, one JSON object a line. A new file is the user's alone. Raises OSError where there is no writing to it: what calls
+    subscribers warns of that once."""
+    lines = Lines(Path(os.path.abspath(os.path.expanduser(path))))
+    return lambda event: lines.append(json.dumps(to_json(event)))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Callable, Mapping, Set
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from dynacompile import native
 from dynacompile.env import Env
-from dynacompile.errors import BuildError, VerifyError
+from dynacompile.errors import VerifyError
 from dynacompile.ir.index import LONGEST, Extent, Index, Symbol, extent, hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, root
 from dynacompile.ir.schedule import (
@@ -194,7 +192,7 @@ def kernel_rows(module: Module) -> tuple[tuple, dict[str, int]]:
         match kernel:
             case CpuKernel():
                 numbers[name] = len(rows)
-                rows.append((symbol_address(kernel.library, kernel.symbol),))
+                rows.append((kernel.library.address(kernel.symbol),))
             case CudaKernel():
                 numbers[name] = len(rows)
                 if kernel.forms is None:
@@ -218,17 +216,6 @@ def form_rows(kernel: CudaKernel, forms: Forms) -> list[tuple]:
 
 def late_row(make: Callable[[int], CudaKernel], form: int) -> tuple:
     return cuda_row(make(form))
-
-
-def symbol_address(library: Path, symbol: str) -> int:
-    """Address of a function of a shared library, which stays loaded."""
-    try:
-        function = getattr(ctypes.CDLL(str(library)), symbol)
-    except (OSError, AttributeError) as error:
-        raise BuildError(f"the built kernel {symbol} of {library} does not load: {error}. Delete the compile cache and try again") from error
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    assert address is not None
-    return address
 
 
 def step_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, step: Step) -> tuple:

@@ -139,5 +139,5 @@ def kernel_name(origins: Iterable[Origin]) -> str:
     ops = list(dict.fromkeys(o.op for o in origins))
     loud = [o for o in ops if o not in QUIET] or ops
     chosen = loud if len(loud) <= 5 else [*loud[:3], *loud[-2:]]
-    name = re.sub(r"_+", "_", re.sub(r"\W", "_", "_".join(o.strip("_") for o in chosen))).strip("_")[:60].rstrip("_")
+    name = re.sub(r"_+", "_", re.sub(r"[^0-9A-Za-z_]", "_", "_".join(o.strip("_") for o in chosen))).strip("_")[:60].rstrip("_")
     return name if name and not name[0].isdigit() else f"k_{name}"

@@ -1,35 +1,204 @@
-"""The store of binaries."""
+"""The store of binaries: what is kept is found again, and nothing else is ever taken for it."""
 
 from __future__ import annotations
 
 import os
+import stat
+import subprocess
+import sys
 import threading
+import time
+import warnings
 
 import pytest
 
-from dynacompile.build.store import MAGIC, Store
+from dynacompile import env
+from dynacompile.build import store as stores
+from dynacompile.build.store import Store, evict
+from dynacompile.complaints import COMPLAINTS
 from dynacompile.errors import ConfigError
+from dynacompile.trusted import MAGIC
 
 KEY = "0123456789abcdef"
 
 
+@pytest.fixture(autouse=True)
+def nothing_warned_of(monkeypatch):
+    monkeypatch.setattr(COMPLAINTS, "known", set())
+
+
 def test_what_was_put_is_got(tmp_path):
     store = Store(tmp_path / "binaries")
-    assert store.get(KEY) is None and store.path(KEY) is None
-    path = store.put(KEY, b"content")
+    assert store.get(KEY) is None and store.library(KEY) is None
+    store.put(KEY, b"content")
     assert Store(tmp_path / "binaries").get(KEY) == b"content"
-    assert store.path(KEY) == path and path.read_bytes().startswith(b"content" + MAGIC)
+    assert store.file(KEY).read_bytes().startswith(b"content" + MAGIC)
+    assert stat.S_IMODE(store.file(KEY).stat().st_mode) == 0o600 and stat.S_IMODE(store.file(KEY).parent.stat().st_mode) == 0o700
     store.put(KEY, b"")
     assert store.get(KEY) == b""
 
 
-@pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: b"C" + raw[1:], lambda raw: b"", lambda raw: raw + b"x"])
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: b"C" + raw[1:], lambda raw: b"", lambda raw: raw + b"x", lambda raw: raw[-20:]])
 def test_damage_counts_as_absent_and_is_replaced(tmp_path, damage):
     store = Store(tmp_path)
-    path = store.put(KEY, b"content")
+    store.put(KEY, b"content")
+    path = store.file(KEY)
     path.write_bytes(damage(path.read_bytes()))
     assert store.get(KEY) is None
     store.put(KEY, b"content")
+    assert store.get(KEY) == b"content"
+
+
+def test_an_entry_in_the_place_of_another_counts_as_absent(tmp_path):
+    store, other = Store(tmp_path), "fedcba9876543210"
+    store.put(KEY, b"content")
+    store.put(other, b"other content")
+    store.file(KEY).write_bytes(store.file(other).read_bytes())
+    assert store.get(KEY) is None and store.get(other) == b"other content"
+
+
+def test_an_entry_under_another_key_counts_as_absent(tmp_path, monkeypatch):
+    Store(tmp_path / "store").put(KEY, b"content")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of another user"))
+    assert Store(tmp_path / "store").get(KEY) is None
+
+
+def test_the_key_is_made_once_and_is_the_users_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    program = "from dynacompile.env import secret_key; print(secret_key().hex())"
+    made = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    keys = {process.communicate()[0].strip() for process in made}
+    assert keys == {env.secret_key().hex()} and len(env.secret_key()) == 32
+    file = tmp_path / "dynacompile" / "key"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and os.listdir(file.parent) == ["key"]
+
+
+def short_key(file):
+    file.write_bytes(b"short")
+    file.chmod(0o600)
+
+
+HOSTILE_KEYS = (lambda file: file.mkdir(), os.mkfifo, lambda file: file.symlink_to(file), lambda file: file.write_bytes(b"k" * 32), short_key)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE_KEYS)
+def test_a_key_that_is_none_is_warned_of_and_not_used(tmp_path, monkeypatch, hostile):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "dynacompile").mkdir(mode=0o700)
+    hostile(tmp_path / "dynacompile" / "key")
+    with pytest.warns(RuntimeWarning, match="key.* can't be used") as given:
+        assert len(env.secret_key()) == 32
+        Store(tmp_path / "store").put(KEY, b"content")
+    assert len(given) == 1 and Store(tmp_path / "store").get(KEY) == b"content"
+
+
+ODD = {
+    "folder": lambda path: path.mkdir(),
+    "fifo": lambda path: os.mkfifo(path),
+    "loop": lambda path: path.symlink_to(path.name),
+    "link to a file": lambda path: path.symlink_to(__file__),
+    "unreadable": lambda path: (path.write_bytes(b"x"), path.chmod(0)),
+    "writable by all": lambda path: (path.write_bytes(b"x"), path.chmod(0o666)),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_files_in_an_entrys_place_are_a_miss_and_at_most_one_warning(tmp_path, odd):
+    store = Store(tmp_path)
+    store.file(KEY).parent.mkdir(mode=0o700)
+    ODD[odd](store.file(KEY))
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        assert [store.get(KEY) for _ in range(3)] == [None] * 3
+        assert store.library(KEY) is None
+    assert [w.category for w in given] == [RuntimeWarning] * len(given) and len(given) <= 1
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        store.put(KEY, b"content")
+        assert store.get(KEY) == b"content" and len(given) == (odd == "folder")
+
+
+@pytest.mark.parametrize("odd", [*ODD, "sticky", "group"])
+def test_odd_files_in_the_place_of_a_level_are_a_miss_and_one_warning(tmp_path, odd):
+    store = Store(tmp_path)
+    level = store.file(KEY).parent
+    if odd in ("sticky", "group"):
+        store.put(KEY, b"content")
+        level.chmod(0o1777 if odd == "sticky" else 0o770)
+    elif odd == "folder":
+        level.symlink_to(tmp_path.parent, target_is_directory=True)
+    else:
+        ODD[odd](level)
+    with pytest.warns(RuntimeWarning) as given:
+        assert [store.get(KEY) for _ in range(3)] == [None] * 3
+    assert len(given) == 1
+    with pytest.warns(RuntimeWarning) as given:
+        store.put(KEY, b"content")
+        store.put(KEY, b"content")
+        assert store.get(KEY) == b"content"  # kept by the process
+    assert len(given) == 1
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
+def test_a_folder_that_others_can_write_is_refused(tmp_path, mode):
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(ConfigError, match=r"chmod go-w .*/open.*DYNACOMPILE_CACHE_DIR"):
+        Store(folder)
+
+
+@pytest.mark.parametrize("mode, refused", [(0o777, True), (0o770, True), (0o1777, False), (0o755, False)])
+def test_a_folder_above_that_others_can_write_is_refused_but_for_sticky_ones(tmp_path, mode, refused):
+    above = tmp_path / "above"
+    (above / "between").mkdir(parents=True)
+    above.chmod(mode)
+    if refused:
+        with pytest.raises(ConfigError, match=r"/above, on the way to .*chmod go-w .*/above`"):
+            Store(above / "between" / "store")
+    else:
+        Store(above / "between" / "store")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only the administrator gives files away")
+def test_folders_and_links_of_other_users_are_refused(tmp_path):
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 12345, 12345)
+    for folder in (tmp_path / "theirs", tmp_path / "theirs" / "below"):
+        with pytest.raises(ConfigError, match="belongs to another user"):
+            Store(folder)
+    (tmp_path / "mine").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to("mine")
+    Store(tmp_path / "link")
+    os.lchown(tmp_path / "link", 12345, 12345)
+    with pytest.raises(ConfigError, match="link, on the way to"):
+        Store(tmp_path / "link")
+
+
+@pytest.mark.parametrize("place", ["a file", "/proc/nothing", "a loop"])
+def test_a_folder_that_cant_be_made_is_one_warning_and_the_process_keeps_what_it_builds(tmp_path, place):
+    (tmp_path / "a file").write_text("")
+    (tmp_path / "a loop").symlink_to("a loop")
+    with pytest.warns(RuntimeWarning, match="can't be made") as given:
+        store = Store(tmp_path / place / "store")
+        Store(tmp_path / place / "store")
+    assert len(given) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        store.put(KEY, b"content")
+        assert Store(tmp_path / place / "store").get(KEY) == b"content"
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+def test_folders_are_private_whatever_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        store = Store(tmp_path / "a" / "b" / "c")
+        store.put(KEY, b"content")
+    finally:
+        os.umask(before)
+    assert all(stat.S_IMODE(p.stat().st_mode) == 0o700 for p in (tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c", store.file(KEY).parent))
     assert store.get(KEY) == b"content"
 
 
@@ -45,15 +214,139 @@ def test_no_temporary_files_stay(tmp_path):
     assert content is not None and len(set(content)) == 1 and len(content) == 1000
 
 
-@pytest.mark.parametrize("key", ["", "short", "../../../etc", "a" * 200])
+@pytest.mark.parametrize("key", ["", "short", "../../../etc", "a" * 200, "..aaaaaaaa"])
 def test_keys_are_names(tmp_path, key):
     with pytest.raises(ValueError, match="a key is"):
         Store(tmp_path).put(key, b"")
 
 
-def test_a_folder_that_everybody_can_write_is_refused(tmp_path):
-    folder = tmp_path / "open"
-    folder.mkdir()
-    folder.chmod(0o777)
-    with pytest.raises(ConfigError, match="DYNACOMPILE_CACHE_DIR"):
-        Store(folder)
+def entries(folder):
+    return {str(p.relative_to(folder)) for p in folder.glob("*/*")}
+
+
+def test_the_entries_used_least_recently_are_evicted(tmp_path):
+    store = Store(tmp_path)
+    keys = [f"{i:02d}aaaaaaaa" for i in range(10)]
+    for age, key in enumerate(keys):
+        store.put(key, b"x" * 4000)
+        os.utime(store.file(key), (0, time.time() - 7200 * (10 - age)))
+    assert store.get(keys[0]) is not None  # used now
+    evict(tmp_path, 1 << 30)
+    assert len(entries(tmp_path)) == 10
+    evict(tmp_path, 30_000)
+    left = entries(tmp_path)
+    assert "00/aaaaaaaa" in left and "09/aaaaaaaa" in left and "01/aaaaaaaa" not in left and len(left) in (2, 3, 4, 5)
+    assert store.get(keys[1]) is None and store.get(keys[0]) == b"x" * 4000
+
+
+def test_a_hit_is_noted_once_an_hour(tmp_path):
+    store = Store(tmp_path)
+    store.put(KEY, b"content")
+    for age, noted in ((600, False), (4000, True)):
+        os.utime(store.file(KEY), (0, time.time() - age))
+        store.get(KEY)
+        assert (time.time() - store.file(KEY).stat().st_mtime < 60) == noted
+
+
+def test_the_bound_is_kept_while_writing(tmp_path, monkeypatch):
+    monkeypatch.setenv("DYNACOMPILE_CACHE_BYTES", "1M")
+    store = Store(tmp_path)
+    for i in range(100):
+        store.put(f"{i:02d}bbbbbbbb", b"x" * 60_000)
+    assert sum(p.stat().st_blocks * 512 for p in tmp_path.glob("*/*")) < 1.2 * 2**20
+    assert store.get("99bbbbbbbb") is not None
+
+
+def test_an_open_entry_survives_its_eviction(tmp_path):
+    store = Store(tmp_path)
+    store.put(KEY, b"content")
+    descriptor, content = store.find(KEY)
+    evict(tmp_path, 1)
+    assert not entries(tmp_path) and os.pread(descriptor, 7, 0) == content
+    os.close(descriptor)
+
+
+def test_what_dead_processes_left_is_swept_and_nothing_else(tmp_path):
+    store = Store(tmp_path)
+    store.put(KEY, b"content")
+    level = store.file(KEY).parent
+    for name, age in ((".new-1-a", 7200), (".new-2-b", 60)):
+        (level / name).write_bytes(b"part")
+        os.utime(level / name, (0, time.time() - age))
+    (tmp_path / "README").write_text("the user's")
+    (tmp_path / "zz").symlink_to(tmp_path.parent)
+    evict(tmp_path, 1 << 30)
+    assert entries(tmp_path) >= {f"{level.name}/.new-2-b", f"{level.name}/{KEY[2:]}"} and not (level / ".new-1-a").exists()
+    assert (tmp_path / "README").exists() and (tmp_path / "zz").is_symlink()
+
+
+@pytest.mark.parametrize("given, expected", [(None, 4 << 30), ("", 4 << 30), ("0", 0), ("500M", 500 << 20), (" 2g ", 2 << 30), ("123", 123)])
+def test_the_bound_is_a_setting(monkeypatch, given, expected):
+    monkeypatch.delenv("DYNACOMPILE_CACHE_BYTES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("DYNACOMPILE_CACHE_BYTES", given)
+    assert env.cache_bytes() == expected
+
+
+@pytest.mark.parametrize("given", ["-1", "4 GB", "many", "1e9"])
+def test_a_wrong_bound_is_named(monkeypatch, given):
+    monkeypatch.setenv("DYNACOMPILE_CACHE_BYTES", given)
+    with pytest.raises(ConfigError, match="DYNACOMPILE_CACHE_BYTES must be"):
+        env.cache_bytes()
+
+
+def test_folders_of_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("DYNACOMPILE_CACHE_DIR", raising=False)
+    assert env.cache_dir() == tmp_path / ".cache/dynacompile/compiled"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert env.cache_dir() == tmp_path / ".cache/dynacompile/compiled"
+    monkeypatch.setenv("DYNACOMPILE_CACHE_DIR", "~/mine")
+    assert env.cache_dir() == tmp_path / "mine"
+    monkeypatch.setenv("DYNACOMPILE_CACHE_DIR", "~no-such-user/mine")
+    with pytest.raises(ConfigError, match="DYNACOMPILE_CACHE_DIR='~no-such-user/mine': there is no home"):
+        env.cache_dir()
+    monkeypatch.setenv("DYNACOMPILE_CACHE_DIR", "here/and-there")
+    first = env.cache_dir()
+    monkeypatch.chdir(tmp_path)
+    assert env.cache_dir() == first and first.is_absolute()
+
+
+def test_without_a_home_nothing_is_kept_and_no_folder_is_called_by_a_tilde(monkeypatch, tmp_path):
+    for name in ("HOME", "XDG_CACHE_HOME", "DYNACOMPILE_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user that the system does not know
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        monkeypatch.setattr("dynacompile.trusted.make_folders", refuse)
+        store = Store(env.cache_dir())
+        store.put(KEY, b"content")
+        assert store.get(KEY) == b"content" and len(given) == 3
+    assert list(tmp_path.iterdir()) == [] and "~" not in str(env.cache_dir())
+
+
+def refuse(folder):
+    raise PermissionError(13, "Permission denied", str(folder))
+
+
+def test_a_library_runs_from_a_folder_without_room(monkeypatch, tmp_path):
+    source = tmp_path / "seven.c"
+    source.write_text("int seven(void) { return 7; }")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "seven.so"), str(source)], check=True)
+    content = (tmp_path / "seven.so").read_bytes()
+    store = Store(tmp_path / "store")
+    assert store.put_library(KEY, content).address("seven")
+    assert store.library(KEY) == store.put_library(KEY, content) or store.library(KEY).address("seven")
+
+    def full(descriptor, content):
+        raise OSError(28, "No space left on device")
+
+    other = "fedcba9876543210"
+    monkeypatch.setattr("dynacompile.trusted.write_all", full)
+    with pytest.warns(RuntimeWarning, match="No space left on device") as given:
+        assert store.put_library(other, content).address("seven")
+        assert store.library(other).address("seven")
+    assert len(given) == 1 and not store.file(other).exists()
+    assert stores.account_of(store.folder).libraries[other]

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynacompile.guards.program import compile_guards, failures
 from dynacompile.ir.captured import Guard
 from dynacompile.ir.guard_facts import Flag, global_state
+from dynacompile.ir.wording import shown
 
 
 @contextmanager
@@ -110,6 +111,6 @@ def test_settings_are_called():
     assert program.check((), None, {}, {}) and not failures(guards, {})
     settings["level"] = "low"
     assert not program.check((), None, {}, {})
-    assert [f.text for f in failures(guards, {})] == ["the level: 'high' -> 'low'"]
+    assert [f.text for f in failures(guards, {})] == [f"the level: {shown('high')} -> {shown('low')}"]
     del settings["level"]
     assert not program.check((), None, {}, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 
 from dynacompile.ir.loops import Buffer, Extern, Nest, Ref
 from dynacompile.ir.schedule import Allocate, BuiltKernel, CpuKernel, Free, Kernel, Launch, Module, Param, Place, ReferenceKernel, Schedule, Step
+from dynacompile.libraries import load_library
 
 CPU = torch.device("cpu")
 F32 = torch.float32
@@ -88,7 +90,10 @@ class Maker:
     ) -> Module:
         kernels = {s.kernel: kernel(s.kernel) for s in steps if isinstance(s, Launch)}
         schedule = Schedule(inputs, outputs, {b.name: b for b in buffers}, kernels, tuple(steps), arena, CPU, constants or {})
-        built: dict[str, BuiltKernel] = {name: ReferenceKernel(k) if self.library is None else CpuKernel(self.library, name) for name, k in kernels.items()}
+        built: dict[str, BuiltKernel] = {name: ReferenceKernel(k) for name, k in kernels.items()}
+        if self.library is not None:
+            library = load_library(os.open(self.library, os.O_RDONLY), self.library)
+            built = {name: CpuKernel(library, name) for name in kernels}
         return Module(schedule, built)
 
 

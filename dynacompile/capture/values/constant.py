@@ -20,6 +20,7 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
 from dynacompile.ir.guard_facts import hashes_by_identity, identity
 from dynacompile.ir.source import Source
+from dynacompile.ir.wording import shown
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -44,7 +45,7 @@ class ConstantValue(Value):
         self.value, self.source = value, source
 
     def describe(self) -> str:
-        return repr(self.value)
+        return shown(self.value)
 
     def pytype(self) -> type:
         return type(self.value)

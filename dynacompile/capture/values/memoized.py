@@ -59,7 +59,7 @@ class MemoizedFunction(CallableValue):
             except NotConstant:
                 return self.wrapped(cx).call(cx, args, kwargs)
             except Exception as reason:  # the program's own
-                raise raises(type(reason), str(reason), known=False) from reason
+                raise raises(type(reason), str(reason), known=False, by_user=True) from reason
             if is_immutable(result):
                 return cx.of(result)
         return self.wrapped(cx).call(cx, args, kwargs)

@@ -14,13 +14,14 @@ from dynacompile.codegen.cpp.values import Text, Values
 from dynacompile.env import Env
 from dynacompile.errors import VerifyError
 from dynacompile.ir.schedule import Candidate, Kernel, KernelSource
+from dynacompile.quoting import comment, identifier
 
 
 def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
     """The kernel's C++ text. Raises Unsupported where it has tensors that C++ has no type for (complex, 8-bit floats)."""
     if kernel.nest.folded:
         raise VerifyError("schedule", f"{kernel.name} sums over blocks of rows, which is a form for GPUs")
-    nest, entry = prepare(kernel.nest), f"kernel_{kernel.name}"
+    nest, entry = prepare(kernel.nest), f"kernel_{identifier(kernel.name)}"
     first = plan(nest)
     text = emit(kernel, entry, first)
     if not env.config.autotune or not first.wide:
@@ -37,7 +38,7 @@ def emit(kernel: Kernel, entry: str, loops: Plan) -> str:
     values = Values(kernel, loops)
     out = Text()
     for line in comments(kernel):
-        out.line(f"// {line}")
+        out.line(f"// {comment(line)}")
     out.open(f'extern "C" void {entry}(void* const* params)')
     stored = {op.attr.buffer for op in loops.nest.body if op.name == "store"}  # type: ignore[union-attr]
     for i, p in enumerate(kernel.params):

@@ -11,12 +11,13 @@ from textwrap import indent
 
 from dynacompile.codegen.triton import scalars
 from dynacompile.codegen.triton.tiles import Tiling, choose_tiling
-from dynacompile.codegen.triton.values import Values, identifier
+from dynacompile.codegen.triton.values import Values
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported
 from dynacompile.ir.index import Index
 from dynacompile.ir.loops import Access, Nest, Op
 from dynacompile.ir.schedule import Kernel, KernelSource
+from dynacompile.quoting import comment, identifier
 
 HEADER = "import triton\nimport triton.language as tl\n"
 LIBDEVICE = "from triton.language.extra import libdevice\n"
@@ -66,9 +67,9 @@ class Emitter:
             code = f"    if SHORT:\n{indent(short, '    ')}\n    else:\n{indent(code, '    ')}"
         parameters = ", ".join([*taken, *(f"{name}: tl.constexpr" for name in constants)])
         functions = device_functions(code)
-        comment = "".join(f"# {line}\n" for line in dict.fromkeys(user_line(self.nest)))
+        told = "".join(f"# {comment(line)}\n" for line in dict.fromkeys(user_line(self.nest)))
         imports = HEADER + (LIBDEVICE if "libdevice." in code + functions else "")
-        return f"{imports}{functions}\n\n{comment}@triton.jit\ndef {self.entry}({parameters}):\n{code}\n"
+        return f"{imports}{functions}\n\n{told}@triton.jit\ndef {self.entry}({parameters}):\n{code}\n"
 
     def code(self) -> str:
         """The function's body."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keyword
-import re
 
 import torch
 
@@ -14,6 +13,7 @@ from dynacompile.codegen.triton.tiles import Tiling, op_phases
 from dynacompile.errors import Unsupported
 from dynacompile.ir.loops import Access, Nest, Op, levels
 from dynacompile.ir.schedule import Kernel
+from dynacompile.quoting import identifier
 
 TILE = {"x", "y", "r", "row", "r_base", "x_start", "x_base", "xmask", "ymask", "rmask", "pid", "start"}
 RESERVED = {"tl", "triton", "libdevice", "range", "float", *TILE, *scalars.DEVICE_FUNCTIONS, *keyword.kwlist}
@@ -358,9 +358,3 @@ def is_exact(number: float | int | bool, dtype: torch.dtype) -> bool:
     """True where `number` survives the dtype of the memory."""
     real = float(number)
     return real != real or torch.tensor(number, dtype=torch.float64).to(dtype).to(torch.float64).item() == real
-
-
-def identifier(text: str) -> str:
-    """`text` as a Python name."""
-    name = re.sub(r"\W", "_", text)
-    return f"_{name}" if not name or name[0].isdigit() else name

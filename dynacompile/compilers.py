@@ -1,0 +1,243 @@
+"""The C++ compiler: which one it is, and running it within a limit of time. What it starts ends with it, and with this process."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dynacompile.errors import BuildError, ConfigError
+from dynacompile.quoting import printable, printable_lines
+
+NAMES = ("g++", "clang++", "c++")
+SECONDS = 300.0
+SECONDS_VARIABLE = "DYNACOMPILE_COMPILER_SECONDS"
+LOOK_SECONDS = 0.05
+MOST_OUTPUT = 1 << 20  # bytes of messages that are kept
+# Runs the command that follows in a process group of its own. The watcher reads a pipe whose other end this process alone holds: it ends, and with it the
+# group, when this process is gone, whatever ended it.
+WATCHED = """
+exec 3<&0 </dev/null
+"$@" & command=$!
+( exec >/dev/null 2>&1; read nothing <&3; kill -9 -$$ ) & watcher=$!
+exec 3<&-
+wait $command; status=$?
+{ kill -9 $watcher; wait $watcher; } >/dev/null 2>&1
+exit $status
+"""
+SHELL = "/bin/sh"
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """command: the compiler as argv. stamp: what tells one compiler from another in the cache key."""
+
+    command: tuple[str, ...]
+    stamp: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """status: of the exit, negative for a signal. output: what it wrote, both streams, the beginning of it where that is long."""
+
+    status: int
+    output: str
+
+
+def toolchain() -> Toolchain | None:
+    """The C++ compiler: $CXX, else the first of g++, clang++, c++ on PATH. None where there is none; `missing_compiler` says why."""
+    chosen = os.environ.get("CXX")
+    if chosen is not None:
+        found = refused_choice(chosen)
+        return None if isinstance(found, str) else stamped(found)
+    located = (shutil.which(name) for name in NAMES)
+    return next((stamped([os.path.abspath(path)]) for path in located if path), None)
+
+
+def refused_choice(chosen: str) -> list[str] | str:
+    """$CXX as argv, its program as an absolute path; or what is wrong with it."""
+    named = f"the C++ compiler CXX={printable(repr(chosen))}"
+    unset = "or unset CXX to use g++"
+    try:
+        command = shlex.split(chosen)
+    except ValueError as error:
+        return f"{named} can't be split into words ({error}): correct its quotes, {unset}"
+    if not command or not command[0]:
+        return f"{named} is empty: name a compiler, {unset}"
+    program = os.path.expanduser(command[0])
+    if "\0" in chosen or "/" in program and not os.path.lexists(program):
+        return f"{named} does not exist: install it, {unset}"
+    if os.path.isdir(program) and "/" in program:
+        return f"{named} is a folder: name the program in it, {unset}"
+    found = shutil.which(program)
+    if found is None and "/" in program:
+        return f"{named} is not executable: `chmod +x` it, {unset}"
+    if found is None:
+        return f"{named} is not on PATH: install it, {unset}"
+    return [os.path.abspath(found), *command[1:]]
+
+
+def stamped(command: Sequence[str]) -> Toolchain:
+    """The compiler, known by all programs among its words: `ccache g++` changes with g++."""
+    words = []
+    for i, word in enumerate(command):
+        found = word if i == 0 else None if word.startswith("-") else shutil.which(word)
+        real = os.path.realpath(found) if found else word
+        try:
+            status = os.stat(real) if found else None
+        except OSError as error:
+            raise BuildError(f"the C++ compiler {printable(word)} can't be looked at: {error}. Set CXX to a working compiler") from error
+        words.append(word if status is None else f"{real} {status.st_size} {status.st_mtime_ns}")
+    return Toolchain(tuple(command), " ".join(words))
+
+
+def missing_compiler() -> str:
+    chosen = os.environ.get("CXX")
+    wrong = refused_choice(chosen) if chosen is not None else None
+    if isinstance(wrong, str):
+        return wrong
+    return f"no C++ compiler found (looked for {', '.join(NAMES)}): install one, for example `apt install g++`, or set CXX to its path"
+
+
+def time_limit() -> float:
+    """Seconds that one run of the compiler may take: DYNACOMPILE_COMPILER_SECONDS, else 300."""
+    given = os.environ.get(SECONDS_VARIABLE)
+    if not given:
+        return SECONDS
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"{SECONDS_VARIABLE} must be a number of seconds above 0, not {given!r}")
+    return seconds
+
+
+class Running:
+    """The compilers that run now, for the exit of this process."""
+
+    def __init__(self) -> None:
+        self.processes: set[subprocess.Popen[bytes]] = set()
+        self.is_exiting = False
+
+    def end_all(self) -> None:
+        """Ends them; from now on threads, which the exit waits for, start none."""
+        self.is_exiting = True
+        for process in tuple(self.processes):
+            if process.returncode is None:
+                end_group(process)
+
+
+RUNNING = Running()
+# Before the interpreter joins its threads: one that waits for a compiler would hold the exit up for as long as that takes.
+threading._register_atexit(RUNNING.end_all)  # type: ignore[attr-defined]
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process that is not yet waited for, and its group."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def run_compiler(command: Sequence[str], doing: str) -> Finished:
+    """Runs the compiler, without input. Raises BuildError, which names it, where it does not start or takes longer than the limit. Whatever ends the
+    waiting, the compiler and all that it started in its group are gone afterwards."""
+    if RUNNING.is_exiting and threading.current_thread() is not threading.main_thread():
+        raise BuildError(f"the program is exiting: {command[0]} is not started any more to {doing}")
+    limit = time_limit()
+    fix = "Set CXX to a working compiler"
+    watched = [SHELL, "-c", WATCHED, "dynacompile", *command] if os.path.exists(SHELL) else list(command)
+    try:
+        process = subprocess.Popen(watched, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0)
+    except (OSError, ValueError) as error:
+        raise BuildError(f"the C++ compiler {command[0]} can't be run to {doing}: {error}. {fix}") from error
+    RUNNING.processes.add(process)
+    try:
+        output = output_until_exit(process, time.monotonic() + limit)
+        end_group(process)  # what the compiler left behind, while the process that is not yet waited for keeps the group's number
+        if output is None:
+            raise BuildError(
+                f"the C++ compiler {command[0]} took more than {limit:g} s to {doing} and was ended. {fix}, or {SECONDS_VARIABLE} to a longer time. "
+                f"Command: {printable(shlex.join(command), longest=4000)}"
+            )
+        status = process.wait()
+    finally:
+        if process.returncode is None:
+            end_group(process)
+            process.wait()
+        RUNNING.processes.discard(process)
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            stream.close()
+    if status in (126, 127):
+        raise BuildError(f"the C++ compiler {command[0]} can't be run to {doing}: {printable_lines(output.strip()) or f'exit status {status}'}. {fix}")
+    return Finished(128 - status if status > 128 else status, output)  # as the shell tells of signals
+
+
+def output_until_exit(process: subprocess.Popen[bytes], end: float) -> str | None:
+    """What the process writes until it exits; None where `end` comes first. What is more than MOST_OUTPUT is read and dropped."""
+    assert process.stdout is not None
+    descriptor, kept, is_open = process.stdout.fileno(), bytearray(), True
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN | select.POLLHUP)
+    while (left := end - time.monotonic()) > 0:
+        if is_open and waiting.poll(min(left, LOOK_SECONDS) * 1000):
+            part = os.read(descriptor, 1 << 16)
+            is_open = bool(part)
+            kept += part[: MOST_OUTPUT - len(kept)]
+        elif has_exited(process):
+            return kept.decode("utf-8", errors="replace")
+        elif not is_open:
+            time.sleep(0.001)
+    return None
+
+
+def has_exited(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process has ended; it stays to be waited for."""
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    except ChildProcessError:  # the program ignores SIGCHLD
+        return True
+
+
+def first_errors(output: str, most: int = 8) -> str:
+    """The lines of a compiler's output that say what is wrong, for a message."""
+    lines = output.strip().splitlines()
+    errors = [line for line in lines if "error" in line] or lines
+    return "\n  ".join(printable(line) for line in errors[:most])
+
+
+
+def made_file(compiler: str, path: Path) -> bytes:
+    """What the compiler made. Raises BuildError where it reported no error, and made nothing."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BuildError(f"the C++ compiler {compiler} reported no error and made nothing ({error}). Set CXX to a working compiler") from error
+
+
+def made_library(compiler: str, path: Path) -> bytes:
+    """The library that the compiler made. Raises BuildError where it is none."""
+    content = made_file(compiler, path)
+    if not content.startswith(b"\x7fELF"):
+        raise BuildError(f"the C++ compiler {compiler} made something that is no library for this system. Set CXX to a working compiler")
+    return content
+
+
+def words(flags: str, name: str) -> list[str]:
+    """Flags as words. Raises ConfigError, which names the setting that they come from."""
+    try:
+        return shlex.split(flags)
+    except ValueError as error:
+        raise ConfigError(f"{name}={printable(repr(flags))} can't be split into words: {error}") from error

@@ -1,0 +1,80 @@
+"""Files that a run writes for its user: traces and reports. They may tell of the user's program, so that others read them no more than the run's folder.
+
+A trace may be read while it is written, and may be a pipe or a terminal; writing to it never waits.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from dynacompile.trusted import write_all
+
+APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def open_for_lines(path: Path, mode: int = 0o600) -> int:
+    """A descriptor that appends to `path`. Raises OSError; also for a link or a regular file of another user, who would read what is written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, APPEND | os.O_NOFOLLOW, mode)
+    except OSError:
+        if not path.is_symlink() or path.lstat().st_uid not in (0, os.getuid()):
+            raise
+        descriptor = os.open(path, APPEND, mode)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_uid != os.getuid():
+        os.close(descriptor)
+        raise PermissionError(f"{path} belongs to another user (uid {status.st_uid})")
+    return descriptor
+
+
+class Lines:
+    """A file that lines are appended to. It is opened for each, so that none is lost in a buffer, and nothing is held open."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.is_torn = False
+
+    def begin(self) -> None:
+        """Empties the file, or makes it, with the mode that its folder asks for. Raises OSError."""
+        descriptor = open_for_lines(self.path)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.fchmod(descriptor, mode_in(self.path.parent))
+                os.ftruncate(descriptor, 0)
+        finally:
+            os.close(descriptor)
+
+    def append(self, line: str) -> None:
+        """Raises OSError. The line after one that was torn by an error begins anew, so that a reader loses one line at most."""
+        descriptor = open_for_lines(self.path)
+        try:
+            before, self.is_torn = b"\n" if self.is_torn else b"", True
+            write_all(descriptor, before + line.encode("utf-8", "backslashreplace") + b"\n")
+            self.is_torn = False
+        finally:
+            os.close(descriptor)
+
+
+def mode_in(folder: Path) -> int:
+    """The mode of a new file in a run's folder: who may read and write the one may read and write the other."""
+    return stat.S_IMODE(folder.stat().st_mode) & 0o666 | 0o600
+
+
+def write_whole(path: Path, text: str) -> Path:
+    """Writes a report in a run's folder; readers see the old one or the whole new one. Raises OSError."""
+    temporary = path.with_name(f".new-{os.getpid()}-{os.urandom(4).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            os.fchmod(descriptor, mode_in(path.parent))
+            write_all(descriptor, text.encode("utf-8", "backslashreplace"))
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return path
