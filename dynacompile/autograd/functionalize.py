@@ -11,9 +11,9 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
 
-from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
+from dynacompile.ir.memory import Folded, overlaps
 from dynacompile.ir.shapes import as_static, exceeds, expression_of, is_undecidable, same_size
 from dynacompile.ops.backward_steps import Step, Tracing
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
@@ -132,7 +132,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
     for value in values:
         if isinstance(value, torch.Tensor):
             memories.setdefault(storage(value), Memory(value, inner(value)))
-    given = set(memories)
+    given, folded = set(memories), Folded()
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             env[node] = as_static(next(remaining))
@@ -161,7 +161,10 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             env[node] = with_dtypes(functional(run_node(node, args, kwargs)), node.meta.get("val"))
             for operand, version in zip(operands, versions, strict=True):
                 if operand._version != version:
+                    refuse_folded(node, operand, folded, recorder)
                     keep_strides(memories[storage(operand)], recorder)
+            for made in tensors_of(env[node]):
+                folded.note(made, operands)
             if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
                 env[node] = as_eager(env[node], node.meta.get("val"), memories)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -233,6 +236,17 @@ def refuse_lazy(node: torch.fx.Node, recorder: Recorder) -> None:
     if any(isinstance(t, torch.Tensor) and storage(t) == storage(seen) and (t.is_conj(), t.is_neg()) != (seen.is_conj(), seen.is_neg()) for t in operands):
         hint = "use torch.conj_physical, or torch.view_as_real, in its place"
         raise Unsupported("lazy-conjugate", f"{node.target} makes a tensor that is conjugated or negated where it is read", hint, str(recorder.site or ""))
+
+
+def refuse_folded(node: torch.fx.Node, written: torch.Tensor, folded: Folded, recorder: Recorder) -> None:
+    if folded.has(written):
+        reason = f"{node.target} writes a view of which several elements are one, as in an expanded tensor"
+        raise Unsupported("overlapping-write", reason, "write what it is a view of", str(recorder.site or ""))
+
+
+def tensors_of(result: object) -> list[torch.Tensor]:
+    """The tensors that an operation gives."""
+    return [t for t in (result if isinstance(result, (tuple, list)) else (result,)) if isinstance(t, torch.Tensor)]
 
 
 def run_node(node: torch.fx.Node, args: Any, kwargs: Any) -> object:

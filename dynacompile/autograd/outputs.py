@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.functionalize import FunctionalInput, Memory, inner, storage
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import Constant, Fresh, InputItself, Lineage, Made, Output, View, ViewOfInput, ViewOfOutput
+from dynacompile.ir.memory import overlaps
 from dynacompile.ir.shapes import hint_of
 
 CREATION = torch._C._autograd.CreationMeta  # type: ignore[attr-defined]

@@ -35,6 +35,7 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
+from dynacompile.ir.memory import Folded
 from dynacompile.ir.shapes import is_undecided, symbolic_rules
 from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node
@@ -77,6 +78,7 @@ class Recorder:
         self.bases: dict[int, TensorValue] = {}  # id of a storage -> the tensor that the frame read `.data` of
         self.data_written: dict[int, TensorValue] = {}  # id of a fake -> a tensor whose `.data` was written
         self.turned = 0  # tensors that require gradients since an operation wrote them
+        self.folded = Folded()
         self.nodes: list[torch.fx.Node] = []  # that have a result, in order
         self.log: list[Operation | None] = []  # all that was recorded, in order; None for what is no operation alone
         self._site, self._use = site, use
@@ -166,11 +168,14 @@ class Recorder:
             self.check_asked()
         if writes and len(operands) > 1 and written[0] is operands[0] and is_refused_write(target, fakes, operands):
             raise unsupported("op-failed", f"{target_name(target)}: operands share a part of their memory")
+        if any(map(self.folded.has, written)):
+            raise unsupported("aliased-mutation", f"{target_name(target)} writes a view of which several elements are one")
         for t in tensors_in(result):
             if not isinstance(t, FakeTensor) and type(t) is not torch.Tensor:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a {type(t).__name__}")
             if t.layout is not torch.strided or t.is_nested:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a tensor that is not dense")
+            self.folded.note(t, operands)
         if self.bases:
             self.check_bases(written)
         fresh = self.symbols.fresh() if self.symbols is not None else ()
@@ -376,6 +381,10 @@ class Recorder:
     def is_counted(self, key: int) -> bool:
         """Whether writes to an input changed its version."""
         return self.values[key].fake._version != self.versions[key]
+
+    def input_versions(self) -> dict[int, int]:
+        """The version that each input has now, by the id of its fake."""
+        return {key: self.values[key].fake._version for key in self.versions}
 
     def uncounted(self) -> list[TensorValue]:
         """Inputs that are written through `.data` alone, which autograd must not notice."""
