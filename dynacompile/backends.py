@@ -29,7 +29,8 @@ def eager(captured: Captured, env: Env) -> GraphCall:
     return disable(restoring(graph.forward) if changes else graph.forward)
 
 
-MODE_CHANGES = frozenset({torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast})
+INFERENCE = torch.autograd.grad_mode._enter_inference_mode
+MODE_CHANGES = frozenset({torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast, INFERENCE})
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
 

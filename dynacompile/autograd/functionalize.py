@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
 
 from dynacompile.autograd.record import Recorder
@@ -74,10 +75,11 @@ def functionalization() -> Iterator[None]:
 def ambient_state() -> Iterator[None]:
     """Grad mode and autocast as they are outside, restored whatever the graph's own nodes set; no cache of autocast weights meanwhile."""
     grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    records = grad and not torch.is_inference_mode_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
         with torch.inference_mode(False), torch.autograd.set_multithreading_enabled(False):
-            torch.set_grad_enabled(grad)
+            torch.set_grad_enabled(records)
             yield
     finally:
         torch.set_autocast_cache_enabled(cache)
@@ -124,8 +126,20 @@ class Memory:
     eager: FakeTensor | None
 
 
-def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder, tracing: Tracing) -> tuple[tuple, dict[int, Memory]]:
-    """Runs a torch-level graph node by node; gives its flat outputs, and the memory that it made."""
+Note = Callable[[Sequence[torch.Tensor], Any, Recorder], None]
+
+
+@dataclass(frozen=True)
+class Interpreted:
+    """What a graph gave. outputs: flat. memories: those that it made. inference: the storages of inference tensors among them."""
+
+    outputs: tuple
+    memories: dict[int, Memory]
+    inference: set[int]
+
+
+def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder, tracing: Tracing, note: Note) -> Interpreted:
+    """Runs a torch-level graph node by node. note: is told of the results of each operation that gives several, and of its target."""
     env: dict[torch.fx.Node, Any] = {}
     remaining = iter(values)
     memories: dict[int, Memory] = {}
@@ -133,6 +147,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         if isinstance(value, torch.Tensor):
             memories.setdefault(storage(value), Memory(value, inner(value)))
     given, folded = set(memories), Folded()
+    inference = InferenceMemory()
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             env[node] = as_static(next(remaining))
@@ -143,9 +158,12 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
         if node.op == "output":
             made = {memory: m for memory, m in memories.items() if memory not in given}
-            return tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made
+            return Interpreted(tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made, inference.storages)
         if isinstance(node.meta.get("val"), torch.SymInt):  # a size that capture has computed
             env[node] = as_static(node.meta["val"])
+            continue
+        if inference.see(node):
+            env[node] = None
             continue
         recorder.begin(node.meta.get("site"))
         refuse_lazy(node, recorder)
@@ -163,8 +181,12 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
                 if operand._version != version:
                     refuse_folded(node, operand, folded, recorder)
                     keep_strides(memories[storage(operand)], recorder)
-            for made in tensors_of(env[node]):
+            results = tensors_of(env[node])
+            if len(results) > 1:
+                note(results, node.target, recorder)
+            for made in results:
                 folded.note(made, operands)
+                inference.note(made, operands)
             if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
                 env[node] = as_eager(env[node], node.meta.get("val"), memories)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -176,6 +198,30 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             reason = f"{node.target} can't be traced: {(str(error).splitlines() or [''])[0]}"
             raise Unsupported("not-traceable", reason, "leave it outside of the compiled function, and please report it", str(recorder.site or "")) from error
     raise AssertionError("a graph without an output")
+
+
+class InferenceMemory:
+    """Memory that a graph makes between nodes that enter and leave inference mode: gradients are off there, by other nodes, and the tensors that the
+    caller gets of that memory are inference tensors."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.storages: set[int] = set()
+
+    def see(self, node: torch.fx.Node) -> bool:
+        """Whether the node enters or leaves the mode."""
+        if node.target is _enter_inference_mode and not node.args[0]:
+            raise Unsupported("context-manager", "inference mode is left inside of a graph", "leave it outside of the compiled function")
+        step = STEPS.get(node.target, 0)
+        self.depth += step
+        return step != 0
+
+    def note(self, made: torch.Tensor, operands: Sequence[torch.Tensor]) -> None:
+        if self.depth and all(storage(made) != storage(t) for t in operands):
+            self.storages.add(storage(made))
+
+
+STEPS: dict[object, int] = {_enter_inference_mode: 1, _exit_inference_mode: -1}
 
 
 def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -> torch.Tensor:
@@ -312,6 +358,7 @@ def mutated_inputs(inputs: Sequence[FunctionalInput], names: Sequence[str]) -> l
             raise Unsupported("input-geometry-mutated", f"the sizes, strides or storage of input {names[i]} change in place", "return a new tensor instead")
         hidden = torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(value)
         hidden = hidden or torch._functionalize_are_all_mutations_hidden_from_autograd(value)
+        hidden = hidden and isinstance(value.grad_fn, Retake._backward_cls)  # a custom function, whose forward runs under no_grad, may mark it as dirty
         found.append(MutatedInput(i, value, in_graph=hidden or value.is_leaf))
     refuse_overlaps(inputs, names, found)
     return found
