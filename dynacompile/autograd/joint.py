@@ -43,7 +43,7 @@ class JointGraph:
     graph: placeholders are the inputs, then the tangents; the output node holds ((forward values by position), (values that inputs take in
     the graph), (gradients)). outputs, mutations: as in the RuntimeContract. written: the inputs of the second group. tangents: positions
     that have one. grads: the inputs that the third group belongs to. sources: as in the RuntimeContract.
-    inference, flags: as in Marks. watches: all that there are. computed: inputs that have a history. plain: those that require no gradients. constants: the graph's attributes.
+    inference, flags, writes: as in Marks. watches: all that there are. others: inputs that are no leaves of autograd, and may be written by anybody. constants: the graph's attributes.
     """
 
     graph: torch.fx.Graph
@@ -58,8 +58,9 @@ class JointGraph:
     inference: tuple[int, ...]
     watches: tuple[Watch, ...]
     flags: tuple[tuple[int, ...], ...]
-    computed: frozenset[int]
-    plain: frozenset[int]
+    input_writes: tuple[tuple[int, int], ...]
+    output_writes: tuple[tuple[int, int], ...]
+    others: frozenset[int]
 
     @property
     def groups(self) -> tuple[tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...]]:
@@ -81,6 +82,7 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     with ambient_state(), symbolic_rules(mode), functionalization(), recorder:
         inputs = wrap_inputs(recorder, names, fakes)
+        before = [entry.value._version if entry.is_tensor else 0 for entry in inputs]
         together = Together()
         run = interpret(graph, inputs_values(inputs), recorder, tracing, together.note)
         positions = Positions()
@@ -88,6 +90,7 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         rows = classify(run.outputs, seen, inputs, run.memories, positions)
         refuse_used_leaves(rows, run.outputs, positions)
         inference = tuple(i for i, t in enumerate(positions.tensors) if storage(t) in run.inference)
+        output_writes = tuple((i, t._version) for i, t in enumerate(positions.tensors) if t._version)
         mutated = mutated_inputs(inputs, names)
         mutations = tuple(Mutation(m.index, positions.of(m.value)) for m in mutated if not m.in_graph)
         written = [m for m in mutated if m.in_graph]
@@ -120,8 +123,9 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         inference,
         watches,
         flags,
-        frozenset(i for i, entry in enumerate(inputs) if entry.differentiable and entry.value is not entry.leaf),
-        frozenset(i for i, entry in enumerate(inputs) if entry.is_tensor and not entry.differentiable),
+        tuple((m.index, m.value._version - before[m.index]) for m in mutated),
+        output_writes,
+        frozenset(i for i, entry in enumerate(inputs) if entry.is_tensor and not (entry.differentiable and entry.value is entry.leaf)),
     )
 
 

@@ -57,10 +57,8 @@ def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positi
 def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int]) -> Marks:
     """Without the watches that the node's own saved tensors make needless."""
     own = {*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)}
-    kept = {(w.is_input, w.index) for w in joint.watches}
     watches = tuple(w for w in joint.watches if (w.is_input, w.index) not in own)
-    loose = tuple(i for i in saved_inputs if i in joint.plain and (True, i) not in kept)
-    return Marks(joint.inference, watches, joint.flags, loose)
+    return Marks(joint.inference, watches, joint.flags, joint.input_writes, joint.output_writes)
 
 
 def history(roots: Sequence[Node | None]) -> list[Node]:

@@ -116,13 +116,14 @@ class Watch:
 @dataclass(frozen=True)
 class Marks:
     """What the runtime does so that autograd finds eager's state. inference: forward outputs that the user gets as inference tensors. watches: see there.
-    flags: sets of tangents; backward is told of each, after all else, by a tensor of one truth value, whether one of them has come. loose: saved
-    inputs that eager's autograd does not keep and that have no history: a change of their sizes and strides in place is no error."""
+    flags: sets of tangents; backward is told of each, after all else, by a tensor of one truth value, whether one of them has come. input_writes,
+    output_writes: inputs and forward outputs, and how often the graph writes them in place: their versions say so."""
 
     inference: tuple[int, ...] = ()
     watches: tuple[Watch, ...] = ()
     flags: tuple[tuple[int, ...], ...] = ()
-    loose: tuple[int, ...] = ()
+    input_writes: tuple[tuple[int, int], ...] = ()
+    output_writes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -115,33 +115,6 @@ struct Watched {
     const Watch* watch;
 };
 
-// A saved input that eager's autograd would not keep, as it was then. Its memory is all that counts.
-struct Loose {
-    int64_t input;
-    at::Tensor original, alias;
-    uint32_t version;
-
-    bool is_written() const {
-        const uint32_t now = original._version();
-        return now != version && (now != version + 1 || !has_moved());
-    }
-
-    // Whether one change in place has been one of sizes and strides: the same steps along dimensions of the same sizes, in another order.
-    bool has_moved() const {
-        if (original.storage().unsafeGetStorageImpl() != alias.storage().unsafeGetStorageImpl()) return false;
-        if (original.storage_offset() != alias.storage_offset() || same_geometry(*original.unsafeGetTensorImpl(), alias.sizes(), alias.strides())) return false;
-        return steps(original) == steps(alias);
-    }
-
-    static std::vector<std::pair<int64_t, int64_t>> steps(const at::Tensor& tensor) {
-        std::vector<std::pair<int64_t, int64_t>> found;
-        for (int64_t d = 0; d < tensor.dim(); ++d)
-            if (tensor.size(d) != 1) found.emplace_back(tensor.size(d), tensor.stride(d));
-        std::sort(found.begin(), found.end());
-        return found;
-    }
-};
-
 class RegionBackward final : public Node {
 public:
     RegionBackward(std::shared_ptr<Region> region, torch::autograd::edge_list&& edges) : Node(std::move(edges)), region_(std::move(region)) {}
@@ -156,7 +129,7 @@ public:
         saved_.reserve(contract.saved_inputs.size() + contract.saved_positions.size());
         for (int64_t input : contract.saved_inputs) {
             if (!impls[input]) fail("input ", input, " is saved for backward and is no tensor");
-            saved_.emplace_back(is_loose(input) ? loosened(input, tensor_of(impls[input])) : tensor_of(impls[input]), false);
+            saved_.emplace_back(tensor_of(impls[input]), false);
         }
         for (int64_t position : contract.saved_positions) {
             bool is_output = outputs[position].grad_fn().get() == this;
@@ -192,7 +165,6 @@ public:
     void release_variables() override {
         std::lock_guard<std::mutex> lock(mutex_);
         for (SavedVariable& saved : saved_) saved.reset_data();
-        loose_.clear();
     }
 
 private:
@@ -227,27 +199,11 @@ private:
         return std::any_of(sources[i].begin(), sources[i].end(), [&](int64_t tangent) { return arrived[tangent]; });
     }
 
-    bool is_loose(int64_t input) const {
-        const std::vector<int64_t>& loose = region_->contract.marks.loose;
-        return std::find(loose.begin(), loose.end(), input) != loose.end();
-    }
-
-    // An alias with a version counter of its own, as changes of the original's sizes count as writes.
-    at::Tensor loosened(int64_t input, at::Tensor original) {
-        if (original.is_inference() || original.requires_grad()) return original;
-        at::Tensor alias(original.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
-        loose_.push_back({input, std::move(original), alias, 0});
-        loose_.back().version = loose_.back().original._version();
-        return alias;
-    }
-
     void check_writes(const variable_list& tangents) {
         std::lock_guard<std::mutex> lock(mutex_);
         for (const Watched& w : watched_)
             if (w.counter.current_version() != w.version && has_part(*w.watch, tangents))
                 refuse_write(w.watch->is_input ? "input " : "output ", w.watch->index, w.counter.current_version(), w.version);
-        for (const Loose& saved : loose_)
-            if (saved.is_written()) refuse_write("input ", saved.input, saved.original._version(), saved.version);
     }
 
     [[noreturn]] static void refuse_write(const char* what, int64_t index, uint32_t version, uint32_t expected) {
@@ -278,7 +234,6 @@ private:
     std::shared_ptr<const std::vector<TangentGeometry>> geometry_;
     std::vector<SavedVariable> saved_;
     std::vector<Watched> watched_;
-    std::vector<Loose> loose_;
     std::vector<int64_t> symbols_;
 };
 

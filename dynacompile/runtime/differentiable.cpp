@@ -197,7 +197,9 @@ public:
     }
 
     PyObject* run() {
+        const Versions versions(contract_, inputs_);
         Tensors made = region_->forward(args_, inputs_);
+        count_writes(contract_, made);
         for (int64_t input : contract_.mutated_in_graph) tensor_input(input)->bump_version();
         const bool records = needs_node();
         if (records) attach_node(region_, inputs_, made);
@@ -205,6 +207,7 @@ public:
             at::Tensor input = tensor_of(tensor_input(mutation.input));
             at::_ops::copy_::call(input, made[mutation.position], false);
         }
+        versions.count(inputs_);
         if (records) watch_writes(*region_, inputs_, made);
         for (int64_t position : contract_.marks.inference) made[position] = inference_alias(made[position]);
         return user_outputs(made);

@@ -13,6 +13,34 @@ at::Tensor inference_alias(const at::Tensor& tensor) {
     return alias;
 }
 
+namespace {
+
+void set_version(c10::TensorImpl* impl, uint32_t version) {
+    if (impl->is_inference()) return;
+    c10::VariableVersion counter = impl->version_counter();
+    counter.set_version(version);
+}
+
+}  // namespace
+
+Versions::Versions(const Contract& contract, const Inputs& inputs) : contract(contract) {
+    for (auto [input, writes] : contract.marks.input_writes) {
+        c10::TensorImpl* impl = inputs.impls[input];
+        before.push_back(impl && !impl->is_inference() ? impl->version_counter().current_version() : 0);
+    }
+}
+
+void Versions::count(const Inputs& inputs) const {
+    for (size_t i = 0; i < before.size(); ++i) {
+        auto [input, writes] = contract.marks.input_writes[i];
+        if (inputs.impls[input]) set_version(inputs.impls[input], before[i] + uint32_t(writes));
+    }
+}
+
+void count_writes(const Contract& contract, const Tensors& outputs) {
+    for (auto [position, writes] : contract.marks.output_writes) set_version(outputs[position].unsafeGetTensorImpl(), uint32_t(writes));
+}
+
 at::Tensor Region::flag(bool value, c10::Device device) {
     std::lock_guard<std::mutex> lock(remembering_);
     at::Tensor& known = flags_[value];
@@ -33,7 +61,10 @@ Marks read_marks(PyObject* row) {
         marks.watches.push_back(std::move(watch));
     }
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 2)); ++i) marks.flags.push_back(to_ints(item(item(row, 2), i)));
-    marks.loose = to_ints(item(row, 3));
+    for (auto [index, writes] : {std::pair(3, &marks.input_writes), std::pair(4, &marks.output_writes)}) {
+        PyObject* rows = item(row, index);
+        for (Py_ssize_t i = 0; i < PyTuple_Size(rows); ++i) writes->emplace_back(int32_t(to_int(item(item(rows, i), 0))), int32_t(to_int(item(item(rows, i), 1))));
+    }
     return marks;
 }
 

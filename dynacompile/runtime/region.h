@@ -38,9 +38,10 @@ struct Watch {
 
 // As ir.graphs.Marks.
 struct Marks {
-    std::vector<int64_t> inference, loose;
+    std::vector<int64_t> inference;
     std::vector<Watch> watches;
     std::vector<std::vector<int64_t>> flags;
+    std::vector<std::pair<int32_t, int32_t>> input_writes, output_writes;  // (input or forward output, how often it is written)
 };
 
 constexpr int32_t real_number = -2;  // of a symbol's dimension: the input is a float
@@ -115,7 +116,16 @@ void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Te
 void watch_writes(const Region& region, const Inputs& inputs, const Tensors& outputs);
 // The same memory as an inference tensor.
 at::Tensor inference_alias(const at::Tensor& tensor);
-// (inference, watches, flags, loose), as differentiable.py writes it.
+// Versions of inputs are counted from those at the begin of the call.
+struct Versions {
+    Versions(const Contract& contract, const Inputs& inputs);
+    void count(const Inputs& inputs) const;
+
+    const Contract& contract;
+    c10::SmallVector<uint32_t, 4> before;
+};
+void count_writes(const Contract& contract, const Tensors& outputs);
+// (inference, watches, flags, (input, writes)..., (output, writes)...), as differentiable.py writes it.
 Marks read_marks(PyObject* row);
 // Has autograd refuse writes to a view, as to one of several that an operation gives.
 void mark_part(const at::Tensor& view);
