@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.fx
+from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 
 from dynacompile.env import Env
 from dynacompile.errors import BackendError
@@ -25,8 +28,56 @@ def eager(captured: Captured, env: Env) -> GraphCall:
     graph: Any = captured.graph
     if any(node.target in FORMS for node in graph.graph.nodes):
         graph = with_regions(graph)
+    if any(node.target is _enter_inference_mode for node in graph.graph.nodes):
+        graph, inference = with_inference(graph)
+        return disable(restoring(inference.leaving(graph.forward)))
     changes = any(node.op == "call_function" and node.target in MODE_CHANGES for node in graph.graph.nodes)
     return disable(restoring(graph.forward) if changes else graph.forward)
+
+
+class InferenceBlocks(threading.local):
+    """Inference mode as a graph enters and leaves it. Where an operation raises inside, it is left at once: the mode would else last as long as the
+    exception's traceback."""
+
+    def __init__(self) -> None:
+        self.entered: list[Any] = []
+
+    def enter(self, mode: bool) -> None:
+        self.entered.append(_enter_inference_mode(mode))
+
+    def leave(self, entered: None) -> None:
+        _exit_inference_mode(self.entered.pop())
+
+    def leaving(self, forward: Callable[..., tuple]) -> Callable[..., tuple]:
+        def call(*inputs: Any) -> tuple:
+            depth = len(self.entered)
+            try:
+                return forward(*inputs)
+            finally:
+                while len(self.entered) > depth:
+                    self.leave(None)
+
+        return call
+
+
+def with_inference(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, InferenceBlocks]:
+    """The same graph with blocks of ours in the place of torch's."""
+    blocks, graph = InferenceBlocks(), torch.fx.Graph()
+    targets: dict[object, Any] = {_enter_inference_mode: named(blocks.enter), _exit_inference_mode: named(blocks.leave)}
+    graph.output(graph.graph_copy(module.graph, {}))
+    for node in graph.nodes:
+        node.target = targets.get(node.target, node.target)
+    return torch.fx.GraphModule(module, graph), blocks
+
+
+def named(method: Callable[..., None]) -> Callable[..., None]:
+    """As fx writes calls: by a name that is no attribute of a module."""
+
+    def call(value: Any) -> None:
+        method(value)
+
+    call.__name__ = call.__qualname__ = f"{method.__name__}_inference_mode"
+    return call
 
 
 MODE_CHANGES = frozenset({torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast})

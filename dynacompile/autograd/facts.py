@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynacompile.ir.shapes import exceeds, expression_of, hint_of, is_undecidable
+from dynacompile.ir.shapes import expression_of, hint_of
 from dynacompile.ops.table import TABLE
 
 Geometry = tuple[tuple[Any, ...], tuple[Any, ...], Any, torch.dtype]
@@ -80,20 +80,3 @@ def view_chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     while is_view(node):
         node = node.all_input_nodes[0]
         yield node
-
-
-def overlaps(tensor: torch.Tensor) -> bool:
-    """Several elements share memory, as in an expanded tensor: it can't be written to, and a gradient can't have its strides."""
-    dims = sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (hint_of(pair[0]), hint_of(pair[1])))
-    # What does not meet with several elements along each dimension does not with fewer, so that no size has to be asked.
-    return meet([d for d in dims if expression_of(d[1]) not in (0, 1)]) and meet([d for d in dims if exceeds(d[1], 1)])
-
-
-def meet(dims: Sequence[tuple[int | torch.SymInt, int | torch.SymInt]]) -> bool:
-    """Whether steps along a dimension come back to those along others. dims: stride and size, by rising strides."""
-    reach: int | torch.SymInt = 0
-    for stride, size in dims:
-        if hint_of(stride) <= hint_of(reach) if is_undecidable(size, stride, reach) else stride <= reach:
-            return True
-        reach = reach + stride * (size - 1)
-    return False

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
 
-from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
+from dynacompile.ir.memory import Folded, overlaps
 from dynacompile.ir.shapes import as_static, exceeds, expression_of, is_undecidable, same_size
 from dynacompile.ops.backward_steps import Step, Tracing
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
@@ -74,10 +75,11 @@ def functionalization() -> Iterator[None]:
 def ambient_state() -> Iterator[None]:
     """Grad mode and autocast as they are outside, restored whatever the graph's own nodes set; no cache of autocast weights meanwhile."""
     grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    records = grad and not torch.is_inference_mode_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
         with torch.inference_mode(False), torch.autograd.set_multithreading_enabled(False):
-            torch.set_grad_enabled(grad)
+            torch.set_grad_enabled(records)
             yield
     finally:
         torch.set_autocast_cache_enabled(cache)
@@ -124,15 +126,28 @@ class Memory:
     eager: FakeTensor | None
 
 
-def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder, tracing: Tracing) -> tuple[tuple, dict[int, Memory]]:
-    """Runs a torch-level graph node by node; gives its flat outputs, and the memory that it made."""
+Note = Callable[[Sequence[torch.Tensor], Any, Recorder], None]
+
+
+@dataclass(frozen=True)
+class Interpreted:
+    """What a graph gave. outputs: flat. memories: those that it made. inference: the storages of inference tensors among them."""
+
+    outputs: tuple
+    memories: dict[int, Memory]
+    inference: set[int]
+
+
+def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder, tracing: Tracing, note: Note) -> Interpreted:
+    """Runs a torch-level graph node by node. note: is told of the results of each operation that gives several, and of its target."""
     env: dict[torch.fx.Node, Any] = {}
     remaining = iter(values)
     memories: dict[int, Memory] = {}
     for value in values:
         if isinstance(value, torch.Tensor):
             memories.setdefault(storage(value), Memory(value, inner(value)))
-    given = set(memories)
+    given, folded = set(memories), Folded()
+    inference = InferenceMemory()
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             env[node] = as_static(next(remaining))
@@ -143,9 +158,12 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
         if node.op == "output":
             made = {memory: m for memory, m in memories.items() if memory not in given}
-            return tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made
+            return Interpreted(tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made, inference.storages)
         if isinstance(node.meta.get("val"), torch.SymInt):  # a size that capture has computed
             env[node] = as_static(node.meta["val"])
+            continue
+        if inference.see(node):
+            env[node] = None
             continue
         recorder.begin(node.meta.get("site"))
         refuse_lazy(node, recorder)
@@ -161,7 +179,14 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             env[node] = with_dtypes(functional(run_node(node, args, kwargs)), node.meta.get("val"))
             for operand, version in zip(operands, versions, strict=True):
                 if operand._version != version:
+                    refuse_folded(node, operand, folded, recorder)
                     keep_strides(memories[storage(operand)], recorder)
+            results = tensors_of(env[node])
+            if len(results) > 1:
+                note(results, node.target, recorder)
+            for made in results:
+                folded.note(made, operands)
+                inference.note(made, operands)
             if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
                 env[node] = as_eager(env[node], node.meta.get("val"), memories)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -173,6 +198,30 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             reason = f"{node.target} can't be traced: {(str(error).splitlines() or [''])[0]}"
             raise Unsupported("not-traceable", reason, "leave it outside of the compiled function, and please report it", str(recorder.site or "")) from error
     raise AssertionError("a graph without an output")
+
+
+class InferenceMemory:
+    """Memory that a graph makes between nodes that enter and leave inference mode: gradients are off there, by other nodes, and the tensors that the
+    caller gets of that memory are inference tensors."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.storages: set[int] = set()
+
+    def see(self, node: torch.fx.Node) -> bool:
+        """Whether the node enters or leaves the mode."""
+        if node.target is _enter_inference_mode and not node.args[0]:
+            raise Unsupported("context-manager", "inference mode is left inside of a graph", "leave it outside of the compiled function")
+        step = STEPS.get(node.target, 0)
+        self.depth += step
+        return step != 0
+
+    def note(self, made: torch.Tensor, operands: Sequence[torch.Tensor]) -> None:
+        if self.depth and all(storage(made) != storage(t) for t in operands):
+            self.storages.add(storage(made))
+
+
+STEPS: dict[object, int] = {_enter_inference_mode: 1, _exit_inference_mode: -1}
 
 
 def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -> torch.Tensor:
@@ -233,6 +282,17 @@ def refuse_lazy(node: torch.fx.Node, recorder: Recorder) -> None:
     if any(isinstance(t, torch.Tensor) and storage(t) == storage(seen) and (t.is_conj(), t.is_neg()) != (seen.is_conj(), seen.is_neg()) for t in operands):
         hint = "use torch.conj_physical, or torch.view_as_real, in its place"
         raise Unsupported("lazy-conjugate", f"{node.target} makes a tensor that is conjugated or negated where it is read", hint, str(recorder.site or ""))
+
+
+def refuse_folded(node: torch.fx.Node, written: torch.Tensor, folded: Folded, recorder: Recorder) -> None:
+    if folded.has(written):
+        reason = f"{node.target} writes a view of which several elements are one, as in an expanded tensor"
+        raise Unsupported("overlapping-write", reason, "write what it is a view of", str(recorder.site or ""))
+
+
+def tensors_of(result: object) -> list[torch.Tensor]:
+    """The tensors that an operation gives."""
+    return [t for t in (result if isinstance(result, (tuple, list)) else (result,)) if isinstance(t, torch.Tensor)]
 
 
 def run_node(node: torch.fx.Node, args: Any, kwargs: Any) -> object:
@@ -298,6 +358,7 @@ def mutated_inputs(inputs: Sequence[FunctionalInput], names: Sequence[str]) -> l
             raise Unsupported("input-geometry-mutated", f"the sizes, strides or storage of input {names[i]} change in place", "return a new tensor instead")
         hidden = torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(value)
         hidden = hidden or torch._functionalize_are_all_mutations_hidden_from_autograd(value)
+        hidden = hidden and isinstance(value.grad_fn, Retake._backward_cls)  # a custom function, whose forward runs under no_grad, may mark it as dirty
         found.append(MutatedInput(i, value, in_graph=hidden or value.is_leaf))
     refuse_overlaps(inputs, names, found)
     return found

@@ -12,6 +12,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynacompile import native
+from dynacompile.autograd.arrivals import Together, cut_absent
 from dynacompile.autograd.facts import view_base
 from dynacompile.autograd.functionalize import (
     FunctionalInput,
@@ -21,13 +22,15 @@ from dynacompile.autograd.functionalize import (
     inner,
     interpret,
     mutated_inputs,
+    storage,
     wrap_inputs,
 )
+from dynacompile.autograd.kept import refuse_used_leaves, watched
 from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
-from dynacompile.ir.graphs import Mutation, Output, output_args
+from dynacompile.ir.graphs import Mutation, Output, Watch, output_args
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
 from dynacompile.ops.backward_steps import Tracing, note_places
@@ -39,7 +42,8 @@ class JointGraph:
 
     graph: placeholders are the inputs, then the tangents; the output node holds ((forward values by position), (values that inputs take in
     the graph), (gradients)). outputs, mutations: as in the RuntimeContract. written: the inputs of the second group. tangents: positions
-    that have one. grads: the inputs that the third group belongs to. sources: as in the RuntimeContract. constants: the graph's attributes.
+    that have one. grads: the inputs that the third group belongs to. sources: as in the RuntimeContract.
+    inference, flags, writes: as in Marks. watches: all that there are. others: inputs that are no leaves of autograd, and may be written by anybody. constants: the graph's attributes.
     """
 
     graph: torch.fx.Graph
@@ -51,6 +55,12 @@ class JointGraph:
     tangents: tuple[int, ...]
     grads: tuple[int, ...]
     sources: tuple[tuple[int, ...], ...]
+    inference: tuple[int, ...]
+    watches: tuple[Watch, ...]
+    flags: tuple[tuple[int, ...], ...]
+    input_writes: tuple[tuple[int, int], ...]
+    output_writes: tuple[tuple[int, int], ...]
+    others: frozenset[int]
 
     @property
     def groups(self) -> tuple[tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...]]:
@@ -72,22 +82,34 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     with ambient_state(), symbolic_rules(mode), functionalization(), recorder:
         inputs = wrap_inputs(recorder, names, fakes)
-        user_outputs, memories = interpret(graph, inputs_values(inputs), recorder, tracing)
+        before = [entry.value._version if entry.is_tensor else 0 for entry in inputs]
+        together = Together()
+        run = interpret(graph, inputs_values(inputs), recorder, tracing, together.note)
         positions = Positions()
         seen = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in output_args(graph)]
-        rows = classify(user_outputs, seen, inputs, memories, positions)
+        rows = classify(run.outputs, seen, inputs, run.memories, positions)
+        refuse_used_leaves(rows, run.outputs, positions)
+        inference = tuple(i for i, t in enumerate(positions.tensors) if storage(t) in run.inference)
+        output_writes = tuple((i, t._version) for i, t in enumerate(positions.tensors) if t._version)
         mutated = mutated_inputs(inputs, names)
         mutations = tuple(Mutation(m.index, positions.of(m.value)) for m in mutated if not m.in_graph)
         written = [m for m in mutated if m.in_graph]
         forward = owned(recorder, [recorder.node_of(inner(t)) for t in positions.tensors])
         restride(recorder, forward, positions)
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
+        watches = watched(positions, inputs) if positions.differentiable else ()
         tangents, grads = trace_backward(recorder, positions, forward, inputs)
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads)))
     reached = tangents_of(recorder.graph, len(fakes))
     if not careful and any(reached[node] != (1 << len(tangents)) - 1 for node in hooked):
         return trace_joint(graph, fakes, table, True)
     note_places(tuple(recorder.graph.nodes), reached.__getitem__, [node for _, node in grads])
+    sources = tuple(tuple(i for i in range(len(tangents)) if reached[g] >> i & 1) for _, g in grads)
+    flags: tuple[tuple[int, ...], ...] = ()
+    if len(tangents) > 1:
+        reached = tangents_of(recorder.graph, len(fakes), together)
+        placeholders = [n for n in recorder.graph.nodes if n.op == "placeholder"]
+        flags = cut_absent(recorder.graph, reached, placeholders[len(fakes) :], recorder.fake)
     return JointGraph(
         recorder.graph,
         recorder.constants,
@@ -97,12 +119,19 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         tuple(m.index for m in written),
         tuple(tangents),
         tuple(i for i, _ in grads),
-        tuple(tuple(i for i in range(len(tangents)) if reached[g] >> i & 1) for _, g in grads),
+        sources,
+        inference,
+        watches,
+        flags,
+        tuple((m.index, m.value._version - before[m.index]) for m in mutated),
+        output_writes,
+        frozenset(i for i, entry in enumerate(inputs) if entry.is_tensor and not (entry.differentiable and entry.value is entry.leaf)),
     )
 
 
-def tangents_of(graph: torch.fx.Graph, inputs: int) -> dict[torch.fx.Node, int]:
-    """The tangents that each node is computed from, by index, as the bits of a number."""
+def tangents_of(graph: torch.fx.Graph, inputs: int, together: Together | None = None) -> dict[torch.fx.Node, int]:
+    """The tangents that each node is computed from, by index, as the bits of a number. together: counts tangents that make a custom function run, too."""
+    more = {} if together is None else together.reach(tangents_of(graph, inputs))
     reached: dict[torch.fx.Node, int] = {}
     placeholders = 0
     for node in graph.nodes:
@@ -110,7 +139,7 @@ def tangents_of(graph: torch.fx.Graph, inputs: int) -> dict[torch.fx.Node, int]:
             reached[node] = 1 << (placeholders - inputs) if placeholders >= inputs else 0
             placeholders += 1
         else:
-            reached[node] = functools.reduce(operator.or_, (reached[a] for a in node.all_input_nodes), 0)
+            reached[node] = functools.reduce(operator.or_, (reached[a] for a in node.all_input_nodes), more.get(node, 0))
     return reached
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynacompile.autograd.facts import overlaps
 from dynacompile.autograd.functionalize import FunctionalInput, Memory, inner, storage
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import Constant, Fresh, InputItself, Lineage, Made, Output, View, ViewOfInput, ViewOfOutput
+from dynacompile.ir.memory import overlaps
 from dynacompile.ir.shapes import hint_of
 
 CREATION = torch._C._autograd.CreationMeta  # type: ignore[attr-defined]
@@ -94,7 +94,15 @@ def view_of_input(result: Result, index: int, inputs: Sequence[FunctionalInput])
     if output.requires_grad and overlaps(base):
         raise Unsupported("aliased-outputs", "an output is a view of an input whose own elements share memory, as in an expanded tensor", "clone the input")
     view = geometry(result.eager, inputs[index].fake) if result.eager is not None else geometry(inner(output), inner(base))
-    return ViewOfInput(index, view, lineage(output, base))
+    return ViewOfInput(index, view, replace(lineage(output, base), leaf=is_new_leaf(output)))
+
+
+def is_new_leaf(output: torch.Tensor) -> bool:
+    """Whether the frame has told a view of an input to require gradients, which no other tensor that it is a view of does."""
+    try:
+        return output.requires_grad and output.is_leaf and (output._base is None or not output._base.requires_grad)
+    except RuntimeError:  # a view that autograd tells nothing of
+        return False
 
 
 def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory | None, positions: Positions) -> Fresh | ViewOfOutput:

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, view_base
 from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.mincut import FlowNetwork
+from dynacompile.ir.graphs import Fresh, ViewOfOutput
 from dynacompile.ir.shapes import hint_of
 
 Node = torch.fx.Node
@@ -22,13 +23,14 @@ NEVER = 1 << 40
 @dataclass(frozen=True)
 class Sides:
     """The joint graph's nodes by what they serve. primal: independent of the tangents. forward: needed by forward's results, or called for their effect.
-    backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use."""
+    backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use. copied: what others may write before backward has read it: to save
+    it is to save a copy."""
 
     primal: list[Node]
     forward: set[Node]
     backward: list[Node]
     frontier: set[Node]
-    mutated: set[Node]
+    copied: set[Node]
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,16 @@ def sides(joint: JointGraph) -> Sides:
     frontier = {arg for node in backward for arg in node.all_input_nodes if arg not in dependent}
     frontier.update(g for g in grads if g not in dependent)
     mutated = {placeholders[i] for i in (*joint.written, *(m.input for m in joint.mutations))}
-    return Sides(primal, ancestors(roots), backward, frontier, mutated)
+    return Sides(primal, ancestors(roots), backward, frontier, mutated | exposed(joint))
+
+
+def exposed(joint: JointGraph) -> set[Node]:
+    """Inputs that are no leaves, and results that the caller gets, where eager's autograd keeps neither: in eager, both may be written before backward."""
+    kept = {(w.is_input, w.index) for w in joint.watches}
+    placeholders, values = joint.placeholders, joint.groups[0]
+    found = {placeholders[i] for i in joint.others if (True, i) not in kept}
+    shown = {o.position for o in joint.outputs if isinstance(o, (Fresh, ViewOfOutput))}
+    return found | {view_base(values[p]) for p in shown if (False, p) not in kept}
 
 
 def ancestors(roots: Sequence[Node]) -> set[Node]:
@@ -193,5 +204,5 @@ def weight(node: Node, side: Sides, depth: Mapping[Node, int]) -> int:
     """Price of saving a node. Inputs are alive anyway, unless they are mutated and must be copied; what forward does not store costs a write."""
     size = max(byte_size(node), 1) * 4
     if node.op == "placeholder":
-        return size * 2 if node in side.mutated else 1
-    return size if is_stored(node, depth, side.forward) else size * 2
+        return size * 2 if node in side.copied else 1
+    return size if node not in side.copied and is_stored(node, depth, side.forward) else size * 2

@@ -12,6 +12,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 
 from dynacompile.autograd.facts import byte_size
 from dynacompile.autograd.joint import JointGraph
+from dynacompile.autograd.kept import marks
 from dynacompile.autograd.padding import pad_saved
 from dynacompile.autograd.partition import Cut, Sides, ancestors, choose_cut, sides
 from dynacompile.errors import Unsupported
@@ -79,7 +80,7 @@ def split(joint: JointGraph, budget: float) -> ForwardBackward:
     side = sides(joint)
     cut = choose_cut(joint, side, budget)
     inputs = joint.placeholders[: joint.inputs]
-    saved_inputs = [n for n in inputs if n in cut.saved and n not in side.mutated]
+    saved_inputs = [n for n in inputs if n in cut.saved and n not in side.copied]
     saved_values = [n for n in cut.saved if n not in saved_inputs]
     pad_saved(saved_values, [*joint.groups[0], *joint.groups[1], *joint.groups[2]])
     forward, positions, kept = write_forward(joint, side, saved_values)
@@ -115,6 +116,7 @@ def contract(
         sources=joint.sources,
         symbols=symbols,
         sizes=sizes,
+        marks=marks(joint, saved_inputs, saved_positions),
     )
 
 
@@ -155,6 +157,9 @@ def write_forward(joint: JointGraph, side: Sides, saved: tuple[Node, ...] | list
     place: dict[Node, int] = {}
     for node in saved:
         if node.op == "placeholder":
+            place[node] = len(outputs)
+            outputs.append(call(copy.graph, torch.ops.aten.clone.default, (copy.nodes[node],), node))
+        elif node in side.copied:
             place[node] = len(outputs)
             outputs.append(call(copy.graph, torch.ops.aten.clone.default, (copy.nodes[node],), node))
         elif node in values:

@@ -81,7 +81,7 @@ def spent(frame: SymbolicFrame, cells: Sequence[str]) -> list[str]:
 def refuse_open(cx: Trace, blocks: Sequence[ExitValue] = ()) -> None:
     """Of torch's managers, only those of with blocks may be entered where the graph ends. Their grad mode is followed for itself."""
     open_ones = sum(block.context.is_open() for block in blocks)
-    if len(cx.autocasts) + (cx.inference != cx.frames[0].entry_inference) != open_ones:
+    if len(cx.autocasts) != open_ones:
         raise entered_by_hand("a manager")
 
 

@@ -94,6 +94,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
         raise unsupported("active-mode")
     if torch._C._dispatch_tls_local_exclude_set().has(torch._C.DispatchKey.Functionalize):
         raise unsupported("active-mode", f": {code.co_qualname} runs inside of a __torch_dispatch__")
+    if state.inference_mode and state.grad_mode:
+        raise unsupported("active-mode", ", as gradients are turned on inside of inference mode,")
     manner = Manner()
     while True:
         try:

@@ -35,6 +35,7 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
+from dynacompile.ir.memory import Folded
 from dynacompile.ir.shapes import is_undecided, symbolic_rules
 from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node
@@ -77,6 +78,9 @@ class Recorder:
         self.bases: dict[int, TensorValue] = {}  # id of a storage -> the tensor that the frame read `.data` of
         self.data_written: dict[int, TensorValue] = {}  # id of a fake -> a tensor whose `.data` was written
         self.turned = 0  # tensors that require gradients since an operation wrote them
+        self.folded = Folded()
+        self.in_inference = False  # whether the frame is in inference mode
+        self.inference_memory: set[int] = set()  # storages of inference tensors
         self.nodes: list[torch.fx.Node] = []  # that have a result, in order
         self.log: list[Operation | None] = []  # all that was recorded, in order; None for what is no operation alone
         self._site, self._use = site, use
@@ -91,6 +95,8 @@ class Recorder:
         self.inputs.append(GraphInput(node.name, source, fake, is_asked(type(real))))
         value = self.values[id(fake)] = TensorValue(node, fake, source, real)
         self.versions[id(fake)] = fake._version
+        if real.is_inference():
+            self.inference_memory.add(storage_of(fake))
         return value
 
     def number_input(self, source: Source, number: torch.SymInt | torch.SymFloat) -> torch.fx.Node:
@@ -166,11 +172,18 @@ class Recorder:
             self.check_asked()
         if writes and len(operands) > 1 and written[0] is operands[0] and is_refused_write(target, fakes, operands):
             raise unsupported("op-failed", f"{target_name(target)}: operands share a part of their memory")
+        if self.inference_memory and not self.in_inference:
+            self.check_inference(operands, written)
+        if any(map(self.folded.has, written)):
+            raise unsupported("aliased-mutation", f"{target_name(target)} writes a view of which several elements are one")
         for t in tensors_in(result):
             if not isinstance(t, FakeTensor) and type(t) is not torch.Tensor:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a {type(t).__name__}")
             if t.layout is not torch.strided or t.is_nested:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a tensor that is not dense")
+            self.folded.note(t, operands)
+            if self.in_inference and all(storage_of(t) != storage_of(f) for f in operands):
+                self.inference_memory.add(storage_of(t))
         if self.bases:
             self.check_bases(written)
         fresh = self.symbols.fresh() if self.symbols is not None else ()
@@ -245,6 +258,16 @@ class Recorder:
             self.data_written[id(base.fake)] = base
             if base.fake.requires_grad and any(t.requires_grad and not t.is_leaf for user in base.node.users for t in tensors_in(user.meta.get("val"))):
                 raise unsupported("mutation", f"{base.describe()}.data is written after an operation that gradients go through")
+
+    def check_inference(self, operands: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
+        """Leaves to torch what it may refuse outside of inference mode: to write inference tensors, and to save them for a backward pass."""
+        given = [t for t in operands if storage_of(t) in self.inference_memory]
+        records = torch.is_grad_enabled() and any(t.requires_grad for t in operands)
+        if given and (records or any(t is w for t in given for w in written)):
+            raise unsupported("mutation" if written else "autograd-call", "an inference tensor used outside of inference mode")
+
+    def is_inference(self, fake: torch.Tensor) -> bool:
+        return storage_of(fake) in self.inference_memory
 
     def check_asked(self) -> None:
         """Refuses to write inputs that the graph gets an alias of where autograd follows them: the alias would have a history of its own."""
@@ -376,6 +399,10 @@ class Recorder:
     def is_counted(self, key: int) -> bool:
         """Whether writes to an input changed its version."""
         return self.values[key].fake._version != self.versions[key]
+
+    def input_versions(self) -> dict[int, int]:
+        """The version that each input has now, by the id of its fake."""
+        return {key: self.values[key].fake._version for key in self.versions}
 
     def uncounted(self) -> list[TensorValue]:
         """Inputs that are written through `.data` alone, which autograd must not notice."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 
 from dynacompile.capture import operations, override_rows  # noqa: F401 - the rows fill their table
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
@@ -74,6 +75,7 @@ class Trace:
         self.given: list[GivenIterator] = []  # of loops that the frame goes on with
         self.effects = Effects()
         self.recorder = Recorder(self.site, self.use_settings, self.symbols, policy is not None)
+        self.recorder.in_inference = inference
         self.overrides = Overrides(self)
         self.repeats = None if facts is None else Repeats(self, facts)
         self.guards: dict[tuple, Guard] = {}
@@ -333,6 +335,8 @@ class Trace:
     # modes: really entered, since they decide what operations on fakes give, and written to the graph
 
     def set_grad_mode(self, mode: bool) -> None:
+        if mode and self.inference:
+            raise unsupported("grad-mode", " inside of inference mode, or")
         if mode and not self.frames[0].entry_grad_mode and not torch.is_grad_enabled():
             raise unsupported("grad-mode", "")
         if torch.is_grad_enabled() != mode:
@@ -350,12 +354,20 @@ class Trace:
             raise unsupported("context-manager", "autocast regions that are not nested")
         node, handle, leave = self.autocasts.pop()
         self.recorder.state_change(leave, node)
-        leave(handle)
+        if leave is not _exit_inference_mode:
+            leave(handle)
+
+    def enter_inference(self) -> tuple:
+        """Written to the graph alone: fakes that are inference tensors would not count their versions."""
+        entry = (self.recorder.state_change(_enter_inference_mode, True), None, _exit_inference_mode)
+        self.autocasts.append(entry)
+        return entry
 
     def leave_modes(self) -> None:
         """Leaves the autocast regions that the frame is still in."""
         for _, handle, leave in reversed(self.autocasts):
-            leave(handle)
+            if leave is not _exit_inference_mode:
+                leave(handle)
 
     def let_go(self) -> None:
         """Forgets the frame's objects: values and the trace know each other, so that these would live on until the next collection of garbage.

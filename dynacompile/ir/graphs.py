@@ -38,11 +38,12 @@ class Made(enum.IntEnum):
 @dataclass(frozen=True)
 class Lineage:
     """detached: a view of a detached tensor, and not of the input or output itself. counted: where that, or made, is detached: whether writes change
-    the version of the input or output, as they do not through `.data`."""
+    the version of the input or output, as they do not through `.data`. leaf: it is a leaf that was told to require gradients."""
 
     made: Made = Made.GRAD
     detached: bool = False
     counted: bool = True
+    leaf: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,32 @@ class Mutation:
 
 
 @dataclass(frozen=True)
+class Watch:
+    """A tensor that eager's autograd would keep: the input at `index`, or the forward output there, or a view of it. Writes to it after the call are an
+    error of a backward pass that eager's node has a part in.
+
+    parts: for each of its nodes, the tangents that it is reached from and the gradients that it leads to, by their indices in the contract.
+    """
+
+    is_input: bool
+    index: int
+    parts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What the runtime does so that autograd finds eager's state. inference: forward outputs that the user gets as inference tensors. watches: see there.
+    flags: sets of tangents; backward is told of each, after all else, by a tensor of one truth value, whether one of them has come. input_writes,
+    output_writes: inputs and forward outputs, and how often the graph writes them in place: their versions say so."""
+
+    inference: tuple[int, ...] = ()
+    watches: tuple[Watch, ...] = ()
+    flags: tuple[tuple[int, ...], ...] = ()
+    input_writes: tuple[tuple[int, int], ...] = ()
+    output_writes: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
 class RuntimeContract:
     """What the runtime does around the two graphs.
 
@@ -111,7 +138,7 @@ class RuntimeContract:
         gradient, and not zeros. Empty: not known, all of them.
     symbols: numbers that backward takes before all else: (forward input, dimension) for a size, (forward input, None) for an int,
         (forward input, REAL) for a float.
-    sizes: of the symbols in views.
+    sizes: of the symbols in views. marks: see there.
     """
 
     inputs: int
@@ -125,6 +152,7 @@ class RuntimeContract:
     sources: tuple[tuple[int, ...], ...] = ()
     symbols: tuple[tuple[int, int | None], ...] = ()
     sizes: Sizes = Sizes()
+    marks: Marks = Marks()
 
 
 @dataclass(frozen=True)
@@ -148,7 +176,7 @@ class ForwardBackward:
         if any(p >= len(outputs) for p in used):
             raise VerifyError("autograd", f"a position of {sorted(set(used))} is beyond the {len(outputs)} forward outputs")
         if self.backward is not None:
-            expected = len(self.contract.symbols) + len(self.contract.saved_inputs) + len(self.contract.saved_positions) + len(self.contract.tangents)
+            expected = len(self.contract.symbols) + len(self.contract.saved_inputs) + len(self.contract.saved_positions) + len(self.contract.tangents) + len(self.contract.marks.flags)
             got = sum(n.op == "placeholder" for n in self.backward.graph.nodes)
             if got != expected:
                 raise VerifyError("autograd", f"backward takes {got} inputs, the contract gives {expected}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dynacompile.ops.activations import log_sigmoid
+from dynacompile.ops.checks import require_all
 from dynacompile.ops.rules import Table, add, aten, cast, div, mul, one_minus, row, scalar, sub, where, wide
 
 LOSSES: Table = {}
@@ -69,6 +70,7 @@ def huber_loss_backward(grad, x, target, reduction, delta):
 @row(LOSSES, aten.binary_cross_entropy.default)
 def binary_cross_entropy(x, target, weight=None, reduction=MEAN):
     p, t = wide(x), wide(target)
+    require_all(aten.logical_and.default(aten.ge.Scalar(x, 0), aten.le.Scalar(x, 1)), "all elements of input should be between 0 and 1")
     log_p = aten.clamp_min.default(aten.log.default(p), -100.0)
     log_q = aten.clamp_min.default(aten.log1p.default(aten.neg.default(p)), -100.0)
     loss = sub(mul(sub(t, 1), log_q), mul(t, log_p))

@@ -108,6 +108,13 @@ struct Pass {
 };
 thread_local Pass* Pass::current = nullptr;
 
+// A tensor that is not to be written before the backward pass, as of the end of the call.
+struct Watched {
+    c10::VariableVersion counter;
+    uint32_t version;
+    const Watch* watch;
+};
+
 class RegionBackward final : public Node {
 public:
     RegionBackward(std::shared_ptr<Region> region, torch::autograd::edge_list&& edges) : Node(std::move(edges)), region_(std::move(region)) {}
@@ -130,7 +137,15 @@ public:
         }
     }
 
+    void watch(const Inputs& inputs, const Tensors& outputs) {
+        for (const Watch& watch : region_->contract.marks.watches) {
+            c10::TensorImpl* impl = watch.is_input ? inputs.impls[watch.index] : outputs[watch.index].unsafeGetTensorImpl();
+            if (impl && !impl->is_inference()) watched_.push_back({impl->version_counter(), impl->version_counter().current_version(), &watch});
+        }
+    }
+
     variable_list apply(variable_list&& tangents) override {
+        check_writes(tangents);
         const bool twice = c10::GradMode::is_enabled();
         Tensors flat;
         {
@@ -161,6 +176,10 @@ private:
             flat.push_back(fit_tangent(i < tangents.size() ? tangents[i] : at::Tensor(), (*geometry_)[i]));
             if (i < tangents.size()) tangents[i].reset();
         }
+        for (const std::vector<int64_t>& flag : region_->contract.marks.flags) {
+            const bool came = std::any_of(flag.begin(), flag.end(), [&](int64_t tangent) { return arrived[tangent]; });
+            flat.push_back(region_->flag(came, (*geometry_)[flag[0]].device));
+        }
         std::vector<bool> wanted;
         for (size_t i = 0; i < next_edges().size(); ++i) wanted.push_back(task_should_compute_output(i));
         Pass pass(arrived, std::move(wanted));
@@ -180,6 +199,27 @@ private:
         return std::any_of(sources[i].begin(), sources[i].end(), [&](int64_t tangent) { return arrived[tangent]; });
     }
 
+    void check_writes(const variable_list& tangents) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        for (const Watched& w : watched_)
+            if (w.counter.current_version() != w.version && has_part(*w.watch, tangents))
+                refuse_write(w.watch->is_input ? "input " : "output ", w.watch->index, w.counter.current_version(), w.version);
+    }
+
+    [[noreturn]] static void refuse_write(const char* what, int64_t index, uint32_t version, uint32_t expected) {
+        fail("one of the variables needed for gradient computation has been modified by an inplace operation: ", what, index,
+             " of a compiled graph is at version ", version, "; expected version ", expected, " instead.");
+    }
+
+    // Whether eager's backward pass would come through a node that keeps the tensor.
+    bool has_part(const Watch& watch, const variable_list& tangents) {
+        auto came = [&](int64_t tangent) { return size_t(tangent) < tangents.size() && tangents[tangent].defined(); };
+        auto asked = [&](int64_t grad) { return task_should_compute_output(grad); };
+        return std::any_of(watch.parts.begin(), watch.parts.end(), [&](const auto& part) {
+            return std::any_of(part.first.begin(), part.first.end(), came) && std::any_of(part.second.begin(), part.second.end(), asked);
+        });
+    }
+
     static void refuse_more(variable_list& grads, torch::autograd::edge_list above) {
         auto refusal = make_node<DoubleBackward>(std::move(above));
         for (at::Tensor& grad : grads) {
@@ -193,6 +233,7 @@ private:
     std::shared_ptr<Region> region_;
     std::shared_ptr<const std::vector<TangentGeometry>> geometry_;
     std::vector<SavedVariable> saved_;
+    std::vector<Watched> watched_;
     std::vector<int64_t> symbols_;
 };
 
@@ -207,6 +248,10 @@ void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Te
     auto node = make_node<RegionBackward>(region, std::move(edges));
     for (int64_t position : contract.tangents) set_history(outputs[position], node);
     node->remember(inputs, outputs);
+}
+
+void watch_writes(const Region& region, const Inputs& inputs, const Tensors& outputs) {
+    if (!region.contract.marks.watches.empty()) static_cast<RegionBackward*>(outputs[region.contract.tangents[0]].grad_fn().get())->watch(inputs, outputs);
 }
 
 namespace {

@@ -177,7 +177,9 @@ at::Tensor view_of(const at::Tensor& base, const Output& output, const int64_t* 
     at::Tensor view = at::_ops::as_strided::call(from, values_of(output.size, numbers), values_of(output.stride, numbers),
                                                  base.storage_offset() + output.offset.value(numbers));
     if (output.made == Made::part) mark_part(view);
-    return output.made == Made::detached ? unknown_to_autograd(view, output.counted) : view;
+    if (output.made == Made::detached) view = unknown_to_autograd(view, output.counted);
+    if (output.leaf) view.set_requires_grad(true);
+    return view;
 }
 
 class Call {
@@ -195,13 +197,19 @@ public:
     }
 
     PyObject* run() {
+        const Versions versions(contract_, inputs_);
         Tensors made = region_->forward(args_, inputs_);
+        count_writes(contract_, made);
         for (int64_t input : contract_.mutated_in_graph) tensor_input(input)->bump_version();
-        if (needs_node()) attach_node(region_, inputs_, made);
+        const bool records = needs_node();
+        if (records) attach_node(region_, inputs_, made);
         for (const Mutation& mutation : contract_.mutations) {
             at::Tensor input = tensor_of(tensor_input(mutation.input));
             at::_ops::copy_::call(input, made[mutation.position], false);
         }
+        versions.count(inputs_);
+        if (records) watch_writes(*region_, inputs_, made);
+        for (int64_t position : contract_.marks.inference) made[position] = inference_alias(made[position]);
         return user_outputs(made);
     }
 
@@ -263,7 +271,7 @@ PyObject* call_differentiable(PyObject* self, PyObject* const* args, size_t flag
     }
 }
 
-// (from, index, (made, detached, counted), size, stride, offset, value), as differentiable.py writes it.
+// (from, index, (made, detached, counted, leaf), size, stride, offset, value), as differentiable.py writes it.
 Output read_output(PyObject* row) {
     Output output;
     output.from = From(to_int(item(row, 0)));
@@ -271,6 +279,7 @@ Output read_output(PyObject* row) {
     output.made = Made(to_int(item(item(row, 2), 0)));
     output.detached = PyObject_IsTrue(item(item(row, 2), 1)) == 1;
     output.counted = PyObject_IsTrue(item(item(row, 2), 2)) == 1;
+    output.leaf = PyObject_IsTrue(item(item(row, 2), 3)) == 1;
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 3)); ++i) output.size.push_back(read_extent(item(item(row, 3), i)));
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 4)); ++i) output.stride.push_back(read_extent(item(item(row, 4), i)));
     output.offset = read_extent(item(row, 5));
@@ -279,13 +288,13 @@ Output read_output(PyObject* row) {
 }
 
 // make_differentiable(forward, make_backward | None, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, saved_positions, tangents, grads, sources,
-// symbols, sizes)
+// symbols, sizes, marks)
 PyObject* make_differentiable(PyObject*, PyObject* args) {
-    PyObject *forward, *make_backward, *outputs, *mutations, *in_graph, *saved_inputs, *saved_positions, *tangents, *grads, *sources, *symbols, *sizes;
+    PyObject *forward, *make_backward, *outputs, *mutations, *in_graph, *saved_inputs, *saved_positions, *tangents, *grads, *sources, *symbols, *sizes, *marks;
     Contract contract;
-    if (!PyArg_ParseTuple(args, "OOiiO!O!OOOOOO!O!O!", &forward, &make_backward, &contract.inputs, &contract.positions, &PyTuple_Type, &outputs, &PyTuple_Type,
+    if (!PyArg_ParseTuple(args, "OOiiO!O!OOOOOO!O!O!O!", &forward, &make_backward, &contract.inputs, &contract.positions, &PyTuple_Type, &outputs, &PyTuple_Type,
                           &mutations, &in_graph, &saved_inputs, &saved_positions, &tangents, &grads, &PyTuple_Type, &sources, &PyTuple_Type, &symbols,
-                          &PyTuple_Type, &sizes))
+                          &PyTuple_Type, &sizes, &PyTuple_Type, &marks))
         return nullptr;
     try {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i) contract.outputs.push_back(read_output(PyTuple_GET_ITEM(outputs, i)));
@@ -303,6 +312,7 @@ PyObject* make_differentiable(PyObject*, PyObject* args) {
             PyObject* row = PyTuple_GET_ITEM(symbols, i);
             contract.symbols.emplace_back(int32_t(to_int(item(row, 0))), int32_t(to_int(item(row, 1))));
         }
+        contract.marks = read_marks(marks);
         contract.sizes = read_numbers(sizes, size_t(contract.inputs));
         std::shared_ptr<Region> region =
             Region::make(std::move(contract), PyRef::share(forward), make_backward == Py_None ? PyRef() : PyRef::share(make_backward));
@@ -343,7 +353,7 @@ PyType_Spec spec = {"dynacompile_native.Differentiable", sizeof(DifferentiableOb
 
 PyMethodDef functions[] = {{"make_differentiable", make_differentiable, METH_VARARGS,
                             "make_differentiable(forward, make_backward, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, "
-                            "saved_positions, tangents, grads, sources, symbols, sizes) -> Differentiable"},
+                            "saved_positions, tangents, grads, sources, symbols, sizes, marks) -> Differentiable"},
                            {"backward_pass", backward_pass, METH_NOARGS,
                             "backward_pass() -> (for each tangent whether it has come, for each gradient whether it is asked for) of the backward that runs on "
                             "this thread; None outside of one."},

@@ -7,13 +7,13 @@ from typing import Any
 
 from dynacompile import native
 from dynacompile.errors import VerifyError
-from dynacompile.ir.graphs import REAL, Constant, Fresh, InputItself, Lineage, Output, RuntimeContract, View, ViewOfInput, ViewOfOutput
+from dynacompile.ir.graphs import REAL, Constant, Fresh, InputItself, Lineage, Marks, Output, RuntimeContract, View, ViewOfInput, ViewOfOutput
 from dynacompile.runtime.link import Numbers
 
 # As enum From of region.h.
 FRESH, INPUT, INPUT_VIEW, OUTPUT_VIEW, CONSTANT = range(5)
 INT, FLOAT = -1, -2  # as real_number of region.h
-HERE = (0, False, True)  # of what is no view
+HERE = (0, False, True, False)  # of what is no view
 
 
 def differentiable(forward: Callable, make_backward: Callable[[], Callable] | None, contract: RuntimeContract) -> Any:
@@ -57,6 +57,7 @@ def differentiable(forward: Callable, make_backward: Callable[[], Callable] | No
         contract.sources,
         tuple((i, {None: INT, REAL: FLOAT}.get(dim, dim)) for i, dim in contract.symbols),
         numbers.shared(),
+        marks_row(contract.marks),
     )
 
 
@@ -64,12 +65,17 @@ def view_row(view: View, numbers: Numbers) -> tuple:
     return tuple(map(numbers.extent, view.size)), tuple(map(numbers.extent, view.stride)), numbers.extent(view.offset)
 
 
-def lineage_row(lineage: Lineage) -> tuple[int, bool, bool]:
-    return int(lineage.made), lineage.detached, lineage.counted
+def lineage_row(lineage: Lineage) -> tuple[int, bool, bool, bool]:
+    return int(lineage.made), lineage.detached, lineage.counted, lineage.leaf
+
+
+def marks_row(marks: Marks) -> tuple:
+    """(inference, watches, flags, writes of inputs, of outputs), as read_marks takes them."""
+    return marks.inference, tuple((w.is_input, w.index, w.parts) for w in marks.watches), marks.flags, marks.input_writes, marks.output_writes
 
 
 def output_row(output: Output, numbers: Numbers) -> tuple:
-    """(from, index, (made, detached, counted), size, stride, offset, value)."""
+    """(from, index, (made, detached, counted, leaf), size, stride, offset, value)."""
     match output:
         case Fresh():
             return (FRESH, output.position, HERE, (), (), 0, None)

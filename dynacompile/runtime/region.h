@@ -14,11 +14,12 @@ enum class From : uint8_t { fresh, input, input_view, output_view, constant };
 enum class Made : uint8_t { grad, part, no_grad, detached };
 
 // How one user output is made. index: a forward output, or an input. detached: it is a view of a detached alias of that; counted: with its version.
+// leaf: it is told to require gradients.
 struct Output {
     From from;
     int32_t index = -1;
     Made made = Made::grad;
-    bool detached = false, counted = true;
+    bool detached = false, counted = true, leaf = false;
     std::vector<Extent> size, stride;  // of a view
     Extent offset;
     PyRef value;
@@ -26,6 +27,21 @@ struct Output {
 
 struct Mutation {
     int32_t input, position;
+};
+
+// A tensor that eager's autograd would keep: writes after the call are an error. parts: the tangents that bring it about, and the gradients that need it.
+struct Watch {
+    bool is_input;
+    int32_t index;
+    std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> parts;
+};
+
+// As ir.graphs.Marks.
+struct Marks {
+    std::vector<int64_t> inference;
+    std::vector<Watch> watches;
+    std::vector<std::vector<int64_t>> flags;
+    std::vector<std::pair<int32_t, int32_t>> input_writes, output_writes;  // (input or forward output, how often it is written)
 };
 
 constexpr int32_t real_number = -2;  // of a symbol's dimension: the input is a float
@@ -37,6 +53,7 @@ struct Contract {
     std::vector<int64_t> mutated_in_graph, saved_inputs, saved_positions, tangents, grads;
     std::vector<std::vector<int64_t>> sources;  // for each of grads, the tangents that it comes from; empty: all
     Sizes sizes;  // that the views among the outputs depend on
+    Marks marks;
     std::vector<std::pair<int32_t, int32_t>> symbols;  // numbers that backward takes first: (input, dimension), or (input, -1) for an int, or real_number
 };
 
@@ -75,6 +92,8 @@ public:
     // Gradients of contract.grads from the ints of contract.symbols, saved inputs, saved outputs and tangents. Takes the GIL only where it must.
     Tensors backward(const std::vector<int64_t>& symbols, Tensors flat);
     std::shared_ptr<const std::vector<TangentGeometry>> tangent_geometry(const Tensors& outputs);
+    // A tensor of one truth value.
+    at::Tensor flag(bool value, c10::Device device);
 
     const Contract contract;
 
@@ -87,11 +106,27 @@ private:
     std::mutex building_;
     std::atomic<bool> built_{false};
     std::mutex remembering_;
+    at::Tensor flags_[2];
     std::shared_ptr<const std::vector<TangentGeometry>> remembered_;
 };
 
 // Gives the outputs at contract.tangents one autograd node.
 void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs);
+// From now on, writes to what eager's autograd would keep are noticed by the node of the outputs.
+void watch_writes(const Region& region, const Inputs& inputs, const Tensors& outputs);
+// The same memory as an inference tensor.
+at::Tensor inference_alias(const at::Tensor& tensor);
+// Versions of inputs are counted from those at the begin of the call.
+struct Versions {
+    Versions(const Contract& contract, const Inputs& inputs);
+    void count(const Inputs& inputs) const;
+
+    const Contract& contract;
+    c10::SmallVector<uint32_t, 4> before;
+};
+void count_writes(const Contract& contract, const Tensors& outputs);
+// (inference, watches, flags, (input, writes)..., (output, writes)...), as differentiable.py writes it.
+Marks read_marks(PyObject* row);
 // Has autograd refuse writes to a view, as to one of several that an operation gives.
 void mark_part(const at::Tensor& view);
 bool init_node();

@@ -42,7 +42,8 @@ def differentiable(pair: ForwardBackward):
                 t = torch.empty_strided(shape, stride, dtype=dtype)
                 fitted.append(t.zero_() if tangents[p] is None else t.copy_(tangents[p]))
             grads = [None] * contract.inputs
-            args = [*ctx.kept, *fitted]
+            flags = [torch.tensor(any(tangents[contract.tangents[i]] is not None for i in flag)) for flag in contract.marks.flags]
+            args = [*ctx.kept, *fitted, *flags]
             check_geometry(pair.backward, args)
             for i, g in zip(contract.grads, pair.backward(*args), strict=True):
                 grads[i] = g

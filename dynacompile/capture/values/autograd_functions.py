@@ -46,6 +46,7 @@ class ApplyValue(CallableValue):
         cx.overrides.modes.refuse(self.describe())
         if kwargs or any(not is_plain_argument(a) for a in args):
             raise unsupported("autograd-function", f"{self.describe()}, with arguments that are no tensors and no constants,")
+        seen: set[types.CodeType] = set()
         for name in PARTS:
             part = class_lookup(self.cls, name)
             if name == "setup_context" and self.cls.setup_context is torch.autograd.Function.setup_context:  # type: ignore[attr-defined]
@@ -53,9 +54,10 @@ class ApplyValue(CallableValue):
             part = getattr(part, "__func__", part)
             if not isinstance(part, types.FunctionType) or is_trusted(part.__module__):
                 raise unsupported("autograd-function", f"{self.describe()}, whose {name} is not given,")
-            guard_part(cx, part, Attr(Constant(self.cls, self.cls.__qualname__), name), self.describe(), set())
+            guard_part(cx, part, Attr(Constant(self.cls, self.cls.__qualname__), name), self.describe(), seen)
         self.try_backward(cx, [a.argument()[1] for a in args])
-        return cx.op("call_function", leaf(self.cls), args, {})
+        takes_none = any("set_materialize_grads" in names for code in seen for names in all_names(code))
+        return cx.op("call_function", leaf(self.cls, takes_none), args, {})
 
     def try_backward(self, cx: Trace, fakes: list[Any]) -> None:
         """Runs forward and backward on fakes, to see that both can be traced."""
@@ -78,11 +80,14 @@ class ApplyValue(CallableValue):
         out.load_attr("apply")
 
 
-def leaf(cls: Any) -> Callable[..., Any]:
+def leaf(cls: Any, takes_none: bool) -> Callable[..., Any]:
+    """takes_none: its backward may be given None for the gradients of results that are not used."""
+
     def apply(*args: Any) -> Any:
         return cls.apply(*args)
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
+    apply.takes_none = takes_none  # type: ignore[attr-defined]
     return apply
 
 
@@ -115,6 +120,14 @@ def guard_part(cx: Trace, function: types.FunctionType, source: Source, owner: s
         if instr.opname == "LOAD_GLOBAL":
             guard_global(cx, table, str(instr.argval), refused, owner, seen)
         previous = (str(instr.argval),) if instr.opname.startswith("LOAD_FAST") else ()  # type: ignore[assignment]
+
+
+def all_names(code: types.CodeType) -> Iterator[tuple[str, ...]]:
+    """Of attributes and globals, of the function and of those inside of it."""
+    yield code.co_names
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from all_names(const)
 
 
 def all_instructions(code: types.CodeType) -> Iterator[dis.Instruction]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,10 +37,26 @@ def checkpoint(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not all(isinstance(value, ConstantValue) for value in options.values()):
         raise unsupported("checkpoint", "checkpoint() with options that are not constant")
     if not reentrant.value:
-        return args[0].call(cx, args[1:], given)
+        return run_once(cx, options, lambda: args[0].call(cx, args[1:], given))
     if given or "debug" in options or "determinism_check" in options or policy is not None:
         raise unsupported("checkpoint", "checkpoint() with use_reentrant=True and keyword arguments")
-    return call_reentrant(cx, args[0], args[1:])
+    return run_once(cx, options, lambda: call_reentrant(cx, args[0], args[1:]))
+
+
+def run_once(cx: Trace, options: dict[str, Value], call: Callable[[], Value]) -> Value:
+    """Eager runs the function again for the backward pass, and all that it changes is changed twice: a graph, which does not, takes none of that."""
+    if not torch.is_grad_enabled():
+        return call()
+    before, changes = cx.recorder.input_versions(), cx.effects.outside
+    with cx.recorder.watching() as draws:
+        result = call()
+    after = cx.recorder.input_versions()
+    if cx.effects.outside != changes or any(before.get(key, cx.recorder.versions[key]) != version for key, version in after.items()):
+        raise unsupported("checkpoint", "checkpoint() of a function that changes what is there outside of it, as batch norm's statistics,")
+    keeps = options.get("preserve_rng_state")
+    if draws.seen and isinstance(keeps, ConstantValue) and not keeps.value:
+        raise unsupported("checkpoint", "checkpoint() with preserve_rng_state=False of a function that draws random numbers")
+    return result
 
 
 def call_reentrant(cx: Trace, function: Value, args: list[Value]) -> Value:

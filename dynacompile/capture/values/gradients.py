@@ -47,7 +47,7 @@ def requires_grad(cx: Trace, tensor: TensorValue, args: list[Value], kwargs: dic
     wanted = bool(flag.truth(cx))
     if tensor.fake.requires_grad is wanted:
         return tensor
-    if tensor.source is not None or cx.bodies:
+    if tensor.source is not None or cx.bodies or cx.inference or cx.recorder.is_inference(tensor.fake):
         raise unsupported("autograd-call", f"{tensor.describe()}.requires_grad_()")
     if not tensor.fake.is_leaf or not (tensor.fake.is_floating_point() or tensor.fake.is_complex()):
         raise unsupported("would-raise", f"{tensor.describe()}.requires_grad_({wanted})")

@@ -54,11 +54,11 @@ class AutocastContext(RepeatableContext):
 
 
 class InferenceContext(RepeatableContext):
-    """torch.inference_mode(mode) that starts inside the frame: nothing is recorded for gradients. The tensors that the graph makes are plain ones."""
+    """torch.inference_mode(mode) that starts inside the frame: nothing is recorded for gradients. What is made in it are inference tensors."""
 
     def __init__(self, mode: bool):
         self.mode = mode
-        self.before: list[tuple[bool, bool]] = []
+        self.before: list[tuple[bool, bool, tuple | None]] = []
 
     def pytype(self) -> type:
         return torch.inference_mode
@@ -69,13 +69,18 @@ class InferenceContext(RepeatableContext):
     def enter(self, cx: Trace) -> Value:
         if cx.inference and not self.mode:
             raise unsupported("context-manager", "torch.inference_mode(False) inside of inference mode")
-        self.before.append((torch.is_grad_enabled(), cx.inference))
+        grad, before = torch.is_grad_enabled(), cx.inference
         cx.set_grad_mode(not self.mode)
-        cx.inference = self.mode
+        entry = cx.enter_inference() if self.mode and not before else None
+        self.before.append((grad, before, entry))
+        cx.inference = cx.recorder.in_inference = self.mode
         return ConstantValue(None)
 
     def exit(self, cx: Trace) -> None:
-        grad, cx.inference = self.latest(self.before)
+        grad, before, entry = self.latest(self.before)
+        if entry is not None:
+            cx.exit_autocast(entry)
+        cx.inference = cx.recorder.in_inference = before
         cx.set_grad_mode(grad)
 
     def is_open(self) -> bool:

@@ -1,0 +1,122 @@
+"""What eager's autograd keeps for its backward pass of what the caller can write: there a write after the call is an error of the backward pass, and
+nowhere else."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynacompile.autograd.functionalize import FunctionalInput, storage
+from dynacompile.autograd.outputs import Positions, shares_version
+from dynacompile.errors import Unsupported
+from dynacompile.ir.graphs import Marks, Output, ViewOfInput, Watch
+
+if TYPE_CHECKING:
+    from dynacompile.autograd.joint import JointGraph
+
+Node = torch.autograd.graph.Node
+
+
+def watched(positions: Positions, inputs: Sequence[FunctionalInput]) -> tuple[Watch, ...]:
+    """The inputs and forward outputs that nodes of autograd keep, or views of them; before the backward pass frees these."""
+    outputs = [positions.tensors[p] for p in positions.differentiable]
+    indices = sorted({id(entry): i for i, entry in reversed(list(enumerate(inputs))) if entry.differentiable}.values())
+    order = history([t.grad_fn for t in outputs])
+    leaves = {id(inputs[i].leaf): 1 << n for n, i in enumerate(indices)}
+    reached, leads = reached_from(order, [t.grad_fn for t in outputs]), leads_to(order, leaves)
+    owners: dict[int, tuple[bool, int, torch.Tensor]] = {}
+    for position, tensor in enumerate(positions.tensors):
+        owners.setdefault(storage(tensor), (False, position, tensor))
+    for i, entry in reversed(list(enumerate(inputs))):
+        if entry.is_tensor:
+            owners[storage(entry.value)] = (True, i, entry.value)
+    found: dict[tuple[bool, int], set[tuple[int, int]]] = {}
+    for node in order:
+        if not reached[node] or not leads[node]:
+            continue
+        for tensor in kept_by(node):
+            owner = owners.get(storage(tensor))
+            if owner is not None and (tensor is owner[2] or shares_version(tensor, owner[2])):
+                found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
+    return tuple(Watch(*key, tuple((bits(r), bits(g)) for r, g in sorted(parts))) for key, parts in sorted(found.items()))
+
+
+def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positions: Positions) -> None:
+    """A result that the frame told to require gradients, and that others are computed from, has its gradient from within the graph."""
+    leaves = [t for row, t in zip(rows, results, strict=True) if isinstance(row, ViewOfInput) and row.lineage.leaf]
+    if leaves:
+        order = history([positions.tensors[p].grad_fn for p in positions.differentiable])
+        if any(getattr(node, "variable", None) is leaf for node in order for leaf in leaves):
+            reason = "a tensor that the graph tells to require gradients is returned, and so is what was computed of it"
+            raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
+
+
+def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int]) -> Marks:
+    """Without the watches that the node's own saved tensors make needless."""
+    own = {*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)}
+    watches = tuple(w for w in joint.watches if (w.is_input, w.index) not in own)
+    return Marks(joint.inference, watches, joint.flags, joint.input_writes, joint.output_writes)
+
+
+def history(roots: Sequence[Node | None]) -> list[Node]:
+    """The nodes that gradients flow through, each before those that it gives gradients to."""
+    order: list[Node] = []
+    entered: set[Node] = set()
+    pending: list[tuple[Node, bool]] = [(root, False) for root in roots if root is not None]
+    while pending:
+        node, done = pending.pop()
+        if done:
+            order.append(node)
+        elif node not in entered:
+            entered.add(node)
+            pending.append((node, True))
+            pending.extend((following, False) for following in next_nodes(node) if following not in entered)
+    return order[::-1]
+
+
+def next_nodes(node: Node) -> Iterator[Node]:
+    return (following for following, _ in node.next_functions if following is not None)
+
+
+def reached_from(order: Sequence[Node], roots: Sequence[Node | None]) -> dict[Node, int]:
+    """The roots that each node is reached from, by index, as the bits of a number."""
+    reached = dict.fromkeys(order, 0)
+    for i, root in enumerate(roots):
+        if root is not None:
+            reached[root] |= 1 << i
+    for node in order:
+        for following in next_nodes(node):
+            reached[following] |= reached[node]
+    return reached
+
+
+def leads_to(order: Sequence[Node], leaves: dict[int, int]) -> dict[Node, int]:
+    """The leaves whose gradients each node has a part in. leaves: their bits, by the id of the tensor."""
+    leads: dict[Node, int] = {}
+    for node in reversed(order):
+        variable = getattr(node, "variable", None)
+        own = 0 if variable is None else leaves.get(id(variable), 0)
+        leads[node] = functools.reduce(lambda found, following: found | leads[following], next_nodes(node), own)
+    return leads
+
+
+def kept_by(node: Node) -> Iterator[torch.Tensor]:
+    """The tensors that a node has kept and that nobody has written since. Where somebody has, the backward pass cannot be traced either."""
+    for name in kept_names(type(node)):
+        try:
+            value: Any = getattr(node, name)
+        except RuntimeError:
+            continue
+        yield from (t for t in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(t, torch.Tensor))
+
+
+def kept_names(kind: type) -> list[str]:
+    """The attributes of a kind of node that give kept tensors."""
+    return [name for name in dir(kind) if name.startswith("_saved_")] + (["saved_tensors"] if hasattr(kind, "saved_tensors") else [])
+
+
+def bits(number: int) -> tuple[int, ...]:
+    return tuple(i for i in range(number.bit_length()) if number >> i & 1)

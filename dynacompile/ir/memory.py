@@ -1,0 +1,44 @@
+"""How the elements of a tensor lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dynacompile.ir.shapes import exceeds, expression_of, hint_of, is_undecidable
+
+
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Several elements share memory, as in an expanded tensor: it can't be written to, and a gradient can't have its strides."""
+    dims = sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (hint_of(pair[0]), hint_of(pair[1])))
+    # What does not meet with several elements along each dimension does not with fewer, so that no size has to be asked.
+    return meet([d for d in dims if expression_of(d[1]) not in (0, 1)]) and meet([d for d in dims if exceeds(d[1], 1)])
+
+
+def meet(dims: Sequence[tuple[int | torch.SymInt, int | torch.SymInt]]) -> bool:
+    """Whether steps along a dimension come back to those along others. dims: stride and size, by rising strides."""
+    reach: int | torch.SymInt = 0
+    for stride, size in dims:
+        if hint_of(stride) <= hint_of(reach) if is_undecidable(size, stride, reach) else stride <= reach:
+            return True
+        reach = reach + stride * (size - 1)
+    return False
+
+
+class Folded:
+    """Views that lead through memory of which several elements are one, as those of an expanded tensor. Functionalization adds up what is written to
+    such elements, where a write in place leaves the last value, so writes through these views are left to torch."""
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()  # ids of tensors, which the owner keeps alive
+
+    def note(self, result: torch.Tensor, operands: Sequence[torch.Tensor]) -> None:
+        """Tells of what an operation has made of its operands."""
+        memory = result.untyped_storage()._cdata
+        sources = [t for t in operands if t is not result and t.untyped_storage()._cdata == memory]
+        if sources and (overlaps(result) or any(map(self.has, sources))):
+            self._known.add(id(result))
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._known or overlaps(tensor)

@@ -1,0 +1,71 @@
+// What the runtime does so that autograd finds the state that eager would have left: inference tensors, and flags for gradients that have not come.
+#include "runtime/region.h"
+
+#include <ATen/ops/full_ops.h>
+#include <c10/core/InferenceMode.h>
+
+namespace dynacompile::runtime {
+
+at::Tensor inference_alias(const at::Tensor& tensor) {
+    c10::InferenceMode mode;
+    at::Tensor alias = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()), tensor.key_set(), tensor.dtype());
+    alias.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+    return alias;
+}
+
+namespace {
+
+void set_version(c10::TensorImpl* impl, uint32_t version) {
+    if (impl->is_inference()) return;
+    c10::VariableVersion counter = impl->version_counter();
+    counter.set_version(version);
+}
+
+}  // namespace
+
+Versions::Versions(const Contract& contract, const Inputs& inputs) : contract(contract) {
+    for (auto [input, writes] : contract.marks.input_writes) {
+        c10::TensorImpl* impl = inputs.impls[input];
+        before.push_back(impl && !impl->is_inference() ? impl->version_counter().current_version() : 0);
+    }
+}
+
+void Versions::count(const Inputs& inputs) const {
+    for (size_t i = 0; i < before.size(); ++i) {
+        auto [input, writes] = contract.marks.input_writes[i];
+        if (inputs.impls[input]) set_version(inputs.impls[input], before[i] + uint32_t(writes));
+    }
+}
+
+void count_writes(const Contract& contract, const Tensors& outputs) {
+    for (auto [position, writes] : contract.marks.output_writes) set_version(outputs[position].unsafeGetTensorImpl(), uint32_t(writes));
+}
+
+at::Tensor Region::flag(bool value, c10::Device device) {
+    std::lock_guard<std::mutex> lock(remembering_);
+    at::Tensor& known = flags_[value];
+    if (!known.defined() || known.device() != device) known = at::_ops::full::call({}, value, at::kBool, std::nullopt, device, std::nullopt);
+    return known;
+}
+
+Marks read_marks(PyObject* row) {
+    Marks marks;
+    marks.inference = to_ints(item(row, 0));
+    for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 1)); ++i) {
+        PyObject* told = item(item(row, 1), i);
+        Watch watch{PyObject_IsTrue(item(told, 0)) == 1, int32_t(to_int(item(told, 1))), {}};
+        for (Py_ssize_t j = 0; j < PyTuple_Size(item(told, 2)); ++j) {
+            PyObject* part = item(item(told, 2), j);
+            watch.parts.emplace_back(to_ints(item(part, 0)), to_ints(item(part, 1)));
+        }
+        marks.watches.push_back(std::move(watch));
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 2)); ++i) marks.flags.push_back(to_ints(item(item(row, 2), i)));
+    for (auto [index, writes] : {std::pair(3, &marks.input_writes), std::pair(4, &marks.output_writes)}) {
+        PyObject* rows = item(row, index);
+        for (Py_ssize_t i = 0; i < PyTuple_Size(rows); ++i) writes->emplace_back(int32_t(to_int(item(item(rows, i), 0))), int32_t(to_int(item(item(rows, i), 1))));
+    }
+    return marks;
+}
+
+}  // namespace dynacompile::runtime

@@ -1,0 +1,133 @@
+"""Random stories: a frame as text and what its caller does with the results, told with eager's frame and with the compiled one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import dynacompile
+
+BACKENDS: dict[str, dict[str, Any]] = {
+    "eager": {"backend": "eager"},
+    "aot_eager": {"backend": "aot_eager"},
+    "reference": {"options": {"reference": True}},
+}
+ERRORS = (
+    "modified by an inplace operation",
+    "backward through the graph a second time",
+    "backward through the same graph",
+    "leaf Variable that requires grad",
+    "does not require grad",
+    "not to have been used in the graph",
+    "more than one element of the written-to tensor",
+    "some elements of the input tensor and the written-to tensor",
+    "nference tensor",
+    "can only",
+)
+"""What tells errors of autograd apart; the rest of such a message names nodes, versions and sizes."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """source: Python text that defines `frame`, and `story(frame)`, a generator of what is to be compared."""
+
+    source: str
+
+    def told(self, wrap: Callable[[Any], Any]) -> list[Any]:
+        scope: dict[str, Any] = {"torch": torch, "told_of": told_of, "values_of": values_of, "attempt": attempt}
+        exec(compile(self.source, "<story>", "exec"), scope)  # noqa: S102
+        torch.manual_seed(0)
+        out = []
+        for item in scope["story"](wrap(scope["frame"])):
+            out.append(item)
+        out.append(("random state", torch.get_rng_state().sum().item()))
+        out.append(("modes", torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+        return out
+
+
+def attempt(call: Callable[..., Any], *args: Any) -> Any:
+    """What a call gives, or the error that it raises."""
+    try:
+        return call(*args)
+    except Exception as error:  # noqa: BLE001  (the point is to compare it)
+        text = str(error)
+        kind = next((known for known in ERRORS if known in text), text.removeprefix("dynacompile: ").splitlines()[0][:50] if text else "")
+        return f"{type(error).__name__}: {kind}"
+
+
+def told_of(value: Any, known: tuple = ()) -> Any:
+    """What a caller can see of a result. known: tensors that it may share memory with."""
+    if isinstance(value, (tuple, list)):
+        return [told_of(item, known) for item in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    plain = value.detach()
+    numbers = [round(n, 4) if isinstance(n, float) else n for n in plain.reshape(-1).tolist()]
+    history = attempt(lambda: (value.requires_grad, value.is_leaf, value.grad_fn is None))
+    shared = [value is t or (value.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() and bool(t.numel())) for t in known]
+    version = "none" if value.is_inference() else value._version
+    strides = tuple(s for s, n in zip(value.stride(), value.shape, strict=True) if n > 1)
+    facts = (tuple(value.shape), strides, value.dtype, type(value).__name__, value.is_inference(), value._is_view() and any(shared))
+    return [str(numbers), facts, history, shared, version]
+
+
+def values_of(value: Any) -> Any:
+    """The numbers and type of tensors, as gradients are compared: how autograd made them shows in their strides and versions."""
+    if isinstance(value, (tuple, list)):
+        return [values_of(item) for item in value]
+    return [told_of(value)[0], value.dtype, tuple(value.shape), value.requires_grad] if isinstance(value, torch.Tensor) else value
+
+
+def unlike(got: Any, want: Any, path: str = "") -> str:
+    """The first part that differs."""
+    if isinstance(got, (list, tuple)) and isinstance(want, (list, tuple)) and len(got) == len(want):
+        return next((found for i, (a, b) in enumerate(zip(got, want)) if (found := unlike(a, b, f"{path}[{i}]"))), "")
+    return "" if got == want else f"{path}: {got}, eager: {want}"
+
+
+def differences(story: Story, backends: tuple[str, ...]) -> Iterator[str]:
+    """Where the compiled story is not eager's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        want = attempt(story.told, lambda frame: frame)
+        for backend in backends:
+            dynacompile.reset()
+            got = attempt(story.told, lambda frame, backend=backend: dynacompile.compile(frame, **BACKENDS[backend]))
+            if isinstance(got, str) or isinstance(want, str):
+                if got != want:
+                    yield f"{backend}: {got}, eager: {want}"
+                continue
+            found = unlike(got, want)
+            if found:
+                yield f"{backend}: {found}"
+
+
+def main(make: Callable[[int], Story]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    parser.add_argument("--backends", default="eager,aot_eager")
+    parser.add_argument("--show", action="store_true")
+    given = parser.parse_args()
+    wrong = 0
+    for seed in range(given.first, given.last):
+        story = make(seed)
+        if given.show:
+            print(story.source)
+        found = list(differences(story, tuple(given.backends.split(","))))
+        wrong += bool(found)
+        for text in found:
+            print(f"seed {seed}: {text}", flush=True)
+    print(f"{given.last - given.first} programs, {wrong} differ")
+    sys.exit(wrong != 0)
+
+
+def block(lines: list[str], depth: int = 1) -> str:
+    return textwrap.indent("\n".join(lines), "    " * depth)
