@@ -265,6 +265,8 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         raise unsupported("rebuild", "a deeply nested object") from reason
     instrs, fields = builder.finish()
     guards = [Guard("GLOBAL_STATE", None, state, site), *cx.guards.values(), *alias_guards(cx, inputs, site), *write_guards(cx, site)]
+    names = cx.names.facts()
+    guards += [] if names is None else [Guard("NAMESPACES", None, names, site)]
     residual = assemble(code, instrs, builder.handlers, **fields)
     return Captured(
         name=code.co_qualname,

@@ -12,7 +12,6 @@ import torch
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
-from dynacompile.capture.values.descriptors import class_lookup
 from dynacompile.capture.values.functions import CallableValue, is_trusted
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import SequenceValue
@@ -47,7 +46,7 @@ class ApplyValue(CallableValue):
         if kwargs or any(not is_plain_argument(a) for a in args):
             raise unsupported("autograd-function", f"{self.describe()}, with arguments that are no tensors and no constants,")
         for name in PARTS:
-            part = class_lookup(self.cls, name)
+            part = cx.lookup(self.cls, name)
             if name == "setup_context" and self.cls.setup_context is torch.autograd.Function.setup_context:  # type: ignore[attr-defined]
                 continue
             part = getattr(part, "__func__", part)

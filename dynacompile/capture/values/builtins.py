@@ -16,7 +16,6 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
-from dynacompile.capture.values.descriptors import MISSING, class_lookup
 from dynacompile.capture.values.functions import BoundMethod, CallableValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.modules import ModuleValue
@@ -27,6 +26,7 @@ from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import SymbolicInt, symbolic_function
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.namespaces import MISSING
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -124,7 +124,7 @@ def row_issubclass(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
 @handles(callable)
 def row_callable(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
-    return ConstantValue(isinstance(value, CallableValue) or class_lookup(value.pytype(), "__call__") is not MISSING)
+    return ConstantValue(isinstance(value, CallableValue) or cx.lookup(value.pytype(), "__call__") is not MISSING)
 
 
 @handles(type)

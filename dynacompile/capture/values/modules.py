@@ -13,13 +13,14 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
-from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.module_hooks import call_with_hooks, has_hooks
 from dynacompile.capture.values.object_parts import DELETED, InstanceDict
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.guard_facts import ModuleFacts, Presence, hook_counts
+from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, DictAttr, Registered, Source
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class ModuleValue(ObjectValue):
             return self.class_value(cx)
         if name == "__dict__":
             return InstanceDict(self)
-        raw, own = class_lookup(self.cls, name), self.real.__dict__
+        raw, own = cx.lookup(self.cls, name), self.real.__dict__
         if raw is not MISSING and (is_data_descriptor(raw) or name not in self.stored and name not in own):
             if is_data_descriptor(raw):
                 return self.read_descriptor(cx, raw, name)
@@ -110,7 +111,7 @@ class ModuleValue(ObjectValue):
         found = self.lookup(cx, name)
         if found is not None:
             return found
-        fallback = class_lookup(self.cls, "__getattr__")
+        fallback = cx.lookup(self.cls, "__getattr__")
         if fallback is not torch.nn.Module.__getattr__ and isinstance(fallback, types.FunctionType):
             return cx.call_real(fallback, class_source(self.cls, "__getattr__"), [self, ConstantValue(name)])
         raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
@@ -142,7 +143,7 @@ class ModuleValue(ObjectValue):
             return self.stored[name] is not DELETED
         if name in TABLES:
             return True
-        if name in self.real.__dict__ or class_lookup(self.cls, name) is not MISSING:
+        if name in self.real.__dict__ or cx.lookup(self.cls, name) is not MISSING:
             cx.guard("HASATTR", self.source, Presence(name, True))
             return True
         if assigned_attribute(cx, self.cls, name) is not None:
@@ -151,19 +152,19 @@ class ModuleValue(ObjectValue):
             if self.holds(table, name):
                 self.table(cx, table).guard_key(cx, name)
                 return True
-        if class_lookup(self.cls, "__getattr__") is not torch.nn.Module.__getattr__:
+        if cx.lookup(self.cls, "__getattr__") is not torch.nn.Module.__getattr__:
             raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
         self.guard_absent(cx, name)
         return False
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
-        if class_lookup(self.cls, "__setattr__") is not torch.nn.Module.__setattr__:
+        if cx.lookup(self.cls, "__setattr__") is not torch.nn.Module.__setattr__:
             raise unsupported("setattr", f"{self.describe()} has its own __setattr__")
         if issubclass(value.pytype(), (torch.nn.Parameter, torch.nn.Module)) or self.holds("_parameters", name) or self.holds("_modules", name):
             raise unsupported("setattr", f"{self.describe()}.{name}: a parameter or module is registered")
         if self.holds("_buffers", name) and not issubclass(value.pytype(), (torch.Tensor, type(None))):
             raise unsupported("would-raise", f"buffer {name!r} needs a tensor")
-        if name in TABLES or is_data_descriptor(class_lookup(self.cls, name)):
+        if name in TABLES or is_data_descriptor(cx.lookup(self.cls, name)):
             raise unsupported("setattr", f"{self.describe()}.{name}")
         self.rely_on_absence(cx, name, "_parameters", "_modules")
         if self.holds("_buffers", name):
@@ -179,7 +180,7 @@ class ModuleValue(ObjectValue):
         raise unsupported("setattr", f"del {self.describe()}.{name}")
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name == "__reversed__" and class_lookup(self.cls, name) is MISSING and class_lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
+        if name == "__reversed__" and cx.lookup(self.cls, name) is MISSING and cx.lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
             return SequenceIterator(TupleValue(self.elements(cx)[::-1]))
         return super().method(cx, name, args, kwargs)
 
@@ -188,7 +189,7 @@ class ModuleValue(ObjectValue):
 
     def follow(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The call, by the code of the module."""
-        custom = class_lookup(self.cls, "__call__")
+        custom = cx.lookup(self.cls, "__call__")
         if custom is not torch.nn.Module.__call__:
             return cx.call_real(custom, class_source(self.cls, "__call__"), [self, *args], kwargs)
         if isinstance(self.real, torch.jit.ScriptModule):
@@ -202,7 +203,7 @@ class ModuleValue(ObjectValue):
         return self.get_attr(cx, "forward").call(cx, args, kwargs)
 
     def get_item(self, cx: Trace, key: Value) -> Value:
-        if isinstance(key, SliceValue) and class_lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
+        if isinstance(key, SliceValue) and cx.lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
             return ModuleSlice(self, key, self.elements(cx)[key.constant()])
         result = self.special(cx, "__getitem__", [key])
         return super().get_item(cx, key) if result is None else result
@@ -237,7 +238,7 @@ class ModuleSlice(TupleValue):
         return found
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if class_lookup(self.cls, "forward") is not torch.nn.Sequential.forward or len(args) != 1 or kwargs:
+        if cx.lookup(self.cls, "forward") is not torch.nn.Sequential.forward or len(args) != 1 or kwargs:
             raise unsupported("unknown-function", self.describe())
         (value,) = args
         for module in self.items:
