@@ -16,7 +16,7 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
-from dynacompile.capture.values.functions import BoundMethod, CallableValue
+from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.objects import ObjectValue
@@ -26,7 +26,6 @@ from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import SymbolicInt, symbolic_function
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import identity
-from dynacompile.ir.namespaces import MISSING
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -100,38 +99,6 @@ def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         cx.overrides.modes.refuse("round")
         return cx.op("call_method", "round", [args[0]], {} if len(args) == 1 else {"decimals": args[1]})
     return (None if kwargs else symbolic_function(cx, round, args)) or cx.pure(round, args, kwargs)
-
-
-@handles(isinstance)
-def row_isinstance(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    value, classes = args
-    if isinstance(value, ConstantValue):
-        return cx.pure(isinstance, args, kwargs)
-    try:
-        wanted = classes.constant()
-    except NotConstant as reason:
-        raise unsupported("unknown-operation", "isinstance() with unknown classes") from reason
-    if isinstance(value, TensorValue):
-        return ConstantValue(isinstance(value.fake, wanted) or issubclass(value.pytype(), wanted))
-    return cx.pure(issubclass, [ClassValue(value.pytype(), None), classes], {})
-
-
-@handles(issubclass)
-def row_issubclass(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return cx.pure(issubclass, args, kwargs)
-
-
-@handles(callable)
-def row_callable(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (value,) = args
-    return ConstantValue(isinstance(value, CallableValue) or cx.lookup(value.pytype(), "__call__") is not MISSING)
-
-
-@handles(type)
-def row_type(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 1 or kwargs:
-        raise unsupported("unknown-function", "type() that makes a class")
-    return args[0].get_attr(cx, "__class__") if isinstance(args[0], ObjectValue) else ClassValue(args[0].pytype(), None)
 
 
 @handles(id)

@@ -76,7 +76,7 @@ class ModuleValue(ObjectValue):
         return self.real
 
     def lookup(self, cx: Trace, name: str) -> Value | None:
-        if name == "__class__":
+        if name == "__class__" and cx.lookup(self.cls, name) is object.__dict__[name]:
             return self.class_value(cx)
         if name == "__dict__":
             return InstanceDict(self)

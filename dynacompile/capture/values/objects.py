@@ -64,7 +64,7 @@ class ObjectValue(Value):
 
     def lookup(self, cx: Trace, name: str) -> Value | None:
         """object.__getattribute__, None for a missing attribute."""
-        if name == "__class__":
+        if name == "__class__" and cx.lookup(self.cls, name) is object.__dict__[name]:
             return self.class_value(cx)
         if name == "__dict__" and isinstance(cx.lookup(self.cls, name), (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return InstanceDict(self)
