@@ -81,6 +81,7 @@ class Trace:
         self.guards: dict[tuple, Guard] = {}
         self.names = Names()  # what was looked up in classes, and in modules that are taken as they are
         self.known: dict[int, Value] = {}  # by id of the object
+        self.literals: dict[int, Value] = {}  # by id of a tuple among the constants of code
         self.ways: dict[int, Source] = {}  # the source that such an object was first found at
         self.cells: dict[int, CellValue] = {}
         self.scopes: dict[int, Globals] = {id(root_globals): Globals(root_globals, True)}
@@ -130,6 +131,15 @@ class Trace:
 
     def of(self, real: Any) -> Value:
         return value_of(self, real)
+
+    def literal(self, real: Any) -> Value:
+        """The value of a constant of a code object; a tuple has one, as it is one object."""
+        if type(real) is not tuple:
+            return value_of(self, real)
+        found = self.literals.get(id(real))
+        if found is None:
+            found = self.literals[id(real)] = value_of(self, real)
+        return found
 
     def child(self, real: Any, source: Source, name: str) -> Value:
         return self.wrap(getattr(real, name), Attr(source, name))
@@ -376,7 +386,7 @@ class Trace:
         self._left_at = self.site() if self.frames else None
         for frame in self.frames:
             frame.let_go()
-        for table in (self.known, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks):
+        for table in (self.known, self.literals, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks):
             table.clear()  # type: ignore[attr-defined]
         del self.names, self.recorder, self.root_scope, self.codes, self.builtins, self.overrides
         self.effects, self.handling, self.repeats, self.symbols = Effects(), None, None, None

@@ -115,7 +115,7 @@ def row_id(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(getattr)
 def row_getattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = name_of(args[1])
-    if len(args) == 3 and isinstance(args[0], ObjectValue) and not isinstance(args[0], ModuleValue):
+    if len(args) == 3 and isinstance(args[0], ObjectValue) and (not isinstance(args[0], ModuleValue) or args[0].computes(cx, name)):
         found = cx.unless_missing(lambda: args[0].get_attr(cx, name))
         return args[2] if found is None else found
     if len(args) == 3 and not args[0].has_attr(cx, name):
@@ -266,9 +266,21 @@ def row_namespace(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     return made
 
 
-@handles(locals, globals, dir, eval, exec, compile, __import__)
+@handles(locals, eval, exec)
 def row_frame(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise unsupported("unknown-function", "a function that looks at the frame")
+    raise unsupported("frame-variables", "a call of locals(), vars(), dir(), eval() or exec()")
+
+
+@handles(dir)
+def row_dir(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:
+        return row_frame(cx, args, kwargs)
+    raise unsupported("unknown-function", f"dir({args[0].describe()})")
+
+
+@handles(globals, compile, __import__)
+def row_globals(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("unknown-function", "globals(), compile() or __import__()")
 
 
 def operator_row(name: str) -> None:

@@ -26,6 +26,7 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.object_parts import GetAttribute
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.proxies import ProxyValue
+from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple
 from dynacompile.capture.values.tensor import TensorValue
@@ -171,7 +172,7 @@ class ClassValue(Value):
             return ListObjectValue(self.real, ListValue([]))
         if issubclass(self.real, tuple) and self.real.__new__ is tuple.__new__ and not kwargs and len(args) < 2:
             return TupleValue(args[0].elements(cx) if args else [], self.real)
-        if not allocates_plainly(self.real):
+        if not allocates_plainly(self.real) or issubclass(self.real, WEAK_CONTAINERS):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
         abstract = getattr(self.real, "__abstractmethods__", None)
         if abstract:

@@ -108,13 +108,19 @@ class ModuleValue(ObjectValue):
         return name in (self.tables[table].content if table in self.tables else self.real.__dict__[table])
 
     def get_attr(self, cx: Trace, name: str) -> Value:
-        found = self.lookup(cx, name)
+        found = cx.unless_missing(lambda: self.lookup(cx, name)) if self.computes(cx, name) else self.lookup(cx, name)
         if found is not None:
             return found
         fallback = cx.lookup(self.cls, "__getattr__")
-        if fallback is not torch.nn.Module.__getattr__ and isinstance(fallback, types.FunctionType):
+        if fallback is not PLAIN_GETATTR and isinstance(fallback, types.FunctionType):
             return cx.call_real(fallback, class_source(self.cls, "__getattr__"), [self, ConstantValue(name)])
         raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+
+    def computes(self, cx: Trace, name: str) -> bool:
+        """Whether code of the class decides what an attribute is, and whether there is one: a property, for example."""
+        raw = cx.lookup(self.cls, name)
+        own = isinstance(raw, property) or isinstance(getattr(type(raw), "__get__", None), types.FunctionType)
+        return own or cx.lookup(self.cls, "__getattr__") is not PLAIN_GETATTR
 
     def wrap_own(self, cx: Trace, name: str) -> Value:
         if name == "training":
@@ -143,6 +149,8 @@ class ModuleValue(ObjectValue):
             return self.stored[name] is not DELETED
         if name in TABLES:
             return True
+        if self.computes(cx, name):
+            return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
         if name in self.real.__dict__ or cx.lookup(self.cls, name) is not MISSING:
             cx.guard("HASATTR", self.source, Presence(name, True))
             return True
@@ -152,13 +160,11 @@ class ModuleValue(ObjectValue):
             if self.holds(table, name):
                 self.table(cx, table).guard_key(cx, name)
                 return True
-        if cx.lookup(self.cls, "__getattr__") is not torch.nn.Module.__getattr__:
-            raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
         self.guard_absent(cx, name)
         return False
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
-        if cx.lookup(self.cls, "__setattr__") is not torch.nn.Module.__setattr__:
+        if cx.lookup(self.cls, "__setattr__") is not PLAIN_SETATTR:
             raise unsupported("setattr", f"{self.describe()} has its own __setattr__")
         if issubclass(value.pytype(), (torch.nn.Parameter, torch.nn.Module)) or self.holds("_parameters", name) or self.holds("_modules", name):
             raise unsupported("setattr", f"{self.describe()}.{name}: a parameter or module is registered")
@@ -190,7 +196,9 @@ class ModuleValue(ObjectValue):
     def follow(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The call, by the code of the module."""
         custom = cx.lookup(self.cls, "__call__")
-        if custom is not torch.nn.Module.__call__:
+        if custom is PLAIN_CALL and (impl := cx.lookup(self.cls, "_call_impl")) is not PLAIN_IMPL:
+            custom = impl
+        if custom is not PLAIN_CALL:
             return cx.call_real(custom, class_source(self.cls, "__call__"), [self, *args], kwargs)
         if isinstance(self.real, torch.jit.ScriptModule):
             raise unsupported("unknown-function", f"{self.describe()}, a TorchScript module")
@@ -209,7 +217,7 @@ class ModuleValue(ObjectValue):
         return super().get_item(cx, key) if result is None else result
 
     def iterate(self, cx: Trace) -> IteratorValue:
-        if self.cls.__iter__ in PLAIN_ITERATION if hasattr(self.cls, "__iter__") else False:
+        if cx.lookup(self.cls, "__iter__") in PLAIN_ITERATION:
             modules = self.table(cx, "_modules")
             return SequenceIterator(TupleValue([modules.at(cx, k) for k in modules.keys(cx)]))
         return super().iterate(cx)
@@ -238,7 +246,7 @@ class ModuleSlice(TupleValue):
         return found
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if cx.lookup(self.cls, "forward") is not torch.nn.Sequential.forward or len(args) != 1 or kwargs:
+        if cx.lookup(self.cls, "forward") is not PLAIN_SEQUENCE or len(args) != 1 or kwargs:
             raise unsupported("unknown-function", self.describe())
         (value,) = args
         for module in self.items:
@@ -254,6 +262,10 @@ class ModuleSlice(TupleValue):
         out.emit("BINARY_SUBSCR")
 
 
+# torch's own, as they were when this was imported: what replaces them is followed.
+PLAIN_CALL, PLAIN_IMPL = torch.nn.Module.__call__, torch.nn.Module._call_impl
+PLAIN_GETATTR, PLAIN_SETATTR = torch.nn.Module.__getattr__, torch.nn.Module.__setattr__
+PLAIN_SEQUENCE = torch.nn.Sequential.forward
 PLAIN_SUBSCRIPTS = (torch.nn.Sequential.__getitem__, torch.nn.ModuleList.__getitem__)
 PLAIN_ITERATION = (torch.nn.Sequential.__iter__, torch.nn.ModuleList.__iter__)
 

@@ -13,6 +13,7 @@ from dynacompile.capture.values.descriptors import assigned_attribute, bind_desc
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.object_parts import DELETED, InstanceDict, ItemIterator, ObjectIterator, instance_dict
+from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, class_lookup
@@ -360,6 +361,7 @@ def wrap_object(cx: Trace, real: Any, source: Source) -> Value:
         not isinstance(cls.__getattribute__, types.FunctionType)
         and cls.__getattribute__ not in (object.__getattribute__, types.SimpleNamespace.__getattribute__)
         or cls.__module__ == "builtins"
+        or issubclass(cls, WEAK_CONTAINERS)
         or issubclass(cls, (dict, list, tuple, set, int, float, str, BaseException))
     ):
         cx.guard("TYPE", source, cls)

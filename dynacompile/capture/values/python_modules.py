@@ -49,7 +49,7 @@ class PythonModuleValue(Value):
             if name in self.real.__dict__:
                 cx.names.of_dict(self.real.__dict__, self.real.__name__, name)
             return cx.wrap(found, Constant(found, f"{self.real.__name__}.{name}"))
-        if name not in self.real.__dict__:
+        if name not in self.real.__dict__ or not self.is_plain(cx, name):
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
         return cx.global_of(self.real.__dict__, name, lambda: cx.wrap(self.real.__dict__[name], DictAttr(self.source, name)))
 
@@ -59,8 +59,15 @@ class PythonModuleValue(Value):
             return super().set_attr(cx, name, value)
         cx.call_real(found.fset, Constant(found.fset, name), [self, value])  # type: ignore[arg-type]
 
+    def is_plain(self, cx: Trace, name: str) -> bool:
+        """Whether no code of a subclass of modules decides about an attribute."""
+        own = any(isinstance(cx.lookup(type(self.real), hook), types.FunctionType) for hook in ("__getattr__", "__getattribute__"))
+        return not own and not hasattr(type(cx.lookup(type(self.real), name)), "__get__")
+
     def has_attr(self, cx: Trace, name: str) -> bool:
         if not is_trusted(self.real.__name__):
+            if name not in self.real.__dict__ and ("__getattr__" in self.real.__dict__ or not self.is_plain(cx, name)):
+                raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
             cx.guard("HASATTR", self.source, Presence(name, hasattr(self.real, name)))
         return hasattr(self.real, name)
 
