@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -38,6 +40,8 @@ from dynacompile.ir.shapes import ShapePolicy, is_undecided
 from dynacompile.ir.source import Free, Local, Source
 
 LOOKS_AT_FRAME = frozenset({"locals", "eval", "exec", "_getframe", "currentframe"})
+FRAME_FUNCTIONS = frozenset({locals, eval, exec, sys._getframe, inspect.currentframe, inspect.stack})
+WITHOUT_ARGUMENTS = frozenset({dir, vars})  # which look at the frame where they are called with none
 
 
 @dataclass(frozen=True)
@@ -144,13 +148,31 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         return interpreted(frame, env, codes, state, policy, facts, replace(manner, assumes=fewer))
     if env.config.fullgraph:
         raise located(attempt.broke)
-    if not LOOKS_AT_FRAME.isdisjoint(code.co_names):  # the rest of the frame would show other variables
+    if looks_at_frame(attempt, frame):  # the rest of the frame would show other variables
         raise located(wrapped(attempt.broke, "frame-variables"))
     with SavedModes() as modes:
         attempt = run(modes.trace(trace()), frame, stop)
         if attempt.broke is not None:
             raise VerifyError("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
         return build(attempt, frame, state, stop)
+
+
+def looks_at_frame(attempt: Attempt, frame: Any) -> bool:
+    """Whether the frame itself may ask for its variables."""
+    code, why = frame.code, attempt.broke
+    if not LOOKS_AT_FRAME.isdisjoint(code.co_names) or why is not None and why.code == "frame-variables" and len(why.stack) == 1:
+        return True
+    found = {name: frame.globals.get(name, frame.builtins.get(name)) for name in code.co_names}
+    if any(isinstance(real, (FunctionType, BuiltinFunctionType)) and real in FRAME_FUNCTIONS for real in found.values()):
+        return True
+    if "stack" in found and any(real is inspect for real in found.values()):
+        return True
+    asking = {name for name, real in found.items() if isinstance(real, BuiltinFunctionType) and real in WITHOUT_ARGUMENTS}
+    instrs = attempt.frame.decoded.instrs
+    return any(
+        one.op == "LOAD_GLOBAL" and code.co_names[one.arg >> 1] in asking and after.op in ("PRECALL", "CALL") and not after.arg
+        for one, after in zip(instrs, instrs[1:])
+    )
 
 
 def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
@@ -267,6 +289,8 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         raise unsupported("rebuild", "a deeply nested object") from reason
     instrs, fields = builder.finish()
     guards = [Guard("GLOBAL_STATE", None, state, site), *cx.guards.values(), *alias_guards(cx, inputs, site), *write_guards(cx, site)]
+    names = cx.names.facts()
+    guards += [] if names is None else [Guard("NAMESPACES", None, names, site)]
     residual = assemble(code, instrs, builder.handlers, **fields)
     return Captured(
         name=code.co_qualname,

@@ -28,7 +28,8 @@ from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleV
 from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, set_binary
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt, symbolic_operator
-from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.tensor import TensorValue, refuse_patched
+from dynacompile.ir.guard_facts import identity
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -40,6 +41,7 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     if row is not None:
         return row(cx, *args)
     if any(isinstance(a, TensorValue) for a in args):
+        refuse_patched(cx, *methods_of(name))
         found = overridden_operator(cx, name, args)
         return tensor_operator(cx, name, args) if found is None else found
     if any(isinstance(a, (SymbolicInt, SymbolicFloat)) for a in args):
@@ -53,6 +55,13 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     if name in INPLACE:
         return inplace(cx, name, args[0], args[1])
     return binary(cx, name, args[0], args[1])
+
+
+def methods_of(name: str) -> tuple[str, ...]:
+    """The methods of a class that Python looks up for an operator."""
+    if name in UNARY:
+        return (UNARY[name],)
+    return (*BINARY[INPLACE.get(name, name)], *((f"__{name.rstrip('_')}__",) if name in INPLACE else ()))
 
 
 def tensor_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
@@ -261,13 +270,13 @@ def is_same(cx: Trace, left: Value, right: Value) -> bool:
     if left is right:
         return True
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-        if type(left.value) is not type(right.value):
-            return False
-        if left.value is None or isinstance(left.value, (bool, torch.dtype, type(Ellipsis))):
-            return left.value is right.value
-        return left.value is right.value or left.value == right.value and isinstance(left.value, (int, str)) and small(left.value)
+        return same_constants(cx, left, right)
     if left.pytype() is not right.pytype():
         return False
+    if isinstance(left, (SymbolicInt, SymbolicFloat)) or isinstance(right, (SymbolicInt, SymbolicFloat)):
+        raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}")
+    if left.pytype() is tuple and not left.elements(cx) and not right.elements(cx):
+        return True  # CPython has one empty tuple
     if isinstance(left, (TensorValue, SequenceValue, DictValue, SetValue)):
         return False
     try:
@@ -278,9 +287,33 @@ def is_same(cx: Trace, left: Value, right: Value) -> bool:
         raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}") from None
 
 
-def small(value: Any) -> bool:
-    """Objects that CPython shares, so that equal means identical."""
-    return isinstance(value, str) and value.isidentifier() or isinstance(value, int) and -5 <= value <= 256
+def same_constants(cx: Trace, left: ConstantValue, right: ConstantValue) -> bool:
+    """Whether two constants are one object. What capture computed, it computed as Python does; of what was there before, the object itself is guarded."""
+    one, other = left.value, right.value
+    if type(one) is not type(other):
+        return False
+    if not isinstance(one, (int, float, complex, str, bytes, torch.Size, range)) or is_shared(one) or is_shared(other):
+        return one is other or is_shared(one) and bool(one == other)
+    if one is not other and one != other:
+        return False
+    for value in (left, right):
+        if value.source is not None:
+            cx.guard("ID", value.source, identity(value.value))
+    return one is other
+
+
+def is_shared(value: Any) -> bool:
+    """Values of which CPython has one object each."""
+    match value:
+        case bool():
+            return True
+        case int():
+            return -5 <= value <= 256
+        case str():
+            return not value or len(value) == 1 and ord(value) < 256
+        case bytes():
+            return len(value) < 2
+    return False
 
 
 def subscript(cx: Trace, owner: Value, key: Value) -> Value:

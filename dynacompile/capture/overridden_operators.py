@@ -12,11 +12,11 @@ from dynacompile.capture.operator_names import BINARY, COMPARISONS, INPLACE, UNA
 from dynacompile.capture.overrides import NOT_IMPLEMENTED, is_not_implemented
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import MISSING, class_lookup
 from dynacompile.capture.values.numpy_numbers import NumpyNumber
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.subclasses import SubclassTensor, is_torch_s
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.ir.namespaces import MISSING
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def overridden_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
     """operator.name(*args), one of which is a tensor; None where nobody overrides it."""
-    if not cx.overrides.concerns(args) and not any(isinstance(a, SubclassTensor) and defines(a.cls, name) for a in args):
+    if not cx.overrides.concerns(args) and not any(isinstance(a, SubclassTensor) and defines(cx, a.cls, name) for a in args):
         return None
     if isinstance(args[0], ConstantValue) and isinstance(args[0].value, (str, bytes)):
         return None
@@ -38,7 +38,7 @@ def overridden_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | 
         if not is_not_implemented(found):
             return found
         name = INPLACE[name]
-    for owner, method, other in order(name, left, right):
+    for owner, method, other in order(cx, name, left, right):
         found = ask(cx, owner, method, [other])
         if not is_not_implemented(found):
             return found
@@ -47,16 +47,16 @@ def overridden_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | 
     raise raises(TypeError, f"operator.{name} of {left.pytype().__name__!r} and {right.pytype().__name__!r}", known=False)
 
 
-def defines(cls: type, name: str) -> bool:
+def defines(cx: Trace, cls: type, name: str) -> bool:
     """Whether a class below torch.Tensor has a method of its own for an operator."""
     if name in UNARY:
         methods: tuple[str, ...] = (UNARY[name],)
     else:
         methods = (*BINARY[INPLACE.get(name, name)], f"__{name.rstrip('_')}__")
-    return any((raw := class_lookup(cls, method)) is not MISSING and not is_torch_s(method, raw) for method in methods)
+    return any((raw := cx.lookup(cls, method)) is not MISSING and not is_torch_s(method, raw) for method in methods)
 
 
-def order(name: str, left: Value, right: Value) -> list[tuple[Value, str, Value]]:
+def order(cx: Trace, name: str, left: Value, right: Value) -> list[tuple[Value, str, Value]]:
     """The methods that Python asks for a binary operator, and of whom."""
     method, reflected = BINARY[name]
     first, second = (left, method, right), (right, reflected, left)
@@ -66,7 +66,7 @@ def order(name: str, left: Value, right: Value) -> list[tuple[Value, str, Value]
         return [second, first] if is_below else [first, second]
     if one is other:
         return [first]
-    return [second, first] if is_below and class_lookup(one, reflected) is not class_lookup(other, reflected) else [first, second]
+    return [second, first] if is_below and cx.lookup(one, reflected) is not cx.lookup(other, reflected) else [first, second]
 
 
 def ask(cx: Trace, owner: Value, name: str, args: list[Value]) -> Value:

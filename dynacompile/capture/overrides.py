@@ -20,7 +20,6 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.function_modes import DeviceMode
 from dynacompile.capture.values.base import Keywords, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
-from dynacompile.capture.values.descriptors import MISSING, class_lookup
 from dynacompile.capture.values.functions import function_value
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
@@ -30,6 +29,7 @@ from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.values.tensor_fields import AccessValue
 from dynacompile.capture.values.torch_functions import OPS
+from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Overrides:
         """Whether instances of a class are asked. Plain tensors have the method, too, and are not."""
         found = self.known.get(cls)
         if found is None:
-            raw = MISSING if cls is torch.Tensor else class_lookup(cls, OVERRIDE)
+            raw = MISSING if cls is torch.Tensor else self.cx.lookup(cls, OVERRIDE)
             found = self.known[cls] = raw is not MISSING and raw is not torch._C._disabled_torch_function_impl
         return found
 
@@ -189,7 +189,7 @@ class Overrides:
 
     def getter(self, tensor: TensorValue, name: str) -> Value | None:
         """tensor.name, where a mode is asked about it; None where it is not."""
-        raw = class_lookup(tensor.pytype(), name) if self.is_watched() else MISSING
+        raw = self.cx.lookup(tensor.pytype(), name) if self.is_watched() else MISSING
         if isinstance(raw, types.GetSetDescriptorType):
             question = self.question(raw.__get__, [tensor], {})
             return self.ask(question) if isinstance(question, Question) else None

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import Raised, unsupported
 from dynacompile.capture.values.base import Value
-from dynacompile.capture.values.descriptors import MISSING
 from dynacompile.capture.values.exceptions import undefined
 from dynacompile.capture.values.functions import is_trusted
+from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Builtin, Constant, Global, Item
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ class Globals:
         if real is not MISSING:
             if self.is_root:
                 return cx.wrap(real, Global(name))
-            return cx.wrap(real, Constant(real, f"{self.module}.{name}") if self.trusted else Item(Constant(self.table, self.module), name))
+            if not self.trusted:
+                return cx.wrap(real, Item(Constant(self.table, self.module), name))
+            cx.names.of_dict(self.table, self.module, name)
+            return cx.wrap(real, Constant(real, f"{self.module}.{name}"))
         if name not in cx.builtins:
             raise self.missing(cx, name)
         real = cx.builtins[name]

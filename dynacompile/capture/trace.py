@@ -28,7 +28,7 @@ from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.contexts import perform
-from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_lookup, class_source
+from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, guards_class_data
 from dynacompile.capture.values.distributions import assumes_valid
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import FunctionValue, RefusedValue
@@ -42,6 +42,7 @@ from dynacompile.capture.values.torch_functions import special_function
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.expressions import formula
 from dynacompile.ir.guard_facts import Flag, identity
+from dynacompile.ir.namespaces import Names, class_lookup, is_data
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.gradients import Hook
 
 NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of which one source may have several
+CHANGING = frozenset({"HASATTR", "LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})  # kinds of facts that change while an object stays the same
 MAX_STEPS = 2_000_000
 MAX_DEPTH = 120
 TORCH_FOLDER = torch.__file__.rpartition("/")[0] + "/"
@@ -79,7 +81,9 @@ class Trace:
         self.overrides = Overrides(self)
         self.repeats = None if facts is None else Repeats(self, facts)
         self.guards: dict[tuple, Guard] = {}
+        self.names = Names()  # what was looked up in classes, and in modules that are taken as they are
         self.known: dict[int, Value] = {}  # by id of the object
+        self.literals: dict[int, Value] = {}  # by id of a tuple among the constants of code
         self.ways: dict[int, Source] = {}  # the source that such an object was first found at
         self.cells: dict[int, CellValue] = {}
         self.scopes: dict[int, Globals] = {id(root_globals): Globals(root_globals, True)}
@@ -129,6 +133,15 @@ class Trace:
 
     def of(self, real: Any) -> Value:
         return value_of(self, real)
+
+    def literal(self, real: Any) -> Value:
+        """The value of a constant of a code object; a tuple has one, as it is one object."""
+        if type(real) is not tuple:
+            return value_of(self, real)
+        found = self.literals.get(id(real))
+        if found is None:
+            found = self.literals[id(real)] = value_of(self, real)
+        return found
 
     def child(self, real: Any, source: Source, name: str) -> Value:
         return self.wrap(getattr(real, name), Attr(source, name))
@@ -190,6 +203,12 @@ class Trace:
             raise unsupported("would-raise", f"name {name!r} is not defined")
         return gone()
 
+    def lookup(self, cls: type, name: str, after: type | None = None) -> Any:
+        """The raw attribute of a class, MISSING where there is none, which an entry relies on."""
+        raw = class_lookup(cls, name, after)
+        self.names.of_class(cls, name, after, raw, is_data(raw) and guards_class_data(cls, name, after))
+        return raw
+
     def class_attribute(self, owner: Value, name: str) -> Value | None:
         """What the class of `owner` defines in Python under a name, bound to it; None where it does not."""
         cls = owner.pytype()
@@ -230,7 +249,9 @@ class Trace:
     # guards
 
     def guard(self, kind: str, source: Source | None, expected: object = None) -> None:
-        if isinstance(source, Constant) and kind != "HASATTR":  # the entry holds that object, but its attributes may change
+        if isinstance(source, Constant) and kind not in CHANGING:  # the entry holds that object
+            if kind == "FUNCTION":
+                self.names.of_code(source.value)  # type: ignore[arg-type]
             return
         key = (kind, source, expected.name) if kind in NAMED else (kind, source)  # type: ignore[attr-defined]
         if key not in self.guards:
@@ -377,9 +398,9 @@ class Trace:
         self._left_at = self.site() if self.frames else None
         for frame in self.frames:
             frame.let_go()
-        for table in (self.known, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks):
+        for table in (self.known, self.literals, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks):
             table.clear()  # type: ignore[attr-defined]
-        del self.recorder, self.root_scope, self.codes, self.builtins, self.overrides
+        del self.names, self.recorder, self.root_scope, self.codes, self.builtins, self.overrides
         self.effects, self.handling, self.repeats, self.symbols = Effects(), None, None, None
 
     # places

@@ -38,6 +38,7 @@ struct OpName {
 constexpr OpName ops[] = {
     {"is", Op::is},           {"type", Op::type},         {"equals", Op::equals}, {"tensor", Op::tensor}, {"function", Op::function}, {"has_attribute", Op::has_attribute},
     {"dict_keys", Op::dict_keys}, {"dict_has", Op::dict_has}, {"length", Op::length}, {"state", Op::state}, {"flag", Op::flag}, {"set", Op::set},
+    {"names", Op::names},
 };
 
 bool is_key(PyObject* object) { return is_constant(object) || hashes_by_identity(object); }
@@ -128,6 +129,10 @@ bool add_checks(Program& program, PyObject* list) {
         program.guards = std::max(program.guards, check.guard + 1);
         if (check.op == Op::state || check.op == Op::flag) {
             program.state.push_back(std::move(check));
+            continue;
+        }
+        if (check.op == Op::names) {
+            program.names.push_back(std::move(check));
             continue;
         }
         if (!node_index(program, node)) return false;
@@ -368,6 +373,7 @@ bool parse_check(const char* op, PyObject* argument, Check& check) {
         case Op::dict_keys: return parse_keys(argument, check);
         case Op::tensor: return (check.tensor = parse_tensor(argument)) != nullptr;
         case Op::state: return (check.state = parse_state(argument)) != nullptr;
+        case Op::names: return (check.names = parse_names(argument)) != nullptr;
         case Op::set:
             if (!PyFrozenSet_CheckExact(argument)) return PyErr_SetString(PyExc_TypeError, "set takes a frozenset"), false;
             check.expected.hold_strong(argument);

@@ -31,6 +31,8 @@ from dynacompile.ir.guard_facts import (
     memory_range,
     plain_twin,
 )
+from dynacompile.ir.namespaces import MISSING as ABSENT
+from dynacompile.ir.namespaces import Namespaces
 from dynacompile.ir.source import Source
 from dynacompile.ir.wording import shortened, shown_name
 from dynacompile.quoting import without_values
@@ -290,6 +292,18 @@ def explain_state(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
             yield STATE_NAMES[field.name], shown_state(before), shown_state(after)
 
 
+def compile_names(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    names: Namespaces = guard.expected  # type: ignore[assignment]
+    tree.check("names", -1, (names.holders(), names.hold, names.counter()), index)
+
+
+def explain_names(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    names: Namespaces = guard.expected  # type: ignore[assignment]
+    for what, was, now in names.changes():
+        texts = ["missing" if value is ABSENT else shown(value) for value in (was, now)]
+        yield what, texts[0], f"another {texts[1]}" if texts[0] == texts[1] else texts[1]
+
+
 def explain_flag(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     flag: Any = guard.expected
     yield from differing(without_values(flag.name), flag.value, flag.read())
@@ -313,5 +327,6 @@ KINDS: Mapping[str, Kind] = {
     "GLOBAL_STATE": Kind(compile_state, explain_state),
     "SHAPE": Kind(compile_shape, explain_shape),
     "SET": Kind(simple("set"), explain_set),
+    "NAMESPACES": Kind(compile_names, explain_names),
     "FLAG": Kind(lambda tree, node, guard, index: tree.check("flag", -1, (guard.expected.read, guard.expected.value), index), explain_flag),  # type: ignore[attr-defined]
 }

@@ -115,6 +115,11 @@ bool run_program(Run& run) {
         program.failed = relation.guard;
         return false;
     }
+    for (const Check& check : program.names) {
+        if (names_hold(*check.names)) continue;
+        program.failed = check.guard;
+        return false;
+    }
     return true;
 }
 
@@ -168,6 +173,7 @@ bool check_holds(const Check& check, PyObject* value) {
         case Op::state: return state_holds(*check.state);
         case Op::flag: return flag_holds(check.expected.get());
         case Op::set: return elements_equal(value, check.expected.get());
+        case Op::names: return names_hold(*check.names);
     }
     return false;
 }

@@ -14,7 +14,7 @@
 namespace dynacompile {
 
 enum class Access : uint8_t { slot, free, globals, builtins, constant, instance_dict, dict_item, attribute, item, type, cell, positional_default, keyword_default };
-enum class Op : uint8_t { is, type, equals, tensor, function, has_attribute, dict_keys, dict_has, length, state, flag, set };
+enum class Op : uint8_t { is, type, equals, tensor, function, has_attribute, dict_keys, dict_has, length, state, flag, set, names };
 
 // What a tensor must be. -1 in sizes and strides: any; strides empty with any_strides: not looked at.
 struct TensorCheck {
@@ -38,6 +38,23 @@ struct StateCheck {
     ~StateCheck() { Py_XDECREF(function_modes); }
 };
 
+// Lookups in classes, dicts and functions; see names.cpp.
+struct NamesCheck {
+    struct Word {
+        Held holder;
+        uint64_t value;
+    };
+    std::vector<Word> words;
+    PyObject* repeat = nullptr;   // makes the lookups again, and tells whether they give what they gave
+    PyObject* counter = nullptr;  // the number of registrations of abstract classes; null: nobody asked
+    PyObject* counted = nullptr;  // what it gave last
+    ~NamesCheck() {
+        Py_XDECREF(repeat);
+        Py_XDECREF(counter);
+        Py_XDECREF(counted);
+    }
+};
+
 struct Check {
     Op op;
     bool flag = false;             // for has_attribute and dict_has: is it to be there?
@@ -48,6 +65,7 @@ struct Check {
     Held second;
     std::unique_ptr<TensorCheck> tensor;
     std::unique_ptr<StateCheck> state;
+    std::unique_ptr<NamesCheck> names;
 };
 
 struct Node;
@@ -150,6 +168,7 @@ struct Program {
     std::vector<Argument> arguments;  // of the roots, in the order of checking; and
     std::vector<Node*> walked;        // the others
     std::vector<Check> state;
+    std::vector<Check> names;          // last: they seldom differ
     std::vector<Relation> relations;
     int registers = 0;
     int guards = 0;
@@ -201,6 +220,10 @@ bool extent_of(PyObject* value, bool stride, int64_t dim, int64_t& into);  // a 
 bool shape_holds(const std::vector<int64_t>& program, const std::vector<int>& places, PyObject* const* registers);
 bool parse_shape(PyObject* tuple, size_t places, std::vector<int64_t>& into);  // false with an error set
 PyObject* number_from(const std::vector<int64_t>& program, PyObject* const* objects);  // a new int or float; null where there is none
+
+// names.cpp
+bool names_hold(NamesCheck& check);  // looks at classes and modules, where a word differs, in Python; no code of the user runs
+std::unique_ptr<NamesCheck> parse_names(PyObject* tuple);  // null with an error set
 
 // global_state.cpp
 bool state_holds(const StateCheck& check);

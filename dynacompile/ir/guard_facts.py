@@ -19,6 +19,7 @@
 | DISJOINT         | Disjoint(written, others)         | the written tensors share no memory with each other nor with the others        |
 | GLOBAL_STATE     | GlobalState (source None)         | the thread's modes are as they were                                            |
 | FLAG             | Flag (source None)                | a setting of torch that the frame read is as it was                            |
+| NAMESPACES       | ir.namespaces.Namespaces (source None) | names in classes and modules lead to what they led to           |
 | SHAPE            | ShapeFacts (source None)          | a condition on sizes, strides, ints and floats                                 |
 """
 

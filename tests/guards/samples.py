@@ -225,5 +225,6 @@ SAMPLES: Mapping[str, Callable[[], list[Sample]]] = {
     "DISJOINT": list,  # of their own in test_relations
     "GLOBAL_STATE": list,  # and test_state
     "FLAG": list,
+    "NAMESPACES": list,
     "SHAPE": list,  # tests/dynamic/test_guards
 }

@@ -14,7 +14,7 @@ from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue
-from dynacompile.capture.values.descriptors import class_lookup, class_source
+from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, TracebackValue, exception_of, raised, raised_by_statement
 from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.objects import ObjectValue
@@ -119,7 +119,7 @@ def before_with(f: SymbolicFrame, i: Instr) -> None:
         f.push(manager.enter(f.cx))
         return
     if isinstance(manager, ObjectValue):
-        leave, enter = class_lookup(manager.cls, "__exit__"), class_lookup(manager.cls, "__enter__")
+        leave, enter = f.cx.lookup(manager.cls, "__exit__"), f.cx.lookup(manager.cls, "__enter__")
         if isinstance(leave, types.FunctionType) and isinstance(enter, types.FunctionType):
             f.push(BoundMethod(f.cx.wrap(leave, class_source(manager.cls, "__exit__")), manager, None, "__exit__"))
             f.push(f.cx.call_real(enter, class_source(manager.cls, "__enter__"), [manager]))

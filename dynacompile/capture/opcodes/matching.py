@@ -13,6 +13,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.type_questions import is_subclass
 
 if TYPE_CHECKING:
     from dynacompile.capture.bytecode import Instr
@@ -24,12 +25,12 @@ WHOLE = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tu
 @opcode("MATCH_SEQUENCE", effect=1)
 def match_sequence(f: SymbolicFrame, i: Instr) -> None:
     cls = f.peek(1).pytype()
-    f.push(ConstantValue(issubclass(cls, collections.abc.Sequence) and not issubclass(cls, (str, bytes, bytearray))))
+    f.push(ConstantValue(is_subclass(f.cx, cls, collections.abc.Sequence) and not issubclass(cls, (str, bytes, bytearray))))
 
 
 @opcode("MATCH_MAPPING", effect=1)
 def match_mapping(f: SymbolicFrame, i: Instr) -> None:
-    f.push(ConstantValue(issubclass(f.peek(1).pytype(), collections.abc.Mapping)))
+    f.push(ConstantValue(is_subclass(f.cx, f.peek(1).pytype(), collections.abc.Mapping)))
 
 
 @opcode("MATCH_KEYS", effect=1)

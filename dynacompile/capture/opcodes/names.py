@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @opcode("LOAD_CONST", effect=1)
 def load_const(f: SymbolicFrame, i: Instr) -> None:
-    f.push(f.cx.of(f.code.co_consts[i.arg]))
+    f.push(f.cx.literal(f.code.co_consts[i.arg]))
 
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", effect=1)

@@ -40,6 +40,7 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
     torch_functions,
     torch_kinds,
     type_hints,
+    type_questions,
 )
 from dynacompile.capture.values.base import WRAPPERS, Value
 from dynacompile.capture.values.classes import UnboundMethod, wrap_class

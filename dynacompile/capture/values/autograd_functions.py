@@ -12,7 +12,6 @@ import torch
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
-from dynacompile.capture.values.descriptors import class_lookup
 from dynacompile.capture.values.functions import CallableValue, is_trusted
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import SequenceValue
@@ -48,7 +47,7 @@ class ApplyValue(CallableValue):
             raise unsupported("autograd-function", f"{self.describe()}, with arguments that are no tensors and no constants,")
         seen: set[types.CodeType] = set()
         for name in PARTS:
-            part = class_lookup(self.cls, name)
+            part = cx.lookup(self.cls, name)
             if name == "setup_context" and self.cls.setup_context is torch.autograd.Function.setup_context:  # type: ignore[attr-defined]
                 continue
             part = getattr(part, "__func__", part)

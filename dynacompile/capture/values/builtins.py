@@ -16,8 +16,7 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
-from dynacompile.capture.values.descriptors import MISSING, class_lookup
-from dynacompile.capture.values.functions import BoundMethod, CallableValue
+from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.objects import ObjectValue
@@ -102,38 +101,6 @@ def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return (None if kwargs else symbolic_function(cx, round, args)) or cx.pure(round, args, kwargs)
 
 
-@handles(isinstance)
-def row_isinstance(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    value, classes = args
-    if isinstance(value, ConstantValue):
-        return cx.pure(isinstance, args, kwargs)
-    try:
-        wanted = classes.constant()
-    except NotConstant as reason:
-        raise unsupported("unknown-operation", "isinstance() with unknown classes") from reason
-    if isinstance(value, TensorValue):
-        return ConstantValue(isinstance(value.fake, wanted) or issubclass(value.pytype(), wanted))
-    return cx.pure(issubclass, [ClassValue(value.pytype(), None), classes], {})
-
-
-@handles(issubclass)
-def row_issubclass(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return cx.pure(issubclass, args, kwargs)
-
-
-@handles(callable)
-def row_callable(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (value,) = args
-    return ConstantValue(isinstance(value, CallableValue) or class_lookup(value.pytype(), "__call__") is not MISSING)
-
-
-@handles(type)
-def row_type(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 1 or kwargs:
-        raise unsupported("unknown-function", "type() that makes a class")
-    return args[0].get_attr(cx, "__class__") if isinstance(args[0], ObjectValue) else ClassValue(args[0].pytype(), None)
-
-
 @handles(id)
 def row_id(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of an object that exists before the frame and lives on, such as a module: tensors that come and go would each be another entry."""
@@ -148,7 +115,7 @@ def row_id(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(getattr)
 def row_getattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = name_of(args[1])
-    if len(args) == 3 and isinstance(args[0], ObjectValue) and not isinstance(args[0], ModuleValue):
+    if len(args) == 3 and isinstance(args[0], ObjectValue) and (not isinstance(args[0], ModuleValue) or args[0].computes(cx, name)):
         found = cx.unless_missing(lambda: args[0].get_attr(cx, name))
         return args[2] if found is None else found
     if len(args) == 3 and not args[0].has_attr(cx, name):
@@ -299,9 +266,21 @@ def row_namespace(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     return made
 
 
-@handles(locals, globals, dir, eval, exec, compile, __import__)
+@handles(locals, eval, exec)
 def row_frame(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise unsupported("unknown-function", "a function that looks at the frame")
+    raise unsupported("frame-variables", "a call of locals(), vars(), dir(), eval() or exec()")
+
+
+@handles(dir)
+def row_dir(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:
+        return row_frame(cx, args, kwargs)
+    raise unsupported("unknown-function", f"dir({args[0].describe()})")
+
+
+@handles(globals, compile, __import__)
+def row_globals(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("unknown-function", "globals(), compile() or __import__()")
 
 
 def operator_row(name: str) -> None:

@@ -17,7 +17,7 @@ from dynacompile.capture.values.autograd_functions import ApplyValue
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.container_objects import C_METHODS, BaseMethods
-from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
 from dynacompile.capture.values.dict_objects import DictObjectValue, is_dict_class, made_dict_object
 from dynacompile.capture.values.exceptions import ExceptionValue, SuperMethod, make_exception
 from dynacompile.capture.values.functions import BoundMethod, is_trusted
@@ -26,10 +26,12 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.object_parts import GetAttribute
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.proxies import ProxyValue
+from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Constant, Source
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class ClassValue(Value):
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
         """Of data: what Python looks up by itself, or binds to instances, is left to Python."""
-        raw, above = class_lookup(self.real, name), class_lookup(type(self.real), name)
+        raw, above = cx.lookup(self.real, name), cx.lookup(type(self.real), name)
         plain = self.real.__flags__ & HEAP_TYPE and type(self.real).__setattr__ is type.__setattr__ and not is_trusted(self.real.__module__)
         if not plain or above is not MISSING or name.startswith("__") or hasattr(type(raw), "__get__") or hasattr(value.pytype(), "__get__"):
             raise unsupported("setattr", f"{self.describe()}.{name} = ...")
@@ -86,7 +88,7 @@ class ClassValue(Value):
             return ConstantValue(getattr(self.real, name))
         if name in ("__mro__", "__bases__"):
             return cx.of(getattr(self.real, name))
-        raw, above = class_lookup(self.real, name), class_lookup(type(self.real), name)
+        raw, above = cx.lookup(self.real, name), cx.lookup(type(self.real), name)
         if above is not MISSING and (raw is MISSING or is_data_descriptor(above)) and not isinstance(self.real, enum.EnumMeta):
             if name != "__dict__" and isinstance(above, (types.FunctionType, property, classmethod, staticmethod)):
                 return bind_descriptor(cx, above, self, cx.class_value(type(self.real), None), name, class_source(type(self.real), name))
@@ -113,14 +115,14 @@ class ClassValue(Value):
         return bind_descriptor(cx, raw, None, self, name, class_source(self.real, name))
 
     def missing(self, cx: Trace, name: str) -> Value:
-        fallback = class_lookup(type(self.real), "__getattr__")
+        fallback = cx.lookup(type(self.real), "__getattr__")
         if isinstance(fallback, types.FunctionType):
             return cx.call_real(fallback, class_source(type(self.real), "__getattr__"), [self, ConstantValue(name)])
         raise raises(AttributeError, f"type object {self.real.__name__!r} has no attribute {name!r}")
 
     def special(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """What the metaclass defines in Python for an operation on the class; None where it does not."""
-        raw = class_lookup(type(self.real), name)
+        raw = cx.lookup(type(self.real), name)
         if not isinstance(raw, types.FunctionType) or isinstance(self.real, enum.EnumMeta) or is_trusted(type(self.real).__module__):
             return None
         return cx.call_real(raw, class_source(type(self.real), name), [self, *args], kwargs or {})
@@ -142,14 +144,14 @@ class ClassValue(Value):
             return make_exception(cx, self.real, args, kwargs)
         if type(self.real).__call__ is not type.__call__ and not isinstance(type(self.real).__call__, types.FunctionType):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
-        new = class_lookup(self.real, "__new__")
+        new = cx.lookup(self.real, "__new__")
         if isinstance(new, staticmethod) and not makes_namedtuple(self.real):
             made = cx.call_real(new.__func__, class_source(self.real, "__new__"), [self, *args], kwargs)
             if not issubclass(made.pytype(), self.real):
                 return made
         else:
             made = self.allocate(cx, args, kwargs)
-        init = class_lookup(made.pytype(), "__init__")
+        init = cx.lookup(made.pytype(), "__init__")
         if isinstance(init, types.FunctionType):
             cx.call_real(init, class_source(made.pytype(), "__init__"), [made, *args], kwargs)
         elif isinstance(made, (DictObjectValue, ListObjectValue)):
@@ -170,7 +172,7 @@ class ClassValue(Value):
             return ListObjectValue(self.real, ListValue([]))
         if issubclass(self.real, tuple) and self.real.__new__ is tuple.__new__ and not kwargs and len(args) < 2:
             return TupleValue(args[0].elements(cx) if args else [], self.real)
-        if not allocates_plainly(self.real):
+        if not allocates_plainly(self.real) or issubclass(self.real, WEAK_CONTAINERS):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
         abstract = getattr(self.real, "__abstractmethods__", None)
         if abstract:
@@ -328,7 +330,7 @@ class SuperValue(Value):
         found = assigned_attribute(cx, cls, name, self.start)
         if found is not None:
             return found
-        raw = class_lookup(cls, name, after=self.start)
+        raw = cx.lookup(cls, name, after=self.start)
         if raw is MISSING:
             raise raises(AttributeError, f"'super' object has no attribute {name!r}")
         if name == "__new__" and not isinstance(raw, staticmethod):
@@ -339,8 +341,8 @@ class SuperValue(Value):
             if (
                 isinstance(self.owner, TensorValue)
                 and isinstance(raw, C_METHODS)
-                and class_lookup(torch.Tensor, name) is raw
-                and raw is not class_lookup(object, name)
+                and cx.lookup(torch.Tensor, name) is raw
+                and raw is not cx.lookup(object, name)
             ):
                 return BoundMethod(UnboundMethod(torch.Tensor, name), self.owner)
             if isinstance(self.owner, ExceptionValue) and name in ("__init__", "__str__"):
@@ -363,7 +365,7 @@ class SuperValue(Value):
 
     def has_attr(self, cx: Trace, name: str) -> bool:
         cls = self.owner.constant() if isinstance(self.owner, ClassValue) else self.owner.pytype()
-        return class_lookup(cls, name, after=self.start) is not MISSING
+        return cx.lookup(cls, name, after=self.start) is not MISSING
 
     def children(self) -> Sequence[Value]:
         return (self.owner,)

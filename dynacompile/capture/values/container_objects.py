@@ -6,7 +6,6 @@ import types
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dynacompile.capture.values.base import Method, Value
-from dynacompile.capture.values.descriptors import class_lookup
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.ir.source import Source
 
@@ -31,7 +30,7 @@ class ContainerObjectValue(ObjectValue):
 
     def lookup(self, cx: Trace, name: str) -> Value | None:
         own = name in self.stored or name in self.own_dict()
-        if not own and isinstance(class_lookup(self.cls, name), C_METHODS) and hasattr(self.container, name):
+        if not own and isinstance(cx.lookup(self.cls, name), C_METHODS) and hasattr(self.container, name):
             return Method(self, name)
         return super().lookup(cx, name)
 

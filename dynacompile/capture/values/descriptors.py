@@ -15,17 +15,7 @@ from dynacompile.ir.source import Attr, Constant, Source
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
-MISSING = object()
 LruWrapper = type(functools.lru_cache(abs))
-
-
-def class_lookup(cls: type, name: str, after: type | None = None) -> Any:
-    """The raw attribute `name` in the MRO of cls, searched after the class `after` if given; MISSING if there is none."""
-    mro = cls.__mro__
-    for base in mro[mro.index(after) + 1 :] if after is not None else mro:
-        if name in base.__dict__:
-            return base.__dict__[name]
-    return MISSING
 
 
 def assigned_attribute(cx: Trace, cls: type, name: str, after: type | None = None) -> Value | None:
@@ -44,9 +34,21 @@ def assigned_attribute(cx: Trace, cls: type, name: str, after: type | None = Non
 SETTINGS = frozenset({"_validate_args"})  # of classes of torch; other compilers turn that one off
 
 
+def owner_of(cls: type, name: str, after: type | None) -> type:
+    """The class that defines an attribute."""
+    mro = cls.__mro__
+    return next((b for b in (mro[mro.index(after) + 1 :] if after is not None else mro) if name in b.__dict__), cls)
+
+
+def guards_class_data(cls: type, name: str, after: type | None) -> bool:
+    """Whether data that is read there has a source other than a constant, and so a guard of its own."""
+    is_special = name.startswith("__") and name.endswith("__")
+    return not is_special and (not is_trusted(owner_of(cls, name, after).__module__) or name in SETTINGS)
+
+
 def class_source(cls: type, name: str, after: type | None = None) -> Source:
-    """Where a class attribute is read. Classes of trusted modules do not change, so theirs need no guard."""
-    owner = next((b for b in (cls.__mro__[cls.__mro__.index(after) + 1 :] if after is not None else cls.__mro__) if name in b.__dict__), cls)
+    """Where a class attribute is read. That a class of a trusted module still has it is a matter of `Trace.lookup`."""
+    owner = owner_of(cls, name, after)
     if is_trusted(owner.__module__) and name not in SETTINGS:
         raw = owner.__dict__[name]
         raw = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
@@ -56,7 +58,7 @@ def class_source(cls: type, name: str, after: type | None = None) -> Source:
 
 def by_own_hook(cx: Trace, instance: Value, cls: type, hook: str, args: list[Value]) -> Value | None:
     """cls.hook(instance, *args), where that hook of attribute access is written in Python; else None."""
-    raw = class_lookup(cls, hook)
+    raw = cx.lookup(cls, hook)
     return cx.call_real(raw, class_source(cls, hook), [instance, *args]) if isinstance(raw, types.FunctionType) else None
 
 
@@ -88,7 +90,7 @@ def bind_descriptor(cx: Trace, raw: Any, instance: Value | None, owner: Value, n
         function = cx.wrap(raw, source)
         return function if instance is None else BoundMethod(function, instance, None, name)
     if hasattr(type(raw), "__get__") and not isinstance(raw, (type, types.BuiltinFunctionType)):
-        getter = class_lookup(type(raw), "__get__")
+        getter = cx.lookup(type(raw), "__get__")
         if not isinstance(getter, types.FunctionType):
             raise unsupported("unknown-attribute", f"descriptor {type(raw).__name__} {name!r} of {owner.describe()}")
         none = cx.of(None)

@@ -14,7 +14,6 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue
 from dynacompile.capture.values.container_objects import ContainerObjectValue
-from dynacompile.capture.values.descriptors import class_lookup
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.objects import call_hook
 from dynacompile.capture.values.rows import handles
@@ -46,7 +45,7 @@ class DictObjectValue(ContainerObjectValue):
         return self.table.method(cx, name, args, kwargs)
 
     def iterate(self, cx: Trace) -> IteratorValue:
-        return self.table.iterate(cx) if not isinstance(class_lookup(self.cls, "__iter__"), types.FunctionType) else super().iterate(cx)
+        return self.table.iterate(cx) if not isinstance(cx.lookup(self.cls, "__iter__"), types.FunctionType) else super().iterate(cx)
 
     def children(self) -> Sequence[Value]:
         return [*super().children(), *self.table.children()] if self.source is None else ()

@@ -11,11 +11,12 @@ from dynacompile.capture.breaks import NotConstant, Raised, unsupported
 from dynacompile.capture.symbols import NeedsSymbols
 from dynacompile.capture.values.base import Method, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import MISSING, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.descriptors import bind_descriptor, class_source, is_data_descriptor
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import Flag
+from dynacompile.ir.namespaces import MISSING, class_lookup
 from dynacompile.ir.source import Attr, DictAttr, Source
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class ExceptionValue(Value):
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in self.stored:
             return self.stored[name]
-        if self.real is not None and name in self.real.__dict__ and not is_data_descriptor(class_lookup(self.cls, name)):
+        if self.real is not None and name in self.real.__dict__ and not is_data_descriptor(cx.lookup(self.cls, name)):
             return cx.wrap(self.real.__dict__[name], DictAttr(self.source, name))
         if name == "args" and self.real is not None:
             return cx.wrap(self.real.args, Attr(self.source, "args"))
@@ -70,7 +71,7 @@ class ExceptionValue(Value):
             return self.link(cx, name)
         if name == "value" and issubclass(self.cls, StopIteration):
             return (self.known_args() or [ConstantValue(None)])[0]
-        raw = class_lookup(self.cls, name)
+        raw = cx.lookup(self.cls, name)
         if isinstance(raw, types.MemberDescriptorType) and self.real is not None:
             return cx.wrap(getattr(self.real, name), Attr(self.source, name))
         if name == "name" and self.source is None and raw is vars(NameError)["name"]:
@@ -101,7 +102,7 @@ class ExceptionValue(Value):
         if name == "__cause__" and self.source is None and (isinstance(value, ExceptionValue) or isinstance(value, ConstantValue) and value.value is None):
             self.cause = value
             return
-        if self.source is not None or name.startswith("__") or class_lookup(self.cls, name) not in (MISSING, vars(NameError)["name"]):
+        if self.source is not None or name.startswith("__") or cx.lookup(self.cls, name) not in (MISSING, vars(NameError)["name"]):
             raise unsupported("setattr", f"{self.describe()}.{name}")
         self.stored[name] = value
 
@@ -119,7 +120,7 @@ class ExceptionValue(Value):
 
     def text(self, cx: Trace) -> str:
         """str(self)."""
-        if isinstance(class_lookup(self.cls, "__str__"), types.FunctionType) or issubclass(self.cls, (OSError, SyntaxError, UnicodeError, ImportError)):
+        if isinstance(cx.lookup(self.cls, "__str__"), types.FunctionType) or issubclass(self.cls, (OSError, SyntaxError, UnicodeError, ImportError)):
             raise unsupported("unknown-operation", f"str() of a {self.cls.__name__}")
         try:
             parts = [part.constant() for part in self.get_attr(cx, "args").elements(cx)]
@@ -238,10 +239,10 @@ def row_exception(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 def make_exception(cx: Trace, cls: type, args: list[Value], kwargs: dict[str, Value]) -> ExceptionValue:
     """cls(*args, **kwargs)."""
-    init = class_lookup(cls, "__init__")
+    init = cx.lookup(cls, "__init__")
     if cls.__new__ is not BaseException.__new__ and issubclass(cls, (BaseExceptionGroup, OSError)):
         raise unsupported("unknown-function", f"making a {cls.__name__}")
-    if isinstance(class_lookup(cls, "__new__"), (staticmethod, types.FunctionType)):
+    if isinstance(cx.lookup(cls, "__new__"), (staticmethod, types.FunctionType)):
         raise unsupported("unknown-function", f"making a {cls.__name__}")
     made = ExceptionValue(cls, list(args))
     if isinstance(init, types.FunctionType):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.container_objects import ContainerObjectValue
-from dynacompile.capture.values.descriptors import class_lookup
 from dynacompile.capture.values.objects import call_hook
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
 from dynacompile.ir.source import Item, Source
@@ -50,12 +49,12 @@ class ListObjectValue(ContainerObjectValue):
     def special(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """Operators of list count as the class's own."""
         result = super().special(cx, name, args, kwargs)
-        if result is None and class_lookup(self.cls, name) is getattr(list, name, None) and hasattr(list, name) and name not in dir(object):
+        if result is None and cx.lookup(self.cls, name) is getattr(list, name, None) and hasattr(list, name) and name not in dir(object):
             return self.base_method(cx, name, args, kwargs or {})
         return result
 
     def iterate(self, cx: Trace) -> IteratorValue:
-        return super().iterate(cx) if isinstance(class_lookup(self.cls, "__iter__"), types.FunctionType) else self.table.iterate(cx)
+        return super().iterate(cx) if isinstance(cx.lookup(self.cls, "__iter__"), types.FunctionType) else self.table.iterate(cx)
 
     def children(self) -> Sequence[Value]:
         return [*super().children(), *self.table.items] if self.source is None else ()

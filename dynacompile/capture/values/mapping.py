@@ -12,10 +12,10 @@ import torch
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, builtin_attribute, wraps
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, is_identity_key
-from dynacompile.capture.values.descriptors import MISSING, class_lookup
 from dynacompile.capture.values.dict_iterators import DictIterator
 from dynacompile.capture.values.sequence import HEAP_TYPE, ListValue, TupleValue
 from dynacompile.ir.guard_facts import Presence, identity
+from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, Constant, Item, ItemOf, Source
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ def pairs_of(cx: Trace, value: Value) -> list[tuple[Value, Value]]:
 def is_mapping(cx: Trace, value: Value) -> bool:
     """Whether Python would ask for keys(): also of an object that the frame made."""
     cls = value.pytype()
-    return class_lookup(cls, "keys") is not MISSING or (value.source is not None or bool(cls.__flags__ & HEAP_TYPE)) and value.has_attr(cx, "keys")
+    return cx.lookup(cls, "keys") is not MISSING or (value.source is not None or bool(cls.__flags__ & HEAP_TYPE)) and value.has_attr(cx, "keys")
 
 
 class DictView(Value):

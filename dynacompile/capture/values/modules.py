@@ -13,13 +13,14 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
-from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.module_hooks import call_with_hooks, has_hooks
 from dynacompile.capture.values.object_parts import DELETED, InstanceDict
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.guard_facts import ModuleFacts, Presence, hook_counts
+from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, DictAttr, Registered, Source
 
 if TYPE_CHECKING:
@@ -75,11 +76,11 @@ class ModuleValue(ObjectValue):
         return self.real
 
     def lookup(self, cx: Trace, name: str) -> Value | None:
-        if name == "__class__":
+        if name == "__class__" and cx.lookup(self.cls, name) is object.__dict__[name]:
             return self.class_value(cx)
         if name == "__dict__":
             return InstanceDict(self)
-        raw, own = class_lookup(self.cls, name), self.real.__dict__
+        raw, own = cx.lookup(self.cls, name), self.real.__dict__
         if raw is not MISSING and (is_data_descriptor(raw) or name not in self.stored and name not in own):
             if is_data_descriptor(raw):
                 return self.read_descriptor(cx, raw, name)
@@ -107,13 +108,19 @@ class ModuleValue(ObjectValue):
         return name in (self.tables[table].content if table in self.tables else self.real.__dict__[table])
 
     def get_attr(self, cx: Trace, name: str) -> Value:
-        found = self.lookup(cx, name)
+        found = cx.unless_missing(lambda: self.lookup(cx, name)) if self.computes(cx, name) else self.lookup(cx, name)
         if found is not None:
             return found
-        fallback = class_lookup(self.cls, "__getattr__")
-        if fallback is not torch.nn.Module.__getattr__ and isinstance(fallback, types.FunctionType):
+        fallback = cx.lookup(self.cls, "__getattr__")
+        if fallback is not PLAIN_GETATTR and isinstance(fallback, types.FunctionType):
             return cx.call_real(fallback, class_source(self.cls, "__getattr__"), [self, ConstantValue(name)])
         raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+
+    def computes(self, cx: Trace, name: str) -> bool:
+        """Whether code of the class decides what an attribute is, and whether there is one: a property, for example."""
+        raw = cx.lookup(self.cls, name)
+        own = isinstance(raw, property) or isinstance(getattr(type(raw), "__get__", None), types.FunctionType)
+        return own or cx.lookup(self.cls, "__getattr__") is not PLAIN_GETATTR
 
     def wrap_own(self, cx: Trace, name: str) -> Value:
         if name == "training":
@@ -142,7 +149,9 @@ class ModuleValue(ObjectValue):
             return self.stored[name] is not DELETED
         if name in TABLES:
             return True
-        if name in self.real.__dict__ or class_lookup(self.cls, name) is not MISSING:
+        if self.computes(cx, name):
+            return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
+        if name in self.real.__dict__ or cx.lookup(self.cls, name) is not MISSING:
             cx.guard("HASATTR", self.source, Presence(name, True))
             return True
         if assigned_attribute(cx, self.cls, name) is not None:
@@ -151,19 +160,17 @@ class ModuleValue(ObjectValue):
             if self.holds(table, name):
                 self.table(cx, table).guard_key(cx, name)
                 return True
-        if class_lookup(self.cls, "__getattr__") is not torch.nn.Module.__getattr__:
-            raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
         self.guard_absent(cx, name)
         return False
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
-        if class_lookup(self.cls, "__setattr__") is not torch.nn.Module.__setattr__:
+        if cx.lookup(self.cls, "__setattr__") is not PLAIN_SETATTR:
             raise unsupported("setattr", f"{self.describe()} has its own __setattr__")
         if issubclass(value.pytype(), (torch.nn.Parameter, torch.nn.Module)) or self.holds("_parameters", name) or self.holds("_modules", name):
             raise unsupported("setattr", f"{self.describe()}.{name}: a parameter or module is registered")
         if self.holds("_buffers", name) and not issubclass(value.pytype(), (torch.Tensor, type(None))):
             raise unsupported("would-raise", f"buffer {name!r} needs a tensor")
-        if name in TABLES or is_data_descriptor(class_lookup(self.cls, name)):
+        if name in TABLES or is_data_descriptor(cx.lookup(self.cls, name)):
             raise unsupported("setattr", f"{self.describe()}.{name}")
         self.rely_on_absence(cx, name, "_parameters", "_modules")
         if self.holds("_buffers", name):
@@ -179,7 +186,7 @@ class ModuleValue(ObjectValue):
         raise unsupported("setattr", f"del {self.describe()}.{name}")
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name == "__reversed__" and class_lookup(self.cls, name) is MISSING and class_lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
+        if name == "__reversed__" and cx.lookup(self.cls, name) is MISSING and cx.lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
             return SequenceIterator(TupleValue(self.elements(cx)[::-1]))
         return super().method(cx, name, args, kwargs)
 
@@ -188,8 +195,10 @@ class ModuleValue(ObjectValue):
 
     def follow(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The call, by the code of the module."""
-        custom = class_lookup(self.cls, "__call__")
-        if custom is not torch.nn.Module.__call__:
+        custom = cx.lookup(self.cls, "__call__")
+        if custom is PLAIN_CALL and (impl := cx.lookup(self.cls, "_call_impl")) is not PLAIN_IMPL:
+            custom = impl
+        if custom is not PLAIN_CALL:
             return cx.call_real(custom, class_source(self.cls, "__call__"), [self, *args], kwargs)
         if isinstance(self.real, torch.jit.ScriptModule):
             raise unsupported("unknown-function", f"{self.describe()}, a TorchScript module")
@@ -202,13 +211,13 @@ class ModuleValue(ObjectValue):
         return self.get_attr(cx, "forward").call(cx, args, kwargs)
 
     def get_item(self, cx: Trace, key: Value) -> Value:
-        if isinstance(key, SliceValue) and class_lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
+        if isinstance(key, SliceValue) and cx.lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
             return ModuleSlice(self, key, self.elements(cx)[key.constant()])
         result = self.special(cx, "__getitem__", [key])
         return super().get_item(cx, key) if result is None else result
 
     def iterate(self, cx: Trace) -> IteratorValue:
-        if self.cls.__iter__ in PLAIN_ITERATION if hasattr(self.cls, "__iter__") else False:
+        if cx.lookup(self.cls, "__iter__") in PLAIN_ITERATION:
             modules = self.table(cx, "_modules")
             return SequenceIterator(TupleValue([modules.at(cx, k) for k in modules.keys(cx)]))
         return super().iterate(cx)
@@ -237,7 +246,7 @@ class ModuleSlice(TupleValue):
         return found
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if class_lookup(self.cls, "forward") is not torch.nn.Sequential.forward or len(args) != 1 or kwargs:
+        if cx.lookup(self.cls, "forward") is not PLAIN_SEQUENCE or len(args) != 1 or kwargs:
             raise unsupported("unknown-function", self.describe())
         (value,) = args
         for module in self.items:
@@ -253,6 +262,10 @@ class ModuleSlice(TupleValue):
         out.emit("BINARY_SUBSCR")
 
 
+# torch's own, as they were when this was imported: what replaces them is followed.
+PLAIN_CALL, PLAIN_IMPL = torch.nn.Module.__call__, torch.nn.Module._call_impl
+PLAIN_GETATTR, PLAIN_SETATTR = torch.nn.Module.__getattr__, torch.nn.Module.__setattr__
+PLAIN_SEQUENCE = torch.nn.Sequential.forward
 PLAIN_SUBSCRIPTS = (torch.nn.Sequential.__getitem__, torch.nn.ModuleList.__getitem__)
 PLAIN_ITERATION = (torch.nn.Sequential.__iter__, torch.nn.ModuleList.__iter__)
 

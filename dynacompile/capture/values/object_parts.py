@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import class_lookup
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.source import Attr
@@ -95,7 +94,7 @@ class InstanceDict(Value):
         owner = self.owner
         if owner.real is not None:
             cx.guard("DICT_KEYS", Attr(owner.source, "__dict__"), tuple(owner.own_dict()))
-        names = [n for n in dict.fromkeys((*owner.own_dict(), *owner.stored)) if not isinstance(class_lookup(owner.cls, n), types.MemberDescriptorType)]
+        names = [n for n in dict.fromkeys((*owner.own_dict(), *owner.stored)) if not isinstance(cx.lookup(owner.cls, n), types.MemberDescriptorType)]
         if any(owner.stored.get(n) is not DELETED and n in owner.stored for n in owner.own_dict()) and DELETED in owner.stored.values():
             raise unsupported("unknown-operation", f"the order of {self.describe()} after a deletion")
         found = [(ConstantValue(n), self.find(cx, ConstantValue(n))) for n in names]

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, by_own_hook, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, by_own_hook, class_source, is_data_descriptor
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.object_parts import DELETED, InstanceDict, ItemIterator, ObjectIterator, instance_dict
+from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence
+from dynacompile.ir.namespaces import MISSING, class_lookup
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source, TypeOf
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class ObjectValue(Value):
         return instance_dict(self.real) if self.real is not None else {}
 
     def get_attr(self, cx: Trace, name: str) -> Value:
-        custom, fallback = (class_lookup(self.cls, hook) for hook in ("__getattribute__", "__getattr__"))
+        custom, fallback = (cx.lookup(self.cls, hook) for hook in ("__getattribute__", "__getattr__"))
 
         def get() -> Value | None:
             if isinstance(custom, types.FunctionType):
@@ -63,11 +65,11 @@ class ObjectValue(Value):
 
     def lookup(self, cx: Trace, name: str) -> Value | None:
         """object.__getattribute__, None for a missing attribute."""
-        if name == "__class__":
+        if name == "__class__" and cx.lookup(self.cls, name) is object.__dict__[name]:
             return self.class_value(cx)
-        if name == "__dict__" and isinstance(class_lookup(self.cls, name), (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        if name == "__dict__" and isinstance(cx.lookup(self.cls, name), (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return InstanceDict(self)
-        raw = class_lookup(self.cls, name)
+        raw = cx.lookup(self.cls, name)
         if raw is not MISSING and is_data_descriptor(raw):
             return self.read_descriptor(cx, raw, name)
         if name in self.stored:
@@ -90,14 +92,14 @@ class ObjectValue(Value):
         return cx.wrap(self.own_dict()[name], DictAttr(self.source, name))
 
     def guard_absent(self, cx: Trace, name: str) -> None:
-        if class_lookup(self.cls, name) is MISSING:
+        if cx.lookup(self.cls, name) is MISSING:
             cx.guard("HASATTR", self.source, Presence(name, False))
         elif hasattr(self.real, "__dict__"):
             cx.guard("DICT_CONTAINS", Attr(self.source, "__dict__"), Presence(name, False))
 
     def guard_shadow(self, cx: Trace, name: str, raw: Any) -> None:
         """An attribute of the object counts as long as its class has no property of that name."""
-        if raw is MISSING and not is_trusted(self.cls.__module__) and class_lookup(type(self.cls), name) is MISSING:
+        if raw is MISSING and not is_trusted(self.cls.__module__) and cx.lookup(type(self.cls), name) is MISSING:
             cx.guard("HASATTR", Constant(self.cls, self.cls.__qualname__), Presence(name, False))
 
     def class_value(self, cx: Trace) -> Value:
@@ -107,9 +109,9 @@ class ObjectValue(Value):
         source = class_source(self.cls, name)
         if isinstance(raw, types.MemberDescriptorType):  # __slots__
             return self.read_slot(cx, name)
-        if isinstance(raw, property) or isinstance(class_lookup(type(raw), "__get__"), types.FunctionType):
+        if isinstance(raw, property) or isinstance(cx.lookup(type(raw), "__get__"), types.FunctionType):
             return bind_descriptor(cx, raw, self, self.class_value(cx), name, source)
-        if class_lookup(type(raw), "__get__") is MISSING:
+        if cx.lookup(type(raw), "__get__") is MISSING:
             found = InstanceDict(self).find(cx, ConstantValue(name))
             return cx.wrap(raw, Constant(raw, name)) if found is None else found
         raise unsupported("unknown-attribute", f"descriptor {name!r} of {self.describe()}")
@@ -130,9 +132,9 @@ class ObjectValue(Value):
         return self.read[name]
 
     def has_attr(self, cx: Trace, name: str) -> bool:
-        if any(isinstance(class_lookup(self.cls, hook), types.FunctionType) for hook in ("__getattribute__", "__getattr__")):
+        if any(isinstance(cx.lookup(self.cls, hook), types.FunctionType) for hook in ("__getattribute__", "__getattr__")):
             return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
-        if is_data_descriptor(class_lookup(self.cls, name)):
+        if is_data_descriptor(cx.lookup(self.cls, name)):
             return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
         if self.stored.get(name, DELETED) is not DELETED or name in self.own_dict() and name not in self.stored:
             if self.real is not None and name not in self.stored:
@@ -140,7 +142,7 @@ class ObjectValue(Value):
             return True
         if assigned_attribute(cx, self.cls, name) is not None:
             return True
-        if class_lookup(self.cls, name) is not MISSING:
+        if cx.lookup(self.cls, name) is not MISSING:
             if self.source is not None:
                 cx.guard("HASATTR", self.source, Presence(name, True))
             return True
@@ -154,7 +156,7 @@ class ObjectValue(Value):
 
     def set_plain(self, cx: Trace, name: str, value: Value) -> None:
         """object.__setattr__."""
-        raw = class_lookup(self.cls, name)
+        raw = cx.lookup(self.cls, name)
         if isinstance(raw, property):
             if raw.fset is None:
                 raise raises(AttributeError, f"property {name!r} of {self.cls.__qualname__!r} object has no setter")
@@ -170,7 +172,7 @@ class ObjectValue(Value):
 
     def by_descriptor(self, cx: Trace, raw: Any, name: str, hook: str, args: list[Value]) -> None:
         """type(raw).__set__(raw, self, value) or .__delete__(raw, self)."""
-        setter = class_lookup(type(raw), hook)
+        setter = cx.lookup(type(raw), hook)
         if not isinstance(setter, types.FunctionType):
             raise unsupported("setattr", f"{self.describe()}.{name}, a descriptor")
         cx.call_real(setter, class_source(type(raw), hook), [cx.wrap(raw, Constant(raw, name)), self, *args])
@@ -187,7 +189,7 @@ class ObjectValue(Value):
 
     def del_plain(self, cx: Trace, name: str) -> None:
         """object.__delattr__."""
-        raw = class_lookup(self.cls, name)
+        raw = cx.lookup(self.cls, name)
         if isinstance(raw, property):
             if raw.fdel is None:
                 raise raises(AttributeError, f"property {name!r} of {self.cls.__qualname__!r} object has no deleter")
@@ -209,7 +211,7 @@ class ObjectValue(Value):
 
     def special(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """type(self).name(self, *args); None where the class does not define it in Python."""
-        raw = class_lookup(self.cls, name)
+        raw = cx.lookup(self.cls, name)
         if not isinstance(raw, types.FunctionType):
             return None
         return cx.call_real(raw, class_source(self.cls, name), [self, *args], kwargs)
@@ -227,7 +229,7 @@ class ObjectValue(Value):
             result = self.special(cx, name, [])
             if result is not None:
                 return bool(result.truth(cx))
-        if class_lookup(self.cls, "__bool__") is MISSING and class_lookup(self.cls, "__len__") is MISSING:
+        if cx.lookup(self.cls, "__bool__") is MISSING and cx.lookup(self.cls, "__len__") is MISSING:
             return True
         return super().truth(cx)
 
@@ -243,9 +245,9 @@ class ObjectValue(Value):
         result = self.special(cx, "__iter__", [])
         if isinstance(result, IteratorValue):
             return result
-        if isinstance(result, ObjectValue) and isinstance(class_lookup(result.cls, "__next__"), types.FunctionType):
+        if isinstance(result, ObjectValue) and isinstance(cx.lookup(result.cls, "__next__"), types.FunctionType):
             return ObjectIterator(result)
-        if result is None and class_lookup(self.cls, "__iter__") is MISSING and isinstance(class_lookup(self.cls, "__getitem__"), types.FunctionType):
+        if result is None and cx.lookup(self.cls, "__iter__") is MISSING and isinstance(cx.lookup(self.cls, "__getitem__"), types.FunctionType):
             return ItemIterator(self)
         return super().iterate(cx)
 
@@ -359,6 +361,7 @@ def wrap_object(cx: Trace, real: Any, source: Source) -> Value:
         not isinstance(cls.__getattribute__, types.FunctionType)
         and cls.__getattribute__ not in (object.__getattribute__, types.SimpleNamespace.__getattribute__)
         or cls.__module__ == "builtins"
+        or issubclass(cls, WEAK_CONTAINERS)
         or issubclass(cls, (dict, list, tuple, set, int, float, str, BaseException))
     ):
         cx.guard("TYPE", source, cls)

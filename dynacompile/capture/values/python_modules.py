@@ -11,7 +11,6 @@ from torch.utils import deterministic
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import is_constant_object
-from dynacompile.capture.values.descriptors import class_lookup
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.source import Constant, DictAttr, Source
@@ -37,7 +36,7 @@ class PythonModuleValue(Value):
         return True
 
     def get_attr(self, cx: Trace, name: str) -> Value:
-        if isinstance(found := class_lookup(type(self.real), name), property) and self.real is deterministic and found.fget is not None:
+        if isinstance(found := cx.lookup(type(self.real), name), property) and self.real is deterministic and found.fget is not None:
             return cx.call_real(found.fget, Constant(found.fget, name), [self])  # type: ignore[arg-type]
         if is_trusted(self.real.__name__):
             if not hasattr(self.real, name):
@@ -47,19 +46,28 @@ class PythonModuleValue(Value):
                 return cx.flag(f"{self.real.__name__}.{name}", functools.partial(getattr, self.real, name))
             if name in self.real.__dict__ and not isinstance(self.source, Constant):
                 return cx.wrap(found, DictAttr(self.source, name))
+            if name in self.real.__dict__:
+                cx.names.of_dict(self.real.__dict__, self.real.__name__, name)
             return cx.wrap(found, Constant(found, f"{self.real.__name__}.{name}"))
-        if name not in self.real.__dict__:
+        if name not in self.real.__dict__ or not self.is_plain(cx, name):
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
         return cx.global_of(self.real.__dict__, name, lambda: cx.wrap(self.real.__dict__[name], DictAttr(self.source, name)))
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
-        found = class_lookup(type(self.real), name)
+        found = cx.lookup(type(self.real), name)
         if not isinstance(found, property) or self.real is not deterministic or found.fset is None:
             return super().set_attr(cx, name, value)
         cx.call_real(found.fset, Constant(found.fset, name), [self, value])  # type: ignore[arg-type]
 
+    def is_plain(self, cx: Trace, name: str) -> bool:
+        """Whether no code of a subclass of modules decides about an attribute."""
+        own = any(isinstance(cx.lookup(type(self.real), hook), types.FunctionType) for hook in ("__getattr__", "__getattribute__"))
+        return not own and not hasattr(type(cx.lookup(type(self.real), name)), "__get__")
+
     def has_attr(self, cx: Trace, name: str) -> bool:
         if not is_trusted(self.real.__name__):
+            if name not in self.real.__dict__ and ("__getattr__" in self.real.__dict__ or not self.is_plain(cx, name)):
+                raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
             cx.guard("HASATTR", self.source, Presence(name, hasattr(self.real, name)))
         return hasattr(self.real, name)
 

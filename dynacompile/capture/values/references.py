@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
@@ -25,6 +27,9 @@ class WeakReference(Value):
 
     def pytype(self) -> type:
         return weakref.ref
+
+    def identity(self) -> Any:
+        raise unsupported("unknown-object", "a weak reference that is compared, or a key,")
 
     def truth(self, cx: Trace) -> bool:
         return True
@@ -47,6 +52,9 @@ class MadeReference(Value):
     def pytype(self) -> type:
         return weakref.ref
 
+    def identity(self) -> Any:
+        raise unsupported("unknown-object", "a weak reference that is compared, or a key,")
+
     def truth(self, cx: Trace) -> bool:
         return True
 
@@ -60,6 +68,15 @@ class MadeReference(Value):
 
     def rebuild(self, out: Builder) -> None:
         out.call_function(weakref.ref, [self.target])
+
+
+# Containers from which entries vanish: what they hold when capture looks says nothing about the next call.
+WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet, WeakIdKeyDictionary)
+
+
+@handles(*WEAK_CONTAINERS)
+def row_weak(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("unknown-function", "making a weak container")
 
 
 @wraps(weakref.ref)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import LruWrapper, class_lookup, class_source
+from dynacompile.capture.values.descriptors import LruWrapper, class_source
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import BoundMethod, CallableValue
 from dynacompile.capture.values.mapping import DictValue
@@ -83,7 +83,7 @@ class LoggerValue(Value):
         return hasattr(self.real, name)
 
     def get_attr(self, cx: Trace, name: str) -> Value:
-        raw = class_lookup(type(self.real), name)
+        raw = cx.lookup(type(self.real), name)
         own = isinstance(raw, types.FunctionType) and raw.__module__ == "logging"
         if name == "name":
             return ConstantValue(self.real.name)

@@ -16,7 +16,7 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value, bind_arguments
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import MISSING, assigned_attribute, bind_descriptor, by_own_hook, class_lookup, class_source, is_data_descriptor
+from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, by_own_hook, class_source, is_data_descriptor
 from dynacompile.capture.values.functions import function_value
 from dynacompile.capture.values.object_parts import instance_dict
 from dynacompile.capture.values.rows import HANDLERS, handles
@@ -25,6 +25,7 @@ from dynacompile.capture.values.tensor import METHODS, TensorValue, check_kind
 from dynacompile.capture.values.tensor_fields import C_FIELD
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence, identity, plain_twin
+from dynacompile.ir.namespaces import MISSING, class_lookup
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class SubclassTensor(TensorValue):
     # attributes
 
     def get_attr(self, cx: Trace, name: str) -> Value:
-        fallback = class_lookup(self.cls, "__getattr__")
+        fallback = cx.lookup(self.cls, "__getattr__")
         if not isinstance(fallback, types.FunctionType):
             found = self.lookup(cx, name)
             if found is None:
@@ -66,7 +67,7 @@ class SubclassTensor(TensorValue):
         """object.__getattribute__, None for a missing attribute."""
         if name == "__class__":
             return cx.class_value(self.cls, None)
-        raw = class_lookup(self.cls, name)
+        raw = cx.lookup(self.cls, name)
         if isinstance(raw, C_FIELD):
             if name == "__dict__":
                 raise unsupported("unknown-attribute", f"{self.describe()}.__dict__")
@@ -125,7 +126,7 @@ class SubclassTensor(TensorValue):
 
     def set_plain(self, cx: Trace, name: str, value: Value) -> None:
         """object.__setattr__."""
-        raw = class_lookup(self.cls, name)
+        raw = cx.lookup(self.cls, name)
         if isinstance(raw, property) and raw.fset is not None:
             cx.wrap(raw, class_source(self.cls, name))
             cx.call_real(raw.fset, Constant(raw.fset, f"{name}.fset"), [self, value])
@@ -147,7 +148,7 @@ class SubclassTensor(TensorValue):
 
     def special(self, cx: Trace, name: str, args: list[Value]) -> Value | None:
         """type(self).name(self, *args), where a class below torch.Tensor defines it in Python; else None."""
-        raw = class_lookup(self.cls, name)
+        raw = cx.lookup(self.cls, name)
         if not isinstance(raw, types.FunctionType) or is_torch_s(name, raw):
             self.guard_method(cx, name, raw)
             return None
@@ -264,7 +265,7 @@ def check_class(cls: type, what: str) -> None:
 
 def guard_override(cx: Trace, cls: type) -> None:
     """The class keeps torch's own `__torch_function__`; where it has one of its own, following that guards it."""
-    raw, source = class_lookup(cls, "__torch_function__"), Attr(Constant(cls, cls.__qualname__), "__torch_function__")
+    raw, source = cx.lookup(cls, "__torch_function__"), Attr(Constant(cls, cls.__qualname__), "__torch_function__")
     if isinstance(raw, classmethod):
         if is_torch_s("__torch_function__", raw):
             cx.guard("ID", Attr(source, "__func__"), identity(raw.__func__))

@@ -13,11 +13,14 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.known_numbers import known_number
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.descriptors import bind_descriptor
+from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence
-from dynacompile.ir.source import Attr, Source
+from dynacompile.ir.namespaces import MISSING, is_data
+from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -113,6 +116,25 @@ BECOMING = {name: name.rstrip("_") for name in ("detach_", "squeeze_", "swapaxes
 METHODS: dict[str, Callable[[Trace, TensorValue, list[Value], dict[str, Value]], Value]] = {}  # methods that are no operations, by name
 
 
+# What torch.Tensor has by itself. What others have put there since is Python, and followed.
+TORCH_S = {name: raw for base in reversed(torch.Tensor.__mro__) for name, raw in base.__dict__.items()}
+
+
+def patched(cx: Trace, name: str) -> Any:
+    """What somebody put in the place of an attribute of torch.Tensor, or added to the class; None where it is torch's own, or missing."""
+    raw = cx.lookup(torch.Tensor, name)
+    if raw is MISSING or raw is TORCH_S.get(name) or is_data(raw) or is_trusted(getattr(raw, "__module__", None)):
+        return None
+    return raw
+
+
+def refuse_patched(cx: Trace, *names: str) -> None:
+    """Of methods that Python looks up by itself."""
+    for name in names:
+        if patched(cx, name) is not None:
+            raise unsupported("unknown-function", f"torch.Tensor.{name}, which was replaced,")
+
+
 class TensorValue(Value):
     """node: its value in the graph. fake: its metadata. real: the tensor at capture, for inputs only. new_grad: what the frame assigned to `.grad`.
     is_number: a Python float in eager."""
@@ -134,6 +156,7 @@ class TensorValue(Value):
         return known_number(self.fake)
 
     def truth(self, cx: Trace) -> bool:
+        refuse_patched(cx, "__bool__")
         if (found := cx.overrides.call(torch.Tensor.__bool__, [self], {})) is not None:
             return found.truth(cx)
         number = self.number()
@@ -144,6 +167,7 @@ class TensorValue(Value):
         raise unsupported("data-dependent-branch", f"bool({self.describe()})")
 
     def length(self, cx: Trace) -> int:
+        refuse_patched(cx, "__len__")
         if (found := cx.overrides.call(torch.Tensor.__len__, [self], {})) is not None:
             return int(found.constant())
         if not self.fake.dim():
@@ -153,6 +177,8 @@ class TensorValue(Value):
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in self.attributes:
             return self.attributes[name]
+        if (raw := patched(cx, name)) is not None:
+            return bind_descriptor(cx, raw, self, cx.class_value(self.pytype(), None), name, Attr(Constant(torch.Tensor, "Tensor"), name))
         if (found := cx.overrides.getter(self, name)) is not None:
             return found
         if name == "is_leaf" and self.real is not None:
@@ -211,6 +237,8 @@ class TensorValue(Value):
 
     def has_attr(self, cx: Trace, name: str) -> bool:
         cx.overrides.getter(self, name)
+        if isinstance(cx.lookup(torch.Tensor, name), property) and name not in FACTS and name not in VIEWS:
+            raise unsupported("tensor-attribute", f"whether there is a {self.describe()}.{name}")
         if hasattr(torch.Tensor, name) or name in self.attributes:
             return True
         if self.real is not None:
@@ -254,10 +282,12 @@ class TensorValue(Value):
             out.store_attr(name)
 
     def get_item(self, cx: Trace, key: Value) -> Value:
+        refuse_patched(cx, "__getitem__")
         found = cx.overrides.call(torch.Tensor.__getitem__, [self, key], {})
         return found if found is not None else cx.op("call_function", operator.getitem, [self, key], {})
 
     def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+        refuse_patched(cx, "__setitem__")
         if cx.overrides.call(torch.Tensor.__setitem__, [self, key, value], {}) is not None:
             return
         if any(isinstance(k, ConstantValue) and isinstance(k.value, bool) for k in (key, *(key.items if isinstance(key, SequenceValue) else ()))):
@@ -265,6 +295,7 @@ class TensorValue(Value):
         cx.op("call_function", operator.setitem, [self, key, value], {})
 
     def contains(self, cx: Trace, item: Value) -> Value:
+        refuse_patched(cx, "__contains__")
         if (found := cx.overrides.call(torch.Tensor.__contains__, [self, item], {})) is not None:
             return ConstantValue(found.truth(cx))
         if not isinstance(item, TensorValue) and not (isinstance(item, ConstantValue) and isinstance(item.value, (int, float, complex))):
@@ -272,6 +303,7 @@ class TensorValue(Value):
         raise unsupported("data-dependent-branch", f"... in {self.describe()}")
 
     def iterate(self, cx: Trace) -> IteratorValue:
+        refuse_patched(cx, "__iter__")
         if (found := cx.overrides.call(torch.Tensor.__iter__, [self], {})) is not None:
             return found.iterate(cx)
         return SequenceIterator(cx.op("call_function", torch.unbind, [self], {}))  # type: ignore[arg-type]
@@ -286,6 +318,8 @@ class TensorValue(Value):
         return iterator.drain(cx)
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if patched(cx, name) is not None:
+            return self.get_attr(cx, name).call(cx, args, kwargs)
         if (args or kwargs or cx.overrides.is_on()) and (found := cx.overrides.method(self, name, args, kwargs)) is not None:
             return found
         code = BREAKING.get(name)

@@ -9,7 +9,7 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import UnboundMethod
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.descriptors import MISSING, class_lookup, class_source
+from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
@@ -17,6 +17,7 @@ from dynacompile.capture.values.rows import BuiltinValue, handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.values.torch_functions import TorchFunction
+from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def formatted(cx: Trace, value: Value, spec: str) -> str:
         raise unsupported("to-python", f"formatting {value.describe()}")
     if isinstance(value, ConstantValue):
         return cx.pure(format, [value, ConstantValue(spec)], {}).constant()
-    raw = class_lookup(value.pytype(), "__format__")
+    raw = cx.lookup(value.pytype(), "__format__")
     if isinstance(raw, types.FunctionType):
         return text_of(cx.call_real(raw, class_source(value.pytype(), "__format__"), [value, ConstantValue(spec)]), "__format__")
     if raw is not object.__format__ or spec:
@@ -112,7 +113,7 @@ def special_row(real: object, name: str) -> None:
 
     @handles(real)
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if isinstance(args[0], ObjectValue) and class_lookup(args[0].cls, name) is not MISSING:
+        if isinstance(args[0], ObjectValue) and cx.lookup(args[0].cls, name) is not MISSING:
             return args[0].method(cx, name, args[1:], kwargs)
         if any(isinstance(a, TensorValue) for a in args):
             raise unsupported("to-python", f"{name} of {next(a for a in args if isinstance(a, TensorValue)).describe()}")

@@ -12,7 +12,7 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.comparing import wrap_generic
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import CallableValue, RefusedValue, function_value
+from dynacompile.capture.values.functions import CallableValue, RefusedValue, function_value, is_trusted
 from dynacompile.capture.values.numpy_numbers import inferred_dtype
 from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
 from dynacompile.capture.values.sequence import SequenceValue
@@ -123,6 +123,8 @@ class TorchFunction(CallableValue):
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         name = getattr(self.real, "__name__", "")
+        if isinstance(self.real, types.FunctionType):
+            rely_on_names(cx, self.real)
         found = cx.overrides.call(self.real, args, kwargs)
         if found is not None:
             return found
@@ -159,6 +161,27 @@ class TorchFunction(CallableValue):
 
     def rebuild(self, out: Builder) -> None:
         out.const(self.real)
+
+
+def rely_on_names(cx: Trace, function: types.FunctionType) -> None:
+    """A function of torch in Python that runs as one operation calls others by their names: what these lead to, and its code, are as they were."""
+    if id(function) in cx.names.coded:
+        return
+    cx.names.of_code(function)
+    table, names = function.__globals__, function.__code__.co_names
+    home = str(table.get("__name__"))
+    if not is_trusted(home):
+        return
+    for name in names:
+        real = table.get(name)
+        if name in table:
+            cx.names.of_dict(table, home, name)
+        if isinstance(real, types.ModuleType) and is_trusted(real.__name__):
+            for part in names:
+                if part in real.__dict__:
+                    cx.names.of_dict(real.__dict__, real.__name__, part)
+        if isinstance(real, types.FunctionType) and real.__module__ in LEAF_MODULES:
+            rely_on_names(cx, real)
 
 
 PYTHON_VALUES = (torch.tensor, torch.as_tensor, torch.asarray)

@@ -1,0 +1,171 @@
+"""What names lead to in classes and in modules, and what capture relied on of it: the payload of a NAMESPACES guard."""
+
+from __future__ import annotations
+
+import abc
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dynacompile.ir.guard_facts import Identity, identity
+
+MISSING = object()
+IMMUTABLE_TYPE = 1 << 8  # classes written in C, whose attributes nobody can set
+SCALARS = (int, float, bool, str, bytes)
+
+
+def class_lookup(cls: type, name: str, after: type | None = None) -> Any:
+    """The raw attribute `name` in the MRO of cls, searched after the class `after` if given; MISSING if there is none."""
+    mro = cls.__mro__
+    for base in mro[mro.index(after) + 1 :] if after is not None else mro:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def is_data(raw: object) -> bool:
+    """Whether a class attribute is plain data, which Python does not bind."""
+    return raw is not MISSING and not hasattr(type(raw), "__get__")
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One lookup. holder: gives the class or dict, None where it is gone. found: what was there, None for nothing.
+
+    by_source: what was found is data, of which another guard tells whether it changed.
+    """
+
+    holder: Callable[[], Any] = field(repr=False)
+    where: str
+    name: str
+    found: Identity | None
+    after: Callable[[], Any] | None = field(default=None, repr=False)
+    by_source: bool = False
+
+    def now(self) -> Any:
+        """What the lookup gives by now."""
+        holder = self.holder()
+        if isinstance(holder, dict):
+            return holder.get(self.name, MISSING)
+        after = None if self.after is None else self.after()
+        if holder is None or self.after is not None and after not in holder.__mro__:
+            return MISSING
+        return class_lookup(holder, self.name, after)
+
+    def holds(self) -> bool:
+        if self.holder() is None:
+            return False
+        now = self.now()
+        if self.found is None or now is MISSING:
+            return self.found is None and now is MISSING
+        if self.by_source:
+            return is_data(now)
+        was = self.found.get()
+        if now is was:
+            return now is not None or not isinstance(self.found.get, weakref.ref)
+        return type(now) is type(was) and type(now) in SCALARS and repr(now) == repr(was)
+
+
+@dataclass(frozen=True)
+class Subclassing:
+    """issubclass(cls, other) of an abstract class `other`: what classes were registered with decides."""
+
+    cls: Callable[[], Any] = field(repr=False)
+    other: Callable[[], Any] = field(repr=False)
+    text: str
+    answer: bool
+
+    def holds(self) -> bool:
+        cls, other = self.cls(), self.other()
+        return cls is not None and other is not None and issubclass(cls, other) == self.answer
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A function whose code was followed."""
+
+    function: Callable[[], Any] = field(repr=False)
+    text: str
+    code: types.CodeType = field(repr=False)
+
+    def holds(self) -> bool:
+        function = self.function()
+        return function is not None and function.__code__ is self.code
+
+
+@dataclass(frozen=True)
+class Namespaces:
+    """holders: each class, dict and function that something was read of, once; not kept alive."""
+
+    lookups: tuple[Lookup, ...]
+    coded: tuple[Coded, ...]
+    subclassings: tuple[Subclassing, ...]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.lookups)} names>"
+
+    def hold(self) -> bool:
+        return all(fact.holds() for facts in (self.lookups, self.coded, self.subclassings) for fact in facts)
+
+    def holders(self) -> tuple[Any, ...]:
+        """Those of the classes, dicts and functions that live; each once."""
+        found = {id(holder): holder for lookup in self.lookups if (holder := lookup.holder()) is not None}
+        found |= {id(function): function for coded in self.coded if (function := coded.function()) is not None}
+        return tuple(found.values())
+
+    def counter(self) -> Callable[[], object] | None:
+        return abc.get_cache_token if self.subclassings else None
+
+    def changes(self) -> Iterator[tuple[str, Any, Any]]:
+        """(what, what it was, what it is) of each fact that does not hold."""
+        for lookup in self.lookups:
+            if not lookup.holds():
+                was = MISSING if lookup.found is None else lookup.found.get()
+                yield f"{lookup.where}.{lookup.name}", was, MISSING if lookup.holder() is None else lookup.now()
+        for coded in self.coded:
+            if not coded.holds():
+                yield f"{coded.text}.__code__", coded.code, getattr(coded.function(), "__code__", MISSING)
+        for question in self.subclassings:
+            if not question.holds():
+                yield question.text, question.answer, not question.answer
+
+
+class Names:
+    """Collects what one capture looks up. Class attributes that nobody can set are left out."""
+
+    def __init__(self) -> None:
+        self.lookups: dict[tuple, Lookup] = {}
+        self.coded: dict[int, Coded] = {}
+        self.subclassings: dict[tuple[int, int], Subclassing] = {}
+        self._kept: list[Any] = []  # what ids stand for
+
+    def of_class(self, cls: type, name: str, after: type | None, raw: Any, by_source: bool) -> None:
+        key = (id(cls), name, id(after))
+        if key not in self.lookups and not cls.__flags__ & IMMUTABLE_TYPE:
+            self._kept.append((cls, after))
+            found = None if raw is MISSING else identity(raw)
+            self.lookups[key] = Lookup(weakref.ref(cls), cls.__qualname__, name, found, None if after is None else weakref.ref(after), by_source)
+
+    def of_dict(self, table: dict[str, Any], where: str, name: str) -> None:
+        key = (id(table), name)
+        if key not in self.lookups:
+            raw = table.get(name, MISSING)
+            self.lookups[key] = Lookup(lambda: table, where, name, None if raw is MISSING else identity(raw))
+
+    def of_code(self, function: types.FunctionType) -> None:
+        if id(function) not in self.coded:
+            self._kept.append(function)
+            self.coded[id(function)] = Coded(weakref.ref(function), function.__qualname__, function.__code__)
+
+    def of_subclass(self, cls: type, other: type, answer: bool) -> None:
+        if (id(cls), id(other)) not in self.subclassings:
+            self._kept.append((cls, other))
+            text = f"issubclass({cls.__qualname__}, {other.__qualname__})"
+            self.subclassings[id(cls), id(other)] = Subclassing(weakref.ref(cls), weakref.ref(other), text, answer)
+
+    def facts(self) -> Namespaces | None:
+        if not self.lookups and not self.coded and not self.subclassings:
+            return None
+        return Namespaces(tuple(self.lookups.values()), tuple(self.coded.values()), tuple(self.subclassings.values()))
