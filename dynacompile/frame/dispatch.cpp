@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace dynacompile {
@@ -27,42 +28,53 @@ uint64_t uses = 0;
 constexpr size_t few_entries = 1;  // that need no index
 std::vector<SkipRule>* skip_rules;
 
-// Takes the bucket's entries out; they are released by the caller, since releasing may run any code.
-std::vector<Entry*> take(Extra* extra, long bucket) {
-    std::vector<Entry*> taken;
+// Entries that were taken out of their buckets, to be released once nothing is iterated: releasing may run any code. It takes no memory.
+class Dropped {
+  public:
+    Dropped() = default;
+    Dropped(const Dropped&) = delete;
+    void add(const std::vector<Entry*>& entries) noexcept {
+        for (Entry* entry : entries) entry->next = std::exchange(first_, entry);
+    }
+    ~Dropped() {
+        while (Entry* entry = first_) {
+            first_ = std::exchange(entry->next, nullptr);
+            Py_DECREF(entry);
+        }
+    }
+
+  private:
+    Entry* first_ = nullptr;
+};
+
+// Takes the bucket's entries out.
+void take(Extra* extra, long bucket, Dropped& into) noexcept {
     for (size_t i = 0; i < extra->buckets.size(); i++) {
         if (extra->buckets[i].id != bucket) continue;
-        taken.swap(extra->buckets[i].entries);
+        into.add(extra->buckets[i].entries);
         extra->buckets.erase(extra->buckets.begin() + i);
         extra->changes++;
         break;
     }
     extra->serial = next_serial++;
-    return taken;
 }
 
-std::vector<Entry*> take_all(Extra* extra) {
-    std::vector<Entry*> taken;
-    for (Bucket& bucket : extra->buckets) taken.insert(taken.end(), bucket.entries.begin(), bucket.entries.end());
+void take_all(Extra* extra, Dropped& into) noexcept {
+    for (const Bucket& bucket : extra->buckets) into.add(bucket.entries);
     extra->buckets.clear();
     extra->changes++;
     extra->serial = next_serial++;
-    return taken;
-}
-
-void release(const std::vector<Entry*>& entries) {
-    for (Entry* entry : entries) Py_DECREF(entry);
 }
 
 // CPython calls it for every code object that has anybody's data, ours or not: `pointer` may be null.
-void free_extra(void* pointer) {
+void free_extra(void* pointer) noexcept {
     Extra* extra = static_cast<Extra*>(pointer);
     if (!extra || is_finalizing()) return;
     (extra->before ? extra->before->after : all_extras) = extra->after;
     if (extra->after) extra->after->before = extra->before;
-    std::vector<Entry*> entries = take_all(extra);
+    Dropped dropped;
+    take_all(extra, dropped);
     delete extra;
-    release(entries);
 }
 
 // `prefix` is the file itself, a folder of it, or a marker such as "<frozen ".
@@ -189,7 +201,7 @@ PyMemberDef entry_members[] = {
 
 PyType_Slot entry_slots[] = {
     {Py_tp_doc, const_cast<char*>("Entry(code, guards, info=None, whole=False): one compiled version of a code object.")},
-    {Py_tp_new, reinterpret_cast<void*>(entry_new)},
+    {Py_tp_new, as_slot<entry_new>()},
     {Py_tp_dealloc, reinterpret_cast<void*>(entry_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(entry_traverse)},
     {Py_tp_clear, reinterpret_cast<void*>(entry_clear)},
@@ -200,24 +212,26 @@ PyType_Spec entry_spec = {"dynacompile_native.Entry", sizeof(Entry), 0, Py_TPFLA
 
 // --- module functions ---
 
+// New references, with their buckets: what is done with them may run code that drops entries.
+std::vector<std::pair<long, PyRef>> owned_entries(const Extra& extra) {
+    std::vector<std::pair<long, PyRef>> found;
+    for (const Bucket& bucket : extra.buckets) {
+        for (Entry* entry : latest_first(bucket)) found.emplace_back(bucket.id, PyRef::share(reinterpret_cast<PyObject*>(entry)));
+    }
+    return found;
+}
+
 PyObject* entries_of(PyObject*, PyObject* object) {
     PyCodeObject* code = as_code(object);
     if (!code) return nullptr;
-    PyObject* list = PyList_New(0);
+    PyRef list = PyRef::take(checked(PyList_New(0)));
     Extra* extra = find_extra(code);
-    if (!list || !extra) return list;
-    for (const Bucket& bucket : extra->buckets) {
-        for (Entry* entry : latest_first(bucket)) {
-            PyObject* pair = Py_BuildValue("(lO)", bucket.id, entry);
-            int failed = pair ? PyList_Append(list, pair) : -1;
-            Py_XDECREF(pair);
-            if (failed) {
-                Py_DECREF(list);
-                return nullptr;
-            }
-        }
+    if (!extra) return list.release();
+    for (const auto& [bucket, entry] : owned_entries(*extra)) {
+        PyRef pair = PyRef::take(checked(Py_BuildValue("(lO)", bucket, entry.get())));
+        if (PyList_Append(list.get(), pair.get())) return nullptr;
     }
-    return list;
+    return list.release();
 }
 
 PyObject* remove_bucket(PyObject*, PyObject* args) {
@@ -230,7 +244,10 @@ PyObject* remove_bucket(PyObject*, PyObject* args) {
     }
     PyCodeObject* code = as_code(object);
     if (!code) return nullptr;
-    if (Extra* extra = find_extra(code)) release(take(extra, bucket));
+    if (Extra* extra = find_extra(code)) {
+        Dropped dropped;
+        take(extra, bucket, dropped);
+    }
     Py_RETURN_NONE;
 }
 
@@ -257,7 +274,8 @@ PyObject* reset_code(PyObject*, PyObject* object) {
     if (!code) return nullptr;
     if (Extra* extra = find_extra(code)) {
         extra->mark = classify(code);
-        release(take_all(extra));
+        Dropped dropped;
+        take_all(extra, dropped);
     }
     Py_RETURN_NONE;
 }
@@ -292,12 +310,12 @@ PyObject* add_skip_prefix(PyObject*, PyObject* args, PyObject* kwargs) {
 }
 
 PyMethodDef functions[] = {
-    {"entries", entries_of, METH_O, "entries(code) -> list of (bucket, Entry), most recently used first in each bucket."},
-    {"remove_bucket", remove_bucket, METH_VARARGS, "remove_bucket(code, bucket): drops its entries; code=None: of every code object."},
-    {"remove_entry", remove_entry, METH_VARARGS, "remove_entry(code, entry) -> bool: drops that entry; a call that runs it goes on."},
-    {"reset_code", reset_code, METH_O, "reset_code(code): drops all its entries, and what regions decided about it."},
-    {"skip_code", reinterpret_cast<PyCFunction>(skip_code), METH_VARARGS | METH_KEYWORDS, "skip_code(code, recursive=False): it runs as Python; recursive: so does all that it calls."},
-    {"add_skip_prefix", reinterpret_cast<PyCFunction>(add_skip_prefix), METH_VARARGS | METH_KEYWORDS,
+    {"entries", boundary<entries_of>, METH_O, "entries(code) -> list of (bucket, Entry), most recently used first in each bucket."},
+    {"remove_bucket", boundary<remove_bucket>, METH_VARARGS, "remove_bucket(code, bucket): drops its entries; code=None: of every code object."},
+    {"remove_entry", boundary<remove_entry>, METH_VARARGS, "remove_entry(code, entry) -> bool: drops that entry; a call that runs it goes on."},
+    {"reset_code", boundary<reset_code>, METH_O, "reset_code(code): drops all its entries, and what regions decided about it."},
+    {"skip_code", as_method<skip_code>(), METH_VARARGS | METH_KEYWORDS, "skip_code(code, recursive=False): it runs as Python; recursive: so does all that it calls."},
+    {"add_skip_prefix", as_method<add_skip_prefix>(), METH_VARARGS | METH_KEYWORDS,
      "add_skip_prefix(path, recursive=False): code of that file or folder runs as Python. The longest matching path decides; code that already ran in a region keeps its mark."},
     {nullptr},
 };
@@ -310,12 +328,13 @@ Extra* find_extra(PyCodeObject* code) {
     return static_cast<Extra*>(extra);
 }
 
-Extra* need_extra(PyCodeObject* code) {
+Extra* need_extra(PyCodeObject* code) noexcept {
     Extra* extra = find_extra(code);
     if (extra) return extra;
-    extra = new Extra{next_serial++, 0, classify(code), is_resume(code), {}, nullptr, all_extras};
-    if (set_extra(reinterpret_cast<PyObject*>(code), extra_index, extra) < 0) {
+    extra = new (std::nothrow) Extra{next_serial++, 0, classify(code), is_resume(code), {}, nullptr, all_extras};
+    if (!extra || set_extra(reinterpret_cast<PyObject*>(code), extra_index, extra) < 0) {
         delete extra;
+        if (!PyErr_Occurred()) PyErr_NoMemory();
         return nullptr;
     }
     if (all_extras) all_extras->before = extra;
@@ -337,10 +356,9 @@ enum class Tried { holds, fails, outdated };
 
 Tried try_entry(const Extra& extra, Entry* entry, const Roots& roots) {
     const uint64_t changes = extra.changes;
-    Py_INCREF(entry);
+    const PyRef kept = PyRef::share(reinterpret_cast<PyObject*>(entry));
     const bool holds = guards_hold(entry->guards, roots);
     const bool outdated = extra.changes != changes;  // a guard let others in, who changed the buckets
-    Py_DECREF(entry);
     return outdated ? Tried::outdated : holds ? Tried::holds : Tried::fails;
 }
 
@@ -385,9 +403,10 @@ bool add_entry(PyCodeObject* original, const RegionState& state, Entry* entry) {
     Bucket* bucket = need_bucket(extra, state.bucket);
     std::vector<Entry*>& entries = bucket->entries;
     if (std::find(entries.begin(), entries.end(), entry) != entries.end()) return true;  // another thread's, met while waiting for it
+    entries.insert(entries.begin(), entry);
+    Py_INCREF(entry);
     entry->used = ++uses;
     bucket->index.reset();
-    entries.insert(entries.begin(), reinterpret_cast<Entry*>(Py_NewRef(reinterpret_cast<PyObject*>(entry))));
     extra->changes++;
     return true;
 }
@@ -405,21 +424,20 @@ Py_ssize_t count_entries(const Extra& extra) {
 }
 
 PyObject* bucket_entries(const Extra& extra, long id) {
-    Bucket* bucket = find_bucket(const_cast<Extra*>(&extra), id);
-    const std::vector<Entry*> entries = bucket ? latest_first(*bucket) : std::vector<Entry*>{};
-    PyObject* tuple = PyTuple_New(entries.size());
-    for (Py_ssize_t i = 0; tuple && i < PyTuple_GET_SIZE(tuple); i++) PyTuple_SET_ITEM(tuple, i, Py_NewRef(reinterpret_cast<PyObject*>(entries[i])));
+    std::vector<PyRef> entries;
+    if (const Bucket* bucket = find_bucket(const_cast<Extra*>(&extra), id)) {
+        for (Entry* entry : latest_first(*bucket)) entries.push_back(PyRef::share(reinterpret_cast<PyObject*>(entry)));
+    }
+    PyObject* tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(entries.size())));
+    for (size_t i = 0; i < entries.size(); i++) PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), entries[i].release());
     return tuple;
 }
 
-void drop_bucket(long bucket) {
-    std::vector<Entry*> dropped;
+void drop_bucket(long bucket) noexcept {
+    Dropped dropped;
     for (Extra* extra = all_extras; extra; extra = extra->after) {
-        if (!find_bucket(extra, bucket)) continue;
-        std::vector<Entry*> taken = take(extra, bucket);
-        dropped.insert(dropped.end(), taken.begin(), taken.end());
+        if (find_bucket(extra, bucket)) take(extra, bucket, dropped);
     }
-    release(dropped);
 }
 
 bool init_dispatch(PyObject* module) {

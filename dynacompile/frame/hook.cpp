@@ -2,11 +2,12 @@
 #include "hook.h"
 
 #include <algorithm>
+#include <memory>
 
 namespace dynacompile {
 namespace {
 
-thread_local Thread current_thread{nullptr, nullptr, false};
+thread_local Thread current_thread{};
 int regions_open = 0;  // in this process, under the GIL
 _PyFrameEvalFunction before_us = nullptr;
 
@@ -15,13 +16,13 @@ PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag);
 PyInterpreterState* interpreter() { return PyThreadState_Get()->interp; }
 
 PyObject* run_plainly(PyThreadState* ts, Frame* frame) {
-    RegionScope off(nullptr, nullptr);
+    RegionScope off(ts, nullptr, nullptr);
     return _PyEval_EvalFrameDefault(ts, frame, 0);
 }
 
 // Ends a frame that has not started, with the current error: the evaluator unwinds it as if its first instruction had raised.
 PyObject* unwind(PyThreadState* ts, Frame* frame) {
-    RegionScope off(nullptr, nullptr);
+    RegionScope off(ts, nullptr, nullptr);
     return _PyEval_EvalFrameDefault(ts, frame, 1);
 }
 
@@ -48,36 +49,36 @@ PyObject* unpack_arguments(Frame* frame, std::vector<PyObject*>& values, Py_ssiz
     PyObject* more = code->co_flags & CO_VARKEYWORDS ? slots[next] : nullptr;
     Py_ssize_t keywords = code->co_kwonlyargcount + (more ? PyDict_GET_SIZE(more) : 0);
     if (keywords == 0) return nullptr;
-    PyObject* names = PyTuple_New(keywords);
+    PyRef names = PyRef::take(PyTuple_New(keywords));
     if (!names) return nullptr;
     Py_ssize_t at = 0;
     for (int i = code->co_argcount; i < code->co_argcount + code->co_kwonlyargcount; i++) {
-        PyTuple_SET_ITEM(names, at++, Py_NewRef(PyTuple_GET_ITEM(code->co_localsplusnames, i)));
+        PyTuple_SET_ITEM(names.get(), at++, Py_NewRef(PyTuple_GET_ITEM(code->co_localsplusnames, i)));
         values.push_back(slots[i]);
     }
     PyObject *key, *value;
     for (Py_ssize_t pos = 0; more && PyDict_Next(more, &pos, &key, &value);) {
-        PyTuple_SET_ITEM(names, at++, Py_NewRef(key));
+        PyTuple_SET_ITEM(names.get(), at++, Py_NewRef(key));
         values.push_back(value);
     }
-    return names;
+    return names.release();
+}
+
+// The result of a call of `code` with the arguments of a fresh frame; null with an error set.
+PyObject* call_code(Frame* frame, PyCodeObject* code) {
+    PyRef function = PyRef::take(PyFunction_New(reinterpret_cast<PyObject*>(code), frame_globals(frame)));
+    PyObject* closure = frame_function(frame)->func_closure;
+    if (!function || (closure && PyFunction_SetClosure(function.get(), closure))) return nullptr;
+    std::vector<PyObject*> values;
+    Py_ssize_t positional = 0;
+    PyRef names = PyRef::take(unpack_arguments(frame, values, positional));
+    return PyErr_Occurred() ? nullptr : PyObject_Vectorcall(function.get(), values.data(), positional, names.get());
 }
 
 // The rare way to run `code`, where the data stack's chunk has no room to grow the frame: as a call of its own.
 PyObject* run_as_call(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
     PyObject* result = nullptr;
-    PyObject* function = PyFunction_New(reinterpret_cast<PyObject*>(code), frame_globals(frame));
-    if (function) {
-        PyObject* closure = frame_function(frame)->func_closure;
-        std::vector<PyObject*> values;
-        Py_ssize_t positional = 0;
-        if (!closure || PyFunction_SetClosure(function, closure) == 0) {
-            PyObject* names = unpack_arguments(frame, values, positional);
-            if (!PyErr_Occurred()) result = PyObject_Vectorcall(function, values.data(), positional, names);
-            Py_XDECREF(names);
-        }
-        Py_DECREF(function);
-    }
+    without_throwing([&] { result = call_code(frame, code); });
     if (!result) return unwind(ts, frame);
     if (evaluator_clears) {
         PyErr_SetNone(PyExc_StopIteration);
@@ -98,15 +99,15 @@ PyObject* run_code(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
 PyObject* run_entry(PyThreadState* ts, Frame* frame, Entry* entry) {
     mark_used(entry);
     if (!entry->whole) return run_code(ts, frame, entry->code);
-    RegionScope off(nullptr, nullptr);
+    RegionScope off(ts, nullptr, nullptr);
     return run_code(ts, frame, entry->code);
 }
 
 // The answer of the region's callback, or null with an error set. The callback runs with the hook off.
-PyObject* ask(Frame* frame, Extra* extra, RegionState* state, PyObject* on_miss) {
+PyObject* ask(PyThreadState* ts, Frame* frame, Extra* extra, RegionState* state, PyObject* on_miss) {
     PyObject* proxy = new_proxy(frame, extra, state);
     if (!proxy) return nullptr;
-    RegionScope off(nullptr, nullptr);
+    RegionScope off(ts, nullptr, nullptr);
     off.compiling();
     PyObject* arguments[] = {proxy, reinterpret_cast<PyObject*>(state)};
     PyObject* answer = PyObject_Vectorcall(on_miss, arguments, 2, nullptr);
@@ -115,36 +116,50 @@ PyObject* ask(Frame* frame, Extra* extra, RegionState* state, PyObject* on_miss)
     return answer;
 }
 
-PyObject* run_answer(PyThreadState* ts, Frame* frame, Thread& thread, PyObject* answer, bool at_limit) {
+// What a frame is to run as.
+enum class Way : uint8_t { python, plainly, error };  // within the region; with the hook off; not at all: an error is set
+
+Way follow_answer(Frame* frame, RegionState* state, PyObject* answer, bool at_limit) {
     PyCodeObject* code = frame_code(frame);
     Extra* extra = need_extra(code);  // found again: the callback may have reset it
-    if (!extra) return unwind(ts, frame);
-    if (Py_IS_TYPE(answer, entry_type)) {
-        Entry* entry = reinterpret_cast<Entry*>(answer);
-        return add_entry(code, *thread.state, entry) ? run_entry(ts, frame, entry) : unwind(ts, frame);
-    }
+    if (!extra) return Way::error;
     if (answer == answer_run_once) {
-        if (!at_limit) return _PyEval_EvalFrameDefault(ts, frame, 0);
-        thread.state->full->insert(extra->serial);
-        return run_plainly(ts, frame);
+        if (!at_limit) return Way::python;
+        state->full->insert(extra->serial);
+        return Way::plainly;
     }
-    if (answer == answer_run_plainly) return run_plainly(ts, frame);
+    if (answer == answer_run_plainly) return Way::plainly;
     if (answer == answer_skip || answer == answer_skip_recursive) {
         extra->mark = answer == answer_skip ? Mark::skip : Mark::skip_recursive;
-        return answer == answer_skip ? _PyEval_EvalFrameDefault(ts, frame, 0) : run_plainly(ts, frame);
+        return answer == answer_skip ? Way::python : Way::plainly;
     }
     PyErr_Format(PyExc_TypeError, "a region's compile_frame must return an Entry, SKIP, SKIP_RECURSIVE, RUN_ONCE or RUN_PLAINLY, not %.200s", Py_TYPE(answer)->tp_name);
-    return unwind(ts, frame);
+    return Way::error;
 }
 
-PyObject* meet_unknown(PyThreadState* ts, Frame* frame, Thread& thread, Extra* extra) {
-    RegionState* state = thread.state;
-    if (ts->tracing) return run_plainly(ts, frame);  // of what watches the program: audit hooks, tracers and profilers
-    if (state->full->count(extra->serial)) return run_plainly(ts, frame);
-    bool at_limit = limit_reached(*extra, *state) != nullptr;
-    PyObject* answer = ask(frame, extra, state, thread.on_miss);
+PyObject* run(PyThreadState* ts, Frame* frame, Way way) {
+    if (way == Way::error) return unwind(ts, frame);
+    return way == Way::plainly ? run_plainly(ts, frame) : _PyEval_EvalFrameDefault(ts, frame, 0);
+}
+
+PyObject* meet_unknown(PyThreadState* ts, Frame* frame, const Scope& scope, Extra* extra) {
+    RegionState* state = scope.state;
+    PyObject* on_miss = scope.on_miss;
+    if (ts->tracing || state->full->count(extra->serial)) return run_plainly(ts, frame);  // tracing: code of audit hooks, tracers and profilers
+    const bool at_limit = limit_reached(*extra, *state) != nullptr;
+    PyObject* answer = ask(ts, frame, extra, state, on_miss);
     if (!answer) return unwind(ts, frame);
-    PyObject* result = run_answer(ts, frame, thread, answer, at_limit);
+    PyObject* result;
+    if (Py_IS_TYPE(answer, entry_type)) {
+        Entry* entry = reinterpret_cast<Entry*>(answer);
+        bool added = false;
+        without_throwing([&] { added = add_entry(frame_code(frame), *state, entry); });
+        result = added ? run_entry(ts, frame, entry) : unwind(ts, frame);
+    } else {
+        Way way = Way::error;
+        without_throwing([&] { way = follow_answer(frame, state, answer, at_limit); });
+        result = run(ts, frame, way);
+    }
     Py_DECREF(answer);
     return result;
 }
@@ -168,24 +183,78 @@ void take_arguments(PyThreadState* ts, Frame* frame) {
     for (int i = 0; i < count; i++) Py_SETREF(given[i], Py_NewRef(Py_None));
 }
 
+// The entry that serves the frame, borrowed, or null. False with an error set.
+bool find_entry(Frame* frame, Extra* extra, const RegionState& state, Entry** found) {
+    return without_throwing([&] {
+        *found = lookup(extra, state.bucket, state.kind, frame);
+        if (!*found && state.fallback && state.bucket != default_bucket) *found = lookup(extra, default_bucket, state.kind, frame);
+    });
+}
+
+// Nothing in here throws once the frame runs: what may is caught where it can be unwound.
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     Thread& thread = current_thread;
-    if (!thread.on_miss || throwflag || !is_fresh(frame)) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+    if ((!thread.now.on_miss && !thread.parked) || throwflag || !is_fresh(frame)) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+    thread.follow(ts);
+    const Scope& scope = thread.now;
+    if (!scope.on_miss) return _PyEval_EvalFrameDefault(ts, frame, 0);
     Extra* extra = need_extra(frame_code(frame));
     if (!extra) return unwind(ts, frame);
     if (extra->resumes) take_arguments(ts, frame);
     if (extra->mark == Mark::skip && extra->buckets.empty()) return _PyEval_EvalFrameDefault(ts, frame, 0);
     if (extra->mark == Mark::skip_recursive) return run_plainly(ts, frame);
-    RegionState* state = thread.state;
-    Entry* entry = lookup(extra, state->bucket, state->kind, frame);
-    if (!entry && state->fallback && state->bucket != default_bucket) entry = lookup(extra, default_bucket, state->kind, frame);
+    Entry* entry = nullptr;
+    if (!find_entry(frame, extra, *scope.state, &entry)) return unwind(ts, frame);
     if (entry) return run_entry(ts, frame, entry);
-    return extra->mark == Mark::skip ? _PyEval_EvalFrameDefault(ts, frame, 0) : meet_unknown(ts, frame, thread, extra);
+    return extra->mark == Mark::skip ? _PyEval_EvalFrameDefault(ts, frame, 0) : meet_unknown(ts, frame, scope, extra);
 }
 
 }  // namespace
 
-Thread& this_thread() { return current_thread; }
+Thread& this_thread(const PyThreadState* ts) {
+    Thread& thread = current_thread;
+    thread.follow(ts);
+    return thread;
+}
+
+void Thread::meet_stack(const PyThreadState* ts) {
+    if (now.id) others[parked++] = now;
+    now = Scope{};
+    for (const _PyStackChunk* chunk = ts->datastack_chunk; chunk; chunk = chunk->previous) {
+        now.stack = chunk;
+        for (uint32_t i = 0; i < parked; i++) {
+            if (others[i].stack != chunk) continue;
+            now = others[i];
+            others[i] = others[--parked];
+            return;
+        }
+    }
+}
+
+void Thread::forget(uint64_t id) {
+    if (now.id) others[parked++] = now;
+    for (uint32_t i = 0; i < parked; i++) {
+        if (others[i].id == id) others[i] = others[--parked];
+    }
+}
+
+void Thread::make_room() {
+    static thread_local std::unique_ptr<Scope[]> owner;  // freed when the thread ends
+    const uint32_t more = std::max(4u, 2 * room);
+    std::unique_ptr<Scope[]> larger(new Scope[more]);
+    std::copy_n(others, parked, larger.get());
+    owner = std::move(larger);
+    others = owner.get();
+    room = more;
+}
+
+// A greenlet or thread that has run no Python function has no chunk yet. The first one stays until it ends.
+bool need_stack(const PyThreadState* ts) {
+    if (ts->datastack_chunk) return true;
+    PyRef globals = PyRef::take(PyDict_New());
+    PyRef lambda = globals ? PyRef::take(PyRun_String("lambda: None", Py_eval_input, globals.get(), globals.get())) : PyRef();
+    return lambda && PyRef::take(PyObject_CallNoArgs(lambda.get()));
+}
 
 // Installs the hook for one region. `previous` is what was there when the region was entered: ours inside another region, or a foreign hook.
 void hook_enter(_PyFrameEvalFunction* previous) {

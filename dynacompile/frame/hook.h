@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "frame/boundary.h"
 #include "guards/machine.h"
 
 namespace dynacompile {
@@ -24,6 +25,7 @@ struct Entry {
     double last_used;   // seconds since the epoch, to some milliseconds; 0: not yet
     long kind;   // of the region that made it
     char whole;  // no user Python runs after its graph: the hook is off while it runs
+    Entry* next;  // of those that are dropped together
 };
 
 // Options of one compile, shared by the calls of its region and met by every frame below.
@@ -87,38 +89,77 @@ struct Extra {
 
 constexpr long default_bucket = -1;
 
-// The region that this thread is in; on_miss is null where frames run plainly.
-struct Thread {
+// What holds for the frames of one Python stack; on_miss is null where frames run plainly.
+struct Scope {
     RegionState* state;
     PyObject* on_miss;
     bool compiling;
+    const _PyStackChunk* stack;  // a chunk of the stack that lives as long as the scope; of no scope: the stack's first chunk, or null
+    uint64_t id;                 // 0: no scope
 };
-Thread& this_thread();
 
-// Sets the thread's region for a C++ scope and restores it.
+// The scopes of a thread. A thread has several stacks where greenlets run on it, and a switch from one to another tells nobody: `now` belongs to the
+// stack that was met last. The innermost scopes of the others are set aside until a frame of theirs is met. Nothing here points into a C stack,
+// since greenlets move those.
+struct Thread {
+    Scope now;
+    Scope* others;    // set aside: one of each stack at most
+    uint32_t parked;  // how many
+    uint32_t stacks;  // stacks with a scope: so many fit into `others`
+    uint32_t room;
+    uint64_t last;    // id given last
+
+    // Whether `now` belongs to the running stack. Chunks of a stack are linked, and belong to no other.
+    bool is_current(const PyThreadState* ts) const {
+        for (const _PyStackChunk* chunk = ts->datastack_chunk; chunk; chunk = chunk->previous) {
+            if (chunk == now.stack) return true;
+        }
+        return false;
+    }
+    void follow(const PyThreadState* ts) {
+        if ((now.id || parked) && now.stack != ts->datastack_chunk && !is_current(ts)) meet_stack(ts);
+    }
+    void meet_stack(const PyThreadState* ts);  // sets `now` aside, and finds the running stack's
+    void forget(uint64_t id);                  // of the running stack, while `now` is another's
+    void make_room();                          // throws std::bad_alloc
+};
+Thread& this_thread(const PyThreadState* ts);  // with `now` of the running stack
+
+// Sets what holds for the frames of the running stack, for a C++ scope, and restores it.
 class RegionScope {
   public:
-    RegionScope(RegionState* state, PyObject* on_miss) : thread_(this_thread()), saved_(thread_) {
-        thread_.state = state;
-        thread_.on_miss = on_miss;
+    RegionScope(PyThreadState* ts, RegionState* state, PyObject* on_miss) : thread_(this_thread(ts)), saved_(thread_.now) {
+        if (!saved_.id) {
+            if (thread_.stacks >= thread_.room) thread_.make_room();
+            thread_.stacks++;
+            saved_.stack = nullptr;
+        }
+        thread_.now = {state, on_miss, saved_.compiling, saved_.id ? saved_.stack : ts->datastack_chunk, ++thread_.last};
+        id_ = thread_.last;
     }
-    ~RegionScope() { thread_ = saved_; }
-    void compiling() { thread_.compiling = true; }
+    ~RegionScope() {
+        if (thread_.now.id != id_) thread_.forget(id_);
+        if (!saved_.id) thread_.stacks--;
+        thread_.now = saved_;
+    }
+    RegionScope(const RegionScope&) = delete;
+    void compiling() { thread_.now.compiling = true; }
 
   private:
     Thread& thread_;
-    Thread saved_;
+    Scope saved_;
+    uint64_t id_;
 };
 
 // dispatch.cpp
 Extra* find_extra(PyCodeObject* code);
-Extra* need_extra(PyCodeObject* code);  // makes and classifies it; null with an error set
-Entry* lookup(Extra* extra, long bucket, long kind, Frame* frame);  // borrowed
+Extra* need_extra(PyCodeObject* code) noexcept;  // makes and classifies it; null with an error set
+Entry* lookup(Extra* extra, long bucket, long kind, Frame* frame);  // borrowed; may throw
 bool add_entry(PyCodeObject* original, const RegionState& state, Entry* entry);
 Py_ssize_t count_entries(const Extra& extra, const RegionState& state);  // in its bucket, of its kind
 Py_ssize_t count_entries(const Extra& extra);
 PyObject* bucket_entries(const Extra& extra, long bucket);  // new tuple
-void drop_bucket(long bucket);
+void drop_bucket(long bucket) noexcept;
 void mark_used(Entry* entry);
 extern PyTypeObject* entry_type;
 bool init_dispatch(PyObject* module);
@@ -128,6 +169,7 @@ std::unique_ptr<IndexNode> build_index(const std::vector<Entry*>& entries);
 void find_candidates(const IndexNode& index, const Roots& roots, Candidates& into);  // most recently used first
 
 // hook.cpp
+bool need_stack(const PyThreadState* ts);  // has the running stack own a chunk; false with an error set
 void hook_enter(_PyFrameEvalFunction* previous);
 void hook_leave(_PyFrameEvalFunction previous);
 

@@ -80,7 +80,7 @@ PyGetSetDef proxy_fields[] = {
     {"builtins", get_builtins, nullptr, "its builtins dict"},
     {"closure", get_closure, nullptr, "the function's tuple of cells, or None"},
     {"slots", get_slots, nullptr, "the frame's localsplus by index, arguments first; NULL marks a slot that is not filled yet"},
-    {"entries", get_entries, nullptr, "this code's entries in the region's bucket, most recently used first"},
+    {"entries", boundary<get_entries>, nullptr, "this code's entries in the region's bucket, most recently used first"},
     {"limit_reached", get_limit, nullptr, "'recompile_limit' or 'accumulated_recompile_limit' where one is reached, else ''"},
     {nullptr},
 };

@@ -3,6 +3,7 @@
 
 #include <structmember.h>
 
+#include <memory>
 #include <unordered_map>
 
 namespace dynacompile {
@@ -37,8 +38,14 @@ PyObject* state_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
         PyErr_SetString(PyExc_ValueError, "RegionState: bucket must be -1 or more, limit and accumulated_limit 1 or more");
         return nullptr;
     }
+    auto full = std::make_unique<std::unordered_set<uint64_t>>();
+    int& states = (*states_of_bucket)[bucket];
     RegionState* state = reinterpret_cast<RegionState*>(type->tp_alloc(type, 0));
-    if (!state) return nullptr;
+    if (!state) {
+        if (states == 0) states_of_bucket->erase(bucket);
+        return nullptr;
+    }
+    states++;
     state->bucket = bucket;
     state->kind = kind;
     state->fallback = static_cast<char>(fallback);
@@ -46,8 +53,7 @@ PyObject* state_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     state->accumulated_limit = accumulated;
     state->name = name ? Py_NewRef(name) : PyUnicode_FromString("");
     state->owner = Py_NewRef(owner);
-    state->full = new std::unordered_set<uint64_t>();
-    ++(*states_of_bucket)[bucket];
+    state->full = full.release();
     return reinterpret_cast<PyObject*>(state);
 }
 
@@ -75,8 +81,9 @@ void state_dealloc(PyObject* self) {
     delete state->full;
     type->tp_free(self);
     Py_DECREF(type);
-    if (--(*states_of_bucket)[bucket] > 0) return;
-    states_of_bucket->erase(bucket);
+    auto states = states_of_bucket->find(bucket);
+    if (--states->second > 0) return;
+    states_of_bucket->erase(states);
     if (bucket != default_bucket && !is_finalizing()) drop_bucket(bucket);
 }
 
@@ -93,7 +100,7 @@ PyMemberDef state_members[] = {
 
 PyType_Slot state_slots[] = {
     {Py_tp_doc, const_cast<char*>("RegionState(bucket=-1, fallback=True, limit=8, accumulated_limit=256, name='', owner=None, kind=0): options of one compile. The entries of an isolated bucket die with its last state.")},
-    {Py_tp_new, reinterpret_cast<void*>(state_new)},
+    {Py_tp_new, as_slot<state_new>()},
     {Py_tp_dealloc, reinterpret_cast<void*>(state_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(state_traverse)},
     {Py_tp_clear, reinterpret_cast<void*>(state_clear)},
@@ -105,53 +112,50 @@ PyType_Spec state_spec = {"dynacompile_native.RegionState", sizeof(RegionState),
 // --- Region ---
 
 // The state of the sub-bucket that the user's dispatch chooses for this call (a new reference). It runs with the hook off.
-RegionState* chosen_state(Region* region, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-    RegionScope off(nullptr, nullptr);
-    PyObject* key = PyObject_Vectorcall(region->choose, args, PyVectorcall_NARGS(nargsf), kwnames);
-    if (!key) return nullptr;
-    PyObject* state = Py_XNewRef(PyDict_GetItemWithError(region->states, key));
-    if (!state && !PyErr_Occurred()) {
-        state = PyObject_CallOneArg(region->new_state, key);
-        if (state && !PyObject_TypeCheck(state, state_type)) {
-            PyErr_Format(PyExc_TypeError, "Region: new_state must give a RegionState, not %.200s", Py_TYPE(state)->tp_name);
-            Py_CLEAR(state);
-        }
-        PyObject* first = state ? PyDict_SetDefault(region->states, key, state) : nullptr;  // another thread may have met the key meanwhile
-        if (first != state) Py_XSETREF(state, Py_XNewRef(first));
+PyRef chosen_state(PyThreadState* ts, Region* region, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+    RegionScope off(ts, nullptr, nullptr);
+    PyRef key = PyRef::take(checked(PyObject_Vectorcall(region->choose, args, PyVectorcall_NARGS(nargsf), kwnames)));
+    PyRef states = PyRef::share(region->states);
+    PyRef state = PyRef::share(PyDict_GetItemWithError(states.get(), key.get()));
+    if (state || PyErr_Occurred()) return state;
+    state = PyRef::take(checked(PyObject_CallOneArg(region->new_state, key.get())));
+    if (!PyObject_TypeCheck(state.get(), state_type)) {
+        PyErr_Format(PyExc_TypeError, "Region: new_state must give a RegionState, not %.200s", Py_TYPE(state.get())->tp_name);
+        return PyRef();
     }
-    Py_DECREF(key);
-    return reinterpret_cast<RegionState*>(state);
+    return PyRef::share(PyDict_SetDefault(states.get(), key.get(), state.get()));  // another thread may have met the key meanwhile
 }
 
-PyObject* call_in_scope(Region* region, RegionState* state, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-    _PyFrameEvalFunction previous;
-    hook_enter(&previous);
-    PyObject* result;
-    {
-        RegionScope scope(state, region->on_miss);
-        result = PyObject_Vectorcall(region->function, args, nargsf, kwnames);
-    }
-    hook_leave(previous);
-    return result;
+// Has the hook in for a C++ scope.
+class HookScope {
+  public:
+    HookScope() { hook_enter(&previous_); }
+    ~HookScope() { hook_leave(previous_); }
+    HookScope(const HookScope&) = delete;
+
+  private:
+    _PyFrameEvalFunction previous_;
+};
+
+PyObject* call_in_scope(PyThreadState* ts, Region* region, RegionState* state, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+    HookScope hook;
+    RegionScope scope(ts, state, region->on_miss);
+    return PyObject_Vectorcall(region->function, args, nargsf, kwnames);
 }
 
 PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     Region* region = reinterpret_cast<Region*>(self);
-    if (this_thread().compiling) return PyObject_Vectorcall(region->function, args, nargsf, kwnames);
-    Py_INCREF(self);  // the call may drop the last reference to its own region
-    PyObject* result;
+    PyThreadState* ts = PyThreadState_Get();
+    if (this_thread(ts).now.compiling) return PyObject_Vectorcall(region->function, args, nargsf, kwnames);
+    if (!need_stack(ts)) return nullptr;
+    const PyRef kept = PyRef::share(self);  // the call may drop the last reference to its own region
     if (region->choose) {
-        RegionState* state = chosen_state(region, args, nargsf, kwnames);
-        result = state ? call_in_scope(region, state, args, nargsf, kwnames) : nullptr;
-        Py_XDECREF(reinterpret_cast<PyObject*>(state));
-    } else if (region->on_miss) {
-        result = call_in_scope(region, region->state, args, nargsf, kwnames);
-    } else {
-        RegionScope off(nullptr, nullptr);
-        result = PyObject_Vectorcall(region->function, args, nargsf, kwnames);
+        const PyRef state = chosen_state(ts, region, args, nargsf, kwnames);
+        return state ? call_in_scope(ts, region, reinterpret_cast<RegionState*>(state.get()), args, nargsf, kwnames) : nullptr;
     }
-    Py_DECREF(self);
-    return result;
+    if (region->on_miss) return call_in_scope(ts, region, region->state, args, nargsf, kwnames);
+    RegionScope off(ts, nullptr, nullptr);
+    return PyObject_Vectorcall(region->function, args, nargsf, kwnames);
 }
 
 PyObject* region_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -168,7 +172,7 @@ PyObject* region_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     }
     Region* region = reinterpret_cast<Region*>(type->tp_alloc(type, 0));
     if (!region) return nullptr;
-    region->call = region_call;
+    region->call = boundary<region_call>;
     region->function = Py_NewRef(function);
     if (on_miss != Py_None) {
         region->on_miss = Py_NewRef(on_miss);
@@ -238,7 +242,8 @@ PyObject* region_getattro(PyObject* self, PyObject* name) {
     PyObject* found = PyObject_GenericGetAttr(self, name);
     if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
     PyErr_Clear();
-    return PyObject_GetAttr(reinterpret_cast<Region*>(self)->function, name);
+    const PyRef function = PyRef::share(reinterpret_cast<Region*>(self)->function);  // the collector may clear the region meanwhile
+    return PyObject_GetAttr(function.get(), name);
 }
 
 // __doc__, __module__ and the like, which the type has too: the region's own dict first, then the function.
@@ -247,7 +252,8 @@ PyObject* get_of_function(PyObject* self, void* name) {
     if (region->dict) {
         if (PyObject* own = PyDict_GetItemString(region->dict, static_cast<const char*>(name))) return Py_NewRef(own);
     }
-    return PyObject_GetAttrString(region->function, static_cast<const char*>(name));
+    const PyRef function = PyRef::share(region->function);
+    return PyObject_GetAttrString(function.get(), static_cast<const char*>(name));
 }
 
 int set_own(PyObject* self, PyObject* value, void* name) {
@@ -261,7 +267,10 @@ int set_own(PyObject* self, PyObject* value, void* name) {
 // Views of its buckets, made by the owner of its state.
 PyObject* get_buckets(PyObject* self, void*) {
     Region* region = reinterpret_cast<Region*>(self);
-    if (region->state) return PyObject_CallMethod(region->state->owner, "views", "O", self);
+    if (region->state) {
+        const PyRef owner = PyRef::share(region->state->owner);
+        return PyObject_CallMethod(owner.get(), "views", "O", self);
+    }
     PyErr_SetString(PyExc_AttributeError, "buckets");
     return nullptr;
 }
@@ -309,14 +318,14 @@ PyType_Spec region_spec = {"dynacompile_native.Region", sizeof(Region), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, region_slots};
 
 PyObject* current_region(PyObject*, PyObject*) {
-    RegionState* state = this_thread().state;
+    RegionState* state = this_thread(PyThreadState_Get()).now.state;
     return Py_NewRef(state ? reinterpret_cast<PyObject*>(state) : Py_None);
 }
 
-PyObject* is_compiling(PyObject*, PyObject*) { return PyBool_FromLong(this_thread().compiling); }
+PyObject* is_compiling(PyObject*, PyObject*) { return PyBool_FromLong(this_thread(PyThreadState_Get()).now.compiling); }
 
 PyMethodDef functions[] = {
-    {"current_region", current_region, METH_NOARGS, "The RegionState that this thread is in, or None."},
+    {"current_region", current_region, METH_NOARGS, "The RegionState that this thread, or its current greenlet, is in, or None."},
     {"is_compiling_frame", is_compiling, METH_NOARGS, "Whether this thread is inside a region's compile_frame."},
     {nullptr},
 };

@@ -185,12 +185,15 @@ void settle(Program& program) {
     auto cheaper = [](const Node* a, const Node* b) { return a->cost < b->cost; };
     for (size_t i = program.nodes.size(); i-- > 0;) {
         Node& node = *program.nodes[i];
+        node.calls = node.calls || node.access == Access::attribute;
         for (Node* child : node.children) {
+            node.calls = node.calls || child->calls;
             node.cost += child->cost + 1;
             if (node.first_guard < 0) node.first_guard = child->first_guard;
         }
         std::stable_sort(node.children.begin(), node.children.end(), cheaper);
         std::stable_sort(node.checks.begin(), node.checks.end(), [](const Check& a, const Check& b) { return relative_cost(a) < relative_cost(b); });
+        program.calls = program.calls || node.calls;
     }
     std::stable_sort(program.roots.begin(), program.roots.end(), cheaper);
     for (Node* root : program.roots) {
@@ -266,8 +269,8 @@ PyObject* program_failed(PyObject* self, void*) { return PyLong_FromLong(reinter
 Py_ssize_t program_length(PyObject* self) { return reinterpret_cast<GuardProgram*>(self)->program->guards; }
 
 PyMethodDef program_methods[] = {
-    {"check", program_check, METH_VARARGS, "check(slots, closure, globals, builtins) -> bool: whether every guard holds for these roots of a frame."},
-    {"measure", program_measure, METH_VARARGS,
+    {"check", boundary<program_check>, METH_VARARGS, "check(slots, closure, globals, builtins) -> bool: whether every guard holds for these roots of a frame."},
+    {"measure", boundary<program_measure>, METH_VARARGS,
      "measure(slots, closure, globals, builtins, times) -> (hot, cold, held): nanoseconds of a check, mean of `times` and with caches cooled; how many of times + 2 held."},
     {nullptr},
 };
@@ -275,7 +278,7 @@ PyGetSetDef program_fields[] = {{"last_failed", program_failed, nullptr, "index 
 
 PyType_Slot program_slots[] = {
     {Py_tp_doc, const_cast<char*>("GuardProgram(accessors, checks, relations): lists made by dynacompile.guards.program.")},
-    {Py_tp_new, reinterpret_cast<void*>(program_new)},
+    {Py_tp_new, as_slot<program_new>()},
     {Py_tp_dealloc, reinterpret_cast<void*>(program_dealloc)},
     {Py_tp_methods, program_methods},
     {Py_tp_getset, program_fields},
@@ -329,7 +332,7 @@ PyObject* epoch_of(PyObject*, PyObject* object) {
 }
 
 PyMethodDef functions[] = {
-    {"configure", configure, METH_VARARGS, "configure(Tensor, Parameter, Size, device, deque, singleton_types, hook_dicts, a_tensor, a_parameter): torch's types; probes where tensors keep their TensorImpl."},
+    {"configure", boundary<configure>, METH_VARARGS, "configure(Tensor, Parameter, Size, device, deque, singleton_types, hook_dicts, a_tensor, a_parameter): torch's types; probes where tensors keep their TensorImpl."},
     {"use_dict_tags", use_dict_tags, METH_O, "use_dict_tags(on): whether unchanged objects are recognised by their dicts' version tags."},
     {"use_dict_watchers", use_watchers, METH_O, "use_dict_watchers(on): whether one number tells that no dict of an unchanged object has changed, where CPython can watch dicts."},
     {"dict_epoch", epoch_of, METH_O, "dict_epoch(object) -> int: a number that changes when a watched dict does; the dict, or the object's, is watched from now on. 0: dicts can't be watched."},

@@ -23,20 +23,25 @@ struct Gather {
     std::vector<Step>* steps;
     std::vector<int>* outputs;
     Py_ssize_t arguments;
+    bool calls;  // some step is a getter
 };
 
 PyTypeObject* gather_type;
 
+// What the steps have loaded. A callee may drop what objects hold, and so may a getter: what is passed on is kept alive, and where a getter is among
+// the steps, all is.
 class Values {
   public:
-    explicit Values(size_t steps, size_t outputs) : loaded_(steps), arguments_(outputs + 1) {}
+    Values(size_t steps, size_t outputs) : loaded_(steps), arguments_(outputs + 1) {}
     ~Values() {
         for (const Loaded& l : loaded_) {
             if (l.owned) Py_DECREF(l.value);
         }
+        for (size_t i = 1; i < arguments_.size(); i++) Py_XDECREF(arguments_[i]);
     }
+    Values(const Values&) = delete;
     std::vector<Loaded> loaded_;
-    std::vector<PyObject*> arguments_;  // the first is scratch for the callee
+    std::vector<PyObject*> arguments_;  // new references; the first is scratch for the callee
 };
 
 // What a step loads or computes; value null where it can't.
@@ -65,10 +70,11 @@ PyObject* gather_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
             PyErr_Format(PyExc_RuntimeError, "%U: step %zd of its inputs can't be loaded, though the guards hold", gather->text, static_cast<Py_ssize_t>(i));
             return nullptr;
         }
+        if (gather->calls && !loaded.owned) loaded = {Py_NewRef(loaded.value), true};
         values.loaded_[i] = loaded;
     }
     PyObject** pushed = values.arguments_.data() + 1;
-    for (size_t i = 0; i < gather->outputs->size(); i++) pushed[i] = values.loaded_[(*gather->outputs)[i]].value;
+    for (size_t i = 0; i < gather->outputs->size(); i++) pushed[i] = Py_NewRef(values.loaded_[(*gather->outputs)[i]].value);
     return PyObject_Vectorcall(gather->target, pushed, gather->outputs->size() | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
 }
 
@@ -105,6 +111,7 @@ bool add_steps(Gather& gather, PyObject* list) {
             PyErr_Format(PyExc_ValueError, "step %zd (%s) can't start from %d", i, op, step.parent);
             return false;
         }
+        gather.calls = gather.calls || step.node.access == Access::attribute;
         gather.steps->push_back(std::move(step));
     }
     return true;
@@ -131,17 +138,15 @@ PyObject* gather_new(PyTypeObject* type, PyObject* args, PyObject*) {
         PyErr_SetString(PyExc_TypeError, "Gather: the target must be callable");
         return nullptr;
     }
-    Gather* gather = reinterpret_cast<Gather*>(type->tp_alloc(type, 0));
-    if (!gather) return nullptr;
-    gather->call = gather_call;
+    PyRef made = PyRef::take(checked(type->tp_alloc(type, 0)));
+    Gather* gather = reinterpret_cast<Gather*>(made.get());
+    gather->call = boundary<gather_call>;
     gather->target = Py_NewRef(target);
     gather->text = Py_NewRef(text);
     gather->steps = new std::vector<Step>();
     gather->outputs = new std::vector<int>();
     gather->arguments = arguments;
-    if (add_steps(*gather, steps) && add_outputs(*gather, outputs)) return reinterpret_cast<PyObject*>(gather);
-    Py_DECREF(reinterpret_cast<PyObject*>(gather));
-    return nullptr;
+    return add_steps(*gather, steps) && add_outputs(*gather, outputs) ? made.release() : nullptr;
 }
 
 int gather_traverse(PyObject* self, visitproc visit, void* arg) {
@@ -171,7 +176,7 @@ PyMemberDef gather_members[] = {
 };
 
 PyType_Slot gather_slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(gather_new)},
+    {Py_tp_new, as_slot<gather_new>()},
     {Py_tp_dealloc, reinterpret_cast<void*>(gather_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(gather_traverse)},
     {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},

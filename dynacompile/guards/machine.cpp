@@ -39,8 +39,9 @@ bool function_holds(const Check& check, PyObject* value) {
 bool find_disjoint(Relation& relation, PyObject* const* registers) {
     const size_t count = relation.registers.size();
     const bool fresh = relation.ranges.size() != count;
-    relation.ranges.resize(count);
     std::vector<size_t> moved;
+    moved.reserve(count);
+    relation.ranges.resize(count);
     for (size_t i = 0; i < count; i++) {
         MemoryRange now;
         if (!memory_range(registers[relation.registers[i]], now)) return false;
@@ -125,6 +126,7 @@ bool run_program(Run& run) {
 
 // pair: a function of torch without arguments, and the value that it is to give.
 bool flag_holds(PyObject* pair) {
+    const NoCollection quiet;
     PyObject* now = PyObject_CallNoArgs(PyTuple_GET_ITEM(pair, 0));
     if (!now) PyErr_Clear();
     bool holds = now && constant_equal(now, PyTuple_GET_ITEM(pair, 1));
@@ -205,29 +207,32 @@ bool visit(Run& run, Node& node, PyObject* base) {
         run.program.failed = node.first_guard;
         return false;
     }
+    PyRef kept = loaded.owned ? PyRef::take(loaded.value) : node.calls ? PyRef::share(loaded.value) : PyRef();
     if (node.reg >= 0) {
         run.registers[node.reg] = loaded.value;
         if (run.recording) run.recording->registers.emplace_back(node.reg, loaded.value);
+        if (kept || run.program.calls) run.kept.push_back(PyRef::share(loaded.value));
     }
-    bool holds = node.snapshots && !run.recording && snapshots_enabled ? visit_snapshot(run, node, loaded.value) : visit_value(run, node, loaded.value);
-    if (!loaded.owned) return holds;
-    if (node.reg >= 0) {
-        run.kept.push_back(loaded.value);
-    } else {
-        Py_DECREF(loaded.value);
-    }
-    return holds;
+    return node.snapshots && !run.recording && snapshots_enabled ? visit_snapshot(run, node, loaded.value) : visit_value(run, node, loaded.value);
 }
+
+namespace {
+
+struct Running {
+    explicit Running(Program& of) : program(of) { program.running++; }
+    ~Running() { program.running--; }
+    Program& program;
+};
+
+}  // namespace
 
 bool program_holds(Program& program, const Roots& roots) {
     constexpr int few = 64;
     PyObject* local[few];
     std::vector<PyObject*> many(program.registers > few ? program.registers : 0);
     Run run{program, roots, program.registers > few ? many.data() : local, nullptr, {}};
-    program.running++;
-    bool holds = run_program(run);
-    program.running--;
-    return holds;
+    const Running running(program);
+    return run_program(run);
 }
 
 }  // namespace dynacompile

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "frame/boundary.h"
 #include "guards/machine.h"
 #include "guards/values.h"
 
@@ -97,6 +98,7 @@ struct Rest {              // what must be looked at on every call
     PyObject* value;
 };
 struct Snapshot {
+    bool calls = false;               // some of `rest` does, see Node
     PyObject* root;
     PyTypeObject* root_type;          // compared only
     PyObject* root_dict = nullptr;    // compared only; null: not relied on
@@ -113,6 +115,7 @@ struct Snapshot {
 struct Node {
     Access access;
     bool snapshots = false;  // an object that is read through its instance dict, or a class
+    bool calls = false;      // it, or one below, is read through a getter written in C, which may call others, who may drop what we only borrow
     Py_ssize_t index = 0;
     Py_hash_t hash = 0;
     Held key;
@@ -173,6 +176,7 @@ struct Program {
     int registers = 0;
     int guards = 0;
     int failed = -1;  // the guard that failed last
+    bool calls = false;  // some node does
     int running = 0;  // runs under way. What a run may free or reorder is touched only where this is 1: a run can let another thread in.
     std::vector<Feature> features;
 };
@@ -183,10 +187,7 @@ struct Run {
     const Roots& roots;
     PyObject** registers;
     Snapshot* recording;
-    std::vector<PyObject*> kept;  // new references that registers point to
-    ~Run() {
-        for (PyObject* object : kept) Py_DECREF(object);
-    }
+    std::vector<PyRef> kept;  // what registers point to, where nothing else may keep it alive
 };
 
 bool program_holds(Program& program, const Roots& roots);

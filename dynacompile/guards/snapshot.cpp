@@ -32,7 +32,14 @@ bool unchanged(const Snapshot& snapshot, PyObject* root) {
 }
 
 bool rest_holds(Run& run, const Snapshot& snapshot) {
-    for (const auto& [reg, value] : snapshot.registers) run.registers[reg] = value;
+    std::vector<PyRef> kept;
+    if (snapshot.calls) {  // what one of them calls may drop the others, and make the words untrue
+        for (const Rest& rest : snapshot.rest) kept.push_back(PyRef::share(rest.value));
+    }
+    for (const auto& [reg, value] : snapshot.registers) {
+        run.registers[reg] = value;
+        if (run.program.calls) run.kept.push_back(PyRef::share(value));
+    }
     if (!snapshot.tensors.hold(run.program.failed)) return false;
     for (const Rest& rest : snapshot.rest) {
         if (!rest.check) {
@@ -168,6 +175,7 @@ bool record_step(Snapshot& into, const Node& child, PyObject* base) {
         default: break;
     }
     if (!constant) into.rest.push_back({nullptr, const_cast<Node*>(&child), base});
+    if (!constant && child.calls) into.calls = true;
     return constant;
 }
 

@@ -1,3 +1,4 @@
+#include "frame/boundary.h"
 #include "guards/values.h"
 
 #include <cstring>
@@ -47,7 +48,9 @@ Loaded bind(PyObject* found, PyObject* object, PyObject* type) {
     descrgetfunc get = Py_TYPE(found)->tp_descr_get;
     // Read off their class, functions and properties give themselves.
     if (!get || (!object && (Py_IS_TYPE(found, &PyFunction_Type) || Py_IS_TYPE(found, &PyProperty_Type)))) return {found, false};
-    return binds_natively(found) ? owned_or_nothing(get(found, object, type)) : Loaded{};
+    if (!binds_natively(found)) return {};
+    const NoCollection quiet;
+    return owned_or_nothing(get(found, object, type));
 }
 
 }  // namespace
@@ -57,6 +60,8 @@ Loaded load_attribute(PyObject* object, PyObject* name) {
     PyObject* found = _PyType_Lookup(type, name);
     if (found && PyDescr_IsData(found)) {
         if (!is_c_field(found) || !(getters_are_native(object) || PyUnicode_CompareWithASCIIString(name, "__dict__") == 0)) return {};
+        const NoCollection quiet;
+        const PyRef kept = PyRef::share(found);
         return owned_or_nothing(Py_TYPE(found)->tp_descr_get(found, object, reinterpret_cast<PyObject*>(type)));
     }
     if (PyType_Check(object)) {
@@ -181,6 +186,7 @@ bool keys_equal(PyObject* dict, PyObject* keys) {
         return true;
     }
     if (Py_TYPE(dict)->tp_iter != PyODict_Type.tp_iter) return false;  // a user's subclass may order its keys as it likes
+    const NoCollection quiet;
     PyObject* iterator = PyObject_GetIter(dict);
     bool equal = iterator != nullptr;
     for (Py_ssize_t i = 0; equal && i < n; i++) {

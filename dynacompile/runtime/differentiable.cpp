@@ -78,7 +78,7 @@ Tensors Region::forward(PyObject* const* args, const Inputs& inputs) const {
 const Graph& Region::built_backward() {
     if (built_.load(std::memory_order_acquire)) return backward_;
     // make_backward runs Python for seconds, perhaps on several threads at once: wait without the GIL, then take it.
-    PyThreadState* released = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+    PyThreadState* released = holds_gil() ? PyEval_SaveThread() : nullptr;
     std::unique_lock<std::mutex> lock(building_);
     if (released) PyEval_RestoreThread(released);
     if (!built_.load(std::memory_order_acquire)) {

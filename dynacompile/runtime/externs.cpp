@@ -8,6 +8,9 @@
 #include <torch/csrc/Layout.h>
 #include <torch/csrc/MemoryFormat.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace dynacompile::runtime {
 namespace {
 
@@ -46,7 +49,8 @@ template <typename Element, typename Convert>
 IValue convert_list(PyObject* sequence, Convert convert) {
     c10::List<Element> list;
     PyRef fast = PyRef::take(checked(PySequence_Fast(sequence, "an extern call's list argument is no sequence")));
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast.get()); ++i) list.push_back(convert(PySequence_Fast_GET_ITEM(fast.get(), i)));
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast.get()); ++i)
+        list.push_back(convert(PyRef::share(PySequence_Fast_GET_ITEM(fast.get(), i)).get()));  // __index__ may change a list
     return IValue(std::move(list));
 }
 
@@ -184,6 +188,13 @@ public:
             }
         }
         if (next < outputs_.size()) fail(op_.schema().name(), " returned ", next, " values, the schedule takes ", outputs_.size());
+    }
+
+    std::vector<int32_t> operands() const override {
+        std::vector<int32_t> found;
+        for (const Patch& patch : patches_)
+            std::copy_if(patch.slots.begin(), patch.slots.end(), std::back_inserter(found), [](int32_t slot) { return slot >= 0; });
+        return found;
     }
 
 private:

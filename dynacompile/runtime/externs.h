@@ -9,6 +9,7 @@ class ExternCall {
 public:
     virtual ~ExternCall() = default;
     virtual void call(Frame& frame) const = 0;
+    virtual std::vector<int32_t> operands() const = 0;  // buffers that it takes as tensors
 };
 
 // name, overload: the op. args: one per schema argument: a buffer number (or tuple of them) where the schema wants tensors, Ellipsis for the

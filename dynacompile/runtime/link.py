@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
@@ -145,8 +146,24 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     if device.type == "cuda":
         torch.cuda.init()
     return native.core().make_program(
-        schedule, buffers, inputs, outputs, constants, kernels, steps, schedule.arena, device, reference, sizes.rows(schedule, slots)
+        schedule, buffers, inputs, outputs, constants, kernels, steps, schedule.arena, device, reference, sizes.rows(schedule, slots), work_of(module)
     )
+
+
+def work_of(module: Module) -> tuple[int, int]:
+    """Operations on elements that the CPU's kernels do: of launches of fixed sizes in all; of the others for each element. It decides whether other
+    threads may run Python meanwhile."""
+    fixed = symbolic = 0
+    for step in module.schedule.steps:
+        if not isinstance(step, Launch) or not isinstance(module.kernels[step.kernel], CpuKernel):
+            continue
+        nest = module.schedule.kernels[step.kernel].nest
+        points = math.prod(axis.size for axis in nest.axes if not isinstance(axis.size, Index))
+        if any(isinstance(axis.size, Index) for axis in nest.axes):
+            symbolic += len(nest.body)
+        else:
+            fixed += points * len(nest.body)
+    return fixed, symbolic
 
 
 def exact_device(device: torch.device) -> torch.device:

@@ -1,6 +1,7 @@
 #include "runtime/objects.h"
 
 #include <cstring>
+#include <new>
 
 // torch's exception for a Python error, caught by its engine and its translation by the type's name. Declared here because its own
 // header costs 6 s of build time; the layout is that of torch 2.11 to 2.13, and tests/runtime checks that errors arrive unchanged.
@@ -27,30 +28,41 @@ struct DYNACOMPILE_IMPORTED python_error : public std::exception {
     std::string message;
 };
 
+namespace dynacompile {
+
+void set_python_error() noexcept {
+    try {
+        throw;
+    } catch (const PythonErrorSet&) {
+    } catch (const std::bad_alloc&) {
+        PyErr_NoMemory();
+    } catch (...) {
+        try {
+            torch::translate_exception_to_python(std::current_exception());
+        } catch (...) {  // its text takes memory
+            PyErr_NoMemory();
+        }
+    }
+}
+
+}  // namespace dynacompile
+
 namespace dynacompile::runtime {
 
 void throw_python_error() {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
+    python_error error(type, value, traceback, std::string());  // it owns them
     PyRef text = PyRef::take(value ? PyObject_Str(value) : nullptr);
     const char* chars = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-    std::string message = chars ? chars : "a Python error";
     PyErr_Clear();
-    throw python_error(type, value, traceback, std::move(message));
+    error.message = chars ? chars : "a Python error";
+    throw error;
 }
 
 PyTypeObject* tensor_base = nullptr;
 Py_ssize_t impl_offset = 0;
-
-void set_python_error() noexcept {
-    try {
-        throw;
-    } catch (const PythonErrorSet&) {
-    } catch (...) {
-        torch::translate_exception_to_python(std::current_exception());
-    }
-}
 
 bool probe_tensor_layout() {
     PyRef torch = PyRef::take(PyImport_ImportModule("torch"));
@@ -111,7 +123,8 @@ double real_of(int64_t bits) {
 std::vector<int64_t> to_ints(PyObject* sequence) {
     PyRef fast = PyRef::take(checked(PySequence_Fast(sequence, "expected a sequence of ints")));
     std::vector<int64_t> values(PySequence_Fast_GET_SIZE(fast.get()));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = to_int(PySequence_Fast_GET_ITEM(fast.get(), i));
+    for (size_t i = 0; i < values.size() && Py_ssize_t(i) < PySequence_Fast_GET_SIZE(fast.get()); ++i)  // __index__ may shorten a list
+        values[i] = to_int(PyRef::share(PySequence_Fast_GET_ITEM(fast.get(), i)).get());
     return values;
 }
 

@@ -3,6 +3,7 @@
 
 #include <Python.h>
 
+#include "frame/boundary.h"
 #include "runtime/messages.h"
 
 #include <ATen/core/Tensor.h>
@@ -22,28 +23,6 @@ DYNACOMPILE_IMPORTED void translate_exception_to_python(const std::exception_ptr
 
 namespace dynacompile::runtime {
 
-// An owned reference. Copy, assign and destroy it with the GIL held.
-class PyRef {
-public:
-    PyRef() = default;
-    static PyRef take(PyObject* object) { return PyRef(object); }
-    static PyRef share(PyObject* object) { return PyRef(Py_XNewRef(object)); }
-    PyRef(const PyRef& other) : object_(Py_XNewRef(other.object_)) {}
-    PyRef(PyRef&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-    PyRef& operator=(PyRef other) noexcept {
-        std::swap(object_, other.object_);
-        return *this;
-    }
-    ~PyRef() { Py_XDECREF(object_); }
-    PyObject* get() const { return object_; }
-    PyObject* release() { return std::exchange(object_, nullptr); }
-    explicit operator bool() const { return object_ != nullptr; }
-
-private:
-    explicit PyRef(PyObject* object) : object_(object) {}
-    PyObject* object_ = nullptr;
-};
-
 class WithGil {
 public:
     WithGil() : state_(PyGILState_Ensure()) {}
@@ -55,21 +34,24 @@ private:
     PyGILState_STATE state_;
 };
 
-// Thrown where a Python error is already set, by code that holds the GIL until it is caught.
-struct PythonErrorSet {};
-
-[[noreturn]] inline void raise(PyObject* type, const std::string& message) {
-    PyErr_SetString(type, message.c_str());
-    throw PythonErrorSet();
+// As PyGILState_Check, which says yes to everybody once a subinterpreter was made.
+inline bool holds_gil() {
+    PyThreadState* mine = PyGILState_GetThisThreadState();
+    return mine && mine == _PyThreadState_UncheckedGet();
 }
 
-inline PyObject* checked(PyObject* object) {
-    if (!object) throw PythonErrorSet();
-    return object;
-}
+// Lets other threads run Python for a C++ scope, where this thread holds the GIL.
+class WithoutGil {
+public:
+    explicit WithoutGil(bool wanted) : state_(wanted && holds_gil() ? PyEval_SaveThread() : nullptr) {}
+    ~WithoutGil() {
+        if (state_) PyEval_RestoreThread(state_);
+    }
+    WithoutGil(const WithoutGil&) = delete;
 
-// Sets the Python error for the C++ exception in flight.
-void set_python_error() noexcept;
+private:
+    PyThreadState* state_;
+};
 
 // Moves the Python error that is set into an exception that torch carries to whichever thread called (the engine knows its type).
 [[noreturn]] void throw_python_error();

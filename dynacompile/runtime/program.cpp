@@ -8,6 +8,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StorageImpl.h>
 
+#include <algorithm>
+
 namespace dynacompile::runtime {
 
 namespace {
@@ -95,6 +97,7 @@ CallSizes Program::measure(c10::TensorImpl* const* given, const int64_t* integer
             last += (call.geometry[start + i] - 1) * call.geometry[start + rank + i];
         }
         call.geometry.push_back(numel);
+        call.largest = std::max(call.largest, numel);
         call.geometry.push_back(numel == 0 ? 0 : (last + 1) * int64_t(b.meta.itemsize()));
     }
     return call;
@@ -126,6 +129,11 @@ void Frame::prepare_inputs() {
         pointers_[slot] = data;
         if (cuda && inputs_[i]->is_cuda() && !aligned(data)) align_input(slot);
     }
+}
+
+void Frame::share_inputs() {
+    for (int32_t slot : program.shared_inputs)
+        if (c10::TensorImpl* input = inputs_[program.input_of[slot]]) tensors_[slot] = TensorPtr::reclaim_copy(input);
 }
 
 void Frame::align_input(int32_t slot) {
@@ -207,6 +215,19 @@ void Frame::adopt(int32_t slot, at::Tensor result) {
     tensors_[slot] = result.getIntrusivePtr();
 }
 
+void Program::settle() {
+    std::vector<bool> seen(buffers.size(), false);
+    for (const auto& call : externs)
+        for (int32_t slot : call->operands()) {
+            const int32_t root = buffers[slot].root;
+            if (buffers[root].memory != Memory::input || input_of[root] < 0 || seen[root]) continue;
+            seen[root] = true;
+            shared_inputs.push_back(root);
+        }
+    constexpr size_t many_launches = 16;  // of some microseconds each
+    waits = !externs.empty() || (on_cuda() && steps.size() >= many_launches);
+}
+
 Program::Program() = default;
 Program::~Program() = default;
 
@@ -214,11 +235,15 @@ void Program::run(c10::TensorImpl* const* given, at::Tensor* results, const Call
     c10::OptionalDeviceGuard guard;
     if (on_cuda()) guard.reset_device(device);
     Frame frame(*this, given, call);
-    if (dispatches || on_cuda()) {
-        BelowAutograd below;
-        run_steps(frame);
-    } else {
-        run_steps(frame);
+    frame.share_inputs();
+    {
+        const WithoutGil released(is_long(call));
+        if (dispatches || on_cuda()) {
+            BelowAutograd below;
+            run_steps(frame);
+        } else {
+            run_steps(frame);
+        }
     }
     for (size_t i = 0; i < outputs.size(); ++i)
         if (outputs[i] >= 0) results[i] = at::Tensor(frame.tensor(outputs[i]));

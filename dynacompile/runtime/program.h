@@ -62,6 +62,8 @@ public:
 
     // The tensor of a buffer, made on first use.
     const TensorPtr& tensor(int32_t slot);
+    // Has the inputs that ops take as tensors: while the GIL is held, since a tensor's second owner takes a reference to its Python object, too.
+    void share_inputs();
     // Takes over what an extern call returned for `slot`, brought to the geometry that the schedule relies on.
     void adopt(int32_t slot, at::Tensor result);
     void prepare_inputs();
@@ -120,7 +122,8 @@ public:
     Program(const Program&) = delete;
 
     // Runs below autograd. inputs: one TensorImpl per program input, borrowed; ignored where no buffer takes it. outputs: as many
-    // undefined tensors as the program has outputs. An output that is an input or constant is that very tensor. Needs no GIL.
+    // undefined tensors as the program has outputs. An output that is an input or constant is that very tensor. Needs no GIL, and lets go of it where
+    // the run is a long one; the caller keeps the inputs alive. Threads may run one program at a time: each run has memory of its own.
     void run(c10::TensorImpl* const* inputs, at::Tensor* outputs, const CallSizes& call) const;
     // The sizes of a call; integers: by input, where inputs are numbers.
     CallSizes measure(c10::TensorImpl* const* inputs, const int64_t* integers) const;
@@ -148,8 +151,16 @@ public:
     size_t arena = 0;
     c10::Device device{c10::DeviceType::CPU};
     bool dispatches = false;  // some step calls an op or Python
+    std::vector<int32_t> shared_inputs;  // buffers of inputs that ops take
+    int64_t work = 0, symbolic_work = 0;  // operations on elements: of kernels of fixed sizes; per element of the call's largest buffer, of the others
+    bool waits = false;  // ops, or many launches on a device: other threads are not to wait for them
+
+    void settle();  // once all is read
 
 private:
+    bool is_long(const CallSizes& call) const { return waits || work + symbolic_work * call.largest >= long_work; }
+    static constexpr int64_t long_work = 1 << 16;  // some ten microseconds of one core
+
     [[noreturn]] void refuse_input(size_t index, PyObject* tensor, const Geometry& wanted) const;
     void run_steps(Frame& frame) const;
     void call_reference(Frame& frame, const Step& step) const;

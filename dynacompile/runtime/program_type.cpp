@@ -226,15 +226,18 @@ void read_sizes(Program& program, PyObject* row) {
     }
 }
 
-// make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference, sizes)
+// make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference, sizes, work). work: of fixed sizes, per element.
 PyObject* make_program(PyObject*, PyObject* args) {
     PyObject *schedule, *buffers, *inputs, *outputs, *constants, *kernels, *steps, *device, *reference, *sizes;
     Py_ssize_t arena = 0;
-    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!nOOO!", &schedule, &PyTuple_Type, &buffers, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type,
-                          &constants, &PyTuple_Type, &kernels, &PyTuple_Type, &steps, &arena, &device, &reference, &PyTuple_Type, &sizes))
+    long long work, symbolic_work;
+    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!nOOO!(LL)", &schedule, &PyTuple_Type, &buffers, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type,
+                          &constants, &PyTuple_Type, &kernels, &PyTuple_Type, &steps, &arena, &device, &reference, &PyTuple_Type, &sizes, &work, &symbolic_work))
         return nullptr;
     try {
         auto program = std::make_unique<Program>();
+        program->work = work;
+        program->symbolic_work = symbolic_work;
         if (!THPDevice_Check(device)) raise(PyExc_TypeError, "a program needs a torch.device");
         program->device = reinterpret_cast<THPDevice*>(device)->device;
         program->arena = size_t(arena);
@@ -245,6 +248,7 @@ PyObject* make_program(PyObject*, PyObject* args) {
         read_kernels(*program, kernels);
         Reader reader(*program);
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(steps); ++i) reader.read_step(PyTuple_GET_ITEM(steps, i));
+        program->settle();
         PyObject* self = checked(program_type->tp_alloc(program_type, 0));
         self_of(self)->vectorcall = call_program;
         self_of(self)->program = program.release();
@@ -316,7 +320,7 @@ PyType_Slot slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(free_program)},
     {Py_tp_traverse, reinterpret_cast<void*>(traverse_program)},
     {Py_tp_clear, reinterpret_cast<void*>(clear_program)},
-    {Py_tp_repr, reinterpret_cast<void*>(show_program)},
+    {Py_tp_repr, as_slot<show_program>()},
     {Py_tp_getset, getters},
     {Py_tp_members, members},
     {0, nullptr},
@@ -325,14 +329,24 @@ PyType_Slot slots[] = {
 PyType_Spec spec = {"dynacompile_native.Program", sizeof(ProgramObject), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
-PyObject* release_memory(PyObject*, PyObject*) {
-    release_blocks();
+PyObject* release_memory(PyObject*, PyObject* args) {
+    long long idle = 0;
+    if (!PyArg_ParseTuple(args, "|L:release_memory", &idle)) return nullptr;
+    if (idle > 0) release_idle_blocks(idle);
+    else release_blocks();
     Py_RETURN_NONE;
 }
 
-PyMethodDef functions[] = {{"release_memory", release_memory, METH_NOARGS, "release_memory(): frees the memory that CPU programs keep for their next call."},
+PyObject* memory(PyObject*, PyObject*) {
+    const BlockBytes bytes = block_bytes();
+    return Py_BuildValue("nn", Py_ssize_t(bytes.kept), Py_ssize_t(bytes.in_use));
+}
+
+PyMethodDef functions[] = {{"release_memory", release_memory, METH_VARARGS,
+                            "release_memory(idle=0): frees the memory that CPU programs keep for their next call; that which was kept for so many seconds."},
+                           {"memory", memory, METH_NOARGS, "memory() -> (bytes that CPU programs keep for their next call, bytes of theirs in use)."},
                            {"make_program", make_program, METH_VARARGS,
-                            "make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference, sizes) -> Program"},
+                            "make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference, sizes, work) -> Program"},
                            {nullptr}};
 
 }  // namespace

@@ -43,6 +43,7 @@ struct Geometry {
 struct CallSizes {
     c10::SmallVector<int64_t, 24> numbers;
     c10::SmallVector<int64_t, 96> geometry;
+    int64_t largest = 0;  // elements of the largest of those buffers
 };
 
 // What a program knows of its sizes; empty where none differs.

@@ -1,0 +1,111 @@
+// The boundary between CPython and C++: no C++ exception leaves it, and references are owned by objects of C++.
+#pragma once
+#include <Python.h>
+
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace dynacompile {
+
+// An owned reference. Copy, assign and destroy it with the GIL held.
+class PyRef {
+  public:
+    PyRef() = default;
+    static PyRef take(PyObject* object) { return PyRef(object); }
+    static PyRef share(PyObject* object) { return PyRef(Py_XNewRef(object)); }
+    PyRef(const PyRef& other) : object_(Py_XNewRef(other.object_)) {}
+    PyRef(PyRef&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+    PyRef& operator=(PyRef other) noexcept {
+        std::swap(object_, other.object_);
+        return *this;
+    }
+    ~PyRef() { Py_XDECREF(object_); }
+    PyObject* get() const { return object_; }
+    PyObject* release() { return std::exchange(object_, nullptr); }
+    explicit operator bool() const { return object_ != nullptr; }
+
+  private:
+    explicit PyRef(PyObject* object) : object_(object) {}
+    PyObject* object_ = nullptr;
+};
+
+// Thrown where a Python error is already set, by code that holds the GIL until it is caught.
+struct PythonErrorSet {};
+
+[[noreturn]] inline void raise(PyObject* type, const std::string& message) {
+    PyErr_SetString(type, message.c_str());
+    throw PythonErrorSet();
+}
+
+inline PyObject* checked(PyObject* object) {
+    if (!object) throw PythonErrorSet();
+    return object;
+}
+
+// Sets the Python error for the C++ exception in flight: MemoryError for std::bad_alloc, torch's translation for the others.
+void set_python_error() noexcept;
+
+// Runs `body`; false with a Python error set where it throws.
+template <typename Body>
+bool without_throwing(Body&& body) noexcept {
+    try {
+        body();
+        return true;
+    } catch (...) {
+        set_python_error();
+        return false;
+    }
+}
+
+template <auto function>
+struct Boundary;
+
+template <typename Result, typename... Args, Result (*function)(Args...)>
+struct Boundary<function> {
+    static Result call(Args... args) noexcept {
+        try {
+            return function(args...);
+        } catch (...) {
+            set_python_error();
+            if constexpr (std::is_pointer_v<Result>) return nullptr;
+            else return Result(-1);
+        }
+    }
+};
+
+// `function` as CPython may call it: an exception becomes the Python error, and the result null or -1.
+template <auto function>
+constexpr auto boundary = &Boundary<function>::call;
+
+template <auto function>
+PyCFunction as_method() {
+    return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(boundary<function>));
+}
+
+template <auto function>
+void* as_slot() {
+    return reinterpret_cast<void*>(boundary<function>);
+}
+
+// Keeps the cyclic collector, and so finalizers and callbacks of weak references, from running while containers are made.
+class NoCollection {
+  public:
+#if PY_VERSION_HEX < 0x030C0000
+    NoCollection() : enabled_(PyGC_Disable()) {}
+    ~NoCollection() {
+        if (enabled_) PyGC_Enable();
+    }
+
+  private:
+    int enabled_;
+#else
+    NoCollection() {}  // the collector runs between instructions only
+    ~NoCollection() {}
+
+  public:
+#endif
+    NoCollection(const NoCollection&) = delete;
+};
+
+}  // namespace dynacompile
