@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dynacompile import native
+from dynacompile.build import probe
 from dynacompile.build.autotune import tune
 from dynacompile.build.processor import measure_here, processor
 from dynacompile.build.store import Store
@@ -44,7 +45,7 @@ FLAGS = (
     "-w",
 )
 INTRINSICS = "-DDC_IMMINTRIN"  # tried where the compiler knows other builtins than intrinsics.h
-LINK = ("-shared", "-nodefaultlibs", "-lm", "-lc", "-lgcc", "-Wl,--build-id=none")
+LINK = ("-nodefaultlibs", "-lm", "-lc", "-lgcc", "-Wl,--build-id=none")
 UNIT_CHARACTERS = 12000  # of kernel text, above which a graph is cut into units that compile in parallel
 OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.so")
 
@@ -77,9 +78,25 @@ def variant(source: KernelSource, index: int) -> KernelSource:
 def build_units(sources: Mapping[str, KernelSource], env: Env, store: Store) -> dict[str, CpuKernel]:
     """The kernels by name, from as many libraries as their text is worth."""
     groups = units(sources)
-    flags = [*shlex.split(env.config.cpp_flags), *([f"-DDC_THREADS={env.config.threads}"] if env.config.threads else [])]
+    if not groups:
+        return {}
+    given = shlex.split(env.config.cpp_flags)
+    threads = [f"-DDC_THREADS={env.config.threads}"] if env.config.threads else []
+    key = probe.verdict_key(probe_text(), *libraries_depend_on(given))
+    safe = probe.remembered(key, store)
+    if safe is not None:
+        return build_groups(groups, [*given, *safe, *threads], env, store)
+    with ThreadPoolExecutor(1) as beside:  # nearly every compiler is right: the kernels are compiled while that is found out
+        probing = beside.submit(probe.find_safe_flags, key, store, functools.partial(compile_program, given), toolchain().command[0])
+        built = build_groups(groups, [*given, *threads], env, store)
+        safe = probing.result()
+    return build_groups(groups, [*given, *safe, *threads], env, store) if safe else built
+
+
+def build_groups(groups: list[dict[str, KernelSource]], flags: list[str], env: Env, store: Store) -> dict[str, CpuKernel]:
+    """The kernels by name, from a library for each group."""
     if len(groups) < 2:
-        return unit(groups[0], flags, env, store) if groups else {}
+        return unit(groups[0], flags, env, store)
     with ThreadPoolExecutor(min(len(groups), jobs(env))) as pool:
         built = list(pool.map(lambda names: unit(names, flags, env, store), groups))
     return {name: kernel for group in built for name, kernel in group.items()}
@@ -122,13 +139,23 @@ def unit_key(text: str, flags: tuple[str, ...]) -> str:
     bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
     openmp = openmp_library()
     runtime = "" if openmp is None else f"{openmp.name} {openmp.stat().st_size}"
-    parts = (FORMAT, bare, header_text(), toolchain().stamp, *flags, *FLAGS, *LINK, processor(), runtime)
+    parts = (FORMAT, bare, *libraries_depend_on(flags), runtime)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
+
+
+def libraries_depend_on(flags: Sequence[str]) -> tuple[str, ...]:
+    """What every library depends on: headers, compiler, flags, the processor's instructions."""
+    return header_text(), toolchain().stamp, *flags, *FLAGS, *LINK, processor()
 
 
 @functools.cache
 def header_text() -> str:
     return "".join((HEADERS / n).read_text() for n in HEADER_NAMES)
+
+
+@functools.cache
+def probe_text() -> str:
+    return (HEADERS / "probe.h").read_text()
 
 
 def toolchain() -> native.Toolchain:
@@ -157,12 +184,24 @@ def compile_unit(text: str, flags: list[str]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="dynacompile-") as folder:
         source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
         source.write_text(text)
-        arch = [] if any(f.startswith(("-march", "-mcpu")) for f in flags) else ["-march=native"]
-        command = [*tools.command, *FLAGS, *arch, *flags, f"-I{HEADERS}", str(source), *runtime, *LINK, "-o", str(library)]
+        command = [*compiler_with(flags), str(source), *runtime, "-shared", *LINK, "-o", str(library)]
         run = compile_with(command)
         if run.returncode != 0 and compile_with([*command, INTRINSICS]).returncode != 0:
             raise BuildError(refusal(tools.command[0], command, run))
         return library.read_bytes()
+
+
+def compile_program(given: Sequence[str], source: Path, program: Path, flags: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Builds an executable of `source` as kernels are built."""
+    command = [*compiler_with([*given, *flags]), str(source), *LINK, "-o", str(program)]
+    run = compile_with(command)
+    return run if run.returncode == 0 else compile_with([*command, INTRINSICS])
+
+
+def compiler_with(flags: Sequence[str]) -> list[str]:
+    """The command up to the source: later flags have the last word."""
+    arch = [] if any(f.startswith(("-march", "-mcpu")) for f in flags) else ["-march=native"]
+    return [*toolchain().command, *FLAGS, *arch, *flags, f"-I{HEADERS}"]
 
 
 def compile_with(command: list[str]) -> subprocess.CompletedProcess[str]:
