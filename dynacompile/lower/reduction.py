@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -171,9 +170,12 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         return d * d
 
     def corrected(o: Expander, v: Value) -> Value:
+        """Of infinite squares the correction may be infinite, too, and must not make a NaN."""
         off = whole.load_kept(o, drift)
-        exact_sum = o.max(v - off * off * o.constant(loops.count, v.dtype), 0)
-        return o.select(v < math.inf, exact_sum, v)  # of infinite squares the correction may be infinite, too
+        return o.max(v - o.min(off * per_element(o, off), torch.finfo(v.dtype).max), 0)
+
+    def per_element(o: Expander, v: Value) -> Value:
+        return v * (1 / loops.count) if isinstance(loops.count, int) else v / loops.count
 
     def divided(o: Expander, v: Value) -> Value:
         if isinstance(loops.count, int):
@@ -185,13 +187,13 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         return o.sqrt(variance) if row.detail.startswith("std") else variance
 
     emit_reduction(low, node, read, center, whole, "sum", lambda o, v: v, lambda o, v: v / loops.count)
-    emit_reduction(low, node, read, drift, whole, "sum", difference, lambda o, v: v / loops.count)
+    emit_reduction(low, node, read, drift, whole, "sum", difference)
     names = low.parts(node, len(vals))
     emit_reduction(low, node, read, low.add(names[0], vals[0]), loops, "sum", squared, result)
     if len(vals) > 1:
         into = low.add(names[1], vals[1])
         if into.numel:
             o = low.expander(into.dtype)
-            mean = whole.load_kept(o, center) + whole.load_kept(o, drift)
+            mean = whole.load_kept(o, center) + per_element(o, whole.load_kept(o, drift))
             low.finish(o, mean, into, [a for a in loops.axes if a.role == "x"], loops.output, node)
     low.values[node] = names if len(vals) > 1 else names[0]
