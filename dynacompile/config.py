@@ -85,6 +85,9 @@ class CompileConfig:
     rng: str = option("eager", "code", '"eager": random numbers equal eager\'s')
     reports: str = option("replay", "code", '"replay": calls of logging and warnings are made after the graph; "break": they end it')
     memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward; less recomputes more")
+    precise: bool = option(
+        False, "code", "round every result of float16 and bfloat16 to its dtype, as eager does; False: fused ops compute in float32 and round once"
+    )
     fuse: bool = option(True, "code", "fuse loop nests (False: one kernel per op, for debugging)")
     reference: bool = option(False, "code", "run kernels through the reference interpreter instead of C++/Triton (the oracle; slow)")
     cpp_flags: str = option("", "code", "further flags for the C++ compiler; from a config they need DYNACOMPILE_ALLOW_CPP_FLAGS=1")

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
+from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dynacompile import compilers
+from dynacompile.build import probe
 from dynacompile.build.autotune import tune
 from dynacompile.build.processor import measure_here, processor
 from dynacompile.build.store import Store
@@ -44,7 +45,7 @@ FLAGS = (
     "-w",
 )
 INTRINSICS = "-DDC_IMMINTRIN"  # tried where the compiler knows other builtins than intrinsics.h
-LINK = ("-shared", "-nodefaultlibs", "-lm", "-lc", "-lgcc", "-Wl,--build-id=none")
+LINK = ("-nodefaultlibs", "-lm", "-lc", "-lgcc", "-Wl,--build-id=none")
 UNIT_CHARACTERS = 12000  # of kernel text, above which a graph is cut into units that compile in parallel
 OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.so")
 
@@ -77,9 +78,25 @@ def variant(source: KernelSource, index: int) -> KernelSource:
 def build_units(sources: Mapping[str, KernelSource], env: Env, store: Store) -> dict[str, CpuKernel]:
     """The kernels by name, from as many libraries as their text is worth."""
     groups = units(sources)
-    flags = [*words(env.config.cpp_flags, "cpp_flags"), *([f"-DDC_THREADS={env.config.threads}"] if env.config.threads else [])]
+    if not groups:
+        return {}
+    given = words(env.config.cpp_flags, "cpp_flags")
+    threads = [f"-DDC_THREADS={env.config.threads}"] if env.config.threads else []
+    key = probe.verdict_key(probe_text(), *libraries_depend_on(given))
+    safe = probe.remembered(key, store)
+    if safe is not None:
+        return build_groups(groups, [*given, *safe, *threads], env, store)
+    with ThreadPoolExecutor(1) as beside:  # nearly every compiler is right: the kernels are compiled while that is found out
+        probing = beside.submit(probe.find_safe_flags, key, store, functools.partial(compile_program, given), toolchain().command[0])
+        built = build_groups(groups, [*given, *threads], env, store)
+        safe = probing.result()
+    return build_groups(groups, [*given, *safe, *threads], env, store) if safe else built
+
+
+def build_groups(groups: list[dict[str, KernelSource]], flags: list[str], env: Env, store: Store) -> dict[str, CpuKernel]:
+    """The kernels by name, from a library for each group."""
     if len(groups) < 2:
-        return unit(groups[0], flags, env, store) if groups else {}
+        return unit(groups[0], flags, env, store)
     with ThreadPoolExecutor(min(len(groups), jobs(env))) as pool:
         built = list(pool.map(lambda names: unit(names, flags, env, store), groups))
     return {name: kernel for group in built for name, kernel in group.items()}
@@ -122,13 +139,23 @@ def unit_key(text: str, flags: tuple[str, ...]) -> str:
     bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
     openmp = openmp_library()
     runtime = "" if openmp is None else f"{openmp.name} {openmp.stat().st_size}"
-    parts = (FORMAT, bare, header_text(), toolchain().stamp, *flags, *FLAGS, *LINK, processor(), runtime)
+    parts = (FORMAT, bare, *libraries_depend_on(flags), runtime)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
+
+
+def libraries_depend_on(flags: Sequence[str]) -> tuple[str, ...]:
+    """What every library depends on: headers, compiler, flags, the processor's instructions."""
+    return header_text(), toolchain().stamp, *flags, *FLAGS, *LINK, processor()
 
 
 @functools.cache
 def header_text() -> str:
     return "".join((HEADERS / n).read_text() for n in HEADER_NAMES)
+
+
+@functools.cache
+def probe_text() -> str:
+    return (HEADERS / "probe.h").read_text()
 
 
 def toolchain() -> compilers.Toolchain:
@@ -165,12 +192,24 @@ def compile_in(folder: Path, flags: list[str]) -> bytes:
     openmp = openmp_library()
     runtime = [str(openmp)] if openmp is not None else ["-lgomp"]
     source, library = folder / "kernels.cpp", folder / "kernels.so"
-    arch = [] if any(f.startswith(("-march", "-mcpu")) for f in flags) else ["-march=native"]
-    command = [*tools.command, *FLAGS, *arch, *flags, f"-I{HEADERS}", str(source), *runtime, *LINK, "-o", str(library)]
+    command = [*compiler_with(flags), str(source), *runtime, "-shared", *LINK, "-o", str(library)]
     run = run_compiler(command, "compile a kernel")
     if run.status != 0 and run_compiler([*command, INTRINSICS], "compile a kernel").status != 0:
         raise BuildError(refusal(tools.command[0], command, run))
     return made_library(tools.command[0], library)
+
+
+def compile_program(given: Sequence[str], source: Path, program: Path, flags: Sequence[str]) -> compilers.Finished:
+    """Builds an executable of `source` as kernels are built."""
+    command = [*compiler_with([*given, *flags]), str(source), *LINK, "-o", str(program)]
+    run = run_compiler(command, "compile its probe")
+    return run if run.status == 0 else run_compiler([*command, INTRINSICS], "compile its probe")
+
+
+def compiler_with(flags: Sequence[str]) -> list[str]:
+    """The command up to the source: later flags have the last word."""
+    arch = [] if any(f.startswith(("-march", "-mcpu")) for f in flags) else ["-march=native"]
+    return [*toolchain().command, *FLAGS, *arch, *flags, f"-I{HEADERS}"]
 
 
 def refusal(compiler: str, command: list[str], run: compilers.Finished) -> str:

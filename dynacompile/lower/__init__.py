@@ -60,7 +60,7 @@ def lower(graph: torch.fx.GraphModule, env: Env) -> LoopProgram:
     placeholder mutates that input. Sizes may be symbolic, where placeholders show each symbol (see `ir.symbols.sources`). Raises Unsupported
     for other numbers that are not known at compile time.
     """
-    low = Lowering((node.name for node in graph.graph.nodes), main_device(graph.graph))
+    low = Lowering((node.name for node in graph.graph.nodes), main_device(graph.graph), env.config.precise)
     inputs: list[str | None] = []
     outputs: tuple[str | None, ...] = ()
     for node in graph.graph.nodes:

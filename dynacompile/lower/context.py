@@ -14,7 +14,7 @@ from dynacompile.ir.loops import Access, Axis, Buffer, Extern, Nest, Origin
 from dynacompile.ir.symbols import extent
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
-from dynacompile.ops.scalars import compute_dtype
+from dynacompile.ops.scalars import NEAREST, compute_dtype
 
 DTYPES = frozenset((torch.bool, torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16, torch.float32, torch.float64, torch.bfloat16, torch.float16))
 CPU = torch.device("cpu")
@@ -22,11 +22,13 @@ CPU = torch.device("cpu")
 
 class Lowering:
     """State of one call of `lower`. values: what each node became: a buffer's name, a number, None, or a list of those. device: where the
-    program's kernels run. copies: buffers with numbers of the CPU, by device and name."""
+    program's kernels run. copies: buffers with numbers of the CPU, by device and name. precise: each result is rounded to its dtype, as eager
+    rounds what it writes to memory, also where a later op reads it from a register."""
 
-    def __init__(self, taken: Iterable[str] = (), device: torch.device = CPU) -> None:
+    def __init__(self, taken: Iterable[str] = (), device: torch.device = CPU, precise: bool = False) -> None:
         self._taken = set(taken)
         self.device = device
+        self.precise = precise
         self.copies: dict[torch.device, dict[str, str]] = {}
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Nest | Extern] = []
@@ -117,7 +119,7 @@ class Lowering:
         """Stores `value` (cast) into `buffer` at `indices` and appends the nest; nothing where there are no points."""
         if buffer.numel == 0:
             return
-        value = o.cast(value, compute_dtype(buffer.dtype))
+        value = self.as_stored(o, value, buffer)
         o.body.store(value.id, buffer.base or buffer.name, strided(indices, buffer.stride, buffer.offset))
         self.steps.append(Nest(buffer.name, tuple(axes), tuple(o.body.ops), (origin(node),)))
 
@@ -125,9 +127,19 @@ class Lowering:
         """`finish` for a nest over the buffer's own shape."""
         if buffer.numel == 0:
             return
-        value = o.cast(value, compute_dtype(buffer.dtype))
+        value = self.as_stored(o, value, buffer)
         o.body.store(value.id, buffer.base or buffer.name, self.broadcast(buffer, buffer.size))
         self.steps.append(Nest(buffer.name, self.axes(buffer.size)[0], tuple(o.body.ops), (origin(node),)))
+
+    def as_stored(self, o: Expander, value: Value, buffer: Buffer) -> Value:
+        """The value as ops that read it from `buffer` see it."""
+        value = o.cast(value, compute_dtype(buffer.dtype))
+        nearest = NEAREST.get(buffer.dtype)
+        if not self.precise or nearest is None:
+            return value
+        made = o.body.ops[value.id]
+        moved = made.name == nearest or (isinstance(made.attr, Access) and self.buffers[made.attr.buffer].dtype == buffer.dtype)
+        return value if moved else getattr(o, nearest)(value)
 
 
 def access_of(buffer: Buffer, index: Index, mask: Value | None, other: float) -> Access:

@@ -144,7 +144,11 @@ def lower_extremum(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
 
 def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
-    """Two passes: the mean, then the mean of squared differences from it."""
+    """Two passes: the mean c, then the sum of squares of x - c, corrected by the sum of x - c, which is 0 but for what c was rounded by.
+
+    sum (x - mean)^2 = sum (x - c)^2 - (sum (x - c))^2 / n, the corrected two-pass algorithm (Chan, Golub and LeVeque 1983): without the
+    second term the result is off by the square of c's own error, a large part of it where the mean is 10^5 deviations and more.
+    """
     read = low.buffer_of(node.args[0])
     vals = node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else (node.meta["val"],)
     require_element(low, read.name, vals[0].device)
@@ -155,25 +159,41 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     correction = arguments(node)["correction"]
     spare = float(1 if correction is None else correction)
     exact = compute_dtype(read.dtype)
-    mean = low.add_temp(low.fresh(f"{node.name}_center"), exact, read.device, loops.kept)
     whole = Loops(low, read.size, dims, True)
-    emit_reduction(low, node, read, mean, whole, "sum", lambda o, v: v, lambda o, v: v / loops.count)
+    center, drift = (low.add_temp(low.fresh(f"{node.name}_{part}"), exact, read.device, loops.kept) for part in ("center", "drift"))
+
+    def difference(o: Expander, v: Value) -> Value:
+        return v - whole.load_kept(o, center)
 
     def squared(o: Expander, v: Value) -> Value:
-        d = v - whole.load_kept(o, mean)
+        d = difference(o, v)
         return d * d
+
+    def corrected(o: Expander, v: Value) -> Value:
+        """Of infinite squares the correction may be infinite, too, and must not make a NaN."""
+        off = whole.load_kept(o, drift)
+        return o.max(v - o.min(off * per_element(o, off), torch.finfo(v.dtype).max), 0)
+
+    def per_element(o: Expander, v: Value) -> Value:
+        return v * (1 / loops.count) if isinstance(loops.count, int) else v / loops.count
 
     def divided(o: Expander, v: Value) -> Value:
         if isinstance(loops.count, int):
             return v / max(0.0, loops.count - spare)
         return v / o.max(o.constant(loops.count, v.dtype) - spare, 0)
 
-    deviation = row.detail.startswith("std")
+    def result(o: Expander, v: Value) -> Value:
+        variance = divided(o, corrected(o, v))
+        return o.sqrt(variance) if row.detail.startswith("std") else variance
+
+    emit_reduction(low, node, read, center, whole, "sum", lambda o, v: v, lambda o, v: v / loops.count)
+    emit_reduction(low, node, read, drift, whole, "sum", difference)
     names = low.parts(node, len(vals))
-    emit_reduction(low, node, read, low.add(names[0], vals[0]), loops, "sum", squared, lambda o, v: o.sqrt(divided(o, v)) if deviation else divided(o, v))
+    emit_reduction(low, node, read, low.add(names[0], vals[0]), loops, "sum", squared, result)
     if len(vals) > 1:
         into = low.add(names[1], vals[1])
         if into.numel:
             o = low.expander(into.dtype)
-            low.finish(o, whole.load_kept(o, mean), into, [a for a in loops.axes if a.role == "x"], loops.output, node)
+            mean = whole.load_kept(o, center) + per_element(o, whole.load_kept(o, drift))
+            low.finish(o, mean, into, [a for a in loops.axes if a.role == "x"], loops.output, node)
     low.values[node] = names if len(vals) > 1 else names[0]

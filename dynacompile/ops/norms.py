@@ -74,10 +74,9 @@ def all_dims(x: torch.Tensor, dim: int | Sequence[int] | None) -> list[int]:
 
 
 def moments(x: torch.Tensor, dims: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(mean, x - mean, sum of squares of x - mean), reduced dims kept, in two passes."""
-    mean = aten.mean.dim(x, list(dims), True)
-    centred = sub(x, mean)
-    return mean, centred, total(mul(centred, centred), dims, True)
+    """(mean, x - mean, biased variance), reduced dims kept."""
+    variance, mean = aten.var_mean.correction(x, list(dims), correction=0, keepdim=True)
+    return mean, sub(x, mean), variance
 
 
 def count(x: torch.Tensor, dims: Sequence[int]) -> int:
@@ -109,8 +108,8 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
 @row(NORMS, aten.native_layer_norm.default)
 def layer_norm(x, normalized_shape, weight, bias, eps):
     v, dims = wide(x), trailing(x, normalized_shape)
-    mean, centred, squares = moments(v, dims)
-    rstd = aten.rsqrt.default(add(mul(squares, 1 / count(x, dims)), eps))
+    mean, centred, variance = moments(v, dims)
+    rstd = aten.rsqrt.default(add(variance, eps))
     out = mul(centred, rstd)
     out = out if weight is None else mul(out, wide(weight))
     out = out if bias is None else add(out, wide(bias))
@@ -183,8 +182,7 @@ def scale_and_shift(x, weight, bias):
 def batch_norm_training(x, weight, bias, eps):
     """(output, mean [C], rstd [C], biased variance [C])."""
     v, dims = wide(x), all_but_channel(x)
-    mean, centred, squares = moments(v, dims)
-    biased = mul(squares, 1 / count(x, dims))
+    mean, centred, biased = moments(v, dims)
     rstd = aten.rsqrt.default(add(biased, eps))
     out = cast(scale_and_shift(mul(centred, rstd), weight, bias), x.dtype)
     return out, aten.squeeze.dims(mean, dims), aten.squeeze.dims(rstd, dims), aten.squeeze.dims(biased, dims)
@@ -250,8 +248,8 @@ def batch_norm_with_update_backward(grad, x, weight, running_mean, running_var, 
 def group_norm(x, weight, bias, n, channels, inner, groups, eps):
     v = wide(x)
     grouped = aten.reshape.default(v, [n, groups, (channels // groups) * inner])
-    mean, centred, squares = moments(grouped, [2])
-    rstd = aten.rsqrt.default(add(mul(squares, 1 / count(grouped, [2])), eps))
+    mean, centred, variance = moments(grouped, [2])
+    rstd = aten.rsqrt.default(add(variance, eps))
     out = scale_and_shift(aten.reshape.default(mul(centred, rstd), list(x.shape)), weight, bias)
     return cast(out, x.dtype), aten.squeeze.dims(mean, [2]), aten.squeeze.dims(rstd, [2])
 

@@ -10,7 +10,7 @@ from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest
 from dynacompile.schedule.domain import runs_along
 from dynacompile.schedule.split import split
-from dynacompile.schedule.variance import Mean, mean_of, split_variance, squares_about
+from dynacompile.schedule.variance import Mean, is_drift_from, is_squares_about, mean_of, split_drift, split_variance
 
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 
@@ -43,9 +43,15 @@ def split_reductions(program: LoopProgram) -> LoopProgram:
             steps.append(step)
             continue
         assert isinstance(step, Nest)
-        variance = next((v for m in means.values() if (v := squares_about(step, m)) is not None), None)
-        if variance is not None:
-            steps += split_variance(step, variance, buffers)
+        about = next((m for m in means.values() if is_squares_about(step, m)), None)
+        if about is not None:
+            steps += split_variance(step, about, buffers)
+            continue
+        about = next((m for m in means.values() if is_drift_from(step, m)), None)
+        if about is not None:
+            *parts, drift = split_drift(step, about, buffers)
+            means[about.buffer] = replace(about, drift=drift)
+            steps += parts
             continue
         if cuts_itself(step, buffers) and not is_of_variance(step, count, program.steps[position + 1 :]):
             steps.append(step)
@@ -66,7 +72,7 @@ def cuts_itself(nest: Nest, buffers: dict[str, Buffer]) -> bool:
 def is_of_variance(nest: Nest, count: int, later: Sequence[Nest | Extern]) -> bool:
     """Whether it is the mean that a later nest takes squares about, which then are one pass over memory."""
     mean = mean_of(nest, count, "")
-    return mean is not None and any(isinstance(s, Nest) and s.r_axes and squares_about(s, mean) is not None for s in later)
+    return mean is not None and any(isinstance(s, Nest) and s.r_axes and is_squares_about(s, mean) for s in later)
 
 
 def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:

@@ -1,8 +1,9 @@
-"""Variances in one pass over memory: where a mean is cut into chunks, so are the squares about it, about each chunk's own mean."""
+"""Variances in one pass over memory: where a mean is cut into chunks, so are the differences from it and their squares, about each chunk's own mean."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,7 @@ from dynacompile.schedule.split import cut, partial_buffer, position_of_reduce
 @dataclass(frozen=True)
 class Mean:
     """A nest that stores the sum of `value` over all r axes divided by their elements, and was cut into about `count` chunks whose sums are in
-    `partial`."""
+    `partial`. drift: the chunks' sums of differences from their own means, once a nest wanted those."""
 
     nest: Nest
     buffer: str
@@ -25,6 +26,7 @@ class Mean:
     value: int
     count: int
     partial: str
+    drift: str | None = None
 
 
 def mean_of(nest: Nest, count: int, partial: str) -> Mean | None:
@@ -48,16 +50,25 @@ def elements(nest: Nest, i: int) -> Extent | None:
     return op.attr if op.name == "index" and isinstance(op.attr, Index) and not op.attr.variables() else None
 
 
-def squares_about(nest: Nest, mean: Mean) -> Mean | None:
-    """mean, where the nest sums the squares of what `mean` averages less that mean."""
-    at = position_of_reduce(nest)
-    square = nest.body[nest.body[at].args[0]]
-    if nest.axes != mean.nest.axes or nest.body[at].attr != "sum" or square.name != "mul" or square.args[0] != square.args[1]:
-        return None
-    difference = nest.body[square.args[0]]
+def is_squares_about(nest: Nest, mean: Mean) -> bool:
+    """Whether the nest sums the squares of what `mean` averages less that mean."""
+    square = nest.body[nest.body[position_of_reduce(nest)].args[0]]
+    return square.name == "mul" and square.args[0] == square.args[1] and sums_differences(nest, mean, square.args[0])
+
+
+def is_drift_from(nest: Nest, mean: Mean) -> bool:
+    """Whether the nest sums what `mean` averages less that mean: nearly 0."""
+    return sums_differences(nest, mean, nest.body[position_of_reduce(nest)].args[0])
+
+
+def sums_differences(nest: Nest, mean: Mean, value: int) -> bool:
+    """Whether the nest is a sum over the mean's space, and the value a difference from the mean."""
+    difference = nest.body[value]
+    if nest.axes != mean.nest.axes or nest.body[position_of_reduce(nest)].attr != "sum":
+        return False
     if difference.name != "sub" or nest.body[difference.args[1]].attr != Access(mean.buffer, mean.index):
-        return None
-    return mean if expression(nest, difference.args[0]) == expression(mean.nest, mean.value) else None
+        return False
+    return expression(nest, difference.args[0]) == expression(mean.nest, mean.value)
 
 
 def expression(nest: Nest, i: int) -> tuple:
@@ -67,10 +78,46 @@ def expression(nest: Nest, i: int) -> tuple:
 
 
 def split_variance(nest: Nest, mean: Mean, buffers: dict[str, Buffer]) -> tuple[Nest, Nest]:
-    """Sums of squares about the mean, from sums of squares about each chunk's own mean, so that one pass over memory makes both.
+    """Sums of squares about the mean m, from sums of squares about each chunk's own mean, so that one pass over memory makes both.
 
-    With n elements, sum s and squares q about s / n in each chunk, it is sum(q + n * (s / n - mean)^2) (Chan, Golub and LeVeque 1979).
+    With n elements, mean c, and sums d of x - c and q of its squares in each chunk, it is sum(q + 2 d (c - m) + n (c - m)^2) (Chan, Golub and
+    LeVeque 1979, where d is 0; here it is what c was rounded by).
     """
+
+    def squared(body: Body, difference: int, dtype: torch.dtype) -> int:
+        return body.emit("mul", (difference, difference), dtype)
+
+    def combined(body: Body, squares: int, number: int, shift: int, drift: int | None, dtype: torch.dtype) -> int:
+        apart = body.emit("mul", (number, shift), dtype)
+        if drift is not None:
+            apart = body.emit("add", (apart, body.emit("add", (drift, drift), dtype)), dtype)
+        return body.emit("add", (squares, body.emit("mul", (apart, shift), dtype)), dtype)
+
+    first, second, _ = split_about_mean(nest, mean, buffers, squared, combined)
+    return first, second
+
+
+def split_drift(nest: Nest, mean: Mean, buffers: dict[str, Buffer]) -> tuple[Nest, Nest, str]:
+    """Sums of differences from the mean m, from those from each chunk's own mean: sum(d + n (c - m)); and the buffer of the d."""
+
+    def itself(body: Body, difference: int, dtype: torch.dtype) -> int:
+        return difference
+
+    def combined(body: Body, drift: int, number: int, shift: int, _: int | None, dtype: torch.dtype) -> int:
+        return body.emit("add", (drift, body.emit("mul", (number, shift), dtype)), dtype)
+
+    return split_about_mean(nest, mean, buffers, itself, combined)
+
+
+def split_about_mean(
+    nest: Nest,
+    mean: Mean,
+    buffers: dict[str, Buffer],
+    of_difference: Callable[[Body, int, torch.dtype], int],
+    combined: Callable[[Body, int, int, int, int | None, torch.dtype], int],
+) -> tuple[Nest, Nest, str]:
+    """Chunks' sums of of_difference(x - the chunk's mean), the sum of combined(that, elements, chunk's mean - mean, drift) over the chunks, and the
+    buffer between them."""
     outer, inner, values, last = cut(nest.r_axes, mean.count)
     total, x = extent(math.prod(a.size for a in outer)), math.prod(a.size for a in nest.x_axes)
     own: int = math.prod(a.size for a in inner)  # of a full chunk; its sizes are numbers, or there is none that is not full
@@ -88,23 +135,26 @@ def split_variance(nest: Nest, mean: Mean, buffers: dict[str, Buffer]) -> tuple[
     number = length_of(body, outer[0].var, own, last, dtype)
     center = body.emit("truediv", (body.emit("reduce", (value,), dtype, "sum"), number), dtype)
     difference = body.emit("sub", (value, center), dtype)
-    squares = body.emit("reduce", (inside(body.emit("mul", (difference, difference), dtype)),), dtype, "sum")
-    body.store(squares, name, linear(outer) * x + result)
+    sums = body.emit("reduce", (inside(of_difference(body, difference, dtype)),), dtype, "sum")
+    body.store(sums, name, linear(outer) * x + result)
     first = Nest(name, (*outer, *nest.x_axes, *inner), without_dead(body.ops), nest.origins)
 
     chunk = Axis(Var("r0", total), "r")
     rest = Body()
     place = atom(chunk.var) * x + result
+
+    def of_chunk(buffer: str) -> int:
+        return rest.emit("load", (), dtype, Access(buffer, place))
+
     number = length_of(rest, chunk.var, own, last, dtype)
-    center = rest.emit("truediv", (rest.emit("load", (), dtype, Access(mean.partial, place)), number), dtype)
-    difference = rest.emit("sub", (center, rest.emit("load", (), dtype, Access(mean.buffer, mean.index))), dtype)
-    shift = rest.emit("mul", (number, rest.emit("mul", (difference, difference), dtype)), dtype)
-    squares = rest.emit("add", (rest.emit("load", (), dtype, Access(name, place)), shift), dtype)
-    whole = rest.emit("reduce", (squares,), dtype, "sum")
+    center = rest.emit("truediv", (of_chunk(mean.partial), number), dtype)
+    shift = rest.emit("sub", (center, rest.emit("load", (), dtype, Access(mean.buffer, mean.index))), dtype)
+    drift = None if mean.drift is None else of_chunk(mean.drift)
+    whole = rest.emit("reduce", (combined(rest, of_chunk(name), number, shift, drift, dtype),), dtype, "sum")
     ids = rest.splice(nest.body[:at], {})
     rest.splice(nest.body[at + 1 :], {}, before=[*ids, whole])
     second = Nest(nest.name, (*nest.x_axes, chunk), without_dead(rest.ops), nest.origins)
-    return merge_axes(first), merge_axes(second)
+    return merge_axes(first), merge_axes(second), name
 
 
 def integer(body: Body, value: Extent) -> int:

@@ -50,4 +50,4 @@ def check(name: str, env: Env) -> None:
         if graph is not None:
             given = values(graph)
             half = any(n.meta["val"].dtype in (torch.bfloat16, torch.float16) for n in graph.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor))
-            compare(graph, given, env, **({"rtol": 1e-1, "atol": 1e-1} if half else {"rtol": 1e-4, "atol": 1e-5}))
+            compare(graph, given, env, **({"rtol": 1e-1, "atol": 1e-1} if half else {"rtol": 1e-4, "atol": 1e-4}))

@@ -9,6 +9,7 @@ from dynacompile.codegen.cpp.render import value_type
 from dynacompile.ir.body import needs
 
 CHEAP = ("load", "index", "constant", "reduce", "store")
+IN_REGISTERS = 128  # elements of accumulators over a tile; as a local that nothing else may alias, the compiler keeps so many in registers
 
 
 class Column:
@@ -129,6 +130,7 @@ class Column:
 
     def chunks(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> None:
         plan, out = self.plan, self.out
+        apart = not plan.split or len(acc.reduces) * plan.tile <= IN_REGISTERS
         if plan.split:
             out.open(f"parallel<true>({plan.chunks}, [=](i64 c0, i64 c1)")  # copies, which stores can not change
             out.open("for (i64 c = c0; c < c1; ++c)")
@@ -136,11 +138,11 @@ class Column:
             out.open(f"for (i64 c = 0; c < {plan.chunks}; ++c)")
         out.line(f"const i64 b = c * {plan.step}, e = b + {plan.step} < {plan.steps} ? b + {plan.step} : {plan.steps};")
         if acc.reduces:
-            out.line(f"Part{k}& chunk = parts{k}[c];" if plan.split else f"Part{k} chunk;")
+            out.line(f"Part{k} chunk;" if apart else f"Part{k}& chunk = parts{k}[c];")
             out.line("chunk.clear();")
         self.stretch(k, acc, starts, steps, lane, "chunk.", "b", "e")
-        if acc.reduces and not plan.split:
-            out.line(f"part{k}.merge(chunk);")
+        if acc.reduces and apart:
+            out.line(f"parts{k}[c] = chunk;" if plan.split else f"part{k}.merge(chunk);")
         out.close()
         if plan.split:
             out.close(");")

@@ -110,6 +110,8 @@ class Values:
                 text = self.index(index)
             case Symbol() as given:
                 text = given.name
+            case None if (bound := self.bound(op)) is not None:
+                text = f"{BOUNDS[op.name]}({self.use(bound[0])}, {bound[1]})"
             case _:
                 text = scalar_op(op, [self.use(a) for a in op.args], [self.body[a].dtype for a in op.args])
         return f"const {value_type(op.dtype)} {self.names[i]} = {text};"
@@ -129,7 +131,7 @@ class Values:
                 text = self.lane_load(op, a)
             case Index() as index:
                 text = self.lane_index(op, index)
-            case None if op.name in BOUNDS and op.dtype.is_floating_point and (bound := self.bound(op)) is not None:
+            case None if (bound := self.bound(op)) is not None:
                 x, number = bound
                 text = f"{BOUNDS[op.name]}({self.full(x)}, {number})"
             case _:
@@ -137,7 +139,9 @@ class Values:
         return f"const auto {self.names[i]} = {text};"
 
     def bound(self, op: Op) -> tuple[int, str] | None:
-        """The other operand and the number, where one operand of a min or max is a number."""
+        """The other operand and the number, where one operand of a min or max of floats is a number."""
+        if op.name not in BOUNDS or not op.dtype.is_floating_point:
+            return None
         for x, c in (op.args, op.args[::-1]):
             constant = self.body[c]
             if constant.name == "constant" and constant.attr == constant.attr:  # no NaN

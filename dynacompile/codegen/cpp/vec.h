@@ -28,7 +28,10 @@ struct bf16 { u16 bits; };
 struct f16 { u16 bits; };
 static_assert(sizeof(i64) == 8, "dynacompile needs a 64-bit target");
 
-template <class T, int N> struct VectorOf { typedef T type __attribute__((vector_size(N * sizeof(T)))); };
+template <class T, int N> struct VectorOf {
+  typedef T type __attribute__((vector_size(N * sizeof(T))));
+  typedef T anywhere __attribute__((vector_size(N * sizeof(T)), aligned(sizeof(T)), may_alias));  // of any address of an element
+};
 template <class T, int N> using vec = typename VectorOf<T, N>::type;
 
 #define INLINE [[gnu::always_inline]] inline
@@ -105,12 +108,11 @@ struct First {
 };
 
 // Elements as they lie in memory: lanes of `T` at p; lanes whose bit is 0 are not touched (a load gives 0 there).
-template <int W, class T> INLINE vec<T, W> read(const T* p) {
-  vec<T, W> v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-template <class V> INLINE void write(elem<V>* p, V v) { __builtin_memcpy(p, &v, sizeof v); }
+//
+// Vectors are accessed as vectors, never by memcpy: of a memcpy of 32 or 64 bytes GCC 12 makes the access of one wide integer, and of a
+// constant in it, where its leading 64-bit words are equal and the rest is zero, a broadcast to all lanes (with AVX-512, at any -O).
+template <int W, class T> INLINE vec<T, W> read(const T* p) { return *(const typename VectorOf<T, W>::anywhere*)p; }
+template <class V> INLINE void write(elem<V>* p, V v) { *(typename VectorOf<elem<V>, lanes<V>>::anywhere*)p = v; }
 template <int W, class T> INLINE vec<T, W> read(const T* p, u32 bits) {
   using V = vec<T, W>;
 #ifdef DC_AVX512

@@ -538,9 +538,30 @@ template <class T> INLINE T shr1(T a, T b) { return (u64)b >= sizeof(T) * 8 ? (T
   }
 DC_LANES2(fmod) DC_LANES2(mod) DC_LANES2(floordiv) DC_LANES2(shl) DC_LANES2(shr)
 
-// One value from all lanes, in a tree.
+// One value from all lanes, in a tree. In a register lanes are turned; halves of a register would go through memory.
+#if defined(DC_AVX512)
+constexpr int REGISTER = 64;
+#elif defined(__AVX2__)
+constexpr int REGISTER = 32;
+#else
+constexpr int REGISTER = 16;
+#endif
+template <int By, class V> INLINE V turned(V v) {  // lane i becomes lane i + By, modulo their number
+#ifdef __clang__
+  V r;
+  for (int i = 0; i < lanes<V>; ++i) r[i] = v[(i + By) % lanes<V>];
+  return r;
+#else
+  return __builtin_shuffle(v, iota<lanes<V>, elem<bits_of<V>>>(By, 1));
+#endif
+}
+template <int By, class V, class F> INLINE V folded(V v, F f) {
+  if constexpr (By == 0) return v;
+  else return folded<By / 2>(f(v, turned<By>(v)), f);
+}
 template <class V, class F> INLINE auto across(V v, F f) {
   if constexpr (lanes<V> == 2) return f(v[0], v[1]);
+  else if constexpr (sizeof(V) <= REGISTER) return folded<lanes<V> / 2>(v, f)[0];
   else {
     auto h = bit_cast<Halves<V>>(v);
     return across(f(h.low, h.high), f);
