@@ -3,7 +3,10 @@
 
 #include "runtime/program.h"
 
+#include <ATen/core/Generator.h>
+
 #include <atomic>
+#include <memory>
 #include <mutex>
 
 namespace dynacompile::runtime {
@@ -64,6 +67,22 @@ struct Inputs {
     c10::SmallVector<int64_t, 16> numbers;
 };
 
+using Generators = std::vector<at::Generator>;
+
+// How a region is differentiated more than once. call: an object of replay.py. kept: inputs that a call keeps beside those that backward reads; measured:
+// tensor inputs of which it keeps sizes and strides alone; accumulated: inputs that get a gradient, of which a leaf is found by its AccumulateGrad;
+// copies: (which of what backward reads is an input as it was before the graph wrote it, its gradient); has_numbers: some inputs are numbers; draws: devices whose random numbers reach a gradient.
+struct Again {
+    PyRef call;
+    std::vector<int64_t> kept, measured, accumulated;
+    std::vector<std::pair<int64_t, int64_t>> copies;
+    bool has_numbers = false;
+    std::vector<c10::Device> draws;
+
+    // Copies of the default generators as they are before the graph runs.
+    Generators generators() const;
+};
+
 class Region {
 public:
     // Needs the GIL, and takes it where a node drops the last reference.
@@ -76,7 +95,11 @@ public:
     Tensors backward(const std::vector<int64_t>& symbols, Tensors flat);
     std::shared_ptr<const std::vector<TangentGeometry>> tangent_geometry(const Tensors& outputs);
 
+    // The callable of the backward graph, built where it is not yet. Holds the GIL.
+    PyObject* backward_callable() { return built_backward().callable.get(); }
+
     const Contract contract;
+    std::unique_ptr<const Again> again;  // set before the first call, if at all
 
 private:
     Region(Contract c, PyRef forward, PyRef make_backward) : contract(std::move(c)), forward_(std::move(forward)), make_backward_(std::move(make_backward)) {}
@@ -90,8 +113,12 @@ private:
     std::shared_ptr<const std::vector<TangentGeometry>> remembered_;
 };
 
-// Gives the outputs at contract.tangents one autograd node.
-void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs);
+// Gives the outputs at contract.tangents one autograd node. generators: as they were before the graph ran.
+void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs, Generators generators);
+// The region of a differentiable callable.
+Region* region_of(PyObject* differentiable);
+PyObject* set_again(PyObject*, PyObject* args);
+PyObject* unbatched(PyObject*, PyObject* tensor);
 // Has autograd refuse writes to a view, as to one of several that an operation gives.
 void mark_part(const at::Tensor& view);
 bool init_node();
