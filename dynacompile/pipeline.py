@@ -36,7 +36,7 @@ from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
-from dynacompile.runtime import chain, differentiable, link, record, with_plain
+from dynacompile.runtime import chain, differentiable, keeping_primals, link, record, with_plain
 from dynacompile.schedule import schedule
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     forward = begin_program(pair.forward, env)
     backward = None if pair.backward is None else begin_program(pair.backward, env)  # its kernels build beside the forward's
-    return differentiable(forward(), None if backward is None else disable(backward), pair.contract)
+    return keeping_primals(differentiable(forward(), None if backward is None else disable(backward), pair.contract), graph, fakes, pair.contract)
 
 
 def begin_program(graph: torch.fx.GraphModule, env: Env) -> Callable[[], GraphCall]:
@@ -129,7 +129,7 @@ def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) 
 def trace_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     backward = None if pair.backward is None else code_of(pair.backward)
-    return differentiable(code_of(pair.forward), None if backward is None else lambda: backward, pair.contract)
+    return keeping_primals(differentiable(code_of(pair.forward), None if backward is None else lambda: backward, pair.contract), graph, fakes, pair.contract)
 
 
 def code_of(graph: torch.fx.GraphModule) -> GraphCall:

@@ -10,6 +10,7 @@ import torch
 import torch.fx
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
+from dynacompile.autograd.again import again
 from dynacompile.autograd.facts import byte_size
 from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.kept import marks
@@ -93,7 +94,9 @@ def split(joint: JointGraph, budget: float) -> ForwardBackward:
         "uncut_bytes": cut.everything,
         "recomputed_ops": recomputed(joint, side, cut),
     }
-    return ForwardBackward(forward, backward, contract(joint, forward, tuple(inputs.index(n) for n in saved_inputs), tuple(positions), symbols), facts)
+    kept_inputs = tuple(inputs.index(n) for n in saved_inputs)
+    agreed = replace(contract(joint, forward, kept_inputs, tuple(positions), symbols), again=again(joint, side, kept))
+    return ForwardBackward(forward, backward, agreed, facts)
 
 
 def contract(

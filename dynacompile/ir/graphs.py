@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -127,6 +128,23 @@ class Marks:
 
 
 @dataclass(frozen=True)
+class Again:
+    """What differentiating the backward once more takes.
+
+    needed: tensor inputs whose values some gradient depends on. written: inputs that the graph writes to; of those among `needed`, copies says which
+        of the saved positions has the value from before, by index, and lost names those that have none. draws: devices whose random numbers reach a
+        gradient. draws_backward: the backward draws random numbers itself.
+    """
+
+    needed: tuple[int, ...]
+    written: frozenset[int] = frozenset()
+    copies: Mapping[int, int] = field(default_factory=dict)
+    lost: tuple[int, ...] = ()
+    draws: tuple[str, ...] = ()
+    draws_backward: bool = False
+
+
+@dataclass(frozen=True)
 class RuntimeContract:
     """What the runtime does around the two graphs.
 
@@ -139,6 +157,7 @@ class RuntimeContract:
     symbols: numbers that backward takes before all else: (forward input, dimension) for a size, (forward input, None) for an int,
         (forward input, REAL) for a float.
     sizes: of the symbols in views. marks: see there.
+    again: how the backward is differentiated, None where it can't be.
     """
 
     inputs: int
@@ -153,6 +172,7 @@ class RuntimeContract:
     symbols: tuple[tuple[int, int | None], ...] = ()
     sizes: Sizes = Sizes()
     marks: Marks = Marks()
+    again: Again | None = None
 
 
 @dataclass(frozen=True)

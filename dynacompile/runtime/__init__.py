@@ -7,5 +7,6 @@ from dynacompile.runtime.cudagraphs import record
 from dynacompile.runtime.differentiable import differentiable
 from dynacompile.runtime.link import link
 from dynacompile.runtime.plain import with_plain
+from dynacompile.runtime.replay import keeping_primals
 
-__all__ = ["chain", "differentiable", "link", "record", "with_plain"]
+__all__ = ["chain", "differentiable", "keeping_primals", "link", "record", "with_plain"]

@@ -1,18 +1,11 @@
 // The autograd node of a compiled region: one for all its differentiable outputs.
 #define AT_PER_OPERATOR_HEADERS
-#include "runtime/region.h"
+#include "runtime/again.h"
 
 #include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
 #include <ATen/ops/zero_ops.h>
-#if __has_include(<torch/csrc/autograd/node.h>)  // later than torch 2.11; function.h would add more than a second of build time
-#include <torch/csrc/autograd/node.h>
-#include <torch/csrc/autograd/saved_variable.h>
-#include <torch/csrc/autograd/variable.h>
-#else
-#include <torch/csrc/autograd/function.h>
-#endif
 
 #include <algorithm>
 
@@ -54,13 +47,15 @@ void set_history(const at::Tensor& tensor, const Pointer& node) {
 
 // The gradient function of our gradients: names itself when somebody differentiates them again.
 struct DoubleBackward final : public Node {
-    using Node::Node;
+    DoubleBackward(torch::autograd::edge_list&& edges, std::string reason) : Node(std::move(edges)), reason_(std::move(reason)) {}
     std::string name() const override { return "DynacompileDoubleBackward"; }
     variable_list apply(variable_list&&) override {
-        fail(
-            "double backward through a compiled region is not supported. Compute it eagerly: leave the function that is differentiated twice out of the "
-            "compiled region.");
+        fail("double backward through this compiled region is not supported: ", reason_,
+             ". Compute it eagerly: leave the function that is differentiated twice out of the compiled region.");
     }
+
+private:
+    std::string reason_;
 };
 
 at::Tensor empty_like(const TangentGeometry& g) {
@@ -144,6 +139,10 @@ public:
         }
     }
 
+    void remember_primals(const Inputs& inputs, Generators generators) {
+        if (region_->again) primals_.remember(*region_->again, inputs, std::move(generators));
+    }
+
     variable_list apply(variable_list&& tangents) override {
         check_writes(tangents);
         const bool twice = c10::GradMode::is_enabled();
@@ -152,22 +151,91 @@ public:
             std::lock_guard<std::mutex> lock(mutex_);
             for (const SavedVariable& saved : saved_) flat.push_back(saved.unpack(getptr()));
         }
+        std::string reason = "nothing was kept for it";
+        if (region_->again && (twice || std::any_of(tangents.begin(), tangents.end(), is_batched))) {
+            variable_list grads;
+            if (by_python(flat, tangents, twice, grads, reason)) return grads;
+        }
         torch::autograd::edge_list above;
         if (twice) {
             for (const at::Tensor& tensor : flat) add_edge(above, tensor);
             for (const at::Tensor& tensor : tangents) add_edge(above, tensor);
         }
         variable_list grads = run(std::move(flat), std::move(tangents));
-        if (twice) refuse_more(grads, std::move(above));
+        if (twice) refuse_more(grads, std::move(above), std::move(reason));
         return grads;
     }
 
     void release_variables() override {
         std::lock_guard<std::mutex> lock(mutex_);
         for (SavedVariable& saved : saved_) saved.reset_data();
+        primals_.release();
     }
 
 private:
+    static bool is_batched(const at::Tensor& tangent) {
+        if (!tangent.defined()) return false;
+        const c10::DispatchKeySet keys = tangent.unsafeGetTensorImpl()->key_set();
+        return keys.has(c10::DispatchKey::Batched) || keys.has(c10::DispatchKey::FuncTorchBatched);
+    }
+
+    // Gradients that can be differentiated again, or, where not `twice`, of a batch of tangents, as replay.py makes them. False, and why, where it can't.
+    bool by_python(const Tensors& flat, const variable_list& tangents, bool twice, variable_list& grads, std::string& reason) {
+        WithGil gil;
+        c10::impl::ExcludeDispatchKeyGuard unmapped(c10::DispatchKey::VmapMode);  // it refuses random numbers, which samples draw one by one
+        try {
+            PyRef wanted = PyRef::take(checked(PyTuple_New(Py_ssize_t(next_edges().size()))));
+            for (size_t i = 0; i < next_edges().size(); ++i) PyTuple_SET_ITEM(wanted.get(), Py_ssize_t(i), PyBool_FromLong(task_should_compute_output(i)));
+            PyRef given = PyRef::take(checked(PyTuple_New(Py_ssize_t(geometry_->size()))));
+            for (size_t i = 0; i < geometry_->size(); ++i)
+                PyTuple_SET_ITEM(given.get(), Py_ssize_t(i), wrap(i < tangents.size() ? tangents[i] : at::Tensor()));
+            PyRef saved = PyRef::take(checked(PyTuple_New(Py_ssize_t(flat.size()))));
+            for (size_t i = 0; i < flat.size(); ++i) PyTuple_SET_ITEM(saved.get(), Py_ssize_t(i), wrap(flat[i]));
+            for (auto [place, edge] : region_->again->copies) {
+                const c10::TensorImpl* impl = flat[place].unsafeGetTensorImpl();
+                at::Tensor before(impl->shallow_copy_and_detach(impl->version_counter(), true));
+                if (next_edges()[edge].is_valid()) torch::autograd::impl::set_gradient_edge(before, next_edges()[edge]);
+                if (PyTuple_SetItem(saved.get(), Py_ssize_t(place), wrap(before)) < 0) throw PythonErrorSet();
+            }
+            PyRef made;
+            if (twice) {
+                PyRef primals = primals_.unpack(getptr());
+                made = PyRef::take(checked(PyObject_CallMethod(region_->again->call.get(), "differentiate", "OOOO", wanted.get(), given.get(), saved.get(),
+                                                               primals.get())));
+            } else {
+                PyRef strides = PyRef::take(checked(PyTuple_New(Py_ssize_t(geometry_->size()))));
+                for (size_t i = 0; i < geometry_->size(); ++i) {
+                    at::Tensor like = empty_like((*geometry_)[i]);
+                    PyTuple_SET_ITEM(strides.get(), Py_ssize_t(i), wrap(like));
+                }
+                made = PyRef::take(checked(PyObject_CallMethod(region_->again->call.get(), "batch", "OOOOO", region_->backward_callable(), given.get(),
+                                                               symbols().get(), saved.get(), strides.get())));
+            }
+            if (PyUnicode_Check(made.get())) {
+                reason = to_string(made.get());
+                return false;
+            }
+            if (!PyTuple_Check(made.get()) || size_t(PyTuple_GET_SIZE(made.get())) != next_edges().size())
+                raise(PyExc_TypeError, "a replayed backward must give a tuple of gradients");
+            for (size_t i = 0; i < next_edges().size(); ++i) {
+                PyObject* grad = PyTuple_GET_ITEM(made.get(), Py_ssize_t(i));
+                grads.push_back(grad != Py_None && task_should_compute_output(i) ? tensor_of(impl_of(grad)) : at::Tensor());
+            }
+            return true;
+        } catch (const PythonErrorSet&) {
+            throw_python_error();
+        }
+    }
+
+    PyRef symbols() const {
+        PyRef found = PyRef::take(checked(PyTuple_New(Py_ssize_t(symbols_.size()))));
+        for (size_t i = 0; i < symbols_.size(); ++i) {
+            const bool is_real = region_->contract.symbols[i].second == real_number;
+            PyTuple_SET_ITEM(found.get(), Py_ssize_t(i), checked(is_real ? PyFloat_FromDouble(real_of(symbols_[i])) : PyLong_FromLongLong(symbols_[i])));
+        }
+        return found;
+    }
+
     variable_list run(Tensors flat, variable_list tangents) {
         BelowAutograd below;
         std::vector<bool> arrived;
@@ -220,8 +288,8 @@ private:
         });
     }
 
-    static void refuse_more(variable_list& grads, torch::autograd::edge_list above) {
-        auto refusal = make_node<DoubleBackward>(std::move(above));
+    static void refuse_more(variable_list& grads, torch::autograd::edge_list above, std::string reason) {
+        auto refusal = make_node<DoubleBackward>(std::move(above), std::move(reason));
         for (at::Tensor& grad : grads) {
             if (!grad.defined()) continue;
             c10::TensorImpl* impl = grad.unsafeGetTensorImpl();
@@ -235,11 +303,12 @@ private:
     std::vector<SavedVariable> saved_;
     std::vector<Watched> watched_;
     std::vector<int64_t> symbols_;
+    Primals primals_;
 };
 
 }  // namespace
 
-void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs) {
+void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs, Generators generators) {
     const auto& impls = inputs.impls;
     const Contract& contract = region->contract;
     torch::autograd::edge_list edges;
@@ -248,6 +317,7 @@ void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Te
     auto node = make_node<RegionBackward>(region, std::move(edges));
     for (int64_t position : contract.tangents) set_history(outputs[position], node);
     node->remember(inputs, outputs);
+    node->remember_primals(inputs, std::move(generators));
 }
 
 void watch_writes(const Region& region, const Inputs& inputs, const Tensors& outputs) {

@@ -198,17 +198,18 @@ public:
 
     PyObject* run() {
         const Versions versions(contract_, inputs_);
+        const bool is_recorded = needs_node();
+        Generators generators = is_recorded && region_->again ? region_->again->generators() : Generators();
         Tensors made = region_->forward(args_, inputs_);
         count_writes(contract_, made);
         for (int64_t input : contract_.mutated_in_graph) tensor_input(input)->bump_version();
-        const bool records = needs_node();
-        if (records) attach_node(region_, inputs_, made);
+        if (is_recorded) attach_node(region_, inputs_, made, std::move(generators));
         for (const Mutation& mutation : contract_.mutations) {
             at::Tensor input = tensor_of(tensor_input(mutation.input));
             at::_ops::copy_::call(input, made[mutation.position], false);
         }
         versions.count(inputs_);
-        if (records) watch_writes(*region_, inputs_, made);
+        if (is_recorded) watch_writes(*region_, inputs_, made);
         for (int64_t position : contract_.marks.inference) made[position] = inference_alias(made[position]);
         return user_outputs(made);
     }
@@ -357,9 +358,20 @@ PyMethodDef functions[] = {{"make_differentiable", make_differentiable, METH_VAR
                            {"backward_pass", backward_pass, METH_NOARGS,
                             "backward_pass() -> (for each tangent whether it has come, for each gradient whether it is asked for) of the backward that runs on "
                             "this thread; None outside of one."},
+                           {"set_again", set_again, METH_VARARGS,
+                            "set_again(differentiable, call, kept, measured, accumulated, copies, has_numbers, draws): how the backward is differentiated again."},
+                           {"unbatched", unbatched, METH_O,
+                            "unbatched(tensor) -> (the tensor without its innermost batch of torch.autograd's own vmap, that batch's dimension, its level), or "
+                            "None."},
                            {nullptr}};
 
 }  // namespace
+
+Region* region_of(PyObject* differentiable) {
+    if (!PyObject_TypeCheck(differentiable, differentiable_type)) raise(PyExc_TypeError, "not a differentiable callable");
+    return self_of(differentiable)->region.get();
+}
+
 }  // namespace dynacompile::runtime
 
 bool init_differentiable(PyObject* module) {

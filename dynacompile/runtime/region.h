@@ -3,7 +3,10 @@
 
 #include "runtime/program.h"
 
+#include <ATen/core/Generator.h>
+
 #include <atomic>
+#include <memory>
 #include <mutex>
 
 namespace dynacompile::runtime {
@@ -81,6 +84,22 @@ struct Inputs {
     c10::SmallVector<int64_t, 16> numbers;
 };
 
+using Generators = std::vector<at::Generator>;
+
+// How a region is differentiated more than once. call: an object of replay.py. kept: inputs that a call keeps beside those that backward reads; measured:
+// tensor inputs of which it keeps sizes and strides alone; accumulated: inputs that get a gradient, of which a leaf is found by its AccumulateGrad;
+// copies: (which of what backward reads is an input as it was before the graph wrote it, its gradient); has_numbers: some inputs are numbers; draws: devices whose random numbers reach a gradient.
+struct Again {
+    PyRef call;
+    std::vector<int64_t> kept, measured, accumulated;
+    std::vector<std::pair<int64_t, int64_t>> copies;
+    bool has_numbers = false;
+    std::vector<c10::Device> draws;
+
+    // Copies of the default generators as they are before the graph runs.
+    Generators generators() const;
+};
+
 class Region {
 public:
     // Needs the GIL, and takes it where a node drops the last reference.
@@ -95,7 +114,11 @@ public:
     // A tensor of one truth value.
     at::Tensor flag(bool value, c10::Device device);
 
+    // The callable of the backward graph, built where it is not yet. Holds the GIL.
+    PyObject* backward_callable() { return built_backward().callable.get(); }
+
     const Contract contract;
+    std::unique_ptr<const Again> again;  // set before the first call, if at all
 
 private:
     Region(Contract c, PyRef forward, PyRef make_backward) : contract(std::move(c)), forward_(std::move(forward)), make_backward_(std::move(make_backward)) {}
@@ -110,8 +133,6 @@ private:
     std::shared_ptr<const std::vector<TangentGeometry>> remembered_;
 };
 
-// Gives the outputs at contract.tangents one autograd node.
-void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs);
 // From now on, writes to what eager's autograd would keep are noticed by the node of the outputs.
 void watch_writes(const Region& region, const Inputs& inputs, const Tensors& outputs);
 // The same memory as an inference tensor.
@@ -127,6 +148,12 @@ struct Versions {
 void count_writes(const Contract& contract, const Tensors& outputs);
 // (inference, watches, flags, (input, writes)..., (output, writes)...), as differentiable.py writes it.
 Marks read_marks(PyObject* row);
+// Gives the outputs at contract.tangents one autograd node. generators: as they were before the graph ran.
+void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs, Generators generators);
+// The region of a differentiable callable.
+Region* region_of(PyObject* differentiable);
+PyObject* set_again(PyObject*, PyObject* args);
+PyObject* unbatched(PyObject*, PyObject* tensor);
 // Has autograd refuse writes to a view, as to one of several that an operation gives.
 void mark_part(const at::Tensor& view);
 bool init_node();

@@ -1,0 +1,43 @@
+"""What a call of a graph has to keep so that its backward can be differentiated once more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from dynacompile.autograd.facts import has_effect, is_random
+from dynacompile.autograd.joint import JointGraph
+from dynacompile.autograd.partition import Sides, ancestors
+from dynacompile.ir.graphs import Again
+
+Node = torch.fx.Node
+
+
+def again(joint: JointGraph, side: Sides, saved: Sequence[Node]) -> Again:
+    """saved: the nodes at the contract's saved positions, in order.
+
+    A gradient of a gradient depends on no input that the gradient does not depend on. What checks or draws is run again, and needs its operands."""
+    inputs = joint.placeholders[: joint.inputs]
+    grads = ancestors(joint.groups[2])
+    needed = grads | ancestors([n for n in side.primal if has_effect(n)])
+    written = frozenset((*joint.written, *(m.input for m in joint.mutations)))
+    copies = {inputs.index(n): place for place, n in enumerate(saved) if n.op == "placeholder"}
+    tensors = tuple(i for i, n in enumerate(inputs) if n in needed and isinstance(n.meta["val"], FakeTensor))
+    return Again(
+        needed=tensors,
+        written=written,
+        copies=copies,
+        lost=tuple(i for i in tensors if i in written and i not in copies),
+        draws=tuple(dict.fromkeys(str(device_of(n)) for n in side.primal if is_random(n) and n in grads)),
+        draws_backward=any(is_random(n) for n in side.backward),
+    )
+
+
+def device_of(node: Node) -> torch.device:
+    """Of what a node draws."""
+    value = node.meta["val"]
+    first = value if isinstance(value, torch.Tensor) else next(v for v in value if isinstance(v, torch.Tensor))
+    return first.device

@@ -1,0 +1,42 @@
+// What an autograd node keeps of a call so that its backward can be differentiated again.
+#pragma once
+
+#include "runtime/region.h"
+#include "runtime/torch_autograd.h"
+
+#include <utility>
+
+namespace dynacompile::runtime {
+
+class Primals {
+public:
+    void remember(const Again& again, const Inputs& inputs, Generators generators);
+    void release() { kept_.clear(); }
+
+    // (values of Again::kept, where a leaf is kept by its AccumulateGrad its version alone; numbers; (sizes, strides) of Again::measured; states of the
+    // generators). Holds the GIL.
+    template <typename NodePtr>
+    PyRef unpack(const NodePtr& node) const {
+        PyRef values = PyRef::take(checked(PyTuple_New(Py_ssize_t(kept_.size()))));
+        for (size_t i = 0; i < kept_.size(); ++i) {
+            const Kept& kept = kept_[i];
+            PyTuple_SET_ITEM(values.get(), Py_ssize_t(i), kept.version < 0 ? wrap(kept.saved.unpack(node)) : checked(PyLong_FromLongLong(kept.version)));
+        }
+        return with_rest(std::move(values));
+    }
+
+private:
+    struct Kept {
+        torch::autograd::SavedVariable saved;
+        int64_t version = -1;  // of a leaf
+    };
+    using Numbers = std::vector<int64_t>;
+    PyRef with_rest(PyRef values) const;
+
+    std::vector<Kept> kept_;
+    Numbers numbers_;
+    std::vector<std::pair<Numbers, Numbers>> shapes_;
+    Generators generators_;
+};
+
+}  // namespace dynacompile::runtime

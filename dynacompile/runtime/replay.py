@@ -1,0 +1,232 @@
+"""Differentiates the backward of a compiled graph: the graph runs again, under autograd and operation by operation, so that its gradients have a history.
+
+A compiled backward gives gradients without one. Where autograd asks for more (`create_graph=True`), what it would have recorded is made then: the graph
+is replayed on the inputs of the call, which the autograd node keeps as eager's nodes do, with the random numbers that the call drew. Autograd records the
+replay and its gradients, which can be differentiated to any order. A backward over a batch of tangents (`is_grads_batched=True`) runs the compiled
+backward, or the replay, once for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.fx
+
+from dynacompile import native
+from dynacompile.ir.expressions import given as real
+from dynacompile.ir.graphs import Again, Fresh, RuntimeContract, ViewOfOutput
+from dynacompile.ir.symbolic_graphs import executable
+from dynacompile.markers import disable
+from dynacompile.ops.regions import FORMS, with_regions
+
+AUTOCAST_DEVICES = ("cpu", "cuda")
+Grads = tuple[torch.Tensor | None, ...]
+Kept = tuple[tuple[Any, ...], tuple[int, ...], tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], tuple[torch.Tensor, ...]]
+is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # type: ignore[attr-defined]
+
+
+def keeping_primals(differentiable: Any, graph: torch.fx.GraphModule, fakes: Sequence[object], contract: RuntimeContract) -> Any:
+    """The callable, whose autograd nodes keep what a replay needs. Called under the modes that the graph was compiled under."""
+    if contract.again is None or not contract.tangents:
+        return differentiable
+    replay = Replay(graph, fakes, contract, contract.again)
+    has_numbers = any(not isinstance(fake, torch.Tensor) for fake in fakes)
+    first = len(contract.saved_inputs)
+    copies = tuple((first + place, contract.grads.index(i)) for i, place in contract.again.copies.items() if i in contract.grads)
+    native.core().set_again(differentiable, replay, replay.kept, replay.measured, contract.grads, copies, has_numbers, contract.again.draws)
+    return differentiable
+
+
+class Replay:
+    """How one compiled graph runs again. kept: the inputs that a call keeps beside those that backward reads; measured: the tensors that no gradient
+    depends on, for which zeros stand in."""
+
+    def __init__(self, graph: torch.fx.GraphModule, fakes: Sequence[object], contract: RuntimeContract, again: Again):
+        self.graph, self.fakes, self.contract, self.again = graph, tuple(fakes), contract, again
+        known = {*contract.saved_inputs, *again.copies, *again.lost}
+        self.kept = tuple(i for i in again.needed if i not in known)
+        tensors = [i for i, fake in enumerate(fakes) if isinstance(fake, torch.Tensor)]
+        self.measured = tuple(i for i in tensors if i not in again.needed)
+        first: dict[int, int] = {}
+        self.same = tuple(first.setdefault(id(fake), i) if isinstance(fake, torch.Tensor) else i for i, fake in enumerate(fakes))
+        self.casts = tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES)
+        self.places = tuple(map(self.place, contract.tangents))
+        self._run: Callable[..., Sequence[Any]] | None = None
+
+    def place(self, position: int) -> tuple[str, int] | None:
+        """Where a run shows the forward output at `position`: a user output, one that is a view of it, or an input that is written."""
+        rows = list(enumerate(self.contract.outputs))
+        fresh = [i for i, o in rows if isinstance(o, Fresh) and o.position == position]
+        written = [m.input for m in self.contract.mutations if m.position == position]
+        views = [i for i, o in rows if isinstance(o, ViewOfOutput) and o.position == position and not o.lineage.detached]
+        for kind, found in (("output", fresh), ("input", written), ("view", views)):
+            if found:
+                return kind, found[0]
+        return None
+
+    @property
+    def run(self) -> Callable[..., Sequence[Any]]:
+        if self._run is None:
+            graph = with_regions(self.graph) if any(node.target in FORMS for node in self.graph.graph.nodes) else self.graph
+            self._run = disable(executable(graph).forward)
+        return self._run
+
+    def differentiate(self, wanted: tuple[bool, ...], tangents: Grads, saved: tuple[torch.Tensor, ...], kept: Kept) -> Grads | str:
+        """The gradients of the contract that are wanted, recorded by autograd. tangents: None for those that have not come. A text says why not."""
+        if self.again.lost:
+            names = ", ".join(str(i) for i in self.again.lost)
+            return f"the graph writes to its inputs {names}, whose values before that were not kept"
+        if self.again.draws_backward:
+            return "its backward draws random numbers"
+        if any(place is None for place in self.places):
+            return "an output shares memory with what the graph does not return"
+        arrived = [(i, t) for i, t in enumerate(tangents) if t is not None]
+        indices = [i for i, _ in arrived]
+        found = sampled(lambda *given: self.once(wanted, dict(zip(indices, given, strict=True)), saved, kept), [t for _, t in arrived])
+        return tuple(found)
+
+    def once(self, wanted: Sequence[bool], tangents: dict[int, torch.Tensor], saved: Sequence[torch.Tensor], kept: Kept) -> Grads:
+        primals = self.primals(saved, kept)
+        with torch.enable_grad():
+            leaves = self.aliases(primals)
+            written = {i: leaves[i].clone() for i in self.again.written}
+            inputs = [written.get(i, leaf) for i, leaf in zip(self.same, leaves, strict=True)]
+            with self.modes(kept[3]):
+                outputs = self.run(*inputs)
+            pairs = [(self.base(i, inputs, outputs), tangent) for i, tangent in tangents.items()]
+            asked = {i: leaves[i] for i, w in zip(self.contract.grads, wanted, strict=True) if w and leaves[i].requires_grad}
+            pairs = [(base, tangent) for base, tangent in pairs if base.requires_grad]
+            if not pairs or not asked:
+                return (None,) * len(wanted)
+            with torch._C._DisableAutocast():
+                bases, given = [base for base, _ in pairs], [tangent for _, tangent in pairs]
+                made = torch.autograd.grad(bases, list(asked.values()), given, create_graph=True, allow_unused=True)
+        found = dict(zip(asked, made, strict=True))
+        return tuple(found.get(i) for i in self.contract.grads)
+
+    def base(self, tangent: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> torch.Tensor:
+        place = self.places[tangent]
+        assert place is not None
+        kind, index = place
+        value = inputs[index] if kind == "input" else outputs[index]
+        return value._base if kind == "view" and value._is_view() else value
+
+    def primals(self, saved: Sequence[torch.Tensor], kept: Kept) -> list[Any]:
+        """The inputs of the call as they were, with their history; zeros for those whose values no gradient depends on."""
+        values, numbers, shapes, _ = kept
+        found: list[Any] = [None] * len(self.fakes)
+        count = len(self.contract.saved_inputs)
+        for i, value in zip(self.contract.saved_inputs, saved[:count], strict=True):
+            found[i] = value
+        for i, value in zip(self.kept, values, strict=True):
+            found[i] = value if isinstance(value, torch.Tensor) else self.leaf(i, value)
+        for i, (size, stride) in zip(self.measured, shapes, strict=True):
+            fake: Any = self.fakes[i]
+            found[i] = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device).zero_().requires_grad_(fake.requires_grad)
+        for i, place in self.again.copies.items():
+            found[i] = saved[count + place]
+        for i, fake in enumerate(self.fakes):
+            if not isinstance(fake, torch.Tensor):
+                found[i] = fake if not numbers or isinstance(fake, (int, float)) else real(numbers[i]) if isinstance(fake, torch.SymFloat) else numbers[i]
+        return [found[j] for j in self.same]
+
+    def leaf(self, index: int, version: int) -> torch.Tensor:
+        """The leaf that the node accumulates into, unless it was written since the call."""
+        node: Any = torch._C._current_autograd_node()
+        leaf: torch.Tensor = node.next_functions[self.contract.grads.index(index)][0].variable
+        if leaf._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"[{leaf.type()} {list(leaf.shape)}] is at version {leaf._version}; expected version {version} instead"
+            )
+        return leaf
+
+    def aliases(self, primals: Sequence[Any]) -> list[Any]:
+        """Tensors at which the gradients of the replay end, although they have a history. What is one tensor in a call is one alias."""
+        found: dict[int, Any] = {}
+        for i in dict.fromkeys(self.same):
+            found[i] = primals[i].view_as(primals[i]) if isinstance(primals[i], torch.Tensor) else primals[i]
+        return [found[i] for i in self.same]
+
+    @contextmanager
+    def modes(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Autocast as the call had it, and the generators as the call found them."""
+        with ExitStack() as stack:
+            for device, enabled, dtype in self.casts:
+                if enabled or torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, dtype, enabled=enabled, cache_enabled=False))
+            for device, state in zip(self.again.draws, states, strict=True):
+                stack.enter_context(drawing_from(torch.device(device), state))
+            stack.enter_context(torch.set_grad_enabled(True))
+            yield
+
+    def batch(
+        self, backward: Callable[..., Any], tangents: Grads, symbols: tuple, saved: tuple[torch.Tensor, ...], like: tuple[torch.Tensor, ...]
+    ) -> Grads:
+        """The gradients of a batch of tangents, by the compiled backward. like: tensors of the geometry that each tangent has to have."""
+
+        def once(*given: torch.Tensor) -> Grads:
+            fitted = [torch.empty_like(shape).copy_(t) if t.stride() != shape.stride() or t.is_conj() else t for t, shape in zip(given, like, strict=True)]
+            with torch.no_grad(), torch._C._DisableAutocast():
+                return tuple(backward(*symbols, *(s.detach() for s in saved), *fitted))
+
+        arrived = [shape.zero_() if t is None else t for t, shape in zip(tangents, like, strict=True)]
+        here = [t is not None for t in tangents]
+        sources = self.contract.sources or (tuple(range(len(here))),) * len(self.contract.grads)
+        made = sampled(once, arrived)
+        return tuple(grad if not s or any(here[i] for i in s) else None for grad, s in zip(made, sources, strict=True))
+
+
+class Sampled(torch.autograd.Function):
+    """A function of plain tensors, called for each sample of a batch. It has a rule for batches alone."""
+
+    @staticmethod
+    def forward(run: Callable[..., Grads], *tensors: torch.Tensor) -> Grads:
+        return run(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, run: Callable[..., Grads], *tensors: torch.Tensor) -> tuple:
+        columns = by_sample(run, tensors, in_dims[1:], info.batch_size)
+        return tuple(columns), tuple(None if c is None else 0 for c in columns)
+
+
+def sampled(run: Callable[..., Grads], tensors: Sequence[torch.Tensor]) -> Grads:
+    """`run`, which takes plain tensors, of tensors that may be batches under torch.func.vmap or under torch.autograd's own."""
+    if any(map(is_wrapped, tensors)):
+        return Sampled.apply(run, *tensors)
+    parts = [native.core().unbatched(t) for t in tensors]
+    levels = [part[2] for part in parts if part is not None]
+    if not levels:
+        return run(*tensors)
+    inner = [part if part is not None and part[2] == max(levels) else (t, None, 0) for part, t in zip(parts, tensors, strict=True)]
+    size = next(t.shape[dim] for t, dim, _ in inner if dim is not None)
+    columns = by_sample(run, [t for t, _, _ in inner], [dim for _, dim, _ in inner], size)
+    return tuple(None if c is None else torch._add_batch_dim(c, 0, max(levels)) for c in columns)  # type: ignore[attr-defined]
+
+
+def by_sample(run: Callable[..., Grads], tensors: Sequence[torch.Tensor], dims: Sequence[int | None], size: int) -> list[torch.Tensor | None]:
+    """`run` of each sample; its results as batches, along their first dimension."""
+    if size == 0:
+        shown = sampled(run, [t if d is None else t.new_zeros([s for i, s in enumerate(t.shape) if i != d]) for t, d in zip(tensors, dims, strict=True)])
+        return [None if g is None else g.new_zeros((0, *g.shape)) for g in shown]
+    rows = [sampled(run, [t if d is None else t.select(d, n) for t, d in zip(tensors, dims, strict=True)]) for n in range(size)]
+    return [None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)]
+
+
+@contextmanager
+def drawing_from(device: torch.device, state: torch.Tensor) -> Iterator[None]:
+    """The default generator of the device goes on from `state`; then from where it was."""
+    generator = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
+    before = generator.get_state()
+    generator.set_state(state)
+    try:
+        yield
+    finally:
+        generator.set_state(before)
