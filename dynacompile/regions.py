@@ -123,7 +123,7 @@ def new_state(config: CompileConfig, bucket: int, name: str, key: tuple[Any, ...
 
 def buckets_of(region: Any) -> tuple[BucketView, ...]:
     """Views of a native Region's buckets."""
-    states = [region.state] if region.states is None else list(region.states.values())
+    states = [region._region_state] if region._region_states is None else list(region._region_states.values())
     with SESSION.lock:
         return tuple(bucket_view(SESSION.codes, state) for state in states)
 

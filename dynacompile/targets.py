@@ -79,7 +79,7 @@ def buckets(target: Any) -> tuple[BucketView, ...]:
 def original(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function below a region, `fn` itself where it is none."""
     usable, _ = native.usable()
-    return fn.__wrapped__ if usable and isinstance(fn, native.core().Region) else fn
+    return fn._region_function if usable and isinstance(fn, native.core().Region) else fn
 
 
 def qualified(fn: Callable[..., Any]) -> str:

@@ -37,9 +37,11 @@ struct RegionState {
     PyObject* name;
     PyObject* owner;
     std::unordered_set<uint64_t>* full;  // serials of the code objects that this region runs eagerly, its bucket being at the limit
+    char met;  // a frame below it was compiled, or the compiler was asked about one
 };
 
-enum class Mark : uint8_t { eligible, skip, skip_recursive };
+// elsewhere: in a folder that is left to Python, where only a region's own target is compiled.
+enum class Mark : uint8_t { eligible, elsewhere, skip, skip_recursive };
 
 // A node of a bucket's index. See index.cpp.
 struct IndexNode {
@@ -92,6 +94,7 @@ struct Thread {
     RegionState* state;
     PyObject* on_miss;
     bool compiling;
+    PyCodeObject* target;  // the region's own function, borrowed
 };
 Thread& this_thread();
 
@@ -104,6 +107,7 @@ class RegionScope {
     }
     ~RegionScope() { thread_ = saved_; }
     void compiling() { thread_.compiling = true; }
+    void target(PyCodeObject* code) { thread_.target = code; }
 
   private:
     Thread& thread_;
@@ -128,8 +132,13 @@ std::unique_ptr<IndexNode> build_index(const std::vector<Entry*>& entries);
 void find_candidates(const IndexNode& index, const Roots& roots, Candidates& into);  // most recently used first
 
 // hook.cpp
-void hook_enter(_PyFrameEvalFunction* previous);
-void hook_leave(_PyFrameEvalFunction previous);
+// What was there when a region was entered. callback: of torch.compile's hook, which is off inside of the region; null where it was not on.
+struct Before {
+    _PyFrameEvalFunction evaluator = nullptr;
+    PyObject* callback = nullptr;
+};
+bool hook_enter(Before& before);  // false with an error set
+bool hook_leave(Before& before);  // likewise; keeps an error that is set
 
 // proxy.cpp
 PyObject* new_proxy(Frame* frame, Extra* extra, const RegionState* state);
