@@ -89,6 +89,7 @@ PyMemberDef state_members[] = {
     {"accumulated_limit", T_LONG, offsetof(RegionState, accumulated_limit), READONLY, "entries per code object over all buckets"},
     {"name", T_OBJECT, offsetof(RegionState, name), READONLY, "what events call this region"},
     {"owner", T_OBJECT, offsetof(RegionState, owner), 0, "any Python data"},
+    {"met", T_BOOL, offsetof(RegionState, met), READONLY, "whether a call below it ran an entry, or asked for one"},
     {nullptr},
 };
 
@@ -148,6 +149,7 @@ PyObject* call_in_scope(Region* region, RegionState* state, PyObject* const* arg
         result = PyObject_Vectorcall(region->function, args, nargsf, kwnames);
     }
     if (!hook_leave(before)) Py_CLEAR(result);
+    if (state->met && this_thread().state) this_thread().state->met = 1;
     return result && !state->met ? said_once(state, result) : result;
 }
 
