@@ -24,6 +24,7 @@ from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.settings import CompileSettings, call_arguments
 from dynacompile.callbacks.wandb_run import publish
 from dynacompile.complaints import Reporting
+from dynacompile.targets import nothing_compiled, tell_nothing_compiled
 
 
 class DynamoCallback(Callback):
@@ -44,6 +45,7 @@ class DynamoCallback(Callback):
         self.compiled: list[nn.Module] = []
         self.names: tuple[str, ...] = ()
         self.modes: tuple[str, ...] = ()
+        self.idle: tuple[str, ...] = ()
         self.times: StepTimes | None = None
         self.unmeasured = ""
         self.durations: list[float] = []
@@ -89,6 +91,13 @@ class DynamoCallback(Callback):
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.ledger.batch % every == 0:
             self.log_changes(trainer.loggers, trainer.global_step)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Tells, once, of modules that are compiled by name alone: the epoch's steps called none of them, or their forward. Raises under fullgraph."""
+        for name, module in zip(self.names, self.compiled):
+            if name not in self.idle and nothing_compiled(module):
+                self.idle += (name,)
+                tell_nothing_compiled(module)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.outcome = self.made_outcome(trainer, pl_module)
@@ -149,7 +158,8 @@ class DynamoCallback(Callback):
         on_gpu = pl_module.device.type == "cuda"
         return Outcome(
             modes=self.modes,
-            modules=self.names,
+            modules=tuple(name for name, module in zip(self.names, self.compiled) if not nothing_compiled(module)),
+            idle=tuple(name for name, module in zip(self.names, self.compiled) if nothing_compiled(module)),
             losses=losses,
             steps=len(self.durations),
             fit_seconds=time.perf_counter() - self.started,

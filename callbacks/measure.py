@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from dynacompile.errors import ConfigError
+from dynacompile.targets import nothing_compiled
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def measure(trainer: L.Trainer, module: L.LightningModule, compiled: Sequence[nn
     with undisturbed(module):
         rounds = [[kind() for kind in kinds] for _ in range(steps + 1)][1:]
     medians = [statistics.median(times) for times in zip(*rounds)]
-    return StepTimes(medians[0], medians[1] if compiled else None, steps)
+    return StepTimes(medians[0], None if all(map(nothing_compiled, compiled)) else medians[1], steps)
 
 
 def loss_of(output: Any) -> torch.Tensor:

@@ -28,7 +28,7 @@ SHOWN_ROWS = 4
 class Outcome:
     """modes: of the compiled modules, none where nothing was compiled. losses: the fit's last metrics with "loss" in their name. steps: training batches run.
 
-    fit_seconds: wall time of the fit. train_step_ms: median of the fit's own steps, optimizer included. peak_bytes: CUDA only.
+    idle: modules that were to be compiled, and that no call came through. fit_seconds: wall time of the fit. train_step_ms: median of the fit's own steps, optimizer included. peak_bytes: CUDA only.
     """
 
     modes: tuple[str, ...]
@@ -42,6 +42,7 @@ class Outcome:
     ledger: Ledger
     peak_bytes: int | None = None
     logs: tuple[str, ...] = field(default=())
+    idle: tuple[str, ...] = ()
 
     @property
     def payoff_step(self) -> int | None:
@@ -75,8 +76,10 @@ def facts(outcome: Outcome) -> list[tuple[str, str]]:
     """The summary's rows: name and value."""
     ledger, times = outcome.ledger, outcome.times
     rows = [(name, f"{value:.4f}") for name, value in sorted(outcome.losses.items())]
-    compiled = f"{shortened(outcome.modules)} in mode {' and '.join(outcome.modes)}" if outcome.modules else "nothing (compile=none)"
-    rows.append(("compiled", compiled))
+    nothing = "nothing" if outcome.idle else "nothing (compile=none)"
+    rows.append(("compiled", f"{shortened(outcome.modules)} in mode {' and '.join(outcome.modes)}" if outcome.modules else nothing))
+    if outcome.idle:
+        rows.append(("not compiled", f"{shortened(outcome.idle)}: no call came through the module, as where its forward is called"))
     counts = ledger.metrics()
     rows.append(("compile time", f"{ledger.compile_seconds:.2f} s for {counts['graphs']:.0f} graphs, {counts['kernels']:.0f} kernels"))
     rows.append(("graph breaks", f"{counts['graph_breaks']:.0f}"))

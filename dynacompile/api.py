@@ -137,7 +137,7 @@ def decompile(target: Any) -> str:
     """What runs in the stead of a compiled function, method or module: the residual code of each of its entries, resume functions included, as Python."""
     function = target.forward if isinstance(target, torch.nn.Module) else target
     while not isinstance(function, FunctionType):
-        inner = getattr(function, "__func__", None) or getattr(function, "__wrapped__", None)
+        inner = getattr(function, "__func__", None) or getattr(function, "_region_function", None) or getattr(function, "__wrapped__", None)
         if inner is None:
             raise ConfigError(f"decompile() takes a function, a method or a module, not {type(target).__name__}")
         function = inner

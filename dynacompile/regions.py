@@ -14,6 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from types import CodeType
 from typing import Any
 
@@ -51,6 +52,8 @@ from dynacompile.session import SESSION
 
 OF_THE_CALL = frozenset({"aliased-mutation", "would-raise", "raise", "op-failed", "unknown-object", "lazy-conjugate", "aliased-outputs", "overlapping-inputs"})
 """Reasons that lie in what a call was given."""
+WITHOUT_WARNING = frozenset({"active-mode", "op-failed", "raise", "would-raise"})
+"""Reasons for which eager is likely to raise, or that the user's own modes are."""
 MOST_REFUSALS = 4
 MEASURED_CHECKS = 8
 
@@ -63,15 +66,39 @@ class RegionInfo:
     name: str
     config: CompileConfig
     bucket: int
-    warned: set[CodeType] = field(default_factory=set)
+    warned: set[CodeType | None] = field(default_factory=set)
     refused: Counter[CodeType] = field(default_factory=Counter)
     shapes: dict[CodeType, ShapePolicy] = field(default_factory=dict)
     made: Counter[CodeType] = field(default_factory=Counter)
+    target: CodeType | None = None  # the code that the compile was asked for, which is compiled wherever it lies
+    stands_for: bool = False  # that code only calls what the compile was asked for, whose own call is no frame that is compiled
     key: tuple[Any, ...] = ()  # of the user's dispatch, for whose bucket this is
 
     def views(self, region: Any) -> tuple[BucketView, ...]:
         """The buckets of `region`: one, or one for each key of its dispatch."""
         return buckets_of(region)
+
+    def nothing_met(self) -> None:
+        """Called by the region after a call in which no frame was one that is compiled: tells of it once. Raises Unsupported under fullgraph."""
+        self.left_alone(Unsupported("not-compiled", f"{self.name}: {why_not_met(self.target)}", "compile the function that it calls"))
+
+    def nothing_called(self) -> None:
+        """For a module of which whoever compiled it knows that no call came through the region. Raises Unsupported under fullgraph."""
+        reason = f"no call of {self.name} came through its region: its forward is called instead of the module, or nothing is"
+        self.left_alone(Unsupported("not-compiled", reason, "call the module, not its forward; or compile the function that calls it"))
+
+    def left_alone(self, reason: Unsupported) -> None:
+        """The target runs as Python, which an event tells, and one warning."""
+        if self.config.fullgraph:
+            raise reason
+        site = reason.site or (frame_name(self.target) if self.target is not None else self.name)
+        SESSION.bus.emit(FrameSkipped(region=self.name, bucket=self.bucket, site=site, reason=f"[{reason.code}] {reason.reason}"))
+        self.warn_of_python(reason)
+
+    def warn_of_python(self, reason: Unsupported) -> None:
+        if self.target not in self.warned:
+            self.warned.add(self.target)
+            warnings.warn(f"{self.name} is compiled in name only, and runs as Python: [{reason.code}] {reason.reason}", RuntimeWarning, stacklevel=3)
 
     def override(self, option: str) -> str:
         """Valid config that sets `option` for this region."""
@@ -103,23 +130,36 @@ class Dispatch:
         return dataclasses.replace(base, **self.settings.get(key, self.settings.get("*", {})))
 
 
-def make_region(fn: Callable[..., Any], config: CompileConfig, owner: object, name: str, dispatch: Dispatch | None = None) -> Any:
-    """A native callable that runs `fn` with compiled frames; `fn` itself where the native core does not work here."""
+def make_region(
+    fn: Callable[..., Any],
+    config: CompileConfig,
+    owner: object,
+    name: str,
+    dispatch: Dispatch | None = None,
+    target: CodeType | None = None,
+    stands_for: bool = False,
+) -> Any:
+    """A native callable that runs `fn` with compiled frames; `fn` itself where the native core does not work here.
+
+    target: the code that the compile is about, which is compiled also where its folder is left to Python. stands_for: that code only calls what
+    the compile was asked for.
+    """
     if not SESSION.start():
         return fn
-    state = new_state(config, SESSION.bucket(config.isolate_recompiles, owner), name)
+    state = new_state(config, SESSION.bucket(config.isolate_recompiles, owner), name, target=target, stands_for=stands_for)
+    named = {} if target is None else {"target": target}
     if dispatch is None:
-        return native.core().Region(fn, on_miss, state)
+        return native.core().Region(fn, on_miss, state, **named)
 
     def state_of_key(key: Any) -> Any:
-        return new_state(dispatch.config(key, config), SESSION.bucket(True, owner), f"{name}[{shown_name(key)}]", (key,))
+        return new_state(dispatch.config(key, config), SESSION.bucket(True, owner), f"{name}[{shown_name(key)}]", (key,), target, stands_for)
 
-    return native.core().Region(fn, on_miss, state, dispatch.choose, state_of_key)
+    return native.core().Region(fn, on_miss, state, dispatch.choose, state_of_key, **named)
 
 
-def new_state(config: CompileConfig, bucket: int, name: str, key: tuple[Any, ...] = ()) -> Any:
+def new_state(config: CompileConfig, bucket: int, name: str, key: tuple[Any, ...] = (), target: CodeType | None = None, stands_for: bool = False) -> Any:
     name = printable(name)
-    info = RegionInfo(name=name, config=config, bucket=bucket, key=key)
+    info = RegionInfo(name=name, config=config, bucket=bucket, key=key, target=target, stands_for=stands_for)
     return native.core().RegionState(
         bucket, config.fallback == "default", config.recompile_limit, config.accumulated_recompile_limit, name, info, config.kind()
     )
@@ -127,7 +167,7 @@ def new_state(config: CompileConfig, bucket: int, name: str, key: tuple[Any, ...
 
 def buckets_of(region: Any) -> tuple[BucketView, ...]:
     """Views of a native Region's buckets."""
-    states = [region.state] if region.states is None else list(region.states.values())
+    states = [region._region_state] if region._region_states is None else list(region._region_states.values())
     with SESSION.lock:
         return tuple(bucket_view(SESSION.codes, state) for state in states)
 
@@ -137,9 +177,9 @@ def on_miss(frame: Any, state: Any) -> Any:
     core, info = native.core(), state.owner
     code = frame.code
     function = frame.function
-    if function is not None and getattr(function, DISABLED, None) is not None:
-        return core.SKIP_RECURSIVE
-    if getattr(function, "_torchdynamo_disable", False):
+    if function is not None and getattr(function, DISABLED, None) is not None or getattr(function, "_torchdynamo_disable", False):
+        if code is info.target:
+            info.left_alone(Unsupported("disabled", f"{info.name} is marked to run as plain Python", "remove the mark, or the compile"))
         return core.SKIP_RECURSIVE
     with SESSION.lock:
         SESSION.codes.add(code)
@@ -158,6 +198,20 @@ def on_miss(frame: Any, state: Any) -> Any:
                 f"{frame_name(code)} needs another entry, and error_on_recompile is set: {'; '.join(texts(nearest_failures(frame, own)))}"
             )
         return new_entry(frame, info, own)
+
+
+def why_not_met(target: CodeType | None) -> str:
+    """Why a call of a region showed the compiler no frame. target: the code that the region is about."""
+    if target is None:
+        return "its code is not Python's"
+    if target.co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE):
+        return "it is a generator or coroutine, whose frame runs after the call"
+    match native.core().left_to_python(target):
+        case "recursive":
+            return "it is marked to run as Python with all that it calls, or lies in a folder that does"
+        case "alone":
+            return "capture has refused it before"
+    return "it was not called"
 
 
 def of_same_objects(entry: Any, frame: Any) -> bool:
@@ -184,10 +238,14 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         if info.config.fullgraph:
             raise
         SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=reason.site or frame_name(code), reason=f"[{reason.code}] {reason.reason}"))
+        if code is info.target and reason.code not in WITHOUT_WARNING:
+            info.warn_of_python(reason)
         return left_to_python(reason, info, code)
     seconds = time.perf_counter() - start
     if captured.break_ is not None:
         report_break(captured, info)
+        if info.stands_for and code is info.target:
+            info.warn_of_python(Unsupported(captured.break_.code, captured.break_.reason))
     hot, cold, held = guards.measure(tuple(frame.slots), frame.closure, frame.globals, frame.builtins, MEASURED_CHECKS)
     if info.config.verify and held < MEASURED_CHECKS + 2:
         raise VerifyError("guards", f"the entry does not hold for the call that made it: {refused(captured, guards, frame)}")

@@ -46,6 +46,7 @@ class Session:
         if not self.ready:
             for folder, recursive in skipped_folders():
                 native.core().add_skip_prefix(folder, recursive)
+            native.core().watch_rival(torch._C._dynamo.eval_frame.set_eval_frame)
             native.core().skip_code(DISABLED_CODE, True)
             native.core().skip_code(torch.nn.Module._call_impl.__code__, False)
             native.core().skip_code(torch.nn.Module._wrapped_call_impl.__code__, False)

@@ -3,34 +3,84 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from dynacompile import native
+from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.config import CompileConfig
 from dynacompile.entries import BucketView, EntryView
 from dynacompile.errors import ConfigError
 from dynacompile.regions import Dispatch, buckets_of, make_region
+from dynacompile.session import SESSION
 
 REGION = "__dynacompile_region__"
+MODULE = "__dynacompile_module__"  # the module that a twin was made of
+OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._library.custom_ops.CustomOpDef)
 
 
 def compile_function(fn: Callable[..., Any], config: CompileConfig, dispatch: Dispatch | None = None) -> Any:
-    """A region around a Python function or bound method; a compiled one is taken apart and compiled anew."""
+    """A region around a callable; a compiled one is taken apart and compiled anew. Raises ConfigError for what is not called."""
     fn = original(fn)
-    if isinstance(fn, MethodType):
-        return MethodType(make_region(fn.__func__, config, fn.__func__, qualified(fn.__func__), of_method(dispatch)), fn.__self__)
+    if has_no_frame(fn):
+        made = standing_for(fn)
+        return make_region(made, config, fn, made.__name__, dispatch, made.__code__, stands_for=True)
+    if isinstance(fn, FunctionType):
+        return make_region(fn, config, fn, qualified(fn), dispatch, fn.__code__)
+    if isinstance(fn, MethodType) and isinstance(inner := original(fn.__func__), FunctionType):
+        return MethodType(make_region(inner, config, inner, qualified(inner), of_method(dispatch), inner.__code__), fn.__self__)
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(compile_function(fn.__func__, config, dispatch))
-    if not isinstance(fn, FunctionType):
-        call = getattr(type(fn), "__call__", None)  # noqa: B004  (the function itself is what is compiled)
-        if isinstance(fn, type) or not isinstance(call, FunctionType):
-            raise ConfigError(f"compile() takes a Python function, a method, an nn.Module or an object with a Python __call__, not {fn!r}")
-        return MethodType(make_region(call, config, type(fn), type(fn).__qualname__, of_method(dispatch)), fn)
-    return make_region(fn, config, fn, qualified(fn), dispatch)
+    if isinstance(fn, type):
+        return compile_class(fn, config, dispatch)
+    call = original(getattr(type(fn), "__call__", None))  # noqa: B004  (the function itself is what is compiled)
+    if isinstance(call, FunctionType):
+        return MethodType(make_region(call, config, type(fn), type(fn).__qualname__, of_method(dispatch), call.__code__), fn)
+    raise ConfigError(f"compile() takes what can be called: a function, a method, an nn.Module, a class or an object with __call__, not {fn!r}")
+
+
+def has_no_frame(fn: Any) -> bool:
+    """Whether a call of `fn` is no frame that could be compiled: it is written in C, or capture knows it as one operation, or it is left to Python."""
+    function = original(fn.__func__) if isinstance(fn, MethodType) else fn
+    if isinstance(function, FunctionType):
+        return SESSION.start() and (function in HANDLERS or native.core().left_to_python(function.__code__) == "recursive")
+    if isinstance(fn, (*OPERATORS, functools.partial)):
+        return True
+    is_python = isinstance(fn, type) or isinstance(original(getattr(type(fn), "__call__", None)), FunctionType)  # noqa: B004
+    return callable(fn) and not is_python
+
+
+def compile_class(cls: type, config: CompileConfig, dispatch: Dispatch | None) -> type:
+    """Has the calls of the class's objects compiled, and gives the class. Raises ConfigError where they are no Python code."""
+    slot = "_call_impl" if issubclass(cls, torch.nn.Module) and cls.__call__ is torch.nn.Module.__call__ else "__call__"
+    call = original(getattr(cls, slot, None))
+    if not isinstance(call, FunctionType):
+        raise ConfigError(f"compile() takes a class whose objects have a Python __call__, which is what is compiled; {cls.__qualname__} has none")
+    target = code_of_forward(cls) if slot == "_call_impl" else call.__code__
+    setattr(cls, slot, make_region(call, config, cls, cls.__qualname__, of_method(dispatch), target))
+    return cls
+
+
+def code_of_forward(cls: type) -> CodeType | None:
+    """What a module's class computes, where that is Python code."""
+    forward = getattr(cls, "forward", None)
+    return forward.__code__ if isinstance(forward, FunctionType) else None
+
+
+def standing_for(fn: Callable[..., Any]) -> FunctionType:
+    """A Python function that calls `fn`, whose own call is no frame that is compiled: one for the hook to meet. Its code is its own, as its entries are."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    of = fn.func if isinstance(fn, functools.partial) else fn
+    name = str(fn) if isinstance(fn, OPERATORS) else str(getattr(of, "__qualname__", None) or getattr(of, "__name__", None) or type(fn).__name__)
+    made = FunctionType(call.__code__.replace(co_name=name, co_qualname=name), call.__globals__, name, None, call.__closure__)
+    return functools.update_wrapper(made, fn)  # type: ignore[return-value]
 
 
 def of_method(dispatch: Dispatch | None) -> Dispatch | None:
@@ -79,7 +129,7 @@ def buckets(target: Any) -> tuple[BucketView, ...]:
 def original(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function below a region, `fn` itself where it is none."""
     usable, _ = native.usable()
-    return fn.__wrapped__ if usable and isinstance(fn, native.core().Region) else fn
+    return fn._region_function if usable and isinstance(fn, native.core().Region) else fn
 
 
 def qualified(fn: Callable[..., Any]) -> str:
@@ -91,11 +141,17 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
 
     Its class is a subclass made for it, named as the original's; the compiled frames see the original as `self`.
     """
+    module = getattr(type(module), MODULE, module)
     cls = type(module)
-    own = getattr(cls, "__call__", None)  # noqa: B004  (the function itself is what is compiled)
+    own = None if isinstance(module, torch.fx.GraphModule) else getattr(cls, "__call__", None)  # noqa: B004  (the function itself is what is compiled)
     inherited: Callable[..., Any] = torch.nn.Module._call_impl
     region = make_region(
-        own if isinstance(own, FunctionType) and own is not torch.nn.Module.__call__ else inherited, config, cls, cls.__name__, of_method(dispatch)
+        own if isinstance(own, FunctionType) and own is not torch.nn.Module.__call__ else inherited,
+        config,
+        cls,
+        cls.__name__,
+        of_method(dispatch),
+        code_of_forward(cls),
     )
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,6 +160,7 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
     namespace = {
         "__call__": call,
         REGION: region,
+        MODULE: module,
         "__slots__": (),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
@@ -121,11 +178,34 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
 
 def compile_in_place(module: torch.nn.Module, config: CompileConfig, name: str | None, dispatch: Dispatch | None = None) -> torch.nn.Module:
     """Puts a region in the slot that `nn.Module.__call__` looks at; state_dict, pickles and copies are not touched."""
-    region = make_region(torch.nn.Module._call_impl, config, type(module), name or type(module).__name__, of_method(dispatch))
+    region = make_region(torch.nn.Module._call_impl, config, type(module), name or type(module).__name__, of_method(dispatch), code_of_forward(type(module)))
     module._compiled_call_impl = MethodType(region, module)
     if getattr(module, "buckets", ()) == () or isinstance(module.buckets, Buckets):
         module.__dict__["buckets"] = Buckets(region)
     return module
+
+
+def nothing_compiled(module: torch.nn.Module) -> bool:
+    """Whether no call has come through the region of a module compiled in place so far: whoever calls its `forward` goes around it."""
+    region = original_region(module)
+    if region is None:
+        return False
+    states = [region._region_state] if region._region_states is None else region._region_states.values()
+    return not any(state.met for state in states)
+
+
+def original_region(module: torch.nn.Module) -> Any:
+    """The region of a module compiled in place; None where the native core does not work here."""
+    call = getattr(module, "_compiled_call_impl", None)
+    found = getattr(call, "__func__", None)
+    return found if native.usable()[0] and isinstance(found, native.core().Region) else None
+
+
+def tell_nothing_compiled(module: torch.nn.Module) -> None:
+    """An event and a warning that calls of a module compiled in place go around it. Raises Unsupported where it was compiled with fullgraph."""
+    region = original_region(module)
+    if region is not None:
+        region._region_state.owner.nothing_called()
 
 
 def restore(module: torch.nn.Module) -> torch.nn.Module:

@@ -109,9 +109,9 @@ def test_wrong_options_are_named(options, said):
         dynacompile.compile(scaled, **options)
 
 
-def test_what_is_not_callable_in_python_is_refused():
-    for thing in (3, len, torch.add, int):
-        with pytest.raises(dynacompile.exc.ConfigError, match="takes a Python function"):
+def test_what_is_not_called_and_classes_without_calls_in_python_are_refused():
+    for thing in (3, int, property(abs), ValueError):
+        with pytest.raises(dynacompile.exc.ConfigError, match="takes what can be called|takes a class whose objects"):
             dynacompile.compile(thing)
 
 

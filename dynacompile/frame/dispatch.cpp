@@ -92,11 +92,12 @@ Mark classify(PyCodeObject* code) {
     for (const SkipRule& rule : *skip_rules) {
         if (covers(rule, file, length) && (!longest || rule.prefix.size() > longest->prefix.size())) longest = &rule;
     }
-    if (longest) return longest->recursive ? Mark::skip_recursive : Mark::skip;
+    if (longest && longest->recursive) return Mark::skip_recursive;
     if (!(code->co_flags & CO_OPTIMIZED)) {  // a module's or a class's body
-        return PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0 ? Mark::skip_recursive : Mark::skip;
+        return !longest && PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0 ? Mark::skip_recursive : Mark::skip;
     }
-    return code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE) ? Mark::skip : Mark::eligible;
+    if (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE)) return Mark::skip;
+    return longest ? Mark::elsewhere : Mark::eligible;
 }
 
 // Code of capture/resume.py, by RESUME_PREFIX of its qualified name.
@@ -309,12 +310,23 @@ PyObject* add_skip_prefix(PyObject*, PyObject* args, PyObject* kwargs) {
     Py_RETURN_NONE;
 }
 
+// Why no region compiles `code`, or None.
+PyObject* left_to_python(PyObject*, PyObject* object) {
+    PyCodeObject* code = as_code(object);
+    Extra* extra = code ? need_extra(code) : nullptr;
+    if (!extra) return nullptr;
+    if (extra->mark == Mark::skip_recursive) return PyUnicode_FromString("recursive");
+    if (extra->mark == Mark::skip) return PyUnicode_FromString("alone");
+    Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
     {"entries", boundary<entries_of>, METH_O, "entries(code) -> list of (bucket, Entry), most recently used first in each bucket."},
     {"remove_bucket", boundary<remove_bucket>, METH_VARARGS, "remove_bucket(code, bucket): drops its entries; code=None: of every code object."},
     {"remove_entry", boundary<remove_entry>, METH_VARARGS, "remove_entry(code, entry) -> bool: drops that entry; a call that runs it goes on."},
     {"reset_code", boundary<reset_code>, METH_O, "reset_code(code): drops all its entries, and what regions decided about it."},
     {"skip_code", as_method<skip_code>(), METH_VARARGS | METH_KEYWORDS, "skip_code(code, recursive=False): it runs as Python; recursive: so does all that it calls."},
+    {"left_to_python", boundary<left_to_python>, METH_O, "left_to_python(code): 'recursive' where it runs as Python with all that it calls, 'alone' where it alone does, None where a region may compile it."},
     {"add_skip_prefix", as_method<add_skip_prefix>(), METH_VARARGS | METH_KEYWORDS,
      "add_skip_prefix(path, recursive=False): code of that file or folder runs as Python. The longest matching path decides; code that already ran in a region keeps its mark."},
     {nullptr},

@@ -10,6 +10,7 @@ namespace {
 thread_local Thread current_thread{};
 int regions_open = 0;  // in this process, under the GIL
 _PyFrameEvalFunction before_us = nullptr;
+PyObject* set_rival = nullptr;  // torch's function that sets the callback of torch.compile's hook in this thread, and gives the one before
 
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag);
 
@@ -201,13 +202,32 @@ PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     Extra* extra = need_extra(frame_code(frame));
     if (!extra) return unwind(ts, frame);
     if (extra->resumes) take_arguments(ts, frame);
-    if (extra->mark == Mark::skip && extra->buckets.empty()) return _PyEval_EvalFrameDefault(ts, frame, 0);
+    const bool left = extra->mark == Mark::skip || (extra->mark == Mark::elsewhere && frame_code(frame) != scope.target);
+    if (left && extra->buckets.empty()) return _PyEval_EvalFrameDefault(ts, frame, 0);
     if (extra->mark == Mark::skip_recursive) return run_plainly(ts, frame);
     Entry* entry = nullptr;
     if (!find_entry(frame, extra, *scope.state, &entry)) return unwind(ts, frame);
-    if (entry) return run_entry(ts, frame, entry);
-    return extra->mark == Mark::skip ? _PyEval_EvalFrameDefault(ts, frame, 0) : meet_unknown(ts, frame, scope, extra);
+    if (!entry && left) return _PyEval_EvalFrameDefault(ts, frame, 0);
+    scope.state->met = 1;
+    return entry ? run_entry(ts, frame, entry) : meet_unknown(ts, frame, scope, extra);
 }
+
+// Off in this thread until a region ends: torch.compile would compile the compiler's own frames. The callback it had (a new reference), or null
+// where it was not on, or with an error set.
+PyObject* suspend_rival(_PyFrameEvalFunction installed) {
+    if (!set_rival || installed == evaluate || installed == _PyEval_EvalFrameDefault) return nullptr;
+    return PyObject_CallOneArg(set_rival, Py_None);
+}
+
+PyObject* watch_rival(PyObject*, PyObject* function) {
+    Py_XSETREF(set_rival, Py_NewRef(function));
+    Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {
+    {"watch_rival", boundary<watch_rival>, METH_O, "watch_rival(set_callback): how regions turn torch.compile's frame hook off, and on again."},
+    {nullptr},
+};
 
 }  // namespace
 
@@ -256,32 +276,45 @@ bool need_stack(const PyThreadState* ts) {
     return lambda && PyRef::take(PyObject_CallNoArgs(lambda.get()));
 }
 
-// Installs the hook for one region. `previous` is what was there when the region was entered: ours inside another region, or a foreign hook.
-void hook_enter(_PyFrameEvalFunction* previous) {
+// Installs the hook for one region, in the place of the one that was there: ours inside another region, or a foreign one.
+bool hook_enter(Before& before) {
     PyInterpreterState* interp = interpreter();
-    *previous = _PyInterpreterState_GetEvalFrameFunc(interp);
-    if (*previous != evaluate) {
-        if (regions_open == 0) before_us = *previous;
+    before.callback = suspend_rival(_PyInterpreterState_GetEvalFrameFunc(interp));
+    if (!before.callback && PyErr_Occurred()) return false;
+    before.evaluator = _PyInterpreterState_GetEvalFrameFunc(interp);
+    if (before.evaluator != evaluate) {
+        if (regions_open == 0) before_us = before.evaluator;
         _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
     }
     regions_open++;
+    return true;
 }
 
 // Undoes hook_enter: the last region of the process takes the hook out; one opened below a foreign hook gives that hook its place back.
-void hook_leave(_PyFrameEvalFunction previous) {
+bool hook_leave(Before& before) {
     PyInterpreterState* interp = interpreter();
     regions_open--;
-    if (_PyInterpreterState_GetEvalFrameFunc(interp) != evaluate) return;
-    if (regions_open == 0) {
-        _PyInterpreterState_SetEvalFrameFunc(interp, before_us);
-    } else if (previous != evaluate && previous != before_us) {
-        _PyInterpreterState_SetEvalFrameFunc(interp, previous);
+    if (_PyInterpreterState_GetEvalFrameFunc(interp) == evaluate) {
+        if (regions_open == 0) {
+            _PyInterpreterState_SetEvalFrameFunc(interp, before_us);
+        } else if (before.evaluator != evaluate && before.evaluator != before_us) {
+            _PyInterpreterState_SetEvalFrameFunc(interp, before.evaluator);
+        }
     }
+    if (!before.callback) return true;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject* ours = PyObject_CallOneArg(set_rival, before.callback);
+    Py_CLEAR(before.callback);
+    if (ours && type) PyErr_Restore(type, value, trace);
+    if (!ours) Py_XDECREF(type), Py_XDECREF(value), Py_XDECREF(trace);
+    Py_XDECREF(ours);
+    return ours != nullptr;
 }
 
 }  // namespace dynacompile
 
 bool init_frame(PyObject* module) {
     using namespace dynacompile;
-    return init_dispatch(module) && init_proxy(module) && init_region(module);
+    return init_dispatch(module) && init_proxy(module) && init_region(module) && PyModule_AddFunctions(module, functions) == 0;
 }

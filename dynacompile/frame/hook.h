@@ -39,9 +39,11 @@ struct RegionState {
     PyObject* name;
     PyObject* owner;
     std::unordered_set<uint64_t>* full;  // serials of the code objects that this region runs eagerly, its bucket being at the limit
+    char met;  // a frame below it was compiled, or the compiler was asked about one
 };
 
-enum class Mark : uint8_t { eligible, skip, skip_recursive };
+// elsewhere: in a folder that is left to Python, where only a region's own target is compiled.
+enum class Mark : uint8_t { eligible, elsewhere, skip, skip_recursive };
 
 // A node of a bucket's index. See index.cpp.
 struct IndexNode {
@@ -96,6 +98,7 @@ struct Scope {
     bool compiling;
     const _PyStackChunk* stack;  // a chunk of the stack that lives as long as the scope; of no scope: the stack's first chunk, or null
     uint64_t id;                 // 0: no scope
+    PyCodeObject* target;        // the region's own function, borrowed
 };
 
 // The scopes of a thread. A thread has several stacks where greenlets run on it, and a switch from one to another tells nobody: `now` belongs to the
@@ -134,7 +137,7 @@ class RegionScope {
             thread_.stacks++;
             saved_.stack = nullptr;
         }
-        thread_.now = {state, on_miss, saved_.compiling, saved_.id ? saved_.stack : ts->datastack_chunk, ++thread_.last};
+        thread_.now = {state, on_miss, saved_.compiling, saved_.id ? saved_.stack : ts->datastack_chunk, ++thread_.last, saved_.target};
         id_ = thread_.last;
     }
     ~RegionScope() {
@@ -144,6 +147,7 @@ class RegionScope {
     }
     RegionScope(const RegionScope&) = delete;
     void compiling() { thread_.now.compiling = true; }
+    void target(PyCodeObject* code) { thread_.now.target = code; }
 
   private:
     Thread& thread_;
@@ -170,8 +174,13 @@ void find_candidates(const IndexNode& index, const Roots& roots, Candidates& int
 
 // hook.cpp
 bool need_stack(const PyThreadState* ts);  // has the running stack own a chunk; false with an error set
-void hook_enter(_PyFrameEvalFunction* previous);
-void hook_leave(_PyFrameEvalFunction previous);
+// What was there when a region was entered. callback: of torch.compile's hook, which is off inside of the region; null where it was not on.
+struct Before {
+    _PyFrameEvalFunction evaluator = nullptr;
+    PyObject* callback = nullptr;
+};
+bool hook_enter(Before& before);  // false with an error set
+bool hook_leave(Before& before);  // likewise; keeps an error that is set
 
 // proxy.cpp
 PyObject* new_proxy(Frame* frame, Extra* extra, const RegionState* state);

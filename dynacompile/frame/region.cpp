@@ -18,6 +18,7 @@ struct Region {
     PyObject* choose;    // null, or the user's dispatch: (*args, **kwargs) -> key
     PyObject* new_state;  // key -> RegionState
     PyObject* states;    // a dict: the RegionState of each key that was met
+    PyCodeObject* target;  // null, or the code that the region is about, which it compiles wherever it lies
     PyObject* dict;
     PyObject* weakrefs;
 };
@@ -95,6 +96,7 @@ PyMemberDef state_members[] = {
     {"accumulated_limit", T_LONG, offsetof(RegionState, accumulated_limit), READONLY, "entries per code object over all buckets"},
     {"name", T_OBJECT, offsetof(RegionState, name), READONLY, "what events call this region"},
     {"owner", T_OBJECT, offsetof(RegionState, owner), 0, "any Python data"},
+    {"met", T_BOOL, offsetof(RegionState, met), READONLY, "whether a call below it ran an entry, or asked for one"},
     {nullptr},
 };
 
@@ -126,21 +128,52 @@ PyRef chosen_state(PyThreadState* ts, Region* region, PyObject* const* args, siz
     return PyRef::share(PyDict_SetDefault(states.get(), key.get(), state.get()));  // another thread may have met the key meanwhile
 }
 
-// Has the hook in for a C++ scope.
+// Has the hook in for a C++ scope, or until it leaves.
 class HookScope {
   public:
-    HookScope() { hook_enter(&previous_); }
-    ~HookScope() { hook_leave(previous_); }
+    HookScope() {
+        if (!hook_enter(before_)) throw PythonErrorSet();
+    }
+    ~HookScope() {
+        if (is_in_) hook_leave(before_);
+    }
     HookScope(const HookScope&) = delete;
+    bool leave() {
+        is_in_ = false;
+        return hook_leave(before_);
+    }
 
   private:
-    _PyFrameEvalFunction previous_;
+    Before before_;
+    bool is_in_ = true;
 };
+
+// `result` of a call in which no frame was compiled, nor refused: the owner says so, or raises.
+PyObject* said_once(RegionState* state, PyObject* result) {
+    state->met = 1;
+    if (state->owner == Py_None) return result;
+    PyObject* said = PyObject_CallMethod(state->owner, "nothing_met", nullptr);
+    if (said) {
+        Py_DECREF(said);
+        return result;
+    }
+    state->met = 0;
+    Py_DECREF(result);
+    return nullptr;
+}
 
 PyObject* call_in_scope(PyThreadState* ts, Region* region, RegionState* state, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     HookScope hook;
-    RegionScope scope(ts, state, region->on_miss);
-    return PyObject_Vectorcall(region->function, args, nargsf, kwnames);
+    PyObject* result;
+    {
+        RegionScope scope(ts, state, region->on_miss);
+        scope.target(region->target);
+        result = PyObject_Vectorcall(region->function, args, nargsf, kwnames);
+    }
+    if (!hook.leave()) Py_CLEAR(result);
+    RegionState* above = this_thread(ts).now.state;
+    if (state->met && above) above->met = 1;
+    return result && !state->met ? said_once(state, result) : result;
 }
 
 PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
@@ -158,10 +191,20 @@ PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
     return PyObject_Vectorcall(region->function, args, nargsf, kwnames);
 }
 
+// What users have set on a function is found on its region, too, as on whatever functools.wraps makes.
+bool copy_attributes(Region* region) {
+    if (!PyFunction_Check(region->function)) return true;
+    PyObject* attributes = reinterpret_cast<PyFunctionObject*>(region->function)->func_dict;
+    if (!attributes || PyDict_GET_SIZE(attributes) == 0) return true;
+    region->dict = PyDict_Copy(attributes);
+    return region->dict && (!PyDict_GetItemString(region->dict, "__wrapped__") || PyDict_DelItemString(region->dict, "__wrapped__") == 0);
+}
+
 PyObject* region_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-    static const char* names[] = {"function", "compile_frame", "state", "choose", "new_state", nullptr};
-    PyObject *function, *on_miss = Py_None, *state = Py_None, *choose = Py_None, *new_state = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOOO:Region", const_cast<char**>(names), &function, &on_miss, &state, &choose, &new_state)) return nullptr;
+    static const char* names[] = {"function", "compile_frame", "state", "choose", "new_state", "target", nullptr};
+    PyObject *function, *on_miss = Py_None, *state = Py_None, *choose = Py_None, *new_state = Py_None, *target = nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOOOO!:Region", const_cast<char**>(names), &function, &on_miss, &state, &choose, &new_state, &PyCode_Type, &target))
+        return nullptr;
     if (choose != Py_None && (!PyCallable_Check(choose) || !PyCallable_Check(new_state) || on_miss == Py_None)) {
         PyErr_SetString(PyExc_TypeError, "Region: choose takes the call's arguments and gives a key, new_state takes a key and gives a RegionState");
         return nullptr;
@@ -174,6 +217,11 @@ PyObject* region_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     if (!region) return nullptr;
     region->call = boundary<region_call>;
     region->function = Py_NewRef(function);
+    region->target = reinterpret_cast<PyCodeObject*>(Py_XNewRef(target));
+    if (!copy_attributes(region)) {
+        Py_DECREF(reinterpret_cast<PyObject*>(region));
+        return nullptr;
+    }
     if (on_miss != Py_None) {
         region->on_miss = Py_NewRef(on_miss);
         region->state = reinterpret_cast<RegionState*>(Py_NewRef(state));
@@ -199,6 +247,7 @@ int region_traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(region->choose);
     Py_VISIT(region->new_state);
     Py_VISIT(region->states);
+    Py_VISIT(region->target);
     Py_VISIT(region->dict);
     return 0;
 }
@@ -228,6 +277,7 @@ void region_dealloc(PyObject* self) {
     Py_XDECREF(region->choose);
     Py_XDECREF(region->new_state);
     Py_XDECREF(region->states);
+    Py_XDECREF(region->target);
     Py_XDECREF(region->dict);
     type->tp_free(self);
     Py_DECREF(type);
@@ -237,31 +287,41 @@ PyObject* region_bind(PyObject* self, PyObject* object, PyObject*) {
     return object && object != Py_None ? PyMethod_New(self, object) : Py_NewRef(self);
 }
 
-// An attribute that the region lacks is the function's.
+// Attributes of the function that its calls read: a region has none of its own.
+constexpr const char* of_the_call[] = {"__code__", "__defaults__", "__kwdefaults__"};
+
+bool is_of_the_call(PyObject* name) {
+    for (const char* one : of_the_call)
+        if (PyUnicode_CompareWithASCIIString(name, one) == 0) return true;
+    return false;
+}
+
+// Attributes that the region's type has and that are to be the function's.
+bool is_hidden_by_type(PyObject* name) { return PyUnicode_CompareWithASCIIString(name, "__doc__") == 0 || PyUnicode_CompareWithASCIIString(name, "__module__") == 0; }
+
+// Its own attribute first; what the region lacks is the function's, and `__wrapped__` the function itself.
 PyObject* region_getattro(PyObject* self, PyObject* name) {
+    Region* region = reinterpret_cast<Region*>(self);
+    if (is_hidden_by_type(name) && !(region->dict && PyDict_Contains(region->dict, name) == 1)) return PyObject_GetAttr(region->function, name);
     PyObject* found = PyObject_GenericGetAttr(self, name);
     if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
     PyErr_Clear();
     const PyRef function = PyRef::share(reinterpret_cast<Region*>(self)->function);  // the collector may clear the region meanwhile
+    if (PyUnicode_CompareWithASCIIString(name, "__wrapped__") == 0) return Py_NewRef(function.get());
     return PyObject_GetAttr(function.get(), name);
 }
 
-// __doc__, __module__ and the like, which the type has too: the region's own dict first, then the function.
-PyObject* get_of_function(PyObject* self, void* name) {
-    Region* region = reinterpret_cast<Region*>(self);
-    if (region->dict) {
-        if (PyObject* own = PyDict_GetItemString(region->dict, static_cast<const char*>(name))) return Py_NewRef(own);
-    }
-    const PyRef function = PyRef::share(region->function);
-    return PyObject_GetAttrString(function.get(), static_cast<const char*>(name));
+int region_setattro(PyObject* self, PyObject* name, PyObject* value) {
+    return is_of_the_call(name) ? PyObject_SetAttr(reinterpret_cast<Region*>(self)->function, name, value) : PyObject_GenericSetAttr(self, name, value);
 }
 
-int set_own(PyObject* self, PyObject* value, void* name) {
-    PyObject* dict = PyObject_GenericGetDict(self, nullptr);
-    if (!dict) return -1;
-    int result = value ? PyDict_SetItemString(dict, static_cast<const char*>(name), value) : PyDict_DelItemString(dict, static_cast<const char*>(name));
-    Py_DECREF(dict);
-    return result;
+PyObject* region_dir(PyObject* self, PyObject*) {
+    PyObject* own = PyObject_CallMethod(reinterpret_cast<PyObject*>(&PyBaseObject_Type), "__dir__", "O", self);
+    PyObject* functions = own ? PyObject_Dir(reinterpret_cast<Region*>(self)->function) : nullptr;
+    PyObject* all = functions ? PySequence_InPlaceConcat(own, functions) : nullptr;
+    Py_XDECREF(own);
+    Py_XDECREF(functions);
+    return all;
 }
 
 // Views of its buckets, made by the owner of its state.
@@ -280,12 +340,12 @@ PyObject* region_repr(PyObject* self) { return PyUnicode_FromFormat("<compiled %
 // Pickles and copies as the function does: by its qualified name, under which a decorator put this region.
 PyObject* region_reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
 
-PyMethodDef region_methods[] = {{"__reduce__", region_reduce, METH_NOARGS, nullptr}, {nullptr}};
+PyMethodDef region_methods[] = {{"__reduce__", region_reduce, METH_NOARGS, nullptr}, {"__dir__", region_dir, METH_NOARGS, nullptr}, {nullptr}};
 
 PyMemberDef region_members[] = {
-    {"__wrapped__", T_OBJECT, offsetof(Region, function), READONLY, "the function that the region runs"},
-    {"state", T_OBJECT, offsetof(Region, state), READONLY, "its RegionState, or None where the hook is off"},
-    {"states", T_OBJECT, offsetof(Region, states), READONLY, "the RegionState of each key that `choose` gave; None without one"},
+    {"_region_function", T_OBJECT, offsetof(Region, function), READONLY, "the function that the region runs"},
+    {"_region_state", T_OBJECT, offsetof(Region, state), READONLY, "its RegionState, or None where the hook is off"},
+    {"_region_states", T_OBJECT, offsetof(Region, states), READONLY, "the RegionState of each key that `choose` gave; None without one"},
     {"__dictoffset__", T_PYSSIZET, offsetof(Region, dict), READONLY},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Region, weakrefs), READONLY},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Region, call), READONLY},
@@ -295,8 +355,6 @@ PyMemberDef region_members[] = {
 PyGetSetDef region_fields[] = {
     {"buckets", get_buckets, nullptr, "its buckets of entries, one for each key of its dispatch"},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict},
-    {"__doc__", get_of_function, set_own, nullptr, const_cast<char*>("__doc__")},
-    {"__module__", get_of_function, set_own, nullptr, const_cast<char*>("__module__")},
     {nullptr},
 };
 
@@ -308,6 +366,7 @@ PyType_Slot region_slots[] = {
     {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
     {Py_tp_descr_get, reinterpret_cast<void*>(region_bind)},
     {Py_tp_getattro, reinterpret_cast<void*>(region_getattro)},
+    {Py_tp_setattro, reinterpret_cast<void*>(region_setattro)},
     {Py_tp_repr, reinterpret_cast<void*>(region_repr)},
     {Py_tp_methods, region_methods},
     {Py_tp_members, region_members},

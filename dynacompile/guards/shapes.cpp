@@ -14,6 +14,7 @@ enum Count : int64_t {
 };
 constexpr int deepest = 32;
 constexpr double farthest = 4611686018427387904.0;  // of floats that become ints
+constexpr int64_t exact = INT64_C(1) << 53;         // ints up to which doubles know each
 
 int arguments(int64_t code) { return code == size || code == stride ? 2 : code <= given ? 1 : 0; }
 bool is_unary(int64_t code) { return code >= negated; }
@@ -25,6 +26,7 @@ struct Number {
     double part = 0;
 
     double as_real() const { return is_real ? part : static_cast<double>(whole); }
+    bool is_exact_real() const { return is_real || (whole <= exact && whole >= -exact); }
     void become(int64_t number) { is_real = false, whole = number; }
     void become(double number) { is_real = true, part = number; }
     void become(bool truth) { become(static_cast<int64_t>(truth)); }
@@ -86,6 +88,7 @@ bool apply_whole(int64_t code, Number& result, int64_t b) {
 // a = a <code> b; false where there is no such number.
 bool apply(int64_t code, Number& a, const Number& b) {
     if (!a.is_real && !b.is_real && code != truediv && code != power) return apply_whole(code, a, b.whole);
+    if (!a.is_exact_real() || !b.is_exact_real()) return false;  // Python computes with all digits of an int
     const double x = a.as_real(), y = b.as_real();
     switch (code) {
         case add: return a.become(x + y), true;
@@ -114,8 +117,12 @@ bool apply(int64_t code, Number& a) {
     const double x = a.as_real();
     switch (code) {
         case negated: return a.become(!(a.is_real ? a.part != 0 : a.whole != 0)), true;
-        case neg: return a.is_real ? a.become(-x) : a.become(-a.whole), true;
-        case absolute: return a.is_real ? a.become(std::fabs(x)) : a.become(a.whole < 0 ? -a.whole : a.whole), true;
+        case neg:
+            if (a.is_real) return a.become(-x), true;
+            return !__builtin_sub_overflow(INT64_C(0), a.whole, &a.whole);
+        case absolute:
+            if (a.is_real) return a.become(std::fabs(x)), true;
+            return a.whole >= 0 || !__builtin_sub_overflow(INT64_C(0), a.whole, &a.whole);
         case finite: return a.become(std::isfinite(x)), true;
         case tofloat: return a.become(x), true;
         case trunc: return to_whole(a, std::trunc(x));

@@ -218,6 +218,6 @@ def global_state() -> GlobalState:
         torch_function=0 if torch._C._is_torch_function_enabled() else 2 if torch._C._is_torch_function_all_disabled() else 1,
         function_modes=tuple(_get_current_function_mode_stack()),
         dispatch_modes=torch._C._len_torch_dispatch_stack(),
-        functorch=torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0,
+        functorch=torch._C._functorch.peek_interpreter_stack() is not None or torch._C._is_tracing() or forward_ad._current_level >= 0,
         module_hooks=sum(map(len, GLOBAL_HOOKS)),
     )

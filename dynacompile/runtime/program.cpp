@@ -190,17 +190,24 @@ const TensorPtr& Frame::tensor(int32_t slot) {
             made = make_alias(base, g.size, g.stride, g.offset - before, b.meta);
             break;
         }
+        case Memory::external:
+            fail("an op returned no tensor for ", b.name, ", which another operation takes");
         default:
             fail("the schedule uses ", b.name, " where it has no memory");
     }
     return made;
 }
 
+at::Tensor Frame::result(int32_t slot) {
+    if (program.buffers[slot].memory == Memory::external && !tensors_[slot]) return {};
+    return at::Tensor(tensor(slot));
+}
+
 void Frame::adopt(int32_t slot, at::Tensor result) {
     const Buffer& b = program.buffers[slot];
     const Geometry g = geometry(slot);
+    if (!result.defined()) return;  // an output that the op leaves out for these arguments: there is nothing that could be read
     c10::TensorImpl* impl = result.unsafeGetTensorImpl();
-    if (!result.defined()) fail("an op returned no tensor for ", b.name);
     const bool here = impl->device().type() == b.device.type();
     if (impl->dtype() != b.meta || impl->sizes() != g.size || !(here || !b.launched))
         fail("an op returned ", impl->dtype().name(), impl->sizes(), " on ", impl->device(), " for ", b.name, ", compiled for ", b.meta.name(),
@@ -246,7 +253,7 @@ void Program::run(c10::TensorImpl* const* given, at::Tensor* results, const Call
         }
     }
     for (size_t i = 0; i < outputs.size(); ++i)
-        if (outputs[i] >= 0) results[i] = at::Tensor(frame.tensor(outputs[i]));
+        if (outputs[i] >= 0) results[i] = frame.result(outputs[i]);
 }
 
 void Program::run_steps(Frame& frame) const {

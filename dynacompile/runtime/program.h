@@ -70,6 +70,8 @@ public:
     void prepare_arena();
     void allocate(int32_t slot);
     void drop(int32_t slot) { tensors_[slot].reset(); }
+    // What the program returns of a slot: nothing (None to Python) where an extern call gave no tensor.
+    at::Tensor result(int32_t slot);
     void restore_inputs();
     void* pointer(int32_t root) const { return pointers_[root]; }
     Geometry geometry(int32_t slot) const;

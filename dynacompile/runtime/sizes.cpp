@@ -10,15 +10,21 @@ constexpr int64_t longest_loop = (INT64_C(1) << 31) - (1 << 17);  // LONGEST of 
 
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
+[[noreturn]] void too_large() { fail("the sizes and ints of this call give a number of more than 64 bits. Compile it with dynamic=False"); }
+
 int64_t apply(Operation operation, int64_t a, int64_t b) {
+    int64_t result;
     switch (operation) {
         case Operation::add:
-            return a + b;
+            if (__builtin_add_overflow(a, b, &result)) too_large();
+            return result;
         case Operation::mul:
-            return a * b;
+            if (__builtin_mul_overflow(a, b, &result)) too_large();
+            return result;
         case Operation::floordiv:
         case Operation::mod:
             if (b == 0) fail("a size is divided by zero");
+            if (b == -1 && a == INT64_MIN) too_large();
             return operation == Operation::floordiv ? floor_div(a, b) : a - b * floor_div(a, b);
         case Operation::min:
             return std::min(a, b);

@@ -126,11 +126,11 @@ Fit = Callable[..., Regression]
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
-    """fit(*callbacks, fail_at=None, **trainer options): trains a fresh Regression from seed 0 for 16 batches and returns it."""
+    """fit(*callbacks, fail_at=None, cls=Regression, **trainer options): trains a fresh one from seed 0 for 16 batches and returns it."""
 
-    def run(*callbacks: L.Callback, fail_at: int | None = None, **options: Any) -> Regression:
+    def run(*callbacks: L.Callback, fail_at: int | None = None, cls: type[Regression] = Regression, **options: Any) -> Regression:
         L.seed_everything(0, verbose=False)
-        module = Regression()
+        module = cls()
         module.fail_at = fail_at
         fixed = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False, "enable_checkpointing": False, "enable_model_summary": False}
         logger = CSVLogger(tmp_path, name="csv", version="")

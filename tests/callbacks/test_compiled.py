@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from dynacompile.callbacks import DynamoCallback
+from dynacompile.callbacks.outcome import facts
+from dynacompile.errors import Unsupported
 from dynacompile.recipes import GPT, ByteText, NextByte
+from tests.callbacks.conftest import Regression
 
 QUICK = {"measure_after": 2, "measure_steps": 1}
 
@@ -54,3 +57,23 @@ def test_validation_loss_of_the_gpt_equals_eagers(tmp_path):
         return float(trainer.callback_metrics["val/loss"])
 
     assert validation_loss(DynamoCallback({**QUICK, "trace": False})) == pytest.approx(validation_loss(), rel=1e-4)
+
+
+class CallsForward(Regression):
+    def training_step(self, batch, index):
+        return torch.nn.functional.mse_loss(self.net.forward(batch[0]), batch[1])
+
+
+def test_a_module_that_is_called_by_its_forward_is_not_reported_as_compiled(fit):
+    callback = DynamoCallback(QUICK)
+    with pytest.warns(RuntimeWarning, match="no call of net came through its region"):
+        fit(callback, cls=CallsForward)
+    outcome = callback.outcome
+    assert outcome.modules == () and outcome.idle == ("net",) and outcome.times.compiled is None
+    assert ("not compiled", "net: no call came through the module, as where its forward is called") in facts(outcome)
+    assert "speedup" not in outcome.metrics()
+
+
+def test_under_fullgraph_a_module_that_is_called_by_its_forward_is_an_error(fit):
+    with pytest.raises(Unsupported, match="no call of net came through its region"):
+        fit(DynamoCallback({**QUICK, "fullgraph": True}), cls=CallsForward)

@@ -74,7 +74,7 @@ def wrap(cx: Trace, real: Any, source: Source) -> Value:
         return wrapper(cx, real, source)
     if cls is native.core().Region:  # a compiled function in a compiled function: one graph
         cx.guard("ID", source, identity(real))
-        return cx.wrap(real.__wrapped__, Constant(real.__wrapped__, source.text()))
+        return cx.wrap(real._region_function, Constant(real._region_function, source.text()))
     if isinstance(real, torch.Tensor):
         return wrap_tensor(cx, real, source) if cls in (torch.Tensor, torch.nn.Parameter) else wrap_subclass(cx, real, source)
     if isinstance(real, types.ModuleType):
