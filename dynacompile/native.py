@@ -60,6 +60,15 @@ class Toolchain:
     stamp: str
 
 
+def begin_child() -> None:
+    """In a forked process no other thread loads the core."""
+    global LOAD_LOCK
+    LOAD_LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=begin_child)
+
+
 def core() -> ModuleType:
     """The native core, built into `env.native_dir()` where it isn't there yet. Raises BuildError, which names the compiler and the fix."""
     loaded = sys.modules.get(NAME)
@@ -240,4 +249,7 @@ def locked(path: Path) -> Iterator[None]:
     """Holds the file lock at `path`: one process builds, the others wait for it."""
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too

@@ -16,6 +16,7 @@ from dynacompile.capture.effects import Effects
 from dynacompile.capture.interpreter import SymbolicFrame, inline
 from dynacompile.capture.overrides import Overrides
 from dynacompile.capture.recorder import Recorder
+from dynacompile.capture.recurrence import check_recurs
 from dynacompile.capture.repeats import Facts, Repeats
 from dynacompile.capture.scopes import Globals
 from dynacompile.capture.settings import fill
@@ -289,6 +290,7 @@ class Trace:
         try:
             return function(*args, **kwargs)
         except Exception as reason:
+            check_recurs(reason, lambda: function(*args, **kwargs))
             builtin = type(reason).__module__ == "builtins" and not isinstance(reason, (OSError, UnicodeError))
             exact = builtin and all(is_constant_object(a) for a in reason.args)
             raise raises(type(reason), *(reason.args if exact else (str(reason),)), known=exact) from reason

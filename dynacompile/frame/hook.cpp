@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "frame/outside.h"
+
 namespace dynacompile {
 namespace {
 
@@ -102,16 +104,19 @@ PyObject* run_entry(PyThreadState* ts, Frame* frame, Entry* entry) {
     return run_code(ts, frame, entry->code);
 }
 
-// The answer of the region's callback, or null with an error set. The callback runs with the hook off.
+// The answer of the region's callback, or null with an error set. The callback runs with the hook off, and a compile that raises leaves torch's state
+// as it was.
 PyObject* ask(Frame* frame, Extra* extra, RegionState* state, PyObject* on_miss) {
     PyObject* proxy = new_proxy(frame, extra, state);
     if (!proxy) return nullptr;
+    Outside outside;
     RegionScope off(nullptr, nullptr);
     off.compiling();
     PyObject* arguments[] = {proxy, reinterpret_cast<PyObject*>(state)};
     PyObject* answer = PyObject_Vectorcall(on_miss, arguments, 2, nullptr);
     end_proxy(proxy);
     Py_DECREF(proxy);
+    if (!answer) outside.restore();
     return answer;
 }
 
@@ -168,9 +173,19 @@ void take_arguments(PyThreadState* ts, Frame* frame) {
     for (int i = 0; i < count; i++) Py_SETREF(given[i], Py_NewRef(Py_None));
 }
 
+// A frame on a thread that is in no region, as all are that compile. Signals are handled between any two bytecodes of a compile: what handles them
+// has torch's state as it is outside of it.
+PyObject* evaluate_plainly(PyThreadState* ts, Frame* frame, int throwflag) {
+    Outside* outside = compile_of_thread();
+    if (!outside || !outside->handles_signals(frame_code(frame))) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+    Outside::Visit visit(outside);
+    return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+}
+
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     Thread& thread = current_thread;
-    if (!thread.on_miss || throwflag || !is_fresh(frame)) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+    if (!thread.on_miss) return evaluate_plainly(ts, frame, throwflag);
+    if (throwflag || !is_fresh(frame)) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
     Extra* extra = need_extra(frame_code(frame));
     if (!extra) return unwind(ts, frame);
     if (extra->resumes) take_arguments(ts, frame);
@@ -178,8 +193,9 @@ PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     if (extra->mark == Mark::skip_recursive) return run_plainly(ts, frame);
     RegionState* state = thread.state;
     Entry* entry = lookup(extra, state->bucket, state->kind, frame);
-    if (!entry && state->fallback && state->bucket != default_bucket) entry = lookup(extra, default_bucket, state->kind, frame);
+    if (!entry && state->fallback && state->bucket != default_bucket && !PyErr_Occurred()) entry = lookup(extra, default_bucket, state->kind, frame);
     if (entry) return run_entry(ts, frame, entry);
+    if (PyErr_Occurred()) return unwind(ts, frame);  // of a signal handler, while the guards were checked
     return extra->mark == Mark::skip ? _PyEval_EvalFrameDefault(ts, frame, 0) : meet_unknown(ts, frame, thread, extra);
 }
 
@@ -214,5 +230,5 @@ void hook_leave(_PyFrameEvalFunction previous) {
 
 bool init_frame(PyObject* module) {
     using namespace dynacompile;
-    return init_dispatch(module) && init_proxy(module) && init_region(module);
+    return init_dispatch(module) && init_proxy(module) && init_region(module) && init_outside(module);
 }
