@@ -50,7 +50,8 @@ class Session:
         self._buckets = itertools.count()
         self._graphs = itertools.count()
         self._class_buckets: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
+        self._codes: dict[int, weakref.ref[CodeType]] = {}  # by id: code objects of different functions may be equal
+        self._most_codes = 64
         self.code_cache = CodeCache()
         self.ready = False
 
@@ -95,7 +96,7 @@ class Session:
         with self.lock:
             for key in [key for key, held in self._tickets.items() if held() is None]:
                 del self._tickets[key]
-            self.codes.add(code)
+            self.remember(code)
             found = self._tickets.get((id(code), bucket))
             if found is None:
                 frame.ticket = Ticket()
@@ -104,7 +105,14 @@ class Session:
 
     def known_codes(self) -> list[CodeType]:
         with self.lock:
-            return list(self.codes)
+            return [code for held in self._codes.values() if (code := held()) is not None]
+
+    def remember(self, code: CodeType) -> None:
+        """Ids of code that is gone are dropped when their number has doubled, rather than by callbacks of weak references: such may run anywhere."""
+        self._codes[id(code)] = weakref.ref(code)
+        if len(self._codes) > self._most_codes:
+            self._codes = {key: held for key, held in self._codes.items() if held() is not None}
+            self._most_codes = 2 * len(self._codes) + 64
 
     def begin_child(self) -> None:
         """In a forked process, which has one of its parent's threads: what the others held or were about to do is nobody's."""
@@ -120,9 +128,8 @@ class Session:
     def reset(self) -> None:
         """Drops every entry of every compile; the compiled objects stay valid and compile again."""
         with self.lock:
-            codes = list(self.codes)
-            self.codes.clear()
-            self.code_cache.reset()
+            codes = self.known_codes()
+            self.code_cache = CodeCache()  # what other threads capture meanwhile keeps the old one
         if self.ready:
             for code in codes:
                 native.core().reset_code(code)

@@ -19,7 +19,6 @@ from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.ending import finish_raise, finish_return
 from dynacompile.capture.handling import can_be_handed_on
 from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
-from dynacompile.capture.recurrence import check_recurs
 from dynacompile.capture.repeats import Facts
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.resume import is_resume
@@ -36,6 +35,7 @@ from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError
 from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site, no_guards
 from dynacompile.ir.guard_facts import GlobalState, global_state
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
 from dynacompile.ir.source import Free, Local, Source
 

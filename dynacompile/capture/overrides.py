@@ -19,7 +19,6 @@ from torch.overrides import get_default_nowrap_functions
 from dynacompile import native
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.function_modes import DeviceMode
-from dynacompile.capture.recurrence import check_recurs
 from dynacompile.capture.values.base import Keywords, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import MISSING, class_lookup
@@ -32,6 +31,7 @@ from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.values.tensor_fields import AccessValue
 from dynacompile.capture.values.torch_functions import OPS
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:

@@ -15,8 +15,6 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,7 +23,6 @@ from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as
 from dynacompile.capture.operands import as_dtype, constant_of, first_line, is_asked, target_name, tensors_in
 from dynacompile.capture.overlap import is_refused_write, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
-from dynacompile.capture.recurrence import check_recurs
 from dynacompile.capture.refused_types import check_types
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
@@ -36,6 +33,7 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import is_undecided, symbolic_rules
 from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node

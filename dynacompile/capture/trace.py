@@ -16,7 +16,6 @@ from dynacompile.capture.effects import Effects
 from dynacompile.capture.interpreter import SymbolicFrame, inline
 from dynacompile.capture.overrides import Overrides
 from dynacompile.capture.recorder import Recorder
-from dynacompile.capture.recurrence import check_recurs
 from dynacompile.capture.repeats import Facts, Repeats
 from dynacompile.capture.scopes import Globals
 from dynacompile.capture.settings import fill
@@ -42,6 +41,7 @@ from dynacompile.capture.values.torch_functions import special_function
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.expressions import formula
 from dynacompile.ir.guard_facts import Flag, identity
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
 

@@ -11,14 +11,12 @@ import argparse
 import faulthandler
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -44,7 +42,11 @@ class Broken(RuntimeError):
     """Of a handler; torch's own errors are of its class, too."""
 
 
-ERRORS: tuple[type[BaseException], ...] = (Stopped, TooLate, Broken, KeyError)
+class Plain(Exception):
+    """Of a handler."""
+
+
+ERRORS: tuple[type[BaseException], ...] = (Stopped, TooLate, Broken, Plain)
 
 
 @dataclass

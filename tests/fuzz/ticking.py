@@ -6,7 +6,6 @@ import functools
 import hashlib
 import importlib.machinery
 import importlib.util
-import shlex
 import signal
 import subprocess
 import sys

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.recurrence import check_recurs
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
 from dynacompile.capture.values.descriptors import class_lookup
@@ -18,6 +17,7 @@ from dynacompile.capture.values.functions import CallableValue, is_trusted
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Attr, Constant, Item, Source
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.recurrence import check_recurs
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.descriptors import LruWrapper
 from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.rows import BuiltinValue
 from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Constant, Source
 
 if TYPE_CHECKING:
