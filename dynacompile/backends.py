@@ -130,7 +130,7 @@ def of_callable(backend: Callable[..., Any]) -> Callable[[Captured, Env], GraphC
     name = getattr(backend, "__name__", type(backend).__name__)
 
     def call(captured: Captured, env: Env) -> GraphCall:
-        made = backend(captured.graph, [i.fake for i in captured.inputs])
+        made = call_program(backend, captured)
         if not callable(made):
             raise BackendError(f"backend {name} returned {type(made).__name__}, which is not callable; it must return a callable over the graph's inputs")
 
@@ -141,6 +141,14 @@ def of_callable(backend: Callable[..., Any]) -> Callable[[Captured, Env], GraphC
         return disable(run)
 
     return call
+
+
+def call_program(backend: Callable[..., Any], captured: Captured) -> Any:
+    return backend(captured.graph, [i.fake for i in captured.inputs])
+
+
+CALLS_PROGRAM = frozenset({call_program.__code__})
+"""Code whose callees are the program's, also where none of them is Python."""
 
 
 def resolve(backend: str | Callable[..., Any]) -> Callable[[Captured, Env], GraphCall]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -175,7 +174,6 @@ class Bus:
     """Delivers events to subscribers and hand-offs to observers, in the order in which they came, on the emitting thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._keys = itertools.count()
         self._subscribers: dict[int, Subscriber] = {}
         self._observers: dict[int, Observer] = {}
@@ -188,9 +186,8 @@ class Bus:
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Returns the function that ends the subscription."""
-        with self._lock:
-            key = next(self._keys)
-            self._subscribers[key] = subscriber
+        key = next(self._keys)
+        self._subscribers[key] = subscriber
         return lambda: self._subscribers.pop(key, None) and None
 
     @contextmanager
@@ -210,10 +207,9 @@ class Bus:
     @contextmanager
     def observing(self, observer: Observer | None) -> Iterator[None]:
         """Inside it, `observer` gets what each stage hands on; None: nothing does."""
-        with self._lock:
-            key = next(self._keys)
-            if observer is not None:
-                self._observers[key] = observer
+        key = next(self._keys)
+        if observer is not None:
+            self._observers[key] = observer
         try:
             yield
         finally:

@@ -53,6 +53,15 @@ LOAD_LOCK = threading.Lock()
 FORMAT = "2"  # of what is kept
 
 
+def begin_child() -> None:
+    """In a forked process no other thread loads the core."""
+    global LOAD_LOCK
+    LOAD_LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=begin_child)
+
+
 def core() -> ModuleType:
     """The native core, built into `env.native_dir()` where it isn't there yet. Raises BuildError, which names the compiler and the fix."""
     loaded = sys.modules.get(NAME)

@@ -7,7 +7,6 @@ graph -> differentiate -> ForwardBackward -> (forward and backward, the latter w
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,7 +53,7 @@ def compile_frame(
     """
     expect_builds(env)
     native.core().keep_fake_devices()
-    with dynamo_unloaded(), unseen_by_hooks(), without_collections():
+    with dynamo_unloaded(), unseen_by_hooks():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy, FrameFacts(frame))
         with under(captured.settings):
             call = make_call(captured, env) if captured.graph is not None else None
@@ -65,19 +64,6 @@ def compile_frame(
     if call is not None:
         code = captured.bind(compile_gather(captured.roots, [i.source for i in captured.inputs], call))
     return captured, code, stage("guards", env, compile_guards, captured.guards)
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Cyclic garbage is left for later: capture makes many objects that live until its end, and each full collection would walk them all, and
-    the user's."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import linecache
+import sys
+import threading
 import time
 import warnings
 import weakref
@@ -15,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from torch.fx import graph_module
@@ -48,7 +50,7 @@ from dynacompile.observe.log import show_on_screen
 from dynacompile.pipeline import compile_frame
 from dynacompile.quoting import printable, without_values
 from dynacompile.recompiles import done_about, frame_name, nearest_failures, override, shape_option, texts
-from dynacompile.session import SESSION
+from dynacompile.session import LIBRARIES, SESSION, Ticket
 
 OF_THE_CALL = frozenset({"aliased-mutation", "would-raise", "raise", "op-failed", "unknown-object", "lazy-conjugate", "aliased-outputs", "overlapping-inputs"})
 """Reasons that lie in what a call was given."""
@@ -56,6 +58,7 @@ WITHOUT_WARNING = frozenset({"active-mode", "op-failed", "raise", "would-raise"}
 """Reasons for which eager is likely to raise, or that the user's own modes are."""
 MOST_REFUSALS = 4
 MEASURED_CHECKS = 8
+PATIENCE = 5.0  # seconds for which a thread that compiles may stand still before another one that waits for it goes on
 
 
 @dataclass(eq=False)
@@ -168,8 +171,8 @@ def new_state(config: CompileConfig, bucket: int, name: str, key: tuple[Any, ...
 def buckets_of(region: Any) -> tuple[BucketView, ...]:
     """Views of a native Region's buckets."""
     states = [region._region_state] if region._region_states is None else list(region._region_states.values())
-    with SESSION.lock:
-        return tuple(bucket_view(SESSION.codes, state) for state in states)
+    codes = SESSION.known_codes()
+    return tuple(bucket_view(codes, state) for state in states)
 
 
 def on_miss(frame: Any, state: Any) -> Any:
@@ -181,23 +184,67 @@ def on_miss(frame: Any, state: Any) -> Any:
         if code is info.target:
             info.left_alone(Unsupported("disabled", f"{info.name} is marked to run as plain Python", "remove the mark, or the compile"))
         return core.SKIP_RECURSIVE
-    with SESSION.lock:
-        SESSION.codes.add(code)
-        existing = core.entries(code)
-        own = [entry for bucket, entry in existing if bucket == info.bucket and entry.kind == state.kind]
-        for entry in own:  # another thread may have made it while this one waited
-            if entry.guards.check(tuple(frame.slots), frame.closure, frame.globals, frame.builtins):
-                return entry
-        same = [entry for entry in own if of_same_objects(entry, frame)]
-        if len(same) >= info.config.recompile_limit:
-            return over_limit(frame, info, same, "recompile_limit", alone=len(same) == len(own))
-        if max(len(existing), info.made[code]) >= info.config.accumulated_recompile_limit:
-            return over_limit(frame, info, own or [entry for _, entry in existing], "accumulated_recompile_limit", alone=True)
-        if own and info.config.error_on_recompile:
-            raise RecompileLimitError(
-                f"{frame_name(code)} needs another entry, and error_on_recompile is set: {'; '.join(texts(nearest_failures(frame, own)))}"
-            )
-        return new_entry(frame, info, own)
+    while (other := SESSION.claim(code, info.bucket, frame)) is not None:
+        if not ends_soon(other):
+            text = "[being-compiled] another thread compiles it, and may wait for this one: this call runs as Python"
+            SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=frame_name(code), reason=text))
+            return core.RUN_PLAINLY
+    existing = core.entries(code)
+    own = [entry for bucket, entry in existing if bucket == info.bucket and entry.kind == state.kind]
+    for entry in own:  # another thread may have made it while this one waited
+        if entry.guards.check(tuple(frame.slots), frame.closure, frame.globals, frame.builtins):
+            return entry
+    same = [entry for entry in own if of_same_objects(entry, frame)]
+    if len(same) >= info.config.recompile_limit:
+        return over_limit(frame, info, same, "recompile_limit", alone=len(same) == len(own))
+    if max(len(existing), info.made[code]) >= info.config.accumulated_recompile_limit:
+        return over_limit(frame, info, own or [entry for _, entry in existing], "accumulated_recompile_limit", alone=True)
+    if own and info.config.error_on_recompile:
+        raise RecompileLimitError(
+            f"{frame_name(code)} needs another entry, and error_on_recompile is set: {'; '.join(texts(nearest_failures(frame, own)))}"
+        )
+    return new_entry(frame, info, own)
+
+
+def ends_soon(other: weakref.ref[Ticket]) -> bool:
+    """Waits for the end of another thread's compile. False where it may never come while this thread waits: that thread runs the program's code, which
+    may wait for this one, or does not move for long, as where it waits for what this one holds."""
+    before: tuple[int, int] | None = None
+    moved = time.monotonic()
+    pause = 0.0005
+    while (ticket := other()) is not None:
+        owner = ticket.owner
+        del ticket  # it would live on here
+        if owner == threading.get_ident():
+            return False
+        innermost = sys._current_frames().get(owner)
+        if innermost is not None:
+            if runs_program(innermost):
+                return False
+            place = id(innermost), innermost.f_lasti
+            if place != before:
+                before, moved = place, time.monotonic()
+        if time.monotonic() - moved > PATIENCE:
+            return False
+        del innermost
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+    return True
+
+
+def runs_program(frame: FrameType | None) -> bool:
+    """Whether a thread that compiles, in this frame, runs code of the program's: a backend, a subscriber, a function that capture calls."""
+    while frame is not None and frame.f_code is not on_miss.__code__:
+        if frame.f_code in backends.CALLS_PROGRAM or not is_library(frame):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_library(frame: FrameType) -> bool:
+    """Whether a compile calls such code by itself. Code without a file is that of the module whose globals it has, if that has a name: torch makes some."""
+    module = str(frame.f_globals.get("__name__", "torch")).partition(".")[0]
+    return module in LIBRARIES or (module in ("torch", "dynacompile") if frame.f_code.co_filename[:1] == "<" else native.core().is_skipped(frame.f_code))
 
 
 def why_not_met(target: CodeType | None) -> str:
@@ -316,7 +363,7 @@ def make_room(code: CodeType, info: RegionInfo, wanted: int) -> None:
     config, core = info.config, native.core()
     if not config.max_entries and not config.max_bytes:
         return
-    mine = [(c, entry) for c in list(SESSION.codes) for bucket, entry in core.entries(c) if bucket == info.bucket and entry.kind == config.kind()]
+    mine = [(c, entry) for c in SESSION.known_codes() for bucket, entry in core.entries(c) if bucket == info.bucket and entry.kind == config.kind()]
     mine.sort(key=lambda pair: pair[1].used)
     total = wanted + sum(entry.info.bytes for _, entry in mine)
     count = 1 + sum(c is code for c, _ in mine)

@@ -15,25 +15,43 @@ from typing import Any
 import numpy as np
 import torch
 import typing_extensions
+from torch.utils import _python_dispatch
 
 from dynacompile import native
 from dynacompile.capture import CodeCache
 from dynacompile.events import Bus
+from dynacompile.ir.fakes import CHANGED as STOOD_IN
+from dynacompile.ir.fakes import FakeMode
 from dynacompile.markers import DISABLED_CODE
 
 DEFAULT_BUCKET = -1
 
 
+class Ticket:
+    """The right to compile one code object for one bucket, held by the frame that the thread `owner` compiles, and by nothing else: however that ends,
+    the ticket ends with it."""
+
+    __slots__ = ("__weakref__", "owner")
+
+    def __init__(self) -> None:
+        self.owner = threading.get_ident()
+
+
 class Session:
-    """The state of the compiler in one process: subscribers, buckets, the code that was compiled."""
+    """The state of the compiler in one process: subscribers, buckets, the code that was compiled.
+
+    lock: held for a few look-ups at a time, never while code runs that is not in this file.
+    """
 
     def __init__(self) -> None:
         self.bus = Bus()
         self.lock = threading.RLock()
+        self._tickets: dict[tuple[int, int], weakref.ref[Ticket]] = {}  # by id of the code, which lives while its frame does; and bucket
         self._buckets = itertools.count()
         self._graphs = itertools.count()
         self._class_buckets: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
+        self._codes: dict[int, weakref.ref[CodeType]] = {}  # by id: code objects of different functions may be equal
+        self._most_codes = 64
         self.code_cache = CodeCache()
         self.ready = False
 
@@ -43,7 +61,18 @@ class Session:
         if not usable:
             warnings.warn(f"dynacompile runs eagerly: {reason}", RuntimeWarning, stacklevel=3)
             return False
+        with self.lock:
+            self.prepare()
+        return True
+
+    def prepare(self) -> None:
+        """Tells the native core what it leaves alone, and what compiles change for the whole process."""
         if not self.ready:
+            for place in CHANGED:
+                native.core().changed_by_compiles(*place)
+            FakeMode.__torch_dispatch__ = native.core().ModeMethod(FakeMode.HANDLER)  # type: ignore[method-assign]
+            for read, change in SET:
+                native.core().set_by_compiles(read, change)
             for folder, recursive in skipped_folders():
                 native.core().add_skip_prefix(folder, recursive)
             native.core().watch_rival(torch._C._dynamo.eval_frame.set_eval_frame)
@@ -51,7 +80,6 @@ class Session:
             native.core().skip_code(torch.nn.Module._call_impl.__code__, False)
             native.core().skip_code(torch.nn.Module._wrapped_call_impl.__code__, False)
             self.ready = True
-        return True
 
     def bucket(self, isolate: bool | str, owner: object) -> int:
         """The bucket of a new compile. owner: the function, or the module's class."""
@@ -64,15 +92,45 @@ class Session:
                 return self._class_buckets[owner]
         return next(self._buckets)
 
+    def claim(self, code: CodeType, bucket: int, frame: Any) -> weakref.ref[Ticket] | None:
+        """Gives the frame, a FrameProxy, the ticket of (code, bucket), and returns None; where another frame has it, returns a reference to that one."""
+        with self.lock:
+            for key in [key for key, held in self._tickets.items() if held() is None]:
+                del self._tickets[key]
+            self.remember(code)
+            found = self._tickets.get((id(code), bucket))
+            if found is None:
+                frame.ticket = Ticket()
+                self._tickets[id(code), bucket] = weakref.ref(frame.ticket)
+            return found
+
+    def known_codes(self) -> list[CodeType]:
+        with self.lock:
+            return [code for held in self._codes.values() if (code := held()) is not None]
+
+    def remember(self, code: CodeType) -> None:
+        """Ids of code that is gone are dropped when their number has doubled, rather than by callbacks of weak references: such may run anywhere."""
+        self._codes[id(code)] = weakref.ref(code)
+        if len(self._codes) > self._most_codes:
+            self._codes = {key: held for key, held in self._codes.items() if held() is not None}
+            self._most_codes = 2 * len(self._codes) + 64
+
+    def begin_child(self) -> None:
+        """In a forked process, which has one of its parent's threads: what the others held or were about to do is nobody's."""
+        self.lock = threading.RLock()
+        mine = threading.get_ident()
+        self._tickets = {key: held for key, held in self._tickets.items() if (ticket := held()) is not None and ticket.owner == mine}
+        if self.ready:
+            native.core().forget_other_compiles()
+
     def next_graph(self) -> int:
         return next(self._graphs)
 
     def reset(self) -> None:
         """Drops every entry of every compile; the compiled objects stay valid and compile again."""
         with self.lock:
-            codes = list(self.codes)
-            self.codes.clear()
-            self.code_cache.reset()
+            codes = self.known_codes()
+            self.code_cache = CodeCache()  # what other threads capture meanwhile keeps the old one
         if self.ready:
             for code in codes:
                 native.core().reset_code(code)
@@ -80,7 +138,16 @@ class Session:
 
 
 SESSION = Session()
+# The lock is taken around a fork, so that no other thread is in the midst of a change of the tables.
+os.register_at_fork(before=lambda: SESSION.lock.acquire(), after_in_parent=lambda: SESSION.lock.release(), after_in_child=lambda: SESSION.begin_child())
 
+MODE_FLAGS = ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode", "_is_in_any_mode_without_ignore_compile_internals")
+CHANGED = (*STOOD_IN, *((vars(_python_dispatch), name) for name in MODE_FLAGS if name in vars(_python_dispatch)))
+"""(dict, key) of what compiles change for the whole process, and what they put there where others may put something else."""
+SET = ((torch._C._only_lift_cpu_tensors, torch._C._set_only_lift_cpu_tensors),)
+"""What compiles set for the whole process: functions that read it and set it."""
+
+LIBRARIES = ("sympy", "mpmath", "triton", "networkx")  # of others, in which a compile spends time
 REPORTERS = ("IPython", "ipykernel", "loguru", "mlflow", "rich", "tensorboard", "tqdm", "wandb")  # what writes for the user, in print()'s place, too
 
 

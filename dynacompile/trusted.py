@@ -224,6 +224,7 @@ def locked(name: str, inside: int) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too
             os.close(descriptor)
 
 

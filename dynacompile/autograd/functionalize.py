@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.memory import Folded, overlaps
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import as_static, exceeds, expression_of, is_undecidable, same_size
 from dynacompile.ops.backward_steps import Step, Tracing
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
@@ -78,7 +80,7 @@ def ambient_state() -> Iterator[None]:
     records = grad and not torch.is_inference_mode_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
-        with torch.inference_mode(False), torch.autograd.set_multithreading_enabled(False):
+        with torch._C._InferenceMode(False), torch.autograd.set_multithreading_enabled(False):  # type: ignore[attr-defined]
             torch.set_grad_enabled(records)
             yield
     finally:
@@ -167,34 +169,16 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             continue
         recorder.begin(node.meta.get("site"))
         refuse_lazy(node, recorder)
+        step = functools.partial(interpret_node, node, (args, kwargs), env, memories, recorder, tracing, (folded, inference))
         try:
-            operands = [env[n] for n in node.all_input_nodes if isinstance(env[n], torch.Tensor)]
-            versions = [t._version for t in operands]
-            if node.target in FORMS:
-                env[node] = traced(node.target, args, node.meta["val"], recorder.keep)
-                continue
-            if isinstance(node.target, Step):
-                env[node] = node.target.traced(args, tracing)
-                continue
-            env[node] = with_dtypes(functional(run_node(node, args, kwargs)), node.meta.get("val"))
-            for operand, version in zip(operands, versions, strict=True):
-                if operand._version != version:
-                    refuse_folded(node, operand, folded, recorder)
-                    keep_strides(memories[storage(operand)], recorder)
-            results = tensors_of(env[node])
-            if len(results) > 1:
-                note(results, node.target, recorder)
-            for made in results:
-                folded.note(made, operands)
-                inference.note(made, operands)
-            if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
-                env[node] = as_eager(env[node], node.meta.get("val"), memories)
+            step()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise Unsupported("data-dependent", f"{node.target} needs values that only a run gives", "", str(recorder.site or "")) from error
         except UnsupportedOperatorException as error:
             hint = "register one with torch.library.register_fake"
             raise Unsupported("no-fake", f"{error.func} has no fake (meta) implementation", hint, str(recorder.site or "")) from error
         except RuntimeError as error:  # torch has no narrower class for an op that does not take these sizes, strides or dtypes
+            check_recurs(error, step)
             reason = f"{node.target} can't be traced: {(str(error).splitlines() or [''])[0]}"
             raise Unsupported("not-traceable", reason, "leave it outside of the compiled function, and please report it", str(recorder.site or "")) from error
     raise AssertionError("a graph without an output")
@@ -222,6 +206,41 @@ class InferenceMemory:
 
 
 STEPS: dict[object, int] = {_enter_inference_mode: 1, _exit_inference_mode: -1}
+
+
+def interpret_node(
+    node: torch.fx.Node,
+    arguments: tuple,
+    env: dict[torch.fx.Node, Any],
+    memories: dict[int, Memory],
+    recorder: Recorder,
+    tracing: Tracing,
+    seen: tuple[Folded, InferenceMemory],
+) -> None:
+    """Adds what the node gives to `env`, and the memory that it makes to `memories`."""
+    args, kwargs = arguments
+    folded, inference = seen
+    operands = [env[n] for n in node.all_input_nodes if isinstance(env[n], torch.Tensor)]
+    versions = [t._version for t in operands]
+    if node.target in FORMS:
+        env[node] = traced(node.target, args, node.meta["val"], recorder.keep)
+        return
+    if isinstance(node.target, Step):
+        env[node] = node.target.traced(args, tracing)
+        return
+    env[node] = with_dtypes(functional(run_node(node, args, kwargs)), node.meta.get("val"))
+    for operand, version in zip(operands, versions, strict=True):
+        if operand._version != version:
+            refuse_folded(node, operand, folded, recorder)
+            keep_strides(memories[storage(operand)], recorder)
+    results = tensors_of(env[node])
+    if len(results) > 1:
+        note(results, node.target, recorder)
+    for made in results:
+        folded.note(made, operands)
+        inference.note(made, operands)
+    if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
+        env[node] = as_eager(env[node], node.meta.get("val"), memories)
 
 
 def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -> torch.Tensor:

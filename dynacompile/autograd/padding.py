@@ -3,13 +3,16 @@ are several times slower otherwise. Nothing but our own two graphs sees such a t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynacompile.autograd.facts import is_view
+from dynacompile.ir.recurrence import check_recurs
 
 aten = torch.ops.aten
 MATMULS = frozenset((aten.mm.default, aten.addmm.default))
@@ -41,6 +44,11 @@ def padded(value: FakeTensor) -> FakeTensor:
         return torch.empty_strided(value.shape, (width, 1), dtype=value.dtype, device=value.device)  # type: ignore[return-value]
 
 
+def under(mode: FakeTensorMode, target: Any, args: Any, kwargs: Any) -> Any:
+    with mode:
+        return target(*args, **kwargs)
+
+
 def follow(node: torch.fx.Node, found: dict[torch.fx.Node, FakeTensor], outputs: Sequence[torch.fx.Node]) -> bool:
     """Adds the fakes of all views of the node; False where one is an output, names strides, or can't be had of padded rows."""
     for user in node.users:
@@ -49,10 +57,11 @@ def follow(node: torch.fx.Node, found: dict[torch.fx.Node, FakeTensor], outputs:
         if user in outputs or user.target is aten.as_strided.default:
             return False
         args = torch.fx.map_arg(user.args, lambda n: found.get(n, n.meta.get("val")))
+        view = functools.partial(under, found[node].fake_mode, user.target, args, user.kwargs)
         try:
-            with found[node].fake_mode:
-                value = user.target(*args, **user.kwargs)  # type: ignore[operator]
-        except (RuntimeError, ValueError):  # a view across rows
+            value = view()
+        except (RuntimeError, ValueError) as error:  # a view across rows
+            check_recurs(error, view)
             return False
         if not isinstance(value, FakeTensor):
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -32,10 +33,11 @@ def begin_build(sources: Sources, env: Env) -> Callable[[], Module]:
     Under autotuning, which measures, the building waits until it is asked for."""
     if env.config.autotune:
         return functools.partial(build, sources, env)
+    process = os.getpid()
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dynacompile-build")
     building = thread.submit(build, sources, env)
     thread.shutdown(wait=False)  # it ends when the build has
-    return building.result
+    return lambda: building.result() if os.getpid() == process else build(sources, env)  # a forked process has the future, not the thread
 
 
 def build(sources: Sources, env: Env) -> Module:

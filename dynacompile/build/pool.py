@@ -54,15 +54,14 @@ class WorkerPool:
 
     def __init__(self, most: int):
         self.most = most
-        self.owner = os.getpid()
         self.workers: list[Worker] = []
         self.changed = threading.Condition()  # guards the list of workers and who is idle
         self.end = weakref.finalize(self, end_workers, self.workers)
+        POOLS.add(self)
 
     def warm(self) -> None:
         """Starts the first workers, without waiting for them."""
         with self.changed:
-            self.adopt()
             while len(self.workers) < min(self.most, WARM):
                 self.start()
 
@@ -95,11 +94,18 @@ class WorkerPool:
             raise
         return [results[i] for i in range(len(jobs))]
 
-    def adopt(self) -> None:
-        """In a forked child the parent's workers are not ours: forget them."""
-        if os.getpid() != self.owner:
-            self.owner = os.getpid()
-            self.workers.clear()
+    def begin_child(self) -> None:
+        """In a forked process: the parent's workers are not ours, and no thread waits for one. What the parent has not written yet is not written twice."""
+        self.changed = threading.Condition()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for worker in self.workers:
+            for pipe in (worker.process.stdin, worker.process.stdout):
+                assert pipe is not None
+                if not pipe.closed:
+                    os.dup2(nowhere, pipe.fileno())
+            worker.process.returncode = 0  # nobody is to wait for it
+        os.close(nowhere)
+        self.workers.clear()
 
     def start(self) -> Worker:
         log = tempfile.TemporaryFile()
@@ -117,7 +123,6 @@ class WorkerPool:
     def take(self, wait: bool) -> Worker | None:
         """An idle worker, a new one where there may be more; where all have jobs of other callers, the next that is given back."""
         with self.changed:
-            self.adopt()
             while True:
                 idle = next((w for w in self.workers if w.job is None), None)
                 if idle is None and len(self.workers) < self.most:
@@ -204,6 +209,10 @@ def end_workers(workers: list[Worker]) -> None:
             except BrokenPipeError:  # a message half written to a process that is gone
                 continue
         worker.process.wait()
+
+
+POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+os.register_at_fork(after_in_child=lambda: [pool.begin_child() for pool in POOLS])
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from dynacompile import native
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.breaking import can_execute, finish_break
 from dynacompile.capture.breaks import BREAKS, NotConstant, Raised, unsupported
@@ -36,6 +37,7 @@ from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError
 from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site, no_guards
 from dynacompile.ir.guard_facts import GlobalState, global_state
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
 from dynacompile.ir.source import Free, Local, Source
 
@@ -79,12 +81,26 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: 
     Raises Unsupported where nothing of the frame can be captured and, under fullgraph, at the first break. A bug of capture itself leaves the
     frame to Python as well, with a reason that says so; under `verify` it is raised.
     """
+    codes = codes or CodeCache()
+
+    def again() -> Captured:
+        try:
+            return capture(frame, env, codes, policy, facts)
+        except VerifyError as bug:
+            raise origin(bug) from None
+
     try:
-        return capture(frame, env, codes or CodeCache(), policy, facts)
+        return capture(frame, env, codes, policy, facts)
     except (VerifyError, LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError) as bug:
         if env.config.verify:
             raise
+        check_recurs(origin(bug), again)
         raise unsupported("internal", f"{frame.code.co_qualname}: {type(bug).__name__}: {bug}") from bug
+
+
+def origin(bug: Exception) -> Exception:
+    """What was raised where the interpreter made a VerifyError of it."""
+    return bug.__cause__ if isinstance(bug, VerifyError) and isinstance(bug.__cause__, Exception) else bug
 
 
 def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, facts: Facts | None) -> Captured:
@@ -341,21 +357,22 @@ def used_inputs(graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ..
     return kept, tuple(roots)
 
 
-FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: not native.core().is_compiling_frame())
+"""torch logs operations that fail on fakes, on threads that compile without need: eager will raise."""
 
 
 class SavedModes:
     """Grad mode and autocast as they are now, restored at the end.
 
     Inference mode is left meanwhile, as its tensors do not count their versions. Autocast's weight cache is off, as it must not meet
-    fakes. torch does not log operations that fail on fakes: eager will raise.
+    fakes. Where an exception of a signal handler ends this early, the native core sets what is left, once the compile has ended.
     """
 
     def __enter__(self) -> SavedModes:
         self.traces: list[Trace] = []
         self.unasked = torch._C.DisableTorchFunctionSubclass()  # reading a tensor of the user's class runs none of its code
         self.unasked.__enter__()
-        self.normal = torch.inference_mode(False)
+        self.normal = torch._C._InferenceMode(False)  # type: ignore[attr-defined]
         self.inference = torch.is_inference_mode_enabled()
         self.grad = torch.is_grad_enabled()
         self.cache = torch.is_autocast_cache_enabled()
@@ -363,8 +380,6 @@ class SavedModes:
         if self.inference:
             self.normal.__enter__()
             torch._C._set_grad_enabled(False)
-        self.quiet = FAKE_LOG.disabled
-        FAKE_LOG.disabled = True
         return self
 
     def trace(self, cx: Trace) -> Trace:
@@ -373,7 +388,6 @@ class SavedModes:
 
     def __exit__(self, *reason: object) -> None:
         self.unasked.__exit__(None, None, None)
-        FAKE_LOG.disabled = self.quiet
         if self.inference:
             self.normal.__exit__(None, None, None)
         for cx in self.traces:

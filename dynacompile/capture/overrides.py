@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import get_default_nowrap_functions
 
+from dynacompile import native
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.function_modes import DeviceMode
 from dynacompile.capture.values.base import Keywords, Lazy, Value
@@ -30,6 +31,7 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.values.tensor_fields import AccessValue
 from dynacompile.capture.values.torch_functions import OPS
 from dynacompile.ir.namespaces import MISSING
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
@@ -250,11 +252,15 @@ class Overrides:
         given, named = [self.stand_in(a, made) for a in args], {k: self.stand_in(v, made) for k, v in kwargs.items()}
         stands.heard.clear()
         result, refused = None, False
-        with torch._C._EnableTorchFunction(), warnings.catch_warnings(), stands.mode() if self.is_watched() else nullcontext():
-            warnings.simplefilter("ignore")
+
+        def ask() -> Any:
+            return function(*given, **named) if named or isinstance(kwargs, Keywords) else function(*given)
+
+        with torch._C._EnableTorchFunction(), unheard(), stands.mode() if self.is_watched() else nullcontext():
             try:
-                result = function(*given, **named) if named or isinstance(kwargs, Keywords) else function(*given)
-            except REFUSALS:
+                result = ask()
+            except REFUSALS as reason:
+                check_recurs(reason, ask)
                 refused = True
         if not stands.heard and refused and self.is_watched():
             raise unsupported("unknown-operation", f"{function.__name__} of {', '.join(a.describe() for a in args)}, in a torch-function mode")
@@ -288,6 +294,27 @@ class Overrides:
             return value.constant()
         except NotConstant:
             return stands
+
+
+class WhileCompiling:
+    """In the place of a pattern in a filter of warnings, which are the process's: matches those of threads that compile."""
+
+    def match(self, text: str) -> bool:
+        return native.core().is_compiling_frame()
+
+
+UNHEARD: Any = ("ignore", WhileCompiling(), Warning, None, 0)
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """This thread's warnings are not shown."""
+    warnings.filters.insert(0, UNHEARD)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        if UNHEARD in warnings.filters:
+            warnings.filters.remove(UNHEARD)  # type: ignore[attr-defined]
 
 
 def flat(values: Sequence[Value]) -> Iterator[Value]:

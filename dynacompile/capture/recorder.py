@@ -15,8 +15,6 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -36,6 +34,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
 from dynacompile.ir.memory import Folded
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import is_undecided, symbolic_rules
 from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node
@@ -296,24 +295,23 @@ class Recorder:
             self.watch = outer
 
     def run(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None = None) -> Any:
-        """One operation on fakes. What the user's operation may raise is up to torch: every exception means that eager is to run it."""
+        """One operation on fakes. What the user's operation may raise is up to torch: every exception that it raises means that eager is to run it."""
         try:
-            with self.mode, symbolic_rules(self.mode), reads or nullcontext(), self.watch or nullcontext():
-                if kind == "call_method":
-                    return getattr(args[0], target)(*args[1:], **kwargs)
-                return target(*args, **kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException) as reason:
-            raise unsupported("data-dependent-shape", target_name(target)) from reason
-        except RuntimeError as reason:
-            code = "data-dependent-shape" if is_undecided(reason) else "op-failed"
-            detail = target_name(target) if is_undecided(reason) else f"{target_name(target)}: {type(reason).__name__}: {first_line(reason)}"
-            raise unsupported(code, detail) from reason
-        except (UnsupportedFakeTensorException, UnsupportedOperatorException) as reason:
-            raise unsupported("op-unsupported", f"{target_name(target)}: {first_line(reason)}") from reason
-        except (Unsupported, RecursionError):
+            return self.run_once(kind, target, args, kwargs, reads)
+        except Unsupported:
             raise
         except Exception as reason:
+            if not isinstance(reason, RecursionError):
+                check_recurs(reason, lambda: self.run_once(kind, target, args, kwargs, reads))
+            if isinstance(reason, (DataDependentOutputException, DynamicOutputShapeException)) or isinstance(reason, RuntimeError) and is_undecided(reason):
+                raise unsupported("data-dependent-shape", target_name(target)) from reason
             raise unsupported("op-failed", f"{target_name(target)}: {type(reason).__name__}: {first_line(reason)}") from reason
+
+    def run_once(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None) -> Any:
+        with self.mode, symbolic_rules(self.mode), reads or nullcontext(), self.watch or nullcontext():
+            if kind == "call_method":
+                return getattr(args[0], target)(*args[1:], **kwargs)
+            return target(*args, **kwargs)
 
     def run_known(self, kind: str, target: Any, args: Pairs, kwargs: dict[str, tuple]) -> tuple[Any, Pairs, dict[str, tuple]]:
         """As `run`, where the values of operands are known; and the arguments, with numbers for those that the operation reads as such."""

@@ -43,6 +43,7 @@ from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.expressions import formula
 from dynacompile.ir.guard_facts import Flag, identity
 from dynacompile.ir.namespaces import Names, class_lookup, is_data
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
 
@@ -312,6 +313,7 @@ class Trace:
         try:
             return function(*args, **kwargs)
         except Exception as reason:
+            check_recurs(reason, lambda: function(*args, **kwargs))
             builtin = type(reason).__module__ == "builtins" and not isinstance(reason, (OSError, UnicodeError))
             exact = builtin and all(is_constant_object(a) for a in reason.args)
             raise raises(type(reason), *(reason.args if exact else (str(reason),)), known=exact) from reason

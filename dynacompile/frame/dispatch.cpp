@@ -84,7 +84,8 @@ bool covers(const SkipRule& rule, const char* file, size_t length) {
     return n == length || rule.prefix[0] == '<' || rule.prefix[n - 1] == '/' || file[n] == '/';
 }
 
-Mark classify(PyCodeObject* code) {
+// The rule of the longest matching path, or null.
+const SkipRule* rule_of(PyCodeObject* code) {
     Py_ssize_t length;
     const char* file = PyUnicode_AsUTF8AndSize(code->co_filename, &length);
     if (!file) PyErr_Clear(), file = "", length = 0;
@@ -92,6 +93,11 @@ Mark classify(PyCodeObject* code) {
     for (const SkipRule& rule : *skip_rules) {
         if (covers(rule, file, length) && (!longest || rule.prefix.size() > longest->prefix.size())) longest = &rule;
     }
+    return longest;
+}
+
+Mark classify(PyCodeObject* code) {
+    const SkipRule* longest = rule_of(code);
     if (longest && longest->recursive) return Mark::skip_recursive;
     if (!(code->co_flags & CO_OPTIMIZED)) {  // a module's or a class's body
         return !longest && PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0 ? Mark::skip_recursive : Mark::skip;
@@ -320,7 +326,13 @@ PyObject* left_to_python(PyObject*, PyObject* object) {
     Py_RETURN_NONE;
 }
 
+PyObject* is_skipped(PyObject*, PyObject* code) {
+    if (PyCode_Check(code)) return PyBool_FromLong(rule_of(reinterpret_cast<PyCodeObject*>(code)) != nullptr);
+    return PyErr_Format(PyExc_TypeError, "is_skipped takes a code object, not %.200s", Py_TYPE(code)->tp_name);
+}
+
 PyMethodDef functions[] = {
+    {"is_skipped", boundary<is_skipped>, METH_O, "is_skipped(code) -> bool: whether a path given to add_skip_prefix covers its file."},
     {"entries", boundary<entries_of>, METH_O, "entries(code) -> list of (bucket, Entry), most recently used first in each bucket."},
     {"remove_bucket", boundary<remove_bucket>, METH_VARARGS, "remove_bucket(code, bucket): drops its entries; code=None: of every code object."},
     {"remove_entry", boundary<remove_entry>, METH_VARARGS, "remove_entry(code, entry) -> bool: drops that entry; a call that runs it goes on."},
@@ -333,6 +345,8 @@ PyMethodDef functions[] = {
 };
 
 }  // namespace
+
+bool has_skip_rule(PyCodeObject* code) { return rule_of(code) != nullptr; }
 
 Extra* find_extra(PyCodeObject* code) {
     void* extra = nullptr;
@@ -382,6 +396,7 @@ Entry* lookup_by_index(const Extra& extra, const IndexNode& index, long kind, co
         if ((*at)->kind != kind) continue;
         const Tried tried = try_entry(extra, *at, roots);
         if (tried != Tried::fails) return tried == Tried::holds ? *at : nullptr;
+        if (PyErr_Occurred()) return nullptr;
     }
     return nullptr;
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "frame/outside.h"
+
 namespace dynacompile {
 namespace {
 
@@ -104,16 +106,19 @@ PyObject* run_entry(PyThreadState* ts, Frame* frame, Entry* entry) {
     return run_code(ts, frame, entry->code);
 }
 
-// The answer of the region's callback, or null with an error set. The callback runs with the hook off.
+// The answer of the region's callback, or null with an error set. The callback runs with the hook off, and a compile that raises leaves torch's state
+// as it was.
 PyObject* ask(PyThreadState* ts, Frame* frame, Extra* extra, RegionState* state, PyObject* on_miss) {
     PyObject* proxy = new_proxy(frame, extra, state);
     if (!proxy) return nullptr;
+    Outside outside;
     RegionScope off(ts, nullptr, nullptr);
     off.compiling();
     PyObject* arguments[] = {proxy, reinterpret_cast<PyObject*>(state)};
     PyObject* answer = PyObject_Vectorcall(on_miss, arguments, 2, nullptr);
     end_proxy(proxy);
     Py_DECREF(proxy);
+    if (!answer) outside.restore();
     return answer;
 }
 
@@ -184,21 +189,32 @@ void take_arguments(PyThreadState* ts, Frame* frame) {
     for (int i = 0; i < count; i++) Py_SETREF(given[i], Py_NewRef(Py_None));
 }
 
-// The entry that serves the frame, borrowed, or null. False with an error set.
+// The entry that serves the frame, borrowed, or null. False with an error set, as of a signal handler while guards were checked.
 bool find_entry(Frame* frame, Extra* extra, const RegionState& state, Entry** found) {
-    return without_throwing([&] {
+    const bool looked = without_throwing([&] {
         *found = lookup(extra, state.bucket, state.kind, frame);
-        if (!*found && state.fallback && state.bucket != default_bucket) *found = lookup(extra, default_bucket, state.kind, frame);
+        if (!*found && state.fallback && state.bucket != default_bucket && !PyErr_Occurred()) *found = lookup(extra, default_bucket, state.kind, frame);
     });
+    return looked && (*found || !PyErr_Occurred());
+}
+
+// A frame on a thread that is in no region, as all are that compile. Signals are handled between any two bytecodes of a compile: what handles them
+// has torch's state as it is outside of it.
+PyObject* evaluate_plainly(PyThreadState* ts, Frame* frame, int throwflag) {
+    Outside* outside = compile_of_thread();
+    if (!outside || !outside->handles_signals(frame_code(frame))) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+    Outside::Visit visit(outside);
+    return _PyEval_EvalFrameDefault(ts, frame, throwflag);
 }
 
 // Nothing in here throws once the frame runs: what may is caught where it can be unwound.
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     Thread& thread = current_thread;
-    if ((!thread.now.on_miss && !thread.parked) || throwflag || !is_fresh(frame)) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+    if (!thread.now.on_miss && !thread.parked) return evaluate_plainly(ts, frame, throwflag);
+    if (throwflag || !is_fresh(frame)) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
     thread.follow(ts);
     const Scope& scope = thread.now;
-    if (!scope.on_miss) return _PyEval_EvalFrameDefault(ts, frame, 0);
+    if (!scope.on_miss) return evaluate_plainly(ts, frame, 0);
     Extra* extra = need_extra(frame_code(frame));
     if (!extra) return unwind(ts, frame);
     if (extra->resumes) take_arguments(ts, frame);
@@ -316,5 +332,5 @@ bool hook_leave(Before& before) {
 
 bool init_frame(PyObject* module) {
     using namespace dynacompile;
-    return init_dispatch(module) && init_proxy(module) && init_region(module) && PyModule_AddFunctions(module, functions) == 0;
+    return init_dispatch(module) && init_proxy(module) && init_region(module) && init_outside(module) && PyModule_AddFunctions(module, functions) == 0;
 }

@@ -166,6 +166,7 @@ PyObject* bucket_entries(const Extra& extra, long bucket);  // new tuple
 void drop_bucket(long bucket) noexcept;
 void mark_used(Entry* entry);
 extern PyTypeObject* entry_type;
+bool has_skip_rule(PyCodeObject* code);  // of torch, the standard library, the compiler: no code of the program
 bool init_dispatch(PyObject* module);
 
 // index.cpp

@@ -12,6 +12,7 @@ struct Proxy {
     Frame* frame;  // null once the callback is over
     Extra* extra;
     const RegionState* state;
+    PyObject* ticket;  // lives as long as the callback; or null
 };
 
 struct Sentinel {
@@ -73,6 +74,17 @@ PyObject* get_limit(PyObject* self, void*) {
     return PyUnicode_FromString(reached ? reached : "");
 }
 
+PyObject* get_ticket(PyObject* self, void*) {
+    Proxy* p = live(self);
+    return p ? or_none(p->ticket) : nullptr;
+}
+int set_ticket(PyObject* self, PyObject* value, void*) {
+    Proxy* p = live(self);
+    if (!p) return -1;
+    Py_XSETREF(p->ticket, Py_XNewRef(value));
+    return 0;
+}
+
 PyGetSetDef proxy_fields[] = {
     {"code", get_code, nullptr, "the code object of the frame"},
     {"function", get_function, nullptr, "the function that was called"},
@@ -81,6 +93,7 @@ PyGetSetDef proxy_fields[] = {
     {"closure", get_closure, nullptr, "the function's tuple of cells, or None"},
     {"slots", get_slots, nullptr, "the frame's localsplus by index, arguments first; NULL marks a slot that is not filled yet"},
     {"entries", boundary<get_entries>, nullptr, "this code's entries in the region's bucket, most recently used first"},
+    {"ticket", get_ticket, set_ticket, "any object, let go when the callback is over and before its answer is used"},
     {"limit_reached", get_limit, nullptr, "'recompile_limit' or 'accumulated_recompile_limit' where one is reached, else ''"},
     {nullptr},
 };
@@ -116,10 +129,14 @@ PyObject* new_proxy(Frame* frame, Extra* extra, const RegionState* state) {
     proxy->frame = frame;
     proxy->extra = extra;
     proxy->state = state;
+    proxy->ticket = nullptr;
     return reinterpret_cast<PyObject*>(proxy);
 }
 
-void end_proxy(PyObject* proxy) { reinterpret_cast<Proxy*>(proxy)->frame = nullptr; }
+void end_proxy(PyObject* proxy) {
+    reinterpret_cast<Proxy*>(proxy)->frame = nullptr;
+    Py_CLEAR(reinterpret_cast<Proxy*>(proxy)->ticket);
+}
 
 bool proxy_frame(PyObject* object, Frame** frame) {
     if (!Py_IS_TYPE(object, proxy_type)) return false;

@@ -235,7 +235,16 @@ PyObject* program_check(PyObject* self, PyObject* args) {
     PyObject *slots, *closure, *globals, *builtins;
     Roots roots;
     if (!PyArg_ParseTuple(args, "O!OO!O!:check", &PyTuple_Type, &slots, &closure, &PyDict_Type, &globals, &PyDict_Type, &builtins)) return nullptr;
-    return parse_roots(slots, closure, globals, builtins, roots) ? PyBool_FromLong(guards_hold(self, roots)) : nullptr;
+    if (!parse_roots(slots, closure, globals, builtins, roots)) return nullptr;
+    const bool holds = guards_hold(self, roots);
+    return !holds && PyErr_Occurred() ? nullptr : PyBool_FromLong(holds);
+}
+
+// Counts a check that holds. False with an error set, where a signal handler raised meanwhile.
+bool count_held(PyObject* self, const Roots& roots, Py_ssize_t& held) {
+    const bool holds = guards_hold(self, roots);
+    held += holds;
+    return holds || !PyErr_Occurred();
 }
 
 using Clock = std::chrono::steady_clock;
@@ -255,13 +264,16 @@ PyObject* program_measure(PyObject* self, PyObject* args) {
     if (!PyArg_ParseTuple(args, "O!OO!O!n:measure", &PyTuple_Type, &slots, &closure, &PyDict_Type, &globals, &PyDict_Type, &builtins, &times)) return nullptr;
     if (!parse_roots(slots, closure, globals, builtins, roots)) return nullptr;
     if (times < 1) return PyErr_Format(PyExc_ValueError, "measure: times must be 1 or more");
-    Py_ssize_t held = guards_hold(self, roots);
+    Py_ssize_t held = 0;
+    if (!count_held(self, roots, held)) return nullptr;
     cool_caches();
     Clock::time_point start = Clock::now();
-    held += guards_hold(self, roots);
+    if (!count_held(self, roots, held)) return nullptr;
     const double cold = nanoseconds_since(start);
     start = Clock::now();
-    for (Py_ssize_t i = 0; i < times; i++) held += guards_hold(self, roots);
+    for (Py_ssize_t i = 0; i < times; i++) {
+        if (!count_held(self, roots, held)) return nullptr;
+    }
     return Py_BuildValue("ddn", nanoseconds_since(start) / static_cast<double>(times), cold, held);
 }
 

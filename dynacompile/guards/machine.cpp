@@ -124,11 +124,31 @@ bool run_program(Run& run) {
     return true;
 }
 
-// pair: a function of torch without arguments, and the value that it is to give.
+// Calls a function without arguments again, which raised. True where it raises the same: the error is cleared, the guard does not hold. Else
+// what it raised was a signal handler's, which the program is to get: that error is set.
+bool raises_again(PyObject* function) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject* again = PyObject_CallNoArgs(function);
+    const bool same = !again && PyErr_ExceptionMatches(type);
+    Py_XDECREF(again);
+    if (same || (!again && !PyErr_ExceptionMatches(PyExc_Exception))) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+        if (same) PyErr_Clear();
+        return same;
+    }
+    PyErr_Restore(type, value, traceback);  // drops the other, if there is one
+    return false;
+}
+
+// pair: a function of torch without arguments, and the value that it is to give. An error that is left is not the function's.
 bool flag_holds(PyObject* pair) {
     const NoCollection quiet;
     PyObject* now = PyObject_CallNoArgs(PyTuple_GET_ITEM(pair, 0));
-    if (!now) PyErr_Clear();
+    if (!now && !raises_again(PyTuple_GET_ITEM(pair, 0))) return false;
     bool holds = now && constant_equal(now, PyTuple_GET_ITEM(pair, 1));
     Py_XDECREF(now);
     return holds;

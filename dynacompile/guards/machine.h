@@ -18,7 +18,8 @@ struct Roots {
 
 bool is_guard_program(PyObject* object);
 
-// Whether every guard holds. Sets no error; runs no Python code of the user.
+// Whether every guard holds. Runs no Python code of the user, but signals may be handled meanwhile: where it is false, an error may be set, which the
+// program is to get.
 bool guards_hold(PyObject* program, const Roots& roots);
 
 // Facts of a call that a program demands, each as a number: equal where the fact is, so that entries can be found by hash. They may miss a difference,

@@ -7,8 +7,10 @@ while we compile (`dynamo_unloaded`), and there is nothing to leave alone. Whoev
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
@@ -38,12 +40,19 @@ class Computed(torch.autograd.Function):
         return grad, None
 
 
-def fake_mode() -> FakeTensorMode:
-    """A mode for static shapes."""
+class FakeMode(FakeTensorMode):
+    """The native core makes its handler one that can be interrupted: see `ModeMethod`."""
+
+    HANDLER = FakeTensorMode.__torch_dispatch__
+
+
+def fake_mode(**settings: Any) -> FakeMode:
+    """A mode for static shapes, unless `settings` say otherwise."""
+    settings = {"allow_non_fake_inputs": False, "static_shapes": True, **settings}
     if DYNAMO in sys.modules:
-        return FakeTensorMode(allow_non_fake_inputs=False, static_shapes=True)
-    with dynamo_unloaded(), importable():
-        return FakeTensorMode(allow_non_fake_inputs=False, static_shapes=True)
+        return FakeMode(**settings)
+    with dynamo_unloaded():
+        return mode_without_dynamo(**settings)
 
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
@@ -104,31 +113,51 @@ CONFIG = StandIn(f"{DYNAMO}.config", {"fake_tensor_cache_enabled": True, "fake_t
 PACKAGE = StandIn(DYNAMO, {"config": CONFIG})
 
 
+LOCK = threading.RLock()
+open_stand_ins = 0
+"""How many `dynamo_unloaded` are open, on all threads."""
+
+
 @contextmanager
 def dynamo_unloaded() -> Iterator[None]:
-    """While it is open, and where Dynamo isn't loaded, torch's own uses of it are answered by the stand-in. Nests."""
-    if DYNAMO in sys.modules or torch.__dict__.get("_dynamo") is PACKAGE:
-        yield
-        return
-    leave_dynamo_unloaded()
-    torch.__dict__["_dynamo"] = PACKAGE
+    """While it is open, and where Dynamo isn't loaded, torch's own uses of it are answered by the stand-in. Nests, and may be open on several threads:
+    whoever else reads `torch._dynamo` meanwhile is given the stand-in, which loads the module when it is asked for anything of it."""
+    stand_in(1)
     try:
         yield
     finally:
-        if torch.__dict__.get("_dynamo") is PACKAGE:
+        stand_in(-1)
+
+
+def stand_in(change: int) -> None:
+    global open_stand_ins
+    with LOCK:
+        open_stand_ins += change
+        if open_stand_ins and DYNAMO not in sys.modules and torch.__dict__.get("_dynamo") is not PACKAGE:
+            leave_dynamo_unloaded()
+            torch.__dict__["_dynamo"] = PACKAGE
+        elif not open_stand_ins and torch.__dict__.get("_dynamo") is PACKAGE:
             del torch.__dict__["_dynamo"]
 
 
-@contextmanager
-def importable() -> Iterator[None]:
-    """Makes `import` find the stand-in: for the length of a constructor."""
-    sys.modules[DYNAMO], sys.modules[CONFIG.__name__] = PACKAGE, CONFIG
-    try:
-        yield
-    finally:
-        for module in (PACKAGE, CONFIG):
-            if sys.modules.get(module.__name__) is module:
-                del sys.modules[module.__name__]
+CHANGED = ((globals(), "open_stand_ins"), (torch.__dict__, "_dynamo", PACKAGE))
+"""What is set for the whole process: (dict, key), and what we put there, where others may put something else meanwhile."""
+
+
+def import_unless_dynamo(name: str, *arguments: Any, **keywords: Any) -> Any:
+    """As `__import__`; an import of the module that the stand-in answers for gives torch itself, whose attribute the stand-in is."""
+    return torch if name in (DYNAMO, CONFIG.__name__) else __import__(name, *arguments, **keywords)
+
+
+def mode_without_dynamo(**settings: Any) -> FakeMode:
+    """A FakeMode, whose constructor imports Dynamo: it is run with an `import` of its own. In sys.modules, all threads would see the stand-in."""
+    constructor: Any = FakeTensorMode.__init__
+    names = {**constructor.__globals__, "__builtins__": {**vars(builtins), "__import__": import_unless_dynamo}}
+    construct = FunctionType(constructor.__code__, names, constructor.__name__, constructor.__defaults__, constructor.__closure__)
+    construct.__kwdefaults__ = constructor.__kwdefaults__
+    made = FakeMode.__new__(FakeMode)
+    construct(made, **settings)
+    return made
 
 
 def leave_dynamo_unloaded() -> None:

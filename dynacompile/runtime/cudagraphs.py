@@ -74,7 +74,7 @@ def capture_cuda(program: Run, inputs: Sequence[object], device: torch.device) -
     try:
         with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             outputs = program(*inputs)
-    except RuntimeError:
+    except BaseException:
         leave_capture(device, pool)
         raise
     return Capture(outputs, graph.replay)

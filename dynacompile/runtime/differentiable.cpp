@@ -7,8 +7,13 @@
 #include <c10/core/GradMode.h>
 
 #include <structmember.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstddef>
+#include <thread>
+
+#include "frame/outside.h"
 
 namespace dynacompile::runtime {
 namespace {
@@ -75,24 +80,51 @@ Tensors Region::forward(PyObject* const* args, const Inputs& inputs) const {
     return outputs;
 }
 
+// Waits while another thread builds the backward. True where this thread is to build it: nobody does, or whoever does is this thread itself, or has taken
+// so long that it may wait for this one, in code of the program. Holds the GIL, and gives it away meanwhile.
+bool Region::begin_building() {
+    using namespace std::chrono;
+    constexpr auto patience = seconds(20);
+    const auto begin = steady_clock::now();
+    while (!built_.load(std::memory_order_acquire)) {
+        const bool others = builder_.process == getpid() && !pthread_equal(builder_.thread, pthread_self());
+        if (!others || steady_clock::now() - begin > patience) return true;
+        Py_BEGIN_ALLOW_THREADS;
+        std::this_thread::sleep_for(milliseconds(1));
+        Py_END_ALLOW_THREADS;
+        if (PyErr_CheckSignals()) throw_python_error();
+    }
+    return false;
+}
+
+// Calls make_backward, which runs Python for seconds. Holds the GIL.
+void Region::build_backward() {
+    struct Claim {
+        Builder &of, before = of;
+        ~Claim() { of = before; }
+    } claim{builder_};
+    builder_ = {getpid(), pthread_self()};
+    Outside outside;
+    PyRef make = make_backward_;
+    PyRef made = PyRef::take(PyObject_CallNoArgs(make.get()));
+    if (made && !PyCallable_Check(made.get())) {
+        PyErr_Format(PyExc_TypeError, "make_backward must return a callable, not %s", Py_TYPE(made.get())->tp_name);
+        made = PyRef();
+    }
+    if (!made) {
+        outside.restore();
+        throw_python_error();
+    }
+    if (built_.load(std::memory_order_acquire)) return;  // by a thread that had waited for long
+    backward_ = Graph(std::move(made));
+    built_.store(true, std::memory_order_release);
+    make_backward_ = PyRef();
+}
+
 const Graph& Region::built_backward() {
     if (built_.load(std::memory_order_acquire)) return backward_;
-    // make_backward runs Python for seconds, perhaps on several threads at once: wait without the GIL, then take it.
-    PyThreadState* released = holds_gil() ? PyEval_SaveThread() : nullptr;
-    std::unique_lock<std::mutex> lock(building_);
-    if (released) PyEval_RestoreThread(released);
-    if (!built_.load(std::memory_order_acquire)) {
-        WithGil gil;
-        PyObject* made = PyObject_CallNoArgs(make_backward_.get());
-        if (made && !PyCallable_Check(made)) {
-            PyErr_Format(PyExc_TypeError, "make_backward must return a callable, not %s", Py_TYPE(made)->tp_name);
-            Py_CLEAR(made);
-        }
-        if (!made) throw_python_error();
-        backward_ = Graph(PyRef::take(made));
-        make_backward_ = PyRef();
-        built_.store(true, std::memory_order_release);
-    }
+    WithGil gil;
+    if (begin_building()) build_backward();
     return backward_;
 }
 

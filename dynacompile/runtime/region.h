@@ -4,6 +4,8 @@
 #include "runtime/program.h"
 
 #include <ATen/core/Generator.h>
+#include <pthread.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <memory>
@@ -100,6 +102,12 @@ struct Again {
     Generators generators() const;
 };
 
+// The thread that builds a backward; process 0: none does. A forked process has none of its parent's threads but one.
+struct Builder {
+    pid_t process = 0;
+    pthread_t thread{};
+};
+
 class Region {
 public:
     // Needs the GIL, and takes it where a node drops the last reference.
@@ -123,11 +131,13 @@ public:
 private:
     Region(Contract c, PyRef forward, PyRef make_backward) : contract(std::move(c)), forward_(std::move(forward)), make_backward_(std::move(make_backward)) {}
     const Graph& built_backward();
+    bool begin_building();
+    void build_backward();
 
     Graph forward_, backward_;
     PyRef make_backward_;
-    std::mutex building_;
     std::atomic<bool> built_{false};
+    Builder builder_;  // under the GIL
     std::mutex remembering_;
     at::Tensor flags_[2];
     std::shared_ptr<const std::vector<TangentGeometry>> remembered_;

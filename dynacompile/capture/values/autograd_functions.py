@@ -16,6 +16,7 @@ from dynacompile.capture.values.functions import CallableValue, is_trusted
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Attr, Constant, Item, Source
 
 if TYPE_CHECKING:
@@ -63,16 +64,20 @@ class ApplyValue(CallableValue):
         if not torch.is_grad_enabled():
             return
         try:
-            with cx.recorder.mode:
-                inputs = [f.detach().requires_grad_(f.requires_grad) if isinstance(f, torch.Tensor) else f for f in fakes]
-                given = [f.clone() if isinstance(f, torch.Tensor) else f for f in inputs]  # no leaves, which it might write
-                found = self.cls.apply(*given)  # type: ignore[attr-defined]
-                outputs = [o for o in (found if isinstance(found, tuple) else (found,)) if isinstance(o, torch.Tensor) and o.requires_grad]
-                wanted = [f for f in inputs if isinstance(f, torch.Tensor) and f.requires_grad]
-                if outputs and wanted:
-                    torch.autograd.grad(outputs, wanted, [torch.empty_like(o) for o in outputs], allow_unused=True)
+            self.run_on_fakes(cx, fakes)
         except Exception as reason:  # whatever the user's code raises on fakes, eager is to run it
+            check_recurs(reason, lambda: self.run_on_fakes(cx, fakes))
             raise unsupported("autograd-function", f"{self.describe()}, which can't be traced ({type(reason).__name__}: {reason}),") from reason
+
+    def run_on_fakes(self, cx: Trace, fakes: list[Any]) -> None:
+        with cx.recorder.mode:
+            inputs = [f.detach().requires_grad_(f.requires_grad) if isinstance(f, torch.Tensor) else f for f in fakes]
+            given = [f.clone() if isinstance(f, torch.Tensor) else f for f in inputs]  # no leaves, which it might write
+            found = self.cls.apply(*given)  # type: ignore[attr-defined]
+            outputs = [o for o in (found if isinstance(found, tuple) else (found,)) if isinstance(o, torch.Tensor) and o.requires_grad]
+            wanted = [f for f in inputs if isinstance(f, torch.Tensor) and f.requires_grad]
+            if outputs and wanted:
+                torch.autograd.grad(outputs, wanted, [torch.empty_like(o) for o in outputs], allow_unused=True)
 
     def rebuild(self, out: Builder) -> None:
         out.const(self.cls)

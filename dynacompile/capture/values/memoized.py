@@ -12,6 +12,7 @@ from dynacompile.capture.values.descriptors import LruWrapper
 from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.rows import BuiltinValue
 from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Constant, Source
 
 if TYPE_CHECKING:
@@ -54,15 +55,19 @@ class MemoizedFunction(CallableValue):
         marked = getattr(self.real.__wrapped__, "_dynamo_marked_constant", False)  # by torch.compiler.assume_constant_result
         if marked or not cx.effects and self.real.cache_parameters()["maxsize"] != 0:
             try:
-                with cx.overrides.in_force():
-                    result = self.real(*(known(a) for a in args), **{k: known(v) for k, v in kwargs.items()})
+                result = self.run(cx, args, kwargs)
             except NotConstant:
                 return self.wrapped(cx).call(cx, args, kwargs)
             except Exception as reason:  # the program's own
+                check_recurs(reason, lambda: self.run(cx, args, kwargs))
                 raise raises(type(reason), str(reason), known=False, by_user=True) from reason
             if is_immutable(result):
                 return cx.of(result)
         return self.wrapped(cx).call(cx, args, kwargs)
+
+    def run(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Any:
+        with cx.overrides.in_force():
+            return self.real(*(known(a) for a in args), **{k: known(v) for k, v in kwargs.items()})
 
 
 def known(value: Value) -> Any:

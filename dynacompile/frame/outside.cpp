@@ -1,0 +1,314 @@
+// Keeps a compile's changes of torch's state from the program: after exceptions, in collections of garbage, in signal handlers, in forked processes.
+#include "frame/outside.h"
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <structmember.h>
+
+#include <csignal>
+#include <cstddef>
+#include <optional>
+
+#include "hook.h"
+
+namespace dynacompile {
+namespace {
+
+thread_local Outside* innermost = nullptr;
+int compiles = 0;  // of this process that have not ended, under the GIL
+
+// A place that compiles change for the whole process. ours: what they put there, where others may put something else meanwhile; null: whatever is there.
+struct Place {
+    PyObject *dict, *key, *ours;
+    PyObject* before;  // while there are compiles; null: the dict has no such key
+};
+
+// A setting of torch that is read and set by two functions.
+struct Setting {
+    PyObject *read, *set;
+    PyObject* before;
+};
+
+std::vector<Place>* places;
+std::vector<Setting>* settings;
+
+int nesting() {
+    const int depth = at::autocast::increment_nesting() - 1;
+    at::autocast::decrement_nesting();
+    return depth;
+}
+
+// Keeps the current error, if there is one, while C functions run that may set another, which is dropped.
+class KeptError {
+  public:
+    KeptError() { PyErr_Fetch(&type_, &value_, &traceback_); }
+    ~KeptError() { PyErr_Restore(type_, value_, traceback_); }
+
+    // The exception, as an object with its traceback; null where there is no error. Borrowed.
+    PyObject* exception() {
+        if (!type_) return nullptr;
+        PyErr_NormalizeException(&type_, &value_, &traceback_);
+        if (traceback_) PyException_SetTraceback(value_, traceback_);
+        return value_;
+    }
+
+  private:
+    PyObject *type_, *value_, *traceback_;
+};
+
+void save_process() {
+    KeptError kept;
+    for (Place& place : *places) {
+        place.before = Py_XNewRef(PyDict_GetItemWithError(place.dict, place.key));
+        PyErr_Clear();
+    }
+    for (Setting& setting : *settings) {
+        setting.before = PyObject_CallNoArgs(setting.read);
+        PyErr_Clear();
+    }
+}
+
+void restore_place(Place& place) {
+    PyObject* now = PyDict_GetItemWithError(place.dict, place.key);
+    if (now != place.before && (!place.ours || now == place.ours)) {
+        if (place.before) {
+            PyDict_SetItem(place.dict, place.key, place.before);
+        } else {
+            PyDict_DelItem(place.dict, place.key);
+        }
+    }
+    PyErr_Clear();
+    Py_CLEAR(place.before);
+}
+
+void restore_process() {
+    KeptError kept;
+    for (Place& place : *places) restore_place(place);
+    for (Setting& setting : *settings) {
+        if (setting.before) Py_XDECREF(PyObject_CallOneArg(setting.set, setting.before));
+        PyErr_Clear();
+        Py_CLEAR(setting.before);
+    }
+}
+
+// Drops what finished frames of torch and of the compiler hold: a manager that was not left would otherwise change the thread's state when the
+// program lets go of the traceback. Frames of the program keep their variables.
+void let_go(PyObject* exception, int depth) {
+    if (!exception || depth > 16) return;
+    PyObject* traceback = PyException_GetTraceback(exception);
+    for (PyObject* at = traceback; at && PyTraceBack_Check(at); at = reinterpret_cast<PyObject*>(reinterpret_cast<PyTracebackObject*>(at)->tb_next)) {
+        PyFrameObject* frame = reinterpret_cast<PyTracebackObject*>(at)->tb_frame;
+        PyCodeObject* code = PyFrame_GetCode(frame);
+        if (has_skip_rule(code)) Py_XDECREF(PyObject_CallMethod(reinterpret_cast<PyObject*>(frame), "clear", nullptr));
+        PyErr_Clear();  // of a frame that still runs
+        Py_DECREF(code);
+    }
+    Py_XDECREF(traceback);
+    for (PyObject* other : {PyException_GetContext(exception), PyException_GetCause(exception)}) {
+        let_go(other, depth + 1);
+        Py_XDECREF(other);
+    }
+}
+
+// The code that a call of `handler` runs, or null: of a function, a method, an object with a __call__. Borrowed.
+PyObject* code_of(PyObject* handler, int depth = 0) {
+    if (PyFunction_Check(handler)) return PyFunction_GET_CODE(handler);
+    if (PyMethod_Check(handler)) return code_of(PyMethod_GET_FUNCTION(handler), depth + 1);
+    if (depth > 4 || PyLong_Check(handler) || PyCFunction_Check(handler)) return nullptr;
+    static PyObject* const name = PyUnicode_InternFromString("__call__");
+    PyObject* call = _PyType_Lookup(Py_TYPE(handler), name);
+    return call && PyFunction_Check(call) ? PyFunction_GET_CODE(call) : nullptr;
+}
+
+void find_handlers(std::vector<PyObject*>& into) {
+    if (!_PyOS_IsMainThread()) return;
+    KeptError kept;
+    PyObject* module = PyImport_ImportModule("_signal");
+    for (int number = 1; module && number < NSIG; number++) {
+        PyObject* handler = PyObject_CallMethod(module, "getsignal", "i", number);
+        PyObject* code = handler ? code_of(handler) : nullptr;
+        if (code) into.push_back(Py_NewRef(code));
+        Py_XDECREF(handler);
+        PyErr_Clear();
+    }
+    Py_XDECREF(module);
+    PyErr_Clear();
+}
+
+// Of gc.callbacks: finalizers of the program's garbage run as they would outside of the compile that set the collection off.
+PyObject* around_collection(PyObject*, PyObject* args) {
+    static thread_local std::optional<Outside::Visit> visit;
+    const char* phase;
+    PyObject* facts;
+    if (!PyArg_ParseTuple(args, "sO", &phase, &facts)) return nullptr;
+    visit.reset();
+    if (*phase == 's' && phase[2] == 'a' && innermost) visit.emplace(innermost);  // "start", not "stop"
+    Py_RETURN_NONE;
+}
+
+PyObject* changed_by_compiles(PyObject*, PyObject* args) {
+    PyObject *dict, *key, *ours = nullptr;
+    if (!PyArg_ParseTuple(args, "O!U|O:changed_by_compiles", &PyDict_Type, &dict, &key, &ours)) return nullptr;
+    places->push_back({Py_NewRef(dict), Py_NewRef(key), Py_XNewRef(ours), nullptr});
+    Py_RETURN_NONE;
+}
+
+PyObject* set_by_compiles(PyObject*, PyObject* args) {
+    PyObject *read, *set;
+    if (!PyArg_ParseTuple(args, "OO:set_by_compiles", &read, &set)) return nullptr;
+    settings->push_back({Py_NewRef(read), Py_NewRef(set), nullptr});
+    Py_RETURN_NONE;
+}
+
+PyObject* forget_other_compiles(PyObject*, PyObject*) {
+    int mine = 0;
+    for (Outside* at = innermost; at; at = at->around()) mine++;
+    if (compiles && !mine) restore_process();
+    compiles = mine;
+    Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {
+    {"changed_by_compiles", changed_by_compiles, METH_VARARGS,
+     "changed_by_compiles(dict, key, ours=...): what is there when the first of several compiles begins is there again when the last has ended; given `ours`, only where "
+     "that is found."},
+    {"set_by_compiles", set_by_compiles, METH_VARARGS, "set_by_compiles(read, set): as changed_by_compiles, for what `read()` gives and `set(value)` sets."},
+    {"forget_other_compiles", forget_other_compiles, METH_NOARGS, "In a forked process: the compiles of threads that it does not have are over."},
+    {nullptr},
+};
+
+PyMethodDef collection_function = {"dynacompile_around_collection", around_collection, METH_VARARGS, nullptr};
+
+// A method that takes what it left on the stack of dispatch modes off, where it raised. torch aborts the process where a handler of a mode of its own
+// leaves that mode on the stack, as one does that is interrupted.
+struct ModeMethod {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject* function;
+};
+
+PyObject* mode_method_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+    const c10::impl::TorchDispatchModeTLS before = c10::impl::TorchDispatchModeTLS::get_state();
+    PyObject* result = PyObject_Vectorcall(reinterpret_cast<ModeMethod*>(self)->function, args, nargsf, kwnames);
+    if (!result) {
+        KeptError kept;
+        c10::impl::TorchDispatchModeTLS::set_state(before);
+    }
+    return result;
+}
+
+PyObject* mode_method_new(PyTypeObject* type, PyObject* args, PyObject*) {
+    PyObject* function;
+    if (!PyArg_ParseTuple(args, "O!:ModeMethod", &PyFunction_Type, &function)) return nullptr;
+    ModeMethod* self = reinterpret_cast<ModeMethod*>(type->tp_alloc(type, 0));
+    if (!self) return nullptr;
+    self->call = mode_method_call;
+    self->function = Py_NewRef(function);
+    return reinterpret_cast<PyObject*>(self);
+}
+
+PyObject* mode_method_bind(PyObject* self, PyObject* object, PyObject*) { return object && object != Py_None ? PyMethod_New(self, object) : Py_NewRef(self); }
+
+int mode_method_traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(reinterpret_cast<ModeMethod*>(self)->function);
+    return 0;
+}
+
+void mode_method_dealloc(PyObject* self) {
+    PyTypeObject* type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Py_DECREF(reinterpret_cast<ModeMethod*>(self)->function);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+PyMemberDef mode_method_members[] = {
+    {"__wrapped__", T_OBJECT, offsetof(ModeMethod, function), READONLY, "the function that it calls"},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(ModeMethod, call), READONLY},
+    {nullptr},
+};
+
+PyType_Slot mode_method_slots[] = {
+    {Py_tp_doc, const_cast<char*>("ModeMethod(function): a method that leaves the stack of dispatch modes as it was, where it raises.")},
+    {Py_tp_new, reinterpret_cast<void*>(mode_method_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(mode_method_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(mode_method_traverse)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_descr_get, reinterpret_cast<void*>(mode_method_bind)},
+    {Py_tp_members, mode_method_members},
+    {0, nullptr},
+};
+PyType_Spec mode_method_spec = {"dynacompile_native.ModeMethod", sizeof(ModeMethod), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, mode_method_slots};
+
+bool watch_collections() {
+    PyObject* gc = PyImport_ImportModule("gc");
+    PyObject* callbacks = gc ? PyObject_GetAttrString(gc, "callbacks") : nullptr;
+    PyObject* function = callbacks ? PyCFunction_New(&collection_function, nullptr) : nullptr;
+    const bool done = function && PyList_Append(callbacks, function) == 0;
+    Py_XDECREF(function);
+    Py_XDECREF(callbacks);
+    Py_XDECREF(gc);
+    return done;
+}
+
+}  // namespace
+
+Outside::Outside()
+    : cache_(at::autocast::is_autocast_cache_enabled()),
+      deterministic_(at::globalContext().deterministicAlgorithms()),
+      warn_only_(at::globalContext().deterministicAlgorithmsWarnOnly()),
+      fill_(at::globalContext().deterministicFillUninitializedMemory()),
+      nesting_(nesting()),
+      around_(innermost) {
+    if (compiles++ == 0) save_process();
+    find_handlers(handlers_);
+    innermost = this;
+}
+
+Outside::~Outside() {
+    innermost = around_;
+    if (--compiles == 0) restore_process();
+    for (PyObject* code : handlers_) Py_DECREF(code);
+}
+
+void Outside::restore() {
+    KeptError kept;
+    let_go(kept.exception(), 0);
+    PyErr_Clear();
+    at::ThreadLocalState::setThreadLocalState(state_);
+    at::autocast::set_autocast_cache_enabled(cache_);
+    while (nesting() > nesting_) at::autocast::decrement_nesting();
+    while (nesting() < nesting_) at::autocast::increment_nesting();
+    at::Context& context = at::globalContext();
+    if (context.deterministicAlgorithms() != deterministic_ || context.deterministicAlgorithmsWarnOnly() != warn_only_)
+        context.setDeterministicAlgorithms(deterministic_, warn_only_);
+    if (context.deterministicFillUninitializedMemory() != fill_) context.setDeterministicFillUninitializedMemory(fill_);
+}
+
+bool Outside::handles_signals(PyCodeObject* code) const {
+    for (PyObject* handler : handlers_) {
+        if (handler == reinterpret_cast<PyObject*>(code)) return true;
+    }
+    return false;
+}
+
+Outside::Visit::Visit(Outside* outside) : state_(std::make_unique<at::ThreadLocalStateGuard>(outside->state_)), cache_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(outside->cache_);
+}
+
+Outside::Visit::~Visit() { at::autocast::set_autocast_cache_enabled(cache_); }
+
+Outside* compile_of_thread() { return innermost; }
+
+bool init_outside(PyObject* module) {
+    places = new std::vector<Place>();
+    settings = new std::vector<Setting>();
+    PyObject* method = PyType_FromSpec(&mode_method_spec);
+    return method && PyModule_AddObject(module, "ModeMethod", method) == 0 && PyModule_AddFunctions(module, functions) == 0 && watch_collections();
+}
+
+}  // namespace dynacompile

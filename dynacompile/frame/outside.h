@@ -1,0 +1,55 @@
+// What a compile must not change for anybody else: the state of torch on its thread, and what it sets for the whole process.
+#pragma once
+#include <Python.h>
+
+#include <ATen/ThreadLocalState.h>
+
+#include <memory>
+#include <vector>
+
+namespace dynacompile {
+
+// The state of torch around one compile, which capture and autograd change while they run. One lives for the length of a compile, on its thread.
+//
+// Modes are left by Python code, which an exception of a signal handler may end at any of its bytecodes; so what a compile that raises leaves
+// behind is undone here, where no bytecode runs.
+class Outside {
+  public:
+    Outside();
+    ~Outside();
+    Outside(const Outside&) = delete;
+    Outside& operator=(const Outside&) = delete;
+
+    // After the compile raised: lets go of the managers that were not left, and sets torch's state of this thread again. The error stays set.
+    void restore();
+
+    // While it lives, this thread has the state from outside of the compile: for the program's code that runs in its midst.
+    class Visit {
+      public:
+        explicit Visit(Outside* outside);
+        ~Visit();
+
+      private:
+        std::unique_ptr<at::ThreadLocalStateGuard> state_;
+        bool cache_ = false;
+    };
+
+    // Whether a function of this code handles signals. What handles them runs between any two bytecodes of the compile.
+    bool handles_signals(PyCodeObject* code) const;
+
+    Outside* around() const { return around_; }  // the compile that this one runs in, on its thread
+
+  private:
+    at::ThreadLocalState state_;
+    bool cache_, deterministic_, warn_only_, fill_;
+    int nesting_;
+    Outside* around_;
+    std::vector<PyObject*> handlers_;
+};
+
+// The innermost compile of this thread, or null.
+Outside* compile_of_thread();
+
+bool init_outside(PyObject* module);
+
+}  // namespace dynacompile
