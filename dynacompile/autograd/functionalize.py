@@ -169,7 +169,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             continue
         recorder.begin(node.meta.get("site"))
         refuse_lazy(node, recorder)
-        step = functools.partial(interpret_node, node, (args, kwargs), env, memories, recorder, tracing, (folded, inference))
+        step = functools.partial(interpret_node, node, (args, kwargs), env, memories, recorder, tracing, (folded, inference, note))
         try:
             step()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -215,11 +215,11 @@ def interpret_node(
     memories: dict[int, Memory],
     recorder: Recorder,
     tracing: Tracing,
-    seen: tuple[Folded, InferenceMemory],
+    seen: tuple[Folded, InferenceMemory, Note],
 ) -> None:
     """Adds what the node gives to `env`, and the memory that it makes to `memories`."""
     args, kwargs = arguments
-    folded, inference = seen
+    folded, inference, note = seen
     operands = [env[n] for n in node.all_input_nodes if isinstance(env[n], torch.Tensor)]
     versions = [t._version for t in operands]
     if node.target in FORMS:
