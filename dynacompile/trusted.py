@@ -11,6 +11,7 @@ import fcntl
 import functools
 import hmac
 import os
+import shutil
 import stat
 import tempfile
 import time
@@ -29,6 +30,8 @@ MOST_LINKS = 40
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO in a file's place is opened without waiting for its writer
 TOUCH_SECONDS = 3600.0
 LOCK_SECONDS = 600.0
+SCRATCH = "dynacompile-"
+SCRATCH_SECONDS = 86400.0
 
 
 class Untrusted(Exception):
@@ -326,10 +329,23 @@ def unsealed(raw: bytes, purpose: str, key: bytes) -> bytes | None:
 # folders for a while
 
 
+@functools.cache
+def sweep_scratch(above: Path) -> None:
+    """Removes the scratch folders of processes that died, once per process."""
+    for path in above.glob(f"{SCRATCH}*"):
+        try:
+            status = path.lstat()
+        except OSError:  # another process has removed it
+            continue
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and time.time() - status.st_mtime > SCRATCH_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
+
+
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """A folder in that for temporary files, the user's alone, for the length of the block. Raises OSError, ConfigError."""
     above = Path(os.path.abspath(tempfile.gettempdir()))
     check_way(above, "TMPDIR")
-    with tempfile.TemporaryDirectory(prefix="dynacompile-", dir=above, ignore_cleanup_errors=True) as folder:
+    sweep_scratch(above)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=above, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
