@@ -24,7 +24,7 @@ from torch.autograd import forward_ad
 
 from dynacompile import selftest
 from dynacompile.compilers import Toolchain, first_errors, made_file, made_library, missing_compiler, run_compiler, toolchain, words
-from dynacompile.complaints import COMPLAINTS
+from dynacompile.complaints import COMPLAINTS, Reporting
 from dynacompile.env import native_dir, secret_key
 from dynacompile.errors import BuildError
 from dynacompile.ir.guard_facts import GLOBAL_HOOKS
@@ -287,5 +287,6 @@ def sweep(inside: int, keep: set[str], days: float = 7.0) -> None:
 
 
 def progress(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    with Reporting("the line that tells of building the native core"):
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -280,8 +280,10 @@ def own_secret(folder: Path, error: Exception) -> bytes:
 
 def read_secret(inside: int) -> bytes:
     descriptor, content = read_own("key", inside)
-    mode = os.fstat(descriptor).st_mode
-    os.close(descriptor)
+    try:
+        mode = os.fstat(descriptor).st_mode
+    finally:
+        os.close(descriptor)
     if mode & 0o077:
         raise Untrusted("its mode lets others read it (remove it, and a new one will be made)")
     if len(content) != KEY_BYTES:
