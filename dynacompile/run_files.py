@@ -23,10 +23,13 @@ def open_for_lines(path: Path, mode: int = 0o600) -> int:
         if not path.is_symlink() or path.lstat().st_uid not in (0, os.getuid()):
             raise
         descriptor = os.open(path, APPEND, mode)
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_uid != os.getuid():
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_uid != os.getuid():
+            raise PermissionError(f"{path} belongs to another user (uid {status.st_uid})")
+    except BaseException:
         os.close(descriptor)
-        raise PermissionError(f"{path} belongs to another user (uid {status.st_uid})")
+        raise
     return descriptor
 
 
