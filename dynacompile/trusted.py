@@ -42,7 +42,7 @@ class Untrusted(Exception):
 
 
 def private_folder(folder: Path, variable: str) -> Path:
-    """Makes `folder`, an absolute path, with mode 0700 where it does not exist.
+    """Makes `folder`, an absolute path, with mode 0700 where it does not exist; its path without the links of the user's that lead to it.
 
     Raises ConfigError, which names the place and the fix, where another user could write into the folder or put another in its place: code from it
     runs as the user. Raises OSError where it can't be made.
@@ -57,7 +57,7 @@ def private_folder(folder: Path, variable: str) -> Path:
         raise ConfigError(f"cache folder {folder} belongs to another user (uid {status.st_uid}): set {variable} to a folder of your own")
     if status.st_mode & OTHERS:
         raise ConfigError(f"cache folder {folder} can be written by other users: `chmod go-w {folder}`, or set {variable} to a private folder")
-    return folder
+    return Path(os.path.realpath(folder))
 
 
 def make_folders(folder: Path) -> None:

@@ -36,7 +36,7 @@ class Store:
         self.folder = folder
         self.key = secret_key()
         try:
-            private_folder(folder, "DYNACOMPILE_CACHE_DIR")
+            self.folder = private_folder(folder, "DYNACOMPILE_CACHE_DIR")
         except OSError as error:
             self.complain("made", error)
 

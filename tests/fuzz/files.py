@@ -55,10 +55,11 @@ COMPILE = cpp.compile_unit
 
 
 class World:
-    """The folders of a point: `used`, which the environment names, and `outside`, which nothing may touch. library: prebuilt bytes."""
+    """The folders of a point: `used`, which the environment names, and `outside`, which nothing may touch, and `elsewhere`, to which a link may lead
+    in the place of a folder that the environment names. library: prebuilt bytes."""
 
     def __init__(self, root: Path):
-        self.root, self.used, self.outside = root, root / "used", root / "outside"
+        self.root, self.used, self.outside, self.elsewhere = root, root / "used", root / "outside", root / "elsewhere"
         self.outside.mkdir(parents=True)
         (self.outside / "precious").write_text("content")
         source = root / "seven.cpp"
@@ -69,8 +70,9 @@ class World:
 
     def fresh(self) -> None:
         """Folders with nothing in them, and a process that knows nothing."""
-        shutil.rmtree(self.used, ignore_errors=True)
-        self.used.mkdir(mode=0o700)
+        for folder in (self.used, self.elsewhere):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(mode=0o700)
         self.forget()
 
     def forget(self) -> None:
@@ -79,7 +81,7 @@ class World:
         store.account_of.cache_clear()
 
     def state_outside(self) -> list[tuple]:
-        return [(p.name, p.lstat().st_mode, p.lstat().st_mtime_ns, p.read_bytes()) for p in sorted(self.outside.iterdir())]
+        return [(p.name, p.lstat().st_mode, p.lstat().st_mtime_ns, p.read_bytes() if p.is_file() else b"") for p in sorted(self.outside.rglob("*"))]
 
     def compiled(self, text: str, flags: list[str]) -> bytes:
         """What the compiler gives, compiled once for all points."""
@@ -290,8 +292,10 @@ def spoil(world: World, number: int, kind: str) -> str:
         if path.is_file() or kind in ("others can write", "sticky", "group can write", "of long ago", "of tomorrow"):
             KEEPING[kind](path, files[number % len(files)] if files else path)
     else:
+        was_folder = path.is_dir()
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        ODD[kind](path, world)
+        is_named = kind == "link to a folder" and was_folder and len(path.relative_to(world.used).parts) < 3
+        path.symlink_to(world.elsewhere) if is_named else ODD[kind](path, world)
     return f"{kind} at {path.relative_to(world.used)}"
 
 
