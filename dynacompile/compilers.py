@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import select
@@ -73,7 +74,7 @@ def refused_choice(chosen: str) -> list[str] | str:
         return f"{named} can't be split into words ({error}): correct its quotes, {unset}"
     if not command or not command[0]:
         return f"{named} is empty: name a compiler, {unset}"
-    program = os.path.expanduser(command[0])
+    program = pinned(command[0]) if "/" in command[0] else command[0]
     if "\0" in chosen or "/" in program and not os.path.lexists(program):
         return f"{named} does not exist: install it, {unset}"
     if os.path.isdir(program) and "/" in program:
@@ -84,6 +85,12 @@ def refused_choice(chosen: str) -> list[str] | str:
     if found is None:
         return f"{named} is not on PATH: install it, {unset}"
     return [os.path.abspath(found), *command[1:]]
+
+
+@functools.cache
+def pinned(path: str) -> str:
+    """A path of the environment as an absolute one, from the first time on that it is asked for, wherever the program goes."""
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def stamped(command: Sequence[str]) -> Toolchain:

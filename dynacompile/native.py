@@ -24,7 +24,7 @@ from torch.autograd import forward_ad
 
 from dynacompile import selftest
 from dynacompile.compilers import Toolchain, first_errors, made_file, made_library, missing_compiler, run_compiler, toolchain, words
-from dynacompile.complaints import COMPLAINTS
+from dynacompile.complaints import COMPLAINTS, Reporting
 from dynacompile.env import native_dir, secret_key
 from dynacompile.errors import BuildError
 from dynacompile.ir.guard_facts import GLOBAL_HOOKS
@@ -143,7 +143,7 @@ def library_in(folder: Path, inside: int) -> tuple[int, Path]:
     """As `library`. inside: the folder's descriptor."""
     shared, tools = shared_key(), toolchain()
     if tools is None:
-        for name in sorted(os.listdir(inside), reverse=True):
+        for name in sorted(names_in(inside), reverse=True):
             if name.startswith(f"{NAME}-{shared}-") and name.endswith(".so") and (found := kept(name, inside, folder)) is not None:
                 return found[0], folder / name
         raise BuildError(missing_compiler())
@@ -173,7 +173,8 @@ def kept(name: str, inside: int | None, folder: Path) -> tuple[int, bytes] | Non
     except FileNotFoundError:
         return None
     except (OSError, Untrusted) as error:
-        return complain(folder, "read", error)
+        complain(folder, "read", error)
+        return None
     content = unsealed(raw, f"native {name}", secret_key())
     if content is None:
         os.close(descriptor)
@@ -189,7 +190,8 @@ def keep(name: str, content: bytes, inside: int | None, folder: Path) -> int | N
     try:
         return write_own(name, sealed(content, f"native {name}", secret_key()), inside, 0o700)
     except OSError as error:
-        return complain(folder, "written", error)
+        complain(folder, "written", error)
+        return None
 
 
 def complain(folder: Path, what: str, error: OSError | Untrusted) -> None:
@@ -283,7 +285,7 @@ def run(command: list[str], doing: str) -> None:
 
 def sweep(inside: int, keep: set[str], days: float = 7.0) -> None:
     """Removes objects and cores of earlier builds that have not been used for `days`, and what processes that died have left after an hour."""
-    for name in os.listdir(inside):
+    for name in names_in(inside):
         days_of_this = days if name.endswith((".o", ".so")) else 1 / 24 if name.startswith(".new-") or name.endswith(".tmp") else None
         if name in keep or days_of_this is None:
             continue
@@ -295,6 +297,15 @@ def sweep(inside: int, keep: set[str], days: float = 7.0) -> None:
             drop(name, inside)
 
 
+def names_in(inside: int) -> list[str]:
+    """Names in a folder; none where it can't be listed, which then has nothing that could be used."""
+    try:
+        return os.listdir(inside)
+    except OSError:
+        return []
+
+
 def progress(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    with Reporting("the line that tells of building the native core"):
+        sys.stderr.write(text)
+        sys.stderr.flush()

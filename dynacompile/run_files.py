@@ -9,7 +9,7 @@ import os
 import stat
 from pathlib import Path
 
-from dynacompile.trusted import write_all
+from dynacompile.trusted import READ, write_all
 
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -23,10 +23,13 @@ def open_for_lines(path: Path, mode: int = 0o600) -> int:
         if not path.is_symlink() or path.lstat().st_uid not in (0, os.getuid()):
             raise
         descriptor = os.open(path, APPEND, mode)
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_uid != os.getuid():
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_uid != os.getuid():
+            raise PermissionError(f"{path} belongs to another user (uid {status.st_uid})")
+    except BaseException:
         os.close(descriptor)
-        raise PermissionError(f"{path} belongs to another user (uid {status.st_uid})")
+        raise
     return descriptor
 
 
@@ -35,7 +38,7 @@ class Lines:
 
     def __init__(self, path: Path):
         self.path = path
-        self.is_torn = False
+        self.is_torn: bool | None = None  # not looked at yet: another process may have begun the file
 
     def begin(self) -> None:
         """Empties the file, or makes it, with the mode that its folder asks for. Raises OSError."""
@@ -49,6 +52,8 @@ class Lines:
 
     def append(self, line: str) -> None:
         """Raises OSError. The line after one that was torn by an error begins anew, so that a reader loses one line at most."""
+        if self.is_torn is None:
+            self.is_torn = ends_torn(self.path)
         descriptor = open_for_lines(self.path)
         try:
             before, self.is_torn = b"\n" if self.is_torn else b"", True
@@ -56,6 +61,21 @@ class Lines:
             self.is_torn = False
         finally:
             os.close(descriptor)
+
+
+def ends_torn(path: Path) -> bool:
+    """Whether a regular file ends within a line."""
+    try:
+        descriptor = os.open(path, READ)
+    except OSError:
+        return False
+    try:
+        status = os.fstat(descriptor)
+        return stat.S_ISREG(status.st_mode) and status.st_size > 0 and os.pread(descriptor, 1, status.st_size - 1) != b"\n"
+    except OSError:
+        return True  # an empty line is no loss
+    finally:
+        os.close(descriptor)
 
 
 def mode_in(folder: Path) -> int:

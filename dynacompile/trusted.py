@@ -11,6 +11,7 @@ import fcntl
 import functools
 import hmac
 import os
+import shutil
 import stat
 import tempfile
 import time
@@ -29,6 +30,8 @@ MOST_LINKS = 40
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO in a file's place is opened without waiting for its writer
 TOUCH_SECONDS = 3600.0
 LOCK_SECONDS = 600.0
+SCRATCH = "dynacompile-"
+SCRATCH_SECONDS = 86400.0
 
 
 class Untrusted(Exception):
@@ -39,7 +42,7 @@ class Untrusted(Exception):
 
 
 def private_folder(folder: Path, variable: str) -> Path:
-    """Makes `folder`, an absolute path, with mode 0700 where it does not exist.
+    """Makes `folder`, an absolute path, with mode 0700 where it does not exist; its path without the links of the user's that lead to it.
 
     Raises ConfigError, which names the place and the fix, where another user could write into the folder or put another in its place: code from it
     runs as the user. Raises OSError where it can't be made.
@@ -54,7 +57,7 @@ def private_folder(folder: Path, variable: str) -> Path:
         raise ConfigError(f"cache folder {folder} belongs to another user (uid {status.st_uid}): set {variable} to a folder of your own")
     if status.st_mode & OTHERS:
         raise ConfigError(f"cache folder {folder} can be written by other users: `chmod go-w {folder}`, or set {variable} to a private folder")
-    return folder
+    return Path(os.path.realpath(folder))
 
 
 def make_folders(folder: Path) -> None:
@@ -278,8 +281,10 @@ def own_secret(folder: Path, error: Exception) -> bytes:
 
 def read_secret(inside: int) -> bytes:
     descriptor, content = read_own("key", inside)
-    mode = os.fstat(descriptor).st_mode
-    os.close(descriptor)
+    try:
+        mode = os.fstat(descriptor).st_mode
+    finally:
+        os.close(descriptor)
     if mode & 0o077:
         raise Untrusted("its mode lets others read it (remove it, and a new one will be made)")
     if len(content) != KEY_BYTES:
@@ -327,10 +332,23 @@ def unsealed(raw: bytes, purpose: str, key: bytes) -> bytes | None:
 # folders for a while
 
 
+@functools.cache
+def sweep_scratch(above: Path) -> None:
+    """Removes the scratch folders of processes that died, once per process."""
+    for path in above.glob(f"{SCRATCH}*"):
+        try:
+            status = path.lstat()
+        except OSError:  # another process has removed it
+            continue
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and time.time() - status.st_mtime > SCRATCH_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
+
+
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """A folder in that for temporary files, the user's alone, for the length of the block. Raises OSError, ConfigError."""
     above = Path(os.path.abspath(tempfile.gettempdir()))
     check_way(above, "TMPDIR")
-    with tempfile.TemporaryDirectory(prefix="dynacompile-", dir=above, ignore_cleanup_errors=True) as folder:
+    sweep_scratch(above)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=above, ignore_cleanup_errors=True) as folder:
         yield Path(folder)

@@ -36,7 +36,7 @@ class Store:
         self.folder = folder
         self.key = secret_key()
         try:
-            private_folder(folder, "DYNACOMPILE_CACHE_DIR")
+            self.folder = private_folder(folder, "DYNACOMPILE_CACHE_DIR")
         except OSError as error:
             self.complain("made", error)
 
@@ -59,13 +59,15 @@ class Store:
         except FileNotFoundError:
             return None
         except (OSError, Untrusted) as error:
-            return self.complain("read", error)
+            self.complain("read", error)
+            return None
         try:
             descriptor, raw = read_own(path.name, inside)
         except FileNotFoundError:
             return None
         except (OSError, Untrusted) as error:
-            return self.complain("read", error)
+            self.complain("read", error)
+            return None
         finally:
             os.close(inside)
         content = unsealed(raw, key, self.key)
@@ -91,7 +93,8 @@ class Store:
         try:
             return self.load(key, *found)
         except BuildError as error:
-            return COMPLAINTS.warn(("store", "load", str(self.folder)), f"{error}. It is built anew")
+            COMPLAINTS.warn(("store", "load", str(self.folder)), f"{error}. It is built anew")
+            return None
 
     def load(self, key: str, descriptor: int | None, content: bytes) -> Library:
         """The library by its descriptor; from memory where there is none, or where its folder is mounted so that nothing in it can run."""
@@ -140,7 +143,8 @@ class Store:
             finally:
                 os.close(place)
         except (OSError, Untrusted) as error:
-            return self.complain("written", error)
+            self.complain("written", error)
+            return None
         self.keep_within_bound(len(raw))
         return descriptor
 

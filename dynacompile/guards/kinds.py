@@ -162,7 +162,7 @@ def explain_keys(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     if not isinstance(value, dict) or type(value).__iter__ not in (dict.__iter__, OrderedDict.__iter__):
         yield f"type({text(guard)})", "dict", type(value).__qualname__
     else:
-        yield from other_names(f"list({text(guard)})", guard.expected, tuple(value))
+        yield from other_names(f"list({text(guard)})", guard.expected, tuple(value))  # type: ignore[arg-type]
 
 
 def explain_set(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:

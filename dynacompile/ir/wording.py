@@ -51,7 +51,7 @@ def shown(value: object) -> Told:
     if kind in BY_REPR:
         return told(*[repr(value)] * 2)
     if kind is tuple:
-        parts = [shown(part) for part in tuple.__iter__(value)]  # type: ignore[type-var,arg-type]
+        parts = [shown(part) for part in value]  # type: ignore[attr-defined]
         return told(*(listed([one(part) for part in parts]) for one in (str, revealed)))
     if kind is slice:
         parts = [shown(part) for part in (value.start, value.stop, value.step)]  # type: ignore[attr-defined]

@@ -1,0 +1,262 @@
+"""The C++ compiler: every kind of CXX, its limit of time, and the end of what it starts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dynacompile import compilers, native
+from dynacompile.build.cpp import compile_unit
+from dynacompile.compilers import SECONDS, run_compiler, time_limit, toolchain
+from dynacompile.errors import BuildError, ConfigError
+from dynacompile.trusted import scratch_folder
+
+TEXT = 'extern "C" int seven() { return 7; }\n'
+
+
+def script(folder: Path, name: str, body: str, mode: int = 0o755) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(mode)
+    return path
+
+
+ODD = {
+    "empty": ("", "CXX='' is empty"),
+    "spaces": ("  ", "CXX='  ' is empty"),
+    "empty word": ("''", "is empty"),
+    "quotes": ('g++ "-O2', "can't be split into words"),
+    "folder": ("{tmp}", "is a folder"),
+    "not executable": ("{tmp}/plain", "is not executable"),
+    "missing": ("{tmp}/gone", "does not exist"),
+    "unknown name": ("no-such-compiler-anywhere", "is not on PATH"),
+    "escape sequence": ("\x1b[31mg++", r"\\x1b\[31mg\+\+' is not on PATH"),
+    "exits": ("{tmp}/exits", "could not|refused"),
+    "silent exit": ("{tmp}/silent", "exit status 1"),
+    "garbage": ("{tmp}/garbage", "made nothing"),
+    "endless garbage": ("{tmp}/endless", "took more than 1 s"),
+    "hangs": ("{tmp}/hangs", "took more than 1 s"),
+    "hangs without streams": ("{tmp}/closes", "took more than 1 s"),
+    "crashes": ("{tmp}/crashes", "exit status -11|refused"),
+    "writes no library": ("{tmp}/writes", "no library"),
+    "no interpreter": ("{tmp}/interpreter", "can't be run"),
+    "bytes": ("{tmp}/bytes", "refused"),
+}
+SCRIPTS = {
+    "exits": "echo 'error: out of ideas' >&2; exit 1",
+    "silent": "exit 1",
+    "garbage": "echo garbage; exit 0",
+    "endless": "yes garbage",
+    "hangs": "sleep 1000 & sleep 1000",
+    "closes": "exec >/dev/null 2>&1; sleep 1000",
+    "crashes": "kill -SEGV $$",
+    "writes": 'while [ "$1" != -o ]; do shift; done; echo text > "$2"',
+    "bytes": r"printf '\377\376 error \033[2J\n' >&2; exit 1",
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_compilers_are_named(kind, tmp_path, monkeypatch):
+    for name, body in SCRIPTS.items():
+        script(tmp_path, name, body)
+    script(tmp_path, "plain", "exit 0", 0o644)
+    script(tmp_path, "interpreter", "").write_text("#!/no/such/interpreter\n")
+    given, wanted = ODD[kind]
+    monkeypatch.setenv("CXX", given.format(tmp=tmp_path))
+    monkeypatch.setenv("DYNACOMPILE_COMPILER_SECONDS", "1")
+    start = time.monotonic()
+    with pytest.raises(BuildError, match=wanted) as raised:
+        compile_unit(TEXT, [])
+    named = given.format(tmp=tmp_path).split("/")[-1]
+    assert named in str(raised.value) or not named.isprintable()
+    assert time.monotonic() - start < 20 and "\x1b" not in str(raised.value)
+    assert not alive("sleep 1000") and not alive("yes garbage")
+
+
+def alive(command: str) -> list[str]:
+    listed = subprocess.run(["ps", "-eo", "pid,stat,args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in listed if line.endswith(f" {command}") and line.split()[1][0] != "Z"]
+
+
+@pytest.mark.parametrize("kind", ["relative", "arguments", "wrapper", "tilde"])
+def test_compilers_that_work(kind, tmp_path, monkeypatch):
+    script(tmp_path, "wrap", 'exec "$@"')
+    script(tmp_path, "gxx", 'exec g++ "$@"')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", {"relative": "./gxx", "arguments": "g++ -DX=1 '-DY=a b'", "wrapper": f"{tmp_path}/wrap g++", "tilde": "~/gxx"}[kind])
+    tools = toolchain()
+    assert os.path.isabs(tools.command[0])
+    monkeypatch.chdir("/")
+    assert compile_unit(TEXT, []).startswith(b"\x7fELF")
+    if kind == "wrapper":
+        assert "g++" in tools.stamp and os.path.realpath(f"{tmp_path}/wrap") in tools.stamp
+
+
+def test_the_limit_is_stated_and_a_setting(monkeypatch):
+    monkeypatch.delenv("DYNACOMPILE_COMPILER_SECONDS", raising=False)
+    assert time_limit() == SECONDS == 300
+    monkeypatch.setenv("DYNACOMPILE_COMPILER_SECONDS", "12.5")
+    assert time_limit() == 12.5
+    for wrong in ("0", "-1", "soon", "nan", "inf"):
+        monkeypatch.setenv("DYNACOMPILE_COMPILER_SECONDS", wrong)
+        with pytest.raises(ConfigError, match="DYNACOMPILE_COMPILER_SECONDS must be"):
+            time_limit()
+
+
+def test_flags_with_unbalanced_quotes_are_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXXFLAGS", "-DX='")
+    with pytest.raises(ConfigError, match="CXXFLAGS=.*can't be split"):
+        compilers.words(os.environ["CXXFLAGS"], "CXXFLAGS")
+
+
+def test_output_is_bounded():
+    assert len(run_compiler(["head", "-c", "50000000", "/dev/zero"], "test").output) == compilers.MOST_OUTPUT
+
+
+def test_an_interrupt_ends_the_compiler_and_all_that_it_started():
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_compiler(["sh", "-c", "sleep 1001 & sleep 1001"], "test")
+    assert gone("sleep 1001")
+
+
+PROGRAM = """
+import os, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from dynacompile.compilers import run_compiler
+pool = ThreadPoolExecutor(1)
+pool.submit(run_compiler, ["sh", "-c", "sleep {n} & sleep {n}"], "test")
+pool.shutdown(wait=False)
+time.sleep(1)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    "number, end", [(1011, ""), (1012, "os.kill(os.getpid(), 9)"), (1014, "sys.exit(3)"), (1015, "os.kill(os.getpid(), 15); time.sleep(60)")]
+)
+def test_the_end_of_the_program_ends_the_compiler(number, end):
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", PROGRAM.format(n=number, end=end)], capture_output=True, timeout=30, check=False)
+    assert time.monotonic() - start < 25 and gone(f"sleep {number}")
+
+
+def gone(command: str) -> bool:
+    end = time.monotonic() + 10
+    while alive(command) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not alive(command)
+
+
+def test_no_process_is_left_unwaited_for():
+    for _ in range(3):
+        run_compiler(["true"], "test")
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "other bytes", "another core's", "unsealed", "fifo", "folder", "unreadable"])
+def test_a_core_that_is_not_as_it_was_built_is_built_anew(damage, tmp_path, monkeypatch):
+    """The folder has a core of two small sources instead of the real ones."""
+    monkeypatch.setattr(native, "sources", lambda: sorted((tmp_path / "sources").glob("*.cpp")))
+    monkeypatch.setattr(native, "shared_key", lambda: "key")
+    monkeypatch.setattr(native, "LIBRARIES", ("c10",))
+    monkeypatch.setattr(native, "FLAGS", ("-O0", "-fPIC"))
+    monkeypatch.setenv("DYNACOMPILE_NATIVE_DIR", str(tmp_path / "native"))
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "one.cpp").write_text(TEXT)
+    (tmp_path / "sources" / "two.cpp").write_text(TEXT.replace("seven", "eight"))
+    runs = []
+    monkeypatch.setattr(native, "run_compiler", lambda command, doing: runs.append(doing) or run_compiler(command, doing))
+
+    def content():
+        descriptor, path = native.library()
+        raw = os.pread(descriptor, 1 << 24, 0)
+        os.close(descriptor)
+        return raw, path
+
+    raw, path = content()
+    assert runs == ["compile one.cpp", "compile two.cpp", "link the native core"] or sorted(runs)[:2] == ["compile one.cpp", "compile two.cpp"]
+    runs.clear()
+    assert content() == (raw, path) and runs == []
+    for place, again in ((path, ["link the native core"]), (next((tmp_path / "native").glob("one-*.o")), ["compile one.cpp", "link the native core"])):
+        spoil(place, damage, next((tmp_path / "native").glob("two-*.o")))
+        if place is not path:
+            path.unlink(missing_ok=True)
+        runs.clear()
+        assert content()[0].startswith(b"\x7fELF") and runs == again
+        if damage == "folder":
+            place.rmdir()
+
+
+def spoil(place: Path, damage: str, other: Path) -> None:
+    raw = place.read_bytes()
+    if damage in ("fifo", "folder"):
+        place.unlink()
+        os.mkfifo(place) if damage == "fifo" else place.mkdir()
+    elif damage == "unreadable":
+        place.chmod(0o622)
+    else:
+        kinds = {"half": raw[: len(raw) // 2], "empty": b"", "other bytes": raw[:100] + b"!" + raw[101:], "another core's": other.read_bytes()}
+        place.write_bytes(kinds.get(damage, raw[:-53]))
+
+
+@pytest.mark.parametrize("place", ["a file", "read-only"])
+def test_a_core_without_a_folder_is_built_for_the_process(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(native, "sources", lambda: [tmp_path / "one.cpp"])
+    monkeypatch.setattr(native, "LIBRARIES", ("c10",))
+    monkeypatch.setattr("dynacompile.complaints.COMPLAINTS.known", set())
+    (tmp_path / "one.cpp").write_text(TEXT)
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setenv("DYNACOMPILE_NATIVE_DIR", str(tmp_path / place / "native") if place == "a file" else "/proc/native")
+    with pytest.warns(RuntimeWarning, match="native core.* can't be used") as given:
+        descriptor, _ = native.library()
+    assert os.pread(descriptor, 4, 0) == b"\x7fELF" and len(given) == 1
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("odd", ["link", "folder", "fifo", "device"])
+def test_the_lock_is_opened_without_following_or_emptying(odd, tmp_path, monkeypatch):
+    target = tmp_path / "precious"
+    target.write_text("content")
+    folder = tmp_path / "native"
+    folder.mkdir(mode=0o700)
+    place = folder / "lock"
+    {"link": lambda: place.symlink_to(target), "folder": place.mkdir, "fifo": lambda: os.mkfifo(place), "device": lambda: place.symlink_to("/dev/null")}[odd]()
+    monkeypatch.setattr("dynacompile.complaints.COMPLAINTS.known", set())
+    inside = os.open(folder, os.O_RDONLY)
+    with pytest.warns(RuntimeWarning, match="the lock file 'lock' of the cache can't be used"), native.locked("lock", inside):
+        pass
+    os.close(inside)
+    assert target.read_text() == "content"
+
+
+def test_scratch_folders_of_dead_processes_are_swept(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name, age in (("dynacompile-old", 200_000), ("dynacompile-new", 60), ("other-old", 200_000)):
+        (tmp_path / name).mkdir(mode=0o700)
+        (tmp_path / name / "kernels.cpp").write_text("")
+        os.utime(tmp_path / name, (0, time.time() - age))
+    with scratch_folder() as folder:
+        assert folder.parent == tmp_path
+    assert sorted(os.listdir(tmp_path)) == ["dynacompile-new", "other-old"]
+
+
+def test_commands_are_told_as_a_shell_takes_them():
+    with pytest.raises(BuildError) as raised:
+        os.environ["DYNACOMPILE_COMPILER_SECONDS"] = "0.1"
+        try:
+            run_compiler(["sh", "-c", "sleep 5", "a b"], "test")
+        finally:
+            del os.environ["DYNACOMPILE_COMPILER_SECONDS"]
+    assert shlex.join(["sh", "-c", "sleep 5", "a b"]) in str(raised.value)

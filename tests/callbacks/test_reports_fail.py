@@ -1,0 +1,101 @@
+"""Reports that fail end no fit, and say so once; whose files may be read; flags of the compiler that a config brings."""
+
+from __future__ import annotations
+
+import json
+import stat
+import warnings
+
+import pytest
+
+from dynacompile.callbacks import DynamoCallback
+from dynacompile.callbacks.ledger import read_trace
+from dynacompile.callbacks.settings import CompileSettings
+from dynacompile.callbacks.sweep import Run, comparison
+from dynacompile.complaints import COMPLAINTS
+from dynacompile.config import CompileConfig
+from dynacompile.errors import ConfigError
+
+QUICK = {"measure_after": 2, "measure_steps": 1}
+
+
+@pytest.fixture(autouse=True)
+def nothing_warned_of(monkeypatch):
+    monkeypatch.setattr(COMPLAINTS, "known", set())
+
+
+def full(*args, **kwargs):
+    raise OSError(28, "No space left on device")
+
+
+PLACES = {
+    "lines": ("dynacompile.run_files.write_all", 2),  # the events' file, and the summary and the page that go the same way
+    "opening": ("dynacompile.run_files.open_for_lines", 1),
+    "summary": ("dynacompile.callbacks.outcome.write_whole", 1),
+    "page": ("dynacompile.callbacks.report.write_whole", 1),
+    "screen": ("dynacompile.callbacks.dynamo.show", 1),
+    "template": ("dynacompile.callbacks.report.PackageLoader", 1),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_fit_ends_well_without_its_reports(place, fit, compiler, monkeypatch, tmp_path):
+    name, least = PLACES[place]
+    monkeypatch.setattr(name, full)
+    callback = DynamoCallback(QUICK)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        fit(callback)
+    told = [str(w.message) for w in given if "the run goes on without it" in str(w.message)]
+    assert len(told) == len(set(told)) and least <= len(told) <= least + 1 and callback.outcome is not None
+    assert not compiler.bus._subscribers and not callback.compiled
+
+
+def test_a_logger_that_raises_is_one_warning():
+    callback = DynamoCallback(QUICK)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        callback.log_changes([Raising(), Raising()], 3)
+        callback.logged = {}
+        callback.log_changes([Raising()], 4)
+    assert len([w for w in given if "the run goes on without it" in str(w.message)]) == 1
+
+
+class Raising:
+    def log_metrics(self, metrics, step):
+        raise ConnectionError("no network")
+
+
+@pytest.mark.parametrize("mode, wanted", [(0o700, 0o600), (0o750, 0o640), (0o755, 0o644), (0o770, 0o660)])
+def test_reports_are_read_by_whom_the_runs_folder_is(mode, wanted, fit, compiler, tmp_path):
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv").chmod(mode)
+    fit(DynamoCallback(QUICK))
+    files = [tmp_path / "csv" / name for name in ("compile_events.jsonl", "summary.json", "compile_report.html")]
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [wanted] * 3
+
+
+def test_lines_of_a_trace_that_are_no_events_are_left_out(tmp_path):
+    trace = tmp_path / "t.jsonl"
+    good = json.dumps({"event": "CacheLooked", "tier": "binaries", "key": "k", "hit": True, "batch": 3})
+    trace.write_text("\n".join([good, '{"event": "CacheLo', "7", '{"event": "Bus"}', '{"event": "threading"}', good]))
+    with pytest.warns(RuntimeWarning, match="lines that are no events"):
+        ledger = read_trace(trace)
+    assert [batch for batch, _ in ledger.seen] == [3, 3]
+
+
+def test_flags_of_the_compiler_from_a_config_need_a_word_of_the_environment(monkeypatch):
+    monkeypatch.delenv("DYNACOMPILE_ALLOW_CPP_FLAGS", raising=False)
+    for given in ({"cpp_flags": "-fplugin=x.so"}, {"modules": {"net": {"cpp_flags": "-O1"}}}):
+        with pytest.raises(ConfigError, match="compile.cpp_flags=.* comes from a config.*DYNACOMPILE_ALLOW_CPP_FLAGS=1"):
+            DynamoCallback(given)
+    assert CompileSettings.of({"cpp_flags": "", "modules": {"net": {"cpp_flags": None}}}).base.cpp_flags == ""
+    assert CompileSettings(base=CompileConfig(cpp_flags="-O1")).base.cpp_flags == "-O1"  # a program's own
+    monkeypatch.setenv("DYNACOMPILE_ALLOW_CPP_FLAGS", "1")
+    assert CompileSettings.of({"cpp_flags": "-O1"}).base.cpp_flags == "-O1"
+
+
+def test_the_table_of_a_sweep_takes_overrides_as_they_are(capsys):
+    from_user = "model.name=[bold]x[/] \x1b[2J"
+    table = comparison([Run((from_user, "a=1"), {}), Run((from_user, "a=2"), {})])
+    assert "[bold]x[/]" in str(table.title) and "\x1b" not in str(table.title)
