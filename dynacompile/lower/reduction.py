@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -194,6 +195,7 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         into = low.add(names[1], vals[1])
         if into.numel:
             o = low.expander(into.dtype)
-            mean = whole.load_kept(o, center) + per_element(o, whole.load_kept(o, drift))
+            rough, off = whole.load_kept(o, center), per_element(o, whole.load_kept(o, drift))
+            mean = o.select(o.abs(off) < math.inf, rough + off, rough)  # differences from an infinite mean are NaN
             low.finish(o, mean, into, [a for a in loops.axes if a.role == "x"], loops.output, node)
     low.values[node] = names if len(vals) > 1 else names[0]
