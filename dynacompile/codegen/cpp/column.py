@@ -9,7 +9,7 @@ from dynacompile.codegen.cpp.render import value_type
 from dynacompile.ir.body import needs
 
 CHEAP = ("load", "index", "constant", "reduce", "store")
-BLOCK = 128  # steps whose floats are summed one by one: more are sums of such sums, whose rounding grows with neither number
+BLOCK = 32  # steps whose floats are summed one by one: more are sums of such sums, whose rounding grows with neither number
 IN_REGISTERS = 128  # elements of accumulators over a tile; as a local that nothing else may alias, the compiler keeps so many in registers
 
 
