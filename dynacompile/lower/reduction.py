@@ -159,6 +159,7 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     correction = arguments(node)["correction"]
     spare = float(1 if correction is None else correction)
     exact = compute_dtype(read.dtype)
+    deviation = row.detail.startswith("std")
     whole = Loops(low, read.size, dims, True)
     center, drift = (low.add_temp(low.fresh(f"{node.name}_{part}"), exact, read.device, loops.kept) for part in ("center", "drift"))
 
@@ -184,16 +185,20 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
     def result(o: Expander, v: Value) -> Value:
         variance = divided(o, corrected(o, v))
-        return o.sqrt(variance) if row.detail.startswith("std") else variance
+        return o.sqrt(variance) if deviation else variance
 
     emit_reduction(low, node, read, center, whole, "sum", lambda o, v: v, lambda o, v: v / loops.count)
     emit_reduction(low, node, read, drift, whole, "sum", difference)
     names = low.parts(node, len(vals))
-    emit_reduction(low, node, read, low.add(names[0], vals[0]), loops, "sum", squared, result)
+    spread = low.add(names[0], vals[0])
+    emit_reduction(low, node, read, spread, loops, "sum", squared, result)
     if len(vals) > 1:
         into = low.add(names[1], vals[1])
         if into.numel:
             o = low.expander(into.dtype)
-            mean = whole.load_kept(o, center) + per_element(o, whole.load_kept(o, drift))
+            rough, off = whole.load_kept(o, center), per_element(o, whole.load_kept(o, drift))
+            deviations = o.cast(low.load(o, spread, strided(loops.output, spread.stride, spread.offset)), exact)
+            size = o.abs(rough) if deviation else rough * rough
+            mean = o.select(size > deviations, rough + off, rough)  # of numbers about 0, and infinite ones, the drift is rounding alone, or NaN
             low.finish(o, mean, into, [a for a in loops.axes if a.role == "x"], loops.output, node)
     low.values[node] = names if len(vals) > 1 else names[0]

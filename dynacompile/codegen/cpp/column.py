@@ -9,6 +9,7 @@ from dynacompile.codegen.cpp.render import value_type
 from dynacompile.ir.body import needs
 
 CHEAP = ("load", "index", "constant", "reduce", "store")
+BLOCK = 32  # steps whose floats are summed one by one: more are sums of such sums, whose rounding grows with neither number
 IN_REGISTERS = 128  # elements of accumulators over a tile; as a local that nothing else may alias, the compiler keeps so many in registers
 
 
@@ -109,16 +110,18 @@ class Column:
             out.line(f"Part{k} part{k};")
             out.line(f"part{k}.clear();")
         if plan.walked and acc.reduces:
-            self.walk(k, acc, starts, steps, lane)
+            self.walk(k, acc, starts, steps, lane, plan.chunk)
+        elif plan.chunks == 1 and acc.adds_floats() and isinstance(plan.steps, int) and plan.steps >= 2 * BLOCK:
+            self.walk(k, acc, starts, steps, lane, BLOCK)
         elif plan.walked or plan.chunks == 1:
             self.stretch(k, acc, starts, steps, lane, f"part{k}.", "0", str(plan.steps))
         else:
             self.chunks(k, acc, starts, steps, lane)
         self.ready |= {i for i in lane if i in plan.kept}
 
-    def walk(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> None:
+    def walk(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], unit: int) -> None:
         """As many chunks as there are, one after the other."""
-        out, n, unit = self.out, str(self.plan.steps), self.plan.chunk
+        out, n = self.out, str(self.plan.steps)
         out.line(f"Part{k} next{k};")
         out.open(f"for (i64 b = 0; b < {n}; b += {unit})")
         out.line(f"const i64 e = b + {unit} < {n} ? b + {unit} : {n};")

@@ -8,6 +8,7 @@ from dynacompile.codegen.cpp.plan import COSTLY, MOST_CHUNKS, padded, roots
 from dynacompile.codegen.cpp.render import value_type
 from dynacompile.ir.index import hint
 
+BLOCK = 64  # steps over short rows whose floats are summed one by one: more are sums of such sums
 HEAVY = 6  # costly work per element above which one set of accumulators keeps the units busy
 
 
@@ -71,7 +72,9 @@ class Row:
         steps, lane = frame.parts(starts, self.ready)
         acc = Accumulators(frame, [i for i in starts if self.body[i].name == "reduce"])
         if plan.walked and acc.reduces:
-            self.walk(k, acc, steps, lane)
+            self.walk(k, acc, steps, lane, plan.chunk)
+        elif plan.chunks == 1 and plan.middle and acc.adds_floats() and not plan.kept and isinstance(plan.chunk_of, int) and plan.chunk_of >= 2 * BLOCK:
+            self.walk(k, acc, steps, lane, BLOCK)
         elif plan.walked or plan.chunks == 1:
             self.stretch(k, acc, steps, lane, "0", str(plan.chunk_of))
             if acc.reduces:
@@ -94,11 +97,11 @@ class Row:
             out.line(f"const {value_type(self.body[i].dtype)} {self.values.names[i]} = {acc.result(i, f'part{k}')};")
         self.ready |= {i for i in lane if i in plan.kept}
 
-    def walk(self, k: int, acc: Accumulators, steps: list[int], lane: list[int]) -> None:
+    def walk(self, k: int, acc: Accumulators, steps: list[int], lane: list[int], unit: int) -> None:
         """As many chunks as there are, one after the other. Where the example has one, what sums the others is a function of its own, which takes no
         registers of what runs mostly."""
         plan, out = self.plan, self.out
-        n, unit = str(plan.chunk_of), plan.chunk
+        n = str(plan.chunk_of)
         out.open(f"const auto part_of{k} = [=](i64 b, i64 e) BODY")
         self.stretch(k, acc, steps, lane, "b", "e")
         out.line(f"return fold(a{k});")
