@@ -25,12 +25,12 @@ from dynacompile.autograd.functionalize import (
     storage,
     wrap_inputs,
 )
-from dynacompile.autograd.kept import refuse_used_leaves, watched
+from dynacompile.autograd.kept import History, read_history, refuse_used_leaves
 from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
-from dynacompile.ir.graphs import Mutation, Output, Watch, output_args
+from dynacompile.ir.graphs import Mutation, Output, output_args
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
 from dynacompile.ops.backward_steps import Tracing, note_places
@@ -43,7 +43,7 @@ class JointGraph:
     graph: placeholders are the inputs, then the tangents; the output node holds ((forward values by position), (values that inputs take in
     the graph), (gradients)). outputs, mutations: as in the RuntimeContract. written: the inputs of the second group. tangents: positions
     that have one. grads: the inputs that the third group belongs to. sources: as in the RuntimeContract.
-    inference, flags, writes: as in Marks. watches: all that there are. others: inputs that are no leaves of autograd, and may be written by anybody. constants: the graph's attributes.
+    inference, flags, writes: as in Marks. others: inputs that are no leaves of autograd, and may be written by anybody. constants: the graph's attributes.
     """
 
     graph: torch.fx.Graph
@@ -56,7 +56,7 @@ class JointGraph:
     grads: tuple[int, ...]
     sources: tuple[tuple[int, ...], ...]
     inference: tuple[int, ...]
-    watches: tuple[Watch, ...]
+    history: History
     flags: tuple[tuple[int, ...], ...]
     input_writes: tuple[tuple[int, int], ...]
     output_writes: tuple[tuple[int, int], ...]
@@ -97,14 +97,14 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         forward = owned(recorder, [recorder.node_of(inner(t)) for t in positions.tensors])
         restride(recorder, forward, positions)
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
-        watches = watched(positions, inputs) if positions.differentiable else ()
+        history = read_history(positions, inputs) if positions.differentiable else History()
         tangents, grads = trace_backward(recorder, positions, forward, inputs)
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads)))
     reached = tangents_of(recorder.graph, len(fakes))
     if not careful and any(reached[node] != (1 << len(tangents)) - 1 for node in hooked):
         return trace_joint(graph, fakes, table, True)
     note_places(tuple(recorder.graph.nodes), reached.__getitem__, [node for _, node in grads])
-    sources = tuple(tuple(i for i in range(len(tangents)) if reached[g] >> i & 1) for _, g in grads)
+    sources = tuple(tuple(t for t in range(len(tangents)) if (reached[g] or history.reached[i]) >> t & 1) for i, g in grads)
     flags: tuple[tuple[int, ...], ...] = ()
     if len(tangents) > 1:
         reached = tangents_of(recorder.graph, len(fakes), together)
@@ -121,7 +121,7 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         tuple(i for i, _ in grads),
         sources,
         inference,
-        watches,
+        history,
         flags,
         tuple((m.index, m.value._version - before[m.index]) for m in mutated),
         output_writes,

@@ -4,7 +4,8 @@ nowhere else."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from dynacompile.autograd.functionalize import FunctionalInput, storage
 from dynacompile.autograd.outputs import Positions, shares_version
 from dynacompile.errors import Unsupported
-from dynacompile.ir.graphs import Marks, Output, ViewOfInput, Watch
+from dynacompile.ir.graphs import Marks, Output, Part, ViewOfInput, Watch
 
 if TYPE_CHECKING:
     from dynacompile.autograd.joint import JointGraph
@@ -20,8 +21,18 @@ if TYPE_CHECKING:
 Node = torch.autograd.graph.Node
 
 
-def watched(positions: Positions, inputs: Sequence[FunctionalInput]) -> tuple[Watch, ...]:
-    """The inputs and forward outputs that nodes of autograd keep, or views of them; before the backward pass frees these."""
+@dataclass(frozen=True)
+class History:
+    """What eager's autograd has of a call. watches: the inputs and forward outputs that it keeps, or views of them. parts: as in Marks. reached: the
+    tangents that the gradient of an input comes from, by the index of the input, as the bits of a number."""
+
+    watches: tuple[Watch, ...] = ()
+    parts: tuple[Part, ...] = ()
+    reached: Mapping[int, int] = field(default_factory=dict)
+
+
+def read_history(positions: Positions, inputs: Sequence[FunctionalInput]) -> History:
+    """Before the backward pass frees what is kept."""
     outputs = [positions.tensors[p] for p in positions.differentiable]
     indices = sorted({id(entry): i for i, entry in reversed(list(enumerate(inputs))) if entry.differentiable}.values())
     order = history([t.grad_fn for t in outputs])
@@ -34,14 +45,24 @@ def watched(positions: Positions, inputs: Sequence[FunctionalInput]) -> tuple[Wa
         if entry.is_tensor:
             owners[storage(entry.value)] = (True, i, entry.value)
     found: dict[tuple[bool, int], set[tuple[int, int]]] = {}
+    parts: set[tuple[int, int]] = set()
     for node in order:
         if not reached[node] or not leads[node]:
             continue
         for tensor in kept_by(node):
+            parts.add((reached[node], leads[node]))
+            if tensor is None:
+                continue
             owner = owners.get(storage(tensor))
             if owner is not None and (tensor is owner[2] or shares_version(tensor, owner[2])):
                 found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
-    return tuple(Watch(*key, tuple((bits(r), bits(g)) for r, g in sorted(parts))) for key, parts in sorted(found.items()))
+    watches = tuple(Watch(*key, as_parts(kept)) for key, kept in sorted(found.items()))
+    ends = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
+    return History(watches, as_parts(parts), {i: ends.get(id(inputs[i].leaf), 0) for i in indices})
+
+
+def as_parts(found: set[tuple[int, int]]) -> tuple[Part, ...]:
+    return tuple((bits(reached), bits(leads)) for reached, leads in sorted(found))
 
 
 def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positions: Positions) -> None:
@@ -57,8 +78,8 @@ def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positi
 def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int]) -> Marks:
     """Without the watches that the node's own saved tensors make needless."""
     own = {*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)}
-    watches = tuple(w for w in joint.watches if (w.is_input, w.index) not in own)
-    return Marks(joint.inference, watches, joint.flags, joint.input_writes, joint.output_writes)
+    watches = tuple(w for w in joint.history.watches if (w.is_input, w.index) not in own)
+    return Marks(joint.inference, watches, joint.flags, joint.input_writes, joint.output_writes, joint.history.parts)
 
 
 def history(roots: Sequence[Node | None]) -> list[Node]:
@@ -103,12 +124,13 @@ def leads_to(order: Sequence[Node], leaves: dict[int, int]) -> dict[Node, int]:
     return leads
 
 
-def kept_by(node: Node) -> Iterator[torch.Tensor]:
-    """The tensors that a node has kept and that nobody has written since. Where somebody has, the backward pass cannot be traced either."""
+def kept_by(node: Node) -> Iterator[torch.Tensor | None]:
+    """The tensors that a node has kept; None for one that somebody has written since: there the backward pass cannot be traced either."""
     for name in kept_names(type(node)):
         try:
             value: Any = getattr(node, name)
         except RuntimeError:
+            yield None
             continue
         yield from (t for t in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(t, torch.Tensor))
 

@@ -130,7 +130,10 @@ def lineage(output: torch.Tensor, base: torch.Tensor) -> Lineage:
     """How autograd knows `output`, which shares the memory of `base`."""
     if output._base is None:
         return Lineage(Made.DETACHED, counted=shares_version(output, base))
-    made = MADE[torch._C._autograd._get_creation_meta(output)]  # type: ignore[attr-defined]
+    created = torch._C._autograd._get_creation_meta(output)  # type: ignore[attr-defined]
+    if created is CREATION.IN_CUSTOM_FUNCTION and output.requires_grad:
+        raise Unsupported("aliased-outputs", "an output is a view that a custom autograd function returned", "clone it in the function")
+    made = MADE[created]
     if made is Made.NO_GRAD and has_history(output):
         reason = "an output is a view, under grad mode, of a view that was made under no_grad and gets the gradients"
         raise Unsupported("leaf-inside", reason, "make both under the same grad mode")

@@ -67,7 +67,7 @@ def sides(joint: JointGraph) -> Sides:
 
 def exposed(joint: JointGraph) -> set[Node]:
     """Inputs that are no leaves, and results that the caller gets, where eager's autograd keeps neither: in eager, both may be written before backward."""
-    kept = {(w.is_input, w.index) for w in joint.watches}
+    kept = {(w.is_input, w.index) for w in joint.history.watches}
     placeholders, values = joint.placeholders, joint.groups[0]
     found = {placeholders[i] for i in joint.others if (True, i) not in kept}
     shown = {o.position for o in joint.outputs if isinstance(o, (Fresh, ViewOfOutput))}

@@ -101,30 +101,35 @@ class Mutation:
     position: int
 
 
+Part = tuple[tuple[int, ...], tuple[int, ...]]
+"""Some of eager's autograd nodes: the tangents that they are reached from, and the gradients that they lead to, by their indices in the contract."""
+
+
 @dataclass(frozen=True)
 class Watch:
     """A tensor that eager's autograd would keep: the input at `index`, or the forward output there, or a view of it. Writes to it after the call are an
     error of a backward pass that eager's node has a part in.
 
-    parts: for each of its nodes, the tangents that it is reached from and the gradients that it leads to, by their indices in the contract.
-    """
+    parts: the nodes that keep it."""
 
     is_input: bool
     index: int
-    parts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True)
 class Marks:
     """What the runtime does so that autograd finds eager's state. inference: forward outputs that the user gets as inference tensors. watches: see there.
     flags: sets of tangents; backward is told of each, after all else, by a tensor of one truth value, whether one of them has come. input_writes,
-    output_writes: inputs and forward outputs, and how often the graph writes them in place: their versions say so."""
+    output_writes: inputs and forward outputs, and how often the graph writes them in place: their versions say so. parts: the nodes that keep something: a backward pass frees it,
+    and there is no second one through the same node."""
 
     inference: tuple[int, ...] = ()
     watches: tuple[Watch, ...] = ()
     flags: tuple[tuple[int, ...], ...] = ()
     input_writes: tuple[tuple[int, int], ...] = ()
     output_writes: tuple[tuple[int, int], ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)

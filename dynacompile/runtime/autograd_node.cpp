@@ -144,7 +144,7 @@ public:
     }
 
     variable_list apply(variable_list&& tangents) override {
-        check_writes(tangents);
+        check_state(tangents);
         const bool twice = c10::GradMode::is_enabled();
         Tensors flat;
         {
@@ -168,8 +168,14 @@ public:
 
     void release_variables() override {
         std::lock_guard<std::mutex> lock(mutex_);
-        for (SavedVariable& saved : saved_) saved.reset_data();
-        primals_.release();
+        const std::vector<Part>& parts = region_->contract.marks.parts;
+        for (size_t i = 0; i < parts.size(); ++i)
+            if (i < runs_.size() && runs_[i]) freed_[i] = true;
+        // What keeps the rest from running is freed with the node.
+        if (is_spent()) {
+            for (SavedVariable& saved : saved_) saved.reset_data();
+            primals_.release();
+        }
     }
 
 private:
@@ -267,8 +273,17 @@ private:
         return std::any_of(sources[i].begin(), sources[i].end(), [&](int64_t tangent) { return arrived[tangent]; });
     }
 
-    void check_writes(const variable_list& tangents) {
+    // Raises what eager's nodes would raise, of those that this backward pass comes through.
+    void check_state(const variable_list& tangents) {
         std::lock_guard<std::mutex> lock(mutex_);
+        const std::vector<Part>& parts = region_->contract.marks.parts;
+        freed_.resize(parts.size());
+        runs_.resize(parts.size());
+        for (size_t i = 0; i < parts.size(); ++i) {
+            runs_[i] = is_run(parts[i], tangents);
+            if (runs_[i] && freed_[i])
+                C10_THROW_ERROR(Error, torch::autograd::ERR_BACKWARD_TWICE);
+        }
         for (const Watched& w : watched_)
             if (w.counter.current_version() != w.version && has_part(*w.watch, tangents))
                 refuse_write(w.watch->is_input ? "input " : "output ", w.watch->index, w.counter.current_version(), w.version);
@@ -279,13 +294,25 @@ private:
              " of a compiled graph is at version ", version, "; expected version ", expected, " instead.");
     }
 
-    // Whether eager's backward pass would come through a node that keeps the tensor.
-    bool has_part(const Watch& watch, const variable_list& tangents) {
+    // Whether eager's backward pass would come through nodes.
+    bool is_run(const Part& part, const variable_list& tangents) {
         auto came = [&](int64_t tangent) { return size_t(tangent) < tangents.size() && tangents[tangent].defined(); };
         auto asked = [&](int64_t grad) { return task_should_compute_output(grad); };
-        return std::any_of(watch.parts.begin(), watch.parts.end(), [&](const auto& part) {
-            return std::any_of(part.first.begin(), part.first.end(), came) && std::any_of(part.second.begin(), part.second.end(), asked);
-        });
+        return std::any_of(part.first.begin(), part.first.end(), came) && std::any_of(part.second.begin(), part.second.end(), asked);
+    }
+
+    bool has_part(const Watch& watch, const variable_list& tangents) {
+        return std::any_of(watch.parts.begin(), watch.parts.end(), [&](const Part& part) { return is_run(part, tangents); });
+    }
+
+    // Whether every tangent leads to nodes whose kept tensors are freed: then no backward pass is left. Without any such nodes, what was computed here stays.
+    bool is_spent() const {
+        const std::vector<Part>& parts = region_->contract.marks.parts;
+        if (std::find(freed_.begin(), freed_.end(), false) != freed_.end() || parts.empty()) return false;
+        std::vector<bool> leads(region_->contract.tangents.size());
+        for (const Part& part : parts)
+            for (int64_t tangent : part.first) leads[tangent] = true;
+        return std::find(leads.begin(), leads.end(), false) == leads.end();
     }
 
     static void refuse_more(variable_list& grads, torch::autograd::edge_list above, std::string reason) {
@@ -302,6 +329,7 @@ private:
     std::shared_ptr<const std::vector<TangentGeometry>> geometry_;
     std::vector<SavedVariable> saved_;
     std::vector<Watched> watched_;
+    std::vector<bool> runs_, freed_;  // of the parts: those of the latest backward pass, and those that one has freed
     std::vector<int64_t> symbols_;
     Primals primals_;
 };

@@ -70,8 +70,8 @@ def lineage_row(lineage: Lineage) -> tuple[int, bool, bool, bool]:
 
 
 def marks_row(marks: Marks) -> tuple:
-    """(inference, watches, flags, writes of inputs, of outputs), as read_marks takes them."""
-    return marks.inference, tuple((w.is_input, w.index, w.parts) for w in marks.watches), marks.flags, marks.input_writes, marks.output_writes
+    """(inference, watches, flags, writes of inputs, of outputs, parts), as read_marks takes them."""
+    return marks.inference, tuple((w.is_input, w.index, w.parts) for w in marks.watches), marks.flags, marks.input_writes, marks.output_writes, marks.parts
 
 
 def output_row(output: Output, numbers: Numbers) -> tuple:

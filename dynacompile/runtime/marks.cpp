@@ -48,19 +48,25 @@ at::Tensor Region::flag(bool value, c10::Device device) {
     return known;
 }
 
+namespace {
+
+std::vector<Part> read_parts(PyObject* rows) {
+    std::vector<Part> parts;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(rows); ++i) parts.emplace_back(to_ints(item(item(rows, i), 0)), to_ints(item(item(rows, i), 1)));
+    return parts;
+}
+
+}  // namespace
+
 Marks read_marks(PyObject* row) {
     Marks marks;
     marks.inference = to_ints(item(row, 0));
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 1)); ++i) {
         PyObject* told = item(item(row, 1), i);
-        Watch watch{PyObject_IsTrue(item(told, 0)) == 1, int32_t(to_int(item(told, 1))), {}};
-        for (Py_ssize_t j = 0; j < PyTuple_Size(item(told, 2)); ++j) {
-            PyObject* part = item(item(told, 2), j);
-            watch.parts.emplace_back(to_ints(item(part, 0)), to_ints(item(part, 1)));
-        }
-        marks.watches.push_back(std::move(watch));
+        marks.watches.push_back({PyObject_IsTrue(item(told, 0)) == 1, int32_t(to_int(item(told, 1))), read_parts(item(told, 2))});
     }
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 2)); ++i) marks.flags.push_back(to_ints(item(item(row, 2), i)));
+    marks.parts = read_parts(item(row, 5));
     for (auto [index, writes] : {std::pair(3, &marks.input_writes), std::pair(4, &marks.output_writes)}) {
         PyObject* rows = item(row, index);
         for (Py_ssize_t i = 0; i < PyTuple_Size(rows); ++i) writes->emplace_back(int32_t(to_int(item(item(rows, i), 0))), int32_t(to_int(item(item(rows, i), 1))));

@@ -34,11 +34,14 @@ struct Mutation {
     int32_t input, position;
 };
 
-// A tensor that eager's autograd would keep: writes after the call are an error. parts: the tangents that bring it about, and the gradients that need it.
+// Some of eager's autograd nodes: the tangents that they are reached from, and the gradients that they lead to.
+using Part = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
+
+// A tensor that eager's autograd would keep: writes after the call are an error.
 struct Watch {
     bool is_input;
     int32_t index;
-    std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> parts;
+    std::vector<Part> parts;
 };
 
 // As ir.graphs.Marks.
@@ -46,6 +49,7 @@ struct Marks {
     std::vector<int64_t> inference;
     std::vector<Watch> watches;
     std::vector<std::vector<int64_t>> flags;
+    std::vector<Part> parts;
     std::vector<std::pair<int32_t, int32_t>> input_writes, output_writes;  // (input or forward output, how often it is written)
 };
 
@@ -156,7 +160,7 @@ struct Versions {
     c10::SmallVector<uint32_t, 4> before;
 };
 void count_writes(const Contract& contract, const Tensors& outputs);
-// (inference, watches, flags, (input, writes)..., (output, writes)...), as differentiable.py writes it.
+// (inference, watches, flags, (input, writes)..., (output, writes)..., parts), as differentiable.py writes it.
 Marks read_marks(PyObject* row);
 // Gives the outputs at contract.tangents one autograd node. generators: as they were before the graph ran.
 void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs, Generators generators);

@@ -154,17 +154,18 @@ class Maker:
         targets = [f"out[{i}]" for i in range(outputs)] + inputs
         for _ in range(self.rng.randint(0, 2)):
             target = self.rng.choice(targets)
-            action = self.rng.choice(("{t}.add_(1)", "{t}.unsqueeze_(0).squeeze_(0)", "{t}.t_()", "quiet({t})", "{t}.detach().zero_()", "{t}.unsqueeze_(0)"))
+            action = self.rng.choice(("{t}.add_(1)", "{t}.unsqueeze_(0).squeeze_(0)", "{t}.t_()", "quiet({t}, parameters)", "zero({t}, parameters)", "{t}.unsqueeze_(0)"))
             lines.append(f"yield str(attempt(lambda: {action.format(t=target)}))[:40]")
-        chosen = self.rng.sample(range(outputs), self.rng.randint(1, outputs))
+        everything = self.rng.sample(range(outputs), outputs)  # what is written is asked for: a compiled graph tells of its saved tensors all at once
+        chosen = everything if lines else everything[: self.rng.randint(1, outputs)]
         retain = self.rng.random() < 0.3
         if self.rng.random() < 0.25:
             wanted = self.rng.choice(inputs)
             lines.append(f"yield values_of(attempt(lambda: torch.autograd.grad(loss([out[i] for i in {chosen}]), [{wanted}], allow_unused=True)))")
         else:
             lines.append(f"yield str(attempt(lambda: loss([out[i] for i in {chosen}]).backward(retain_graph={retain})))")
-            if retain:
-                again = self.rng.sample(range(outputs), self.rng.randint(1, outputs))
+            if retain or self.rng.random() < 0.3:
+                again = everything if len(lines) > 1 else self.rng.sample(range(outputs), self.rng.randint(1, outputs))
                 lines.append(f"yield str(attempt(lambda: loss([out[i] for i in {again}]).backward()))")
         return lines
 
@@ -186,11 +187,11 @@ class Maker:
             HELPERS,
             "def story(frame):",
             "    for again in range(2):",
-            block([*makes, "roots = tuple(root(t) for t in (" + ", ".join(inputs) + ",))"], 2),
+            block([*makes, "roots = tuple(root(t) for t in (" + ", ".join(inputs) + ",))", "parameters = [t for t in (" + ", ".join(inputs) + ",) if t.requires_grad and t.is_leaf]"], 2),
             f"        with {mode}:",
             f"            out = attempt(frame, {', '.join(inputs)})",
             "        yield told_of(out, (" + ", ".join(inputs) + ",))",
-            "        yield told_of([" + ", ".join(inputs) + "])",
+            "        yield told_of([" + ", ".join(inputs) + "], (" + ", ".join(inputs) + ",))",
             "        if isinstance(out, str):",
             "            continue",
             block(self.later(len(results), inputs), 2),
@@ -219,9 +220,14 @@ def leaves(values):
 def loss(values):
     return sum((v * (i + 2)).sum() for i, v in enumerate(values))
 
-def quiet(t):
-    with torch.no_grad():
-        return t.mul_(2)
+def quiet(t, parameters):
+    if not any(t.untyped_storage().data_ptr() == p.untyped_storage().data_ptr() for p in parameters):
+        with torch.no_grad():
+            return t.mul_(2)
+
+def zero(t, parameters):
+    if not any(t.untyped_storage().data_ptr() == p.untyped_storage().data_ptr() for p in parameters):
+        return t.detach().zero_()
 '''
 
 

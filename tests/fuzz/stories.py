@@ -71,11 +71,15 @@ def told_of(value: Any, known: tuple = ()) -> Any:
     plain = value.detach()
     numbers = [round(n, 4) if isinstance(n, float) else n for n in plain.reshape(-1).tolist()]
     history = attempt(lambda: (value.requires_grad, value.is_leaf, value.grad_fn is None))
-    shared = [value is t or (value.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() and bool(t.numel())) for t in known]
-    version = "none" if value.is_inference() else value._version
+    shared = [value is t or shares(value, t) for t in known]
+    version = value._version if any(value is t for t in known) and not value.is_inference() else 0
     strides = tuple(s for s, n in zip(value.stride(), value.shape, strict=True) if n > 1)
     facts = (tuple(value.shape), strides, value.dtype, type(value).__name__, value.is_inference(), value._is_view() and any(shared))
     return [str(numbers), facts, history, shared, version]
+
+
+def shares(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(a.numel()) and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 def values_of(value: Any) -> Any:

@@ -364,7 +364,8 @@ class TensorValue(Value):
 
     def become(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The object stands for a view of what it was, from here on."""
-        if self.source is not None or name == "detach_" and self.fake._is_view():
+        refused = self.fake._is_view() and (name == "detach_" or self.fake.requires_grad)  # autograd may not let such a view be changed
+        if self.source is not None or refused:
             return self.refuse(name)
         view = cx.op("call_method", BECOMING[name], [self, *args], kwargs)
         if isinstance(view, TensorValue) and view is not self:
