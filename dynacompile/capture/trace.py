@@ -91,6 +91,7 @@ class Trace:
         self.hooks: list[Hook] = []  # of tensors of the graph
         self.steps = 0
         self.handling: ExceptionValue | None = None
+        self.fullgraph = False  # a break is an error
         self.enters_by_hand = True  # torch's managers, where no with statement does it
         self.assumable: int | None = None  # how many tensors may be taken for true, which residual code asks
         self._sites: dict[tuple[int, int], Site] = {}
@@ -386,7 +387,8 @@ class Trace:
         self._left_at = self.site() if self.frames else None
         for frame in self.frames:
             frame.let_go()
-        for table in (self.known, self.literals, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks):
+        tables = (self.known, self.literals, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks)
+        for table in tables:
             table.clear()  # type: ignore[attr-defined]
         del self.names, self.recorder, self.root_scope, self.codes, self.builtins, self.overrides
         self.effects, self.handling, self.repeats, self.symbols = Effects(), None, None, None

@@ -391,5 +391,8 @@ class OpaqueValue(Value):
     def get_attr(self, cx: Trace, name: str) -> Value:
         raise unsupported("unknown-object", f"{self.describe()}.{name}")
 
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise unsupported("unknown-object", f"{self.describe()}.{name}()")
+
     def iterate(self, cx: Trace) -> IteratorValue:
         raise unsupported("unknown-object", f"iterating {self.describe()}")
