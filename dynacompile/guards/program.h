@@ -41,10 +41,13 @@ struct StateCheck {
 // Lookups in classes, dicts and functions; see names.cpp.
 struct NamesCheck {
     struct Word {
-        Held holder;
+        const uint64_t* at;
         uint64_t value;
+        PyObject* holder;               // compared only, where `weak` is set: kept alive otherwise
+        PyWeakReference* weak;          // null: the holder lasts
     };
     std::vector<Word> words;
+    std::vector<PyObject*> kept;        // holders that last, and weak references to the others
     PyObject* repeat = nullptr;   // makes the lookups again, and tells whether they give what they gave
     PyObject* counter = nullptr;  // the number of registrations of abstract classes; null: nobody asked
     PyObject* counted = nullptr;  // what it gave last
@@ -52,6 +55,7 @@ struct NamesCheck {
         Py_XDECREF(repeat);
         Py_XDECREF(counter);
         Py_XDECREF(counted);
+        for (PyObject* object : kept) Py_DECREF(object);
     }
 };
 

@@ -84,20 +84,20 @@ class Subclassing:
 
 @dataclass(frozen=True)
 class Coded:
-    """A function whose code was followed."""
+    """A function whose code was followed. holder: gives the function."""
 
-    function: Callable[[], Any] = field(repr=False)
+    holder: Callable[[], Any] = field(repr=False)
     text: str
     code: types.CodeType = field(repr=False)
 
     def holds(self) -> bool:
-        function = self.function()
+        function = self.holder()
         return function is not None and function.__code__ is self.code
 
 
 @dataclass(frozen=True)
 class Namespaces:
-    """holders: each class, dict and function that something was read of, once; not kept alive."""
+    """What one capture looked up."""
 
     lookups: tuple[Lookup, ...]
     coded: tuple[Coded, ...]
@@ -109,11 +109,14 @@ class Namespaces:
     def hold(self) -> bool:
         return all(fact.holds() for facts in (self.lookups, self.coded, self.subclassings) for fact in facts)
 
-    def holders(self) -> tuple[Any, ...]:
-        """Those of the classes, dicts and functions that live; each once."""
-        found = {id(holder): holder for lookup in self.lookups if (holder := lookup.holder()) is not None}
-        found |= {id(function): function for coded in self.coded if (function := coded.function()) is not None}
-        return tuple(found.values())
+    def holders(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The classes, dicts and functions, each once: dicts and what belongs to torch, and those that are not to be kept alive. Raises ValueError where
+        one is gone."""
+        found = {id(holder): holder for fact in (*self.lookups, *self.coded) for holder in (fact.holder(),)}
+        if None in found.values():
+            raise ValueError("a class or function that a guard looks at is gone")
+        lasting = {key: holder for key, holder in found.items() if isinstance(holder, dict) or str(holder.__module__).partition(".")[0] == "torch"}
+        return tuple(lasting.values()), tuple(holder for key, holder in found.items() if key not in lasting)
 
     def counter(self) -> Callable[[], object] | None:
         return abc.get_cache_token if self.subclassings else None
@@ -126,7 +129,7 @@ class Namespaces:
                 yield f"{lookup.where}.{lookup.name}", was, MISSING if lookup.holder() is None else lookup.now()
         for coded in self.coded:
             if not coded.holds():
-                yield f"{coded.text}.__code__", coded.code, getattr(coded.function(), "__code__", MISSING)
+                yield f"{coded.text}.__code__", coded.code, getattr(coded.holder(), "__code__", MISSING)
         for question in self.subclassings:
             if not question.holds():
                 yield question.text, question.answer, not question.answer
