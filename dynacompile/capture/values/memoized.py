@@ -32,6 +32,9 @@ class MemoizedFunction(CallableValue):
     Functions of libraries that are taken as they are, and those that are marked as constant, are asked while the graph is made.
     """
 
+    def __init__(self, real: Any, source: Source):
+        self.real, self.source = real, source
+
     def describe(self) -> str:
         return f"{self.source.text()}, a cached function" if self.source else "a cached function"
 
