@@ -148,7 +148,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
 
     def trace() -> Trace:
         made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
-        made.overrides.state = state.torch_function
+        made.overrides.state, made.fullgraph = state.torch_function, env.config.fullgraph
         made.assumable, made.enters_by_hand = manner.assumes, manner.by_hand
         return made
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dynacompile import native
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import NOWHERE, PY312, Decoded, Handler, Instr, Position
 from dynacompile.capture.values.base import NULL, Lazy, Value
@@ -16,7 +17,23 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import GRAPH
-from dynacompile.ir.source import Attr, Builtin, ClosureCell, Constant, DefaultArg, DictAttr, Entry, Free, Global, Item, Local, Registered, Source, TypeOf
+from dynacompile.ir.source import (
+    Attr,
+    Builtin,
+    ClosureCell,
+    Constant,
+    DefaultArg,
+    DictAttr,
+    Entry,
+    Free,
+    Global,
+    Item,
+    Local,
+    Registered,
+    Remembered,
+    Source,
+    TypeOf,
+)
 
 JUMP_IF_TRUE = "POP_JUMP_IF_TRUE" if PY312 else "POP_JUMP_FORWARD_IF_TRUE"
 
@@ -183,6 +200,11 @@ class Builder:
                 self.source(base)
                 self.const(key)
                 self.emit("BINARY_SUBSCR")
+            case Remembered(base):
+                self.push_null()
+                self.const(native.core().link_result)
+                self.source(base)
+                self.call(1)
             case TypeOf(base):
                 self.push_null()
                 self.const(type)

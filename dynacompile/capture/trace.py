@@ -42,7 +42,7 @@ from dynacompile.capture.values.torch_functions import special_function
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.expressions import formula
 from dynacompile.ir.guard_facts import Flag, identity
-from dynacompile.ir.namespaces import Names, class_lookup, is_data
+from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, Names, class_lookup, is_data
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
@@ -94,6 +94,7 @@ class Trace:
         self.hooks: list[Hook] = []  # of tensors of the graph
         self.steps = 0
         self.handling: ExceptionValue | None = None
+        self.fullgraph = False  # a break is an error
         self.enters_by_hand = True  # torch's managers, where no with statement does it
         self.assumable: int | None = None  # how many tensors may be taken for true, which residual code asks
         self._sites: dict[tuple[int, int], Site] = {}
@@ -208,6 +209,8 @@ class Trace:
         """The raw attribute of a class, MISSING where there is none, which an entry relies on."""
         raw = class_lookup(cls, name, after)
         self.names.of_class(cls, name, after, raw, is_data(raw) and guards_class_data(cls, name, after))
+        for hook in () if raw is MISSING or type(raw).__flags__ & IMMUTABLE_TYPE else ("__get__", "__set__", "__delete__"):
+            self.names.of_class(type(raw), hook, None, class_lookup(type(raw), hook), False)
         return raw
 
     def class_attribute(self, owner: Value, name: str) -> Value | None:
@@ -400,7 +403,8 @@ class Trace:
         self._left_at = self.site() if self.frames else None
         for frame in self.frames:
             frame.let_go()
-        for table in (self.known, self.literals, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks):
+        tables = (self.known, self.literals, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks)
+        for table in tables:
             table.clear()  # type: ignore[attr-defined]
         del self.names, self.recorder, self.root_scope, self.codes, self.builtins, self.overrides
         self.effects, self.handling, self.repeats, self.symbols = Effects(), None, None, None

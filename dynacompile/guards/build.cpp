@@ -28,7 +28,7 @@ constexpr AccessName accesses[] = {
     {"builtins", Access::builtins, '-'},   {"constant", Access::constant, 'o'}, {"instance_dict", Access::instance_dict, '-'},
     {"dict_item", Access::dict_item, 's'}, {"attribute", Access::attribute, 's'}, {"item", Access::item, 's'},
     {"type", Access::type, '-'},           {"cell", Access::cell, 'i'},         {"positional_default", Access::positional_default, 'i'},
-    {"keyword_default", Access::keyword_default, 's'},
+    {"keyword_default", Access::keyword_default, 's'}, {"link", Access::link, '-'},
 };
 
 struct OpName {
@@ -41,7 +41,14 @@ constexpr OpName ops[] = {
     {"names", Op::names},
 };
 
-bool is_key(PyObject* object) { return is_constant(object) || hashes_by_identity(object); }
+bool is_key(PyObject* object) {
+    if (is_constant(object) || hashes_by_identity(object)) return true;
+    if (!PyTuple_CheckExact(object)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++) {
+        if (!is_key(PyTuple_GET_ITEM(object, i))) return false;
+    }
+    return true;
+}
 
 bool parse_key(PyObject* key, Node& node) {
     if (!is_key(key)) {
@@ -331,6 +338,12 @@ PyObject* dict_of(PyObject* object) {
     return dict;
 }
 
+PyObject* result_of_link(PyObject*, PyObject* object) {
+    PyObject* result = link_result(object);
+    if (!result) return PyErr_Format(PyExc_TypeError, "this takes an entry of functools.lru_cache");
+    return Py_NewRef(result);
+}
+
 PyObject* tag_of(PyObject*, PyObject* object) {
     PyObject* dict = dict_of(object);
     return dict ? PyLong_FromUnsignedLongLong(dict_tag(dict)) : nullptr;
@@ -348,6 +361,7 @@ PyMethodDef functions[] = {
     {"use_dict_tags", use_dict_tags, METH_O, "use_dict_tags(on): whether unchanged objects are recognised by their dicts' version tags."},
     {"use_dict_watchers", use_watchers, METH_O, "use_dict_watchers(on): whether one number tells that no dict of an unchanged object has changed, where CPython can watch dicts."},
     {"dict_epoch", epoch_of, METH_O, "dict_epoch(object) -> int: a number that changes when a watched dict does; the dict, or the object's, is watched from now on. 0: dicts can't be watched."},
+    {"link_result", result_of_link, METH_O, "link_result(entry) -> object: what functools.lru_cache remembers in an entry of a bounded cache."},
     {"dict_tag", tag_of, METH_O, "dict_tag(object) -> int: the version tag of a dict, or of the object's dict."},
     {nullptr},
 };
@@ -402,7 +416,7 @@ bool parse_check(const char* op, PyObject* argument, Check& check) {
         case Op::has_attribute:
         case Op::dict_has:
             if (!parse_pair(argument, &object, &check.flag)) return false;
-            if (hashes_by_identity(object)) {
+            if (is_key(object)) {
                 check.expected.hold_strong(object);
             } else if (!parse_constant(object, check)) {
                 return false;

@@ -136,6 +136,11 @@ def _(source: ir.Item, base: Any) -> Any:
     return dict.get(base, source.key, MISSING) if isinstance(base, dict) else MISSING
 
 
+@based(ir.Remembered)
+def _(source: ir.Remembered, base: Any) -> Any:
+    return native.core().link_result(base)
+
+
 @based(ir.TypeOf)
 def _(source: ir.TypeOf, base: Any) -> Any:
     return type(base)

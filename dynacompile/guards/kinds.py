@@ -294,7 +294,7 @@ def explain_state(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
 
 def compile_names(tree: Tree, node: int, guard: Guard, index: int) -> None:
     names: Namespaces = guard.expected  # type: ignore[assignment]
-    tree.check("names", -1, (names.holders(), names.hold, names.counter()), index)
+    tree.check("names", -1, (*names.holders(), names.hold, names.counter()), index)
 
 
 def explain_names(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:

@@ -167,6 +167,7 @@ Loaded load(const Node& node, PyObject* base, const Roots& roots) {
         case Access::dict_item: return {PyDict_Check(base) ? dict_item(base, node.key.get(), node.hash) : nullptr};
         case Access::attribute: return load_attribute(base, node.key.get());
         case Access::item: return load_item(node, base);
+        case Access::link: return {link_result(base)};
         case Access::type: return {reinterpret_cast<PyObject*>(Py_TYPE(base))};
         case Access::cell: return {PyFunction_Check(base) ? cell_content(PyFunction_GET_CLOSURE(base), node.index) : nullptr};
         case Access::positional_default: {

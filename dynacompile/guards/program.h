@@ -14,7 +14,7 @@
 
 namespace dynacompile {
 
-enum class Access : uint8_t { slot, free, globals, builtins, constant, instance_dict, dict_item, attribute, item, type, cell, positional_default, keyword_default };
+enum class Access : uint8_t { slot, free, globals, builtins, constant, instance_dict, dict_item, attribute, item, type, cell, positional_default, keyword_default, link };
 enum class Op : uint8_t { is, type, equals, tensor, function, has_attribute, dict_keys, dict_has, length, state, flag, set, names };
 
 // What a tensor must be. -1 in sizes and strides: any; strides empty with any_strides: not looked at.
@@ -42,10 +42,13 @@ struct StateCheck {
 // Lookups in classes, dicts and functions; see names.cpp.
 struct NamesCheck {
     struct Word {
-        Held holder;
+        const uint64_t* at;
         uint64_t value;
+        PyObject* holder;               // compared only, where `weak` is set: kept alive otherwise
+        PyWeakReference* weak;          // null: the holder lasts
     };
     std::vector<Word> words;
+    std::vector<PyObject*> kept;        // holders that last, and weak references to the others
     PyObject* repeat = nullptr;   // makes the lookups again, and tells whether they give what they gave
     PyObject* counter = nullptr;  // the number of registrations of abstract classes; null: nobody asked
     PyObject* counted = nullptr;  // what it gave last
@@ -53,6 +56,7 @@ struct NamesCheck {
         Py_XDECREF(repeat);
         Py_XDECREF(counter);
         Py_XDECREF(counted);
+        for (PyObject* object : kept) Py_DECREF(object);
     }
 };
 

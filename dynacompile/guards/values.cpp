@@ -16,6 +16,23 @@ bool Held::hold(PyObject* object) {
     return true;
 }
 
+namespace {
+
+// As Modules/_functoolsmodule.c has it, in CPython 3.11 to 3.13.
+struct CacheLink {
+    PyObject_HEAD
+    CacheLink *previous, *next;
+    Py_hash_t hash;
+    PyObject *key, *result;
+};
+
+}  // namespace
+
+PyObject* link_result(PyObject* object) {
+    if (std::strcmp(Py_TYPE(object)->tp_name, "functools._lru_list_elem") != 0) return nullptr;
+    return reinterpret_cast<CacheLink*>(object)->result;
+}
+
 PyObject** instance_dict_slot(PyObject* object) { return _PyObject_GetDictPtr(object); }
 
 PyObject* instance_dict(PyObject* object) {

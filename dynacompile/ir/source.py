@@ -160,6 +160,16 @@ class ItemOf(Item):
 
 
 @dataclass(frozen=True)
+class Remembered(Source):
+    """What functools.lru_cache remembers in `base`, an entry of a bounded cache."""
+
+    base: Source
+
+    def text(self) -> str:
+        return self.base.text()
+
+
+@dataclass(frozen=True)
 class TypeOf(Source):
     """`type(base)`."""
 

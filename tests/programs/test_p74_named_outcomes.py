@@ -208,7 +208,7 @@ OUTCOMES = {
     of_thread: "setattr",
     locked: "context-manager",
     quiet: "logging",
-    weak_values: "unknown-function",
+    weak_values: "unknown-object",
     weak_keys: "unknown-object",
     weak_reference: "unknown-object",
     weak_proxy: "unknown-function",

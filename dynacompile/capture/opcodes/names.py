@@ -143,6 +143,8 @@ def import_name(f: SymbolicFrame, i: Instr) -> None:
     wanted = name if fromlist.truth(f.cx) else name.partition(".")[0]
     if name not in sys.modules or wanted not in sys.modules:
         raise unsupported("import", name)
+    for loaded in {name, wanted}:
+        f.cx.names.of_dict(sys.modules, "sys.modules", loaded)
     f.push(f.cx.wrap(sys.modules[wanted], Constant(sys.modules[wanted], wanted)))
 
 

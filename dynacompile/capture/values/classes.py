@@ -87,6 +87,7 @@ class ClassValue(Value):
         if name in ("__name__", "__qualname__", "__module__"):
             return ConstantValue(getattr(self.real, name))
         if name in ("__mro__", "__bases__"):
+            cx.names.of_ancestry(self.real)
             return cx.of(getattr(self.real, name))
         raw, above = cx.lookup(self.real, name), cx.lookup(type(self.real), name)
         if above is not MISSING and (raw is MISSING or is_data_descriptor(above)) and not isinstance(self.real, enum.EnumMeta):
@@ -118,7 +119,8 @@ class ClassValue(Value):
         fallback = cx.lookup(type(self.real), "__getattr__")
         if isinstance(fallback, types.FunctionType):
             return cx.call_real(fallback, class_source(type(self.real), "__getattr__"), [self, ConstantValue(name)])
-        raise raises(AttributeError, f"type object {self.real.__name__!r} has no attribute {name!r}")
+        named = bool(self.real.__flags__ & HEAP_TYPE) or self.real.__module__ == "builtins"  # other classes written in C are called by their modules, too
+        raise raises(AttributeError, f"type object {self.real.__name__!r} has no attribute {name!r}", known=named)
 
     def special(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """What the metaclass defines in Python for an operation on the class; None where it does not."""

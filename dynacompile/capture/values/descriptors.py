@@ -10,6 +10,7 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.functions import BoundMethod, is_trusted
 from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.namespaces import MISSING, is_data
 from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def assigned_attribute(cx: Trace, cls: type, name: str, after: type | None = Non
     return None
 
 
+BOUND_NATIVELY = (types.FunctionType, staticmethod, classmethod, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 SETTINGS = frozenset({"_validate_args"})  # of classes of torch; other compilers turn that one off
 
 
@@ -53,6 +55,9 @@ def class_source(cls: type, name: str, after: type | None = None) -> Source:
         raw = owner.__dict__[name]
         raw = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
         return Constant(raw, f"{owner.__qualname__}.{name}")
+    raw = owner.__dict__.get(name, MISSING)
+    if name == "__class__" or not is_data(raw) and raw is not MISSING and not isinstance(raw, BOUND_NATIVELY):
+        return Constant(raw, f"{owner.__qualname__}.{name}")  # Python would bind it, or give the class of the class
     return Attr(Constant(owner if after is not None else cls, cls.__qualname__), name)
 
 

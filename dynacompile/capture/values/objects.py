@@ -122,8 +122,8 @@ class ObjectValue(Value):
                 raise raises(AttributeError, name, known=False)
             return self.stored[name]  # type: ignore[return-value]
         if self.real is None or not hasattr(self.real, name):
-            if self.real is not None:
-                cx.guard("HASATTR", self.source, Presence(name, False))
+            if self.real is not None:  # no guard tells that it is empty
+                raise unsupported("unknown-attribute", f"{self.describe()}.{name}, an empty slot")
             raise raises(AttributeError, name, known=False)  # Python 3.12 says more
         if name not in self.read:
             value = getattr(self.real, name)
@@ -390,6 +390,9 @@ class OpaqueValue(Value):
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         raise unsupported("unknown-object", f"{self.describe()}.{name}")
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise unsupported("unknown-object", f"{self.describe()}.{name}()")
 
     def iterate(self, cx: Trace) -> IteratorValue:
         raise unsupported("unknown-object", f"iterating {self.describe()}")

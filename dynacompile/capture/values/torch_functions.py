@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,10 @@ class TorchFunction(CallableValue):
         found = cx.overrides.call(self.real, args, kwargs)
         if found is not None:
             return found
+        if is_replaced(cx, self.real):
+            if not isinstance(self.real, types.FunctionType):
+                raise unsupported("unknown-function", f"{self.describe()}, in whose place its module has another,")
+            return function_value(cx, self.real, self.source or Constant(self.real, name)).call(cx, args, kwargs)
         method = TENSOR_METHODS.get(self.real)
         if method is not None and args and isinstance(args[0], TensorValue):
             return args[0].method(cx, method, args[1:], kwargs)
@@ -182,6 +187,16 @@ def rely_on_names(cx: Trace, function: types.FunctionType) -> None:
                     cx.names.of_dict(real.__dict__, real.__name__, part)
         if isinstance(real, types.FunctionType) and real.__module__ in LEAF_MODULES:
             rely_on_names(cx, real)
+
+
+def is_replaced(cx: Trace, function: Any) -> bool:
+    """Whether the module of a function of torch has one of somebody else's under its name: graphs of torch.fx call functions by their names."""
+    home = sys.modules.get(getattr(function, "__module__", None) or "")
+    if not isinstance(function, (types.FunctionType, types.BuiltinFunctionType)) or home is None or not is_trusted(home.__name__):
+        return False
+    cx.names.of_dict(home.__dict__, home.__name__, function.__name__)
+    found = home.__dict__.get(function.__name__, function)
+    return found is not function and not is_trusted(getattr(found, "__module__", None))
 
 
 PYTHON_VALUES = (torch.tensor, torch.as_tensor, torch.asarray)
