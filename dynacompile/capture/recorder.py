@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
-from dynacompile.capture.operands import as_dtype, constant_of, first_line, is_asked, target_name, tensors_in
+from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_wide_int, is_asked, target_name, tensors_in
 from dynacompile.capture.overlap import is_refused_write, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_types
@@ -149,6 +149,8 @@ class Recorder:
             raise unsupported("tensor-attribute", "as_strided with an offset, which counts from the start of the storage")
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
+        if any(map(has_wide_int, (*fakes, *fake_kwargs.values()))):
+            raise unsupported("unknown-operation", f"{target_name(target)} with an int of more than 64 bits")
         operands = tensors_in((fakes, fake_kwargs))
         if writes_twice(target_name(target), fakes):
             raise unsupported("aliased-mutation", f"{target_name(target)} writes some memory twice")
