@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from dynacompile.build.cpp import build_cpp
 from dynacompile.build.pool import warm_workers
 from dynacompile.build.store import Store
+from dynacompile.build.threads import begin
 from dynacompile.build.triton import build_triton
 from dynacompile.env import Env
 from dynacompile.ir.schedule import BuiltKernel, KernelSource, Module, ReferenceKernel, Sources
@@ -32,10 +32,7 @@ def begin_build(sources: Sources, env: Env) -> Callable[[], Module]:
     Under autotuning, which measures, the building waits until it is asked for."""
     if env.config.autotune:
         return functools.partial(build, sources, env)
-    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dynacompile-build")
-    building = thread.submit(build, sources, env)
-    thread.shutdown(wait=False)  # it ends when the build has
-    return building.result
+    return begin(functools.partial(build, sources, env), "dynacompile-build")
 
 
 def build(sources: Sources, env: Env) -> Module:

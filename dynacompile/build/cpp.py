@@ -13,7 +13,6 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from dynacompile import native
 from dynacompile.build.autotune import tune
 from dynacompile.build.processor import measure_here, processor
 from dynacompile.build.store import Store
+from dynacompile.build.threads import on_threads
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
 from dynacompile.events import CacheLooked
@@ -80,8 +80,7 @@ def build_units(sources: Mapping[str, KernelSource], env: Env, store: Store) -> 
     flags = [*shlex.split(env.config.cpp_flags), *([f"-DDC_THREADS={env.config.threads}"] if env.config.threads else [])]
     if len(groups) < 2:
         return unit(groups[0], flags, env, store) if groups else {}
-    with ThreadPoolExecutor(min(len(groups), jobs(env))) as pool:
-        built = list(pool.map(lambda names: unit(names, flags, env, store), groups))
+    built = on_threads(min(len(groups), jobs(env)), lambda names: unit(names, flags, env, store), groups)
     return {name: kernel for group in built for name, kernel in group.items()}
 
 
