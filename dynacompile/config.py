@@ -82,6 +82,9 @@ class CompileConfig:
     capture_values: bool = option(
         False, "code", "ints read from tensors (.item(), .tolist()) and sizes that depend on values (nonzero, masks, unique) are symbols: they end no graph"
     )
+    trace_limit: int = option(
+        30_000, "runtime", "operations that are traced in one frame, and 32 times as many instructions: a frame with more is left to Python; 0: no limit"
+    )
     rng: str = option("eager", "code", '"eager": random numbers equal eager\'s')
     reports: str = option("replay", "code", '"replay": calls of logging and warnings are made after the graph; "break": they end it')
     memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward; less recomputes more")
@@ -119,7 +122,7 @@ class CompileConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ConfigError(f"{name} must be an int >= 0 (0: chosen from the machine), not {value!r}")
-        for name in ("max_entries", "max_bytes"):
+        for name in ("max_entries", "max_bytes", "trace_limit"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ConfigError(f"{name} must be an int >= 0, not {value!r}")

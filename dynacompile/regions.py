@@ -56,6 +56,8 @@ OF_THE_CALL = frozenset({"aliased-mutation", "would-raise", "raise", "op-failed"
 """Reasons that lie in what a call was given."""
 WITHOUT_WARNING = frozenset({"active-mode", "op-failed", "raise", "would-raise"})
 """Reasons for which eager is likely to raise, or that the user's own modes are."""
+UNBOUNDED = frozenset({"too-long", "too-many-operations"})
+"""Reasons that hold with constants, too: the frame is not traced again."""
 MOST_REFUSALS = 4
 MEASURED_CHECKS = 8
 PATIENCE = 5.0  # seconds for which a thread that compiles may stand still before another one that waits for it goes on
@@ -388,7 +390,7 @@ def with_shapes(frame: Any, env: Env, policy: ShapePolicy | None) -> tuple[Captu
         try:
             made = compile_frame(frame, make_call, env, SESSION.code_cache, tried)
         except Unsupported as reason:
-            if not tried or reason.code == "internal" and env.config.verify:
+            if not tried or reason.code in UNBOUNDED or reason.code == "internal" and env.config.verify:
                 raise
             told = SymbolsRefused(region=env.region, bucket=env.bucket, frame=frame_name(frame.code), refused=what, code=reason.code, reason=reason.reason)
             refused.append(told)

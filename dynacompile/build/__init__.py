@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from dynacompile.build.cpp import build_cpp
 from dynacompile.build.pool import warm_workers
 from dynacompile.build.store import Store
+from dynacompile.build.threads import begin
 from dynacompile.build.triton import build_triton
 from dynacompile.env import Env
 from dynacompile.ir.schedule import BuiltKernel, KernelSource, Module, ReferenceKernel, Sources
@@ -33,11 +33,8 @@ def begin_build(sources: Sources, env: Env) -> Callable[[], Module]:
     Under autotuning, which measures, the building waits until it is asked for."""
     if env.config.autotune:
         return functools.partial(build, sources, env)
-    process = os.getpid()
-    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dynacompile-build")
-    building = thread.submit(build, sources, env)
-    thread.shutdown(wait=False)  # it ends when the build has
-    return lambda: building.result() if os.getpid() == process else build(sources, env)  # a forked process has the future, not the thread
+    process, building = os.getpid(), begin(functools.partial(build, sources, env), "dynacompile-build")
+    return lambda: building() if os.getpid() == process else build(sources, env)  # a forked process has the future, not the thread
 
 
 def build(sources: Sources, env: Env) -> Module:

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from dynacompile.build import probe
 from dynacompile.build.autotune import tune
 from dynacompile.build.processor import measure_here, processor
 from dynacompile.build.store import Store
+from dynacompile.build.threads import begin, on_threads
 from dynacompile.compilers import first_errors, made_library, run_compiler, words
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
@@ -86,10 +86,10 @@ def build_units(sources: Mapping[str, KernelSource], env: Env, store: Store) -> 
     safe = probe.remembered(key, store)
     if safe is not None:
         return build_groups(groups, [*given, *safe, *threads], env, store)
-    with ThreadPoolExecutor(1) as beside:  # nearly every compiler is right: the kernels are compiled while that is found out
-        probing = beside.submit(probe.find_safe_flags, key, store, functools.partial(compile_program, given), toolchain().command[0])
-        built = build_groups(groups, [*given, *threads], env, store)
-        safe = probing.result()
+    find = functools.partial(probe.find_safe_flags, key, store, functools.partial(compile_program, given), toolchain().command[0])
+    probing = begin(find, "dynacompile-probe")  # nearly every compiler is right: the kernels are compiled while that is found out
+    built = build_groups(groups, [*given, *threads], env, store)
+    safe = probing()
     return build_groups(groups, [*given, *safe, *threads], env, store) if safe else built
 
 
@@ -97,8 +97,7 @@ def build_groups(groups: list[dict[str, KernelSource]], flags: list[str], env: E
     """The kernels by name, from a library for each group."""
     if len(groups) < 2:
         return unit(groups[0], flags, env, store)
-    with ThreadPoolExecutor(min(len(groups), jobs(env))) as pool:
-        built = list(pool.map(lambda names: unit(names, flags, env, store), groups))
+    built = on_threads(min(len(groups), jobs(env)), lambda names: unit(names, flags, env, store), groups)
     return {name: kernel for group in built for name, kernel in group.items()}
 
 

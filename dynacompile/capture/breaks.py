@@ -60,11 +60,14 @@ BREAKS: dict[str, Row] = {
     "frame-kind": Row("frames of this kind are not captured: {}", "compile a plain function or method"),
     "internal": Row("capture itself failed on {}", "Python runs the frame instead; please report it with DYNACOMPILE_LOGS=all"),
     "too-deep": Row("calls nest too deeply to be inlined ({})", "unroll the recursion"),
-    "too-long": Row("more than {} instructions were traced", "compile a smaller function, or the body of the loop"),
+    "too-long": Row("more than {} instructions were traced", "compile the functions that it calls, or the body of the loop; or raise trace_limit"),
+    "too-many-operations": Row("more than {} operations were traced", "compile the functions that it calls, or the body of the loop; or raise trace_limit"),
 }
 
 
 WORDED = (AttributeError, IndexError, NameError, RuntimeError, StopIteration, TypeError)  # what these say tells names and types, not values
+UNBOUNDED = frozenset({"too-long", "too-many-operations"})
+"""A frame that reaches a limit of the trace is left to Python as a whole: each of its pieces would be as long."""
 
 
 class NotConstant(Exception):

@@ -16,7 +16,7 @@ import torch.fx
 from dynacompile import native
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.breaking import can_execute, finish_break
-from dynacompile.capture.breaks import BREAKS, NotConstant, Raised, unsupported
+from dynacompile.capture.breaks import BREAKS, UNBOUNDED, NotConstant, Raised, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.ending import finish_raise, finish_return
 from dynacompile.capture.handling import can_be_handed_on
@@ -150,10 +150,13 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
         made.overrides.state, made.fullgraph = state.torch_function, env.config.fullgraph
         made.assumable, made.enters_by_hand = manner.assumes, manner.by_hand
+        made.limit(env.config.trace_limit)
         return made
 
     with SavedModes() as modes:
         attempt = run(modes.trace(trace()), frame, None)
+        if attempt.broke is not None and attempt.broke.code in UNBOUNDED:
+            raise located(attempt.broke)
         fewer = assumable(attempt.cx)
         if fewer is None and attempt.broke is not None and asked and not manner.loops and goes_round(attempt.cx):
             raise NeedsSymbols(loops=True)

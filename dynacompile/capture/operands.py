@@ -27,6 +27,13 @@ def tensors_in(tree: Any) -> list[torch.Tensor]:
     return []
 
 
+def has_wide_int(value: Any) -> bool:
+    """Whether an argument is, or holds, an int of more than 64 bits: fakes and programs would wrap it where eager raises, or takes it for unsigned."""
+    if type(value) is int:
+        return not -(2**63) <= value < 2**63
+    return isinstance(value, (tuple, list)) and any(map(has_wide_int, value))
+
+
 def as_dtype(target: Any, pair: tuple[Any, Any]) -> tuple[Any, Any]:
     """`dtype=int` as the dtype that torch takes it for: a graph can't name a class."""
     dtype = DTYPES.get(pair[1]) if isinstance(pair[1], type) else None

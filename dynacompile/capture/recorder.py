@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
-from dynacompile.capture.operands import as_dtype, constant_of, first_line, is_asked, target_name, tensors_in
+from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_wide_int, is_asked, target_name, tensors_in
 from dynacompile.capture.overlap import is_refused_write, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_types
@@ -72,6 +73,7 @@ class Recorder:
         self.values: dict[int, TensorValue] = {}  # id of a fake -> the value it belongs to; the values keep the fakes alive
         self.versions: dict[int, int] = {}  # id of an input's fake -> its version at the start
         self.ops = 0
+        self.limit = math.inf  # of operations
         self.graphs: dict[str, torch.fx.GraphModule] = {}  # bodies that the graph, or another body, refers to by name
         self.watch: Draws | None = None
         self.bases: dict[int, TensorValue] = {}  # id of a storage -> the tensor that the frame read `.data` of
@@ -128,14 +130,20 @@ class Recorder:
 
     def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Runs and records one operation. kind: call_function or call_method."""
+        self.refuse_more()
         before = len(self.nodes)
         made, writes = self.run_and_record(kind, target, args, kwargs)
         given = tuple(map(as_it_is, args)), {k: as_it_is(v) for k, v in kwargs.items()}
         self.log.append(Operation(kind, target, *given, made, self._site(), tuple(self.nodes[before:]), writes))
         return made
 
+    def refuse_more(self) -> None:
+        if self.ops >= self.limit:
+            raise unsupported("too-many-operations", self.limit)
+
     def copy(self, operation: Operation, nodes: dict[torch.fx.Node, torch.fx.Node]) -> None:
         """Adds the nodes of an operation again, on others: `nodes` has those for its operands, and gets the new ones."""
+        self.refuse_more()
         for node in operation.nodes:
             nodes[node] = self.graph.node_copy(node, nodes.__getitem__)
             self.nodes.append(nodes[node])
@@ -154,6 +162,8 @@ class Recorder:
             raise unsupported("tensor-attribute", "as_strided with an offset, which counts from the start of the storage")
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
+        if any(map(has_wide_int, (*fakes, *fake_kwargs.values()))):
+            raise unsupported("unknown-operation", f"{target_name(target)} with an int of more than 64 bits")
         operands = tensors_in((fakes, fake_kwargs))
         if writes_twice(target_name(target), fakes):
             raise unsupported("aliased-mutation", f"{target_name(target)} writes some memory twice")

@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensor
 from dynacompile.capture.bytecode import LOOP_SUFFIX, STACK_PREFIX
 from dynacompile.errors import MarkViolated
 from dynacompile.ir.captured import Guard, Site
-from dynacompile.ir.expressions import Expression, Formula, Quantity, Term, as_expression, evaluated, formula, moved
+from dynacompile.ir.expressions import Expression, Formula, Quantity, Term, as_expression, evaluated, formula, largest, magnitudes, moved
 from dynacompile.ir.fakes import fake_with
 from dynacompile.ir.guard_facts import ShapeFacts, plain_twin
 from dynacompile.ir.shapes import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.tensor import TensorValue
 
 Extent = int | torch.SymInt
+MOST_INT = 2**63 - 1
 
 
 class NeedsSymbols(Exception):
@@ -80,6 +81,7 @@ class Symbols:
     _bounds: dict[Any, Bounds] = field(default_factory=dict)
     _strict: dict[Any, Mark] = field(default_factory=dict)
     _values: dict[Any, float] = field(default_factory=dict)
+    _made: dict[Any, torch.SymInt] = field(default_factory=dict)
     _at_call: dict[Quantity, float] = field(default_factory=dict)
     _conditions: dict[Formula, Site] = field(default_factory=dict)
     unbacked: dict[Any, Unbacked] = field(default_factory=dict)
@@ -195,6 +197,43 @@ class Symbols:
         pending.clear()
         return found
 
+    def within_64_bits(self, number: torch.SymInt) -> torch.SymInt | int:
+        """An int that torch's operations may take: they, graphs and kernels compute with 64 bits. Where it may have more, the entry relies on that it
+        has not; where it has more at this call, what it is computed of is constant."""
+        symbols = sorted(number.node.expr.free_symbols, key=str)
+        if any(s in self.unbacked for s in symbols):
+            return number
+        expression = as_expression(number.node.expr, {s: i for i, s in enumerate(symbols)})
+        bounds = None if expression is None else magnitudes(expression)
+        limits = [max(abs(self._bounds[s].low or 0), abs(self._bounds[s].high or 0)) for s in symbols]
+        if bounds is None:
+            return number if expression is None and not self.may_exceed(number) else self.specialized(number, symbols)
+        wide = [b for b in bounds if largest(b, limits) > MOST_INT]
+        conditions = [expanded(("le", b, ("constant", MOST_INT)), [self.quantities[s] for s in symbols]) for b in wide]
+        if not all(map(self.holds, conditions)):
+            return self.specialized(number, symbols)
+        for condition in conditions:
+            self._conditions.setdefault(condition, self.site())
+        return number
+
+    def may_exceed(self, number: torch.SymInt) -> bool:
+        """Whether torch knows no bounds of 64 bits for an int that has a form that guards have not."""
+        known = self.env.bound_sympy(number.node.expr)
+        return not (known.lower.is_Integer and known.upper.is_Integer and -MOST_INT <= known.lower and known.upper <= MOST_INT)
+
+    def specialized(self, number: torch.SymInt, symbols: Sequence[Any]) -> int:
+        """The int at this call, for an entry that serves these values of its symbols alone."""
+        for symbol in symbols:
+            int(self._made[symbol])
+        return int(number)
+
+    def holds(self, condition: Formula) -> bool:
+        """Whether the guard machine finds the condition true at this call."""
+        try:
+            return bool(self.value(condition))
+        except (ArithmeticError, ValueError):
+            return False
+
     def rely(self, operation: str, *operands: Term) -> None:
         """The entry holds where the condition does."""
         self._conditions.setdefault(formula(operation, *operands), self.site())
@@ -203,6 +242,7 @@ class Symbols:
         made = new_symbol(self.env, quantity, value, bounds.low, bounds.high)
         symbol = made.node.expr
         self.quantities[symbol] = quantity
+        self._made[symbol] = made
         self._values[symbol] = value
         self._at_call[quantity] = value
         self._bounds[symbol] = Bounds(-LARGEST if bounds.low is None else bounds.low, LARGEST if bounds.high is None else bounds.high)
@@ -257,9 +297,10 @@ class Symbols:
     def condition(self, expr: Any, place: Site | None) -> list[Guard]:
         symbols = sorted(expr.free_symbols, key=str)
         expression = as_expression(expr, {s: i for i, s in enumerate(symbols)})
-        if expression is None:
+        condition = None if expression is None else expanded(expression, [self.quantities[s] for s in symbols])
+        if condition is None or not self.holds(condition):  # it has no form, or a number of more than 64 bits in it
             return self.constants(symbols, place)
-        return [shape_guard(expanded(expression, [self.quantities[s] for s in symbols]), place)]
+        return [shape_guard(condition, place)]
 
     def constants(self, symbols: Sequence[Any], place: Site | None) -> list[Guard]:
         """The symbols are as they are at this call: for a condition that the guard machine has no instructions for."""

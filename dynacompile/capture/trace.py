@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of which one source may have several
 CHANGING = frozenset({"HASATTR", "LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})  # kinds of facts that change while an object stays the same
-MAX_STEPS = 2_000_000
+STEPS_OF_OPERATION = 32  # instructions that are traced for each operation that may be: models have 4 to 50, and those with many have few operations
 MAX_DEPTH = 120
 TORCH_FOLDER = torch.__file__.rpartition("/")[0] + "/"
 
@@ -92,7 +93,7 @@ class Trace:
         self.autocasts: list[tuple[torch.fx.Node, Any, Callable]] = []
         self.bodies: list[Body] = []  # functions that become graphs of their own, being traced
         self.hooks: list[Hook] = []  # of tensors of the graph
-        self.steps = 0
+        self.steps, self.most_steps = 0, math.inf
         self.handling: ExceptionValue | None = None
         self.fullgraph = False  # a break is an error
         self.enters_by_hand = True  # torch's managers, where no with statement does it
@@ -411,10 +412,15 @@ class Trace:
 
     # places
 
+    def limit(self, operations: int) -> None:
+        """Ends the trace after so many operations, and instructions in proportion; 0: never."""
+        self.recorder.limit = operations or math.inf
+        self.most_steps = operations * STEPS_OF_OPERATION or math.inf
+
     def count_step(self) -> None:
         self.steps += 1
-        if self.steps > MAX_STEPS:
-            raise unsupported("too-long", MAX_STEPS)
+        if self.steps > self.most_steps:
+            raise unsupported("too-long", self.most_steps)
 
     def site(self) -> Site:
         """The innermost place outside of torch; the frame's own place where there is none."""

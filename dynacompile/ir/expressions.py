@@ -189,6 +189,38 @@ def real_power(a: float, b: float) -> float:
     return found
 
 
+def magnitudes(expression: Expression) -> list[Expression] | None:
+    """Numbers that no result of the ints' arithmetic in `expression` exceeds, in whatever order its sums and products are computed: the last is a
+    bound for its value, those before it for what is divided. None where it has an operation that none is known for."""
+    operation, *operands = expression
+    if operation == "constant":
+        return [("constant", abs(operands[0]))]
+    if operation == "quantity":
+        return [("abs", expression)]
+    if operation not in ("add", "sub", "mul", "floordiv", "mod", "max", "min", "neg", "abs"):
+        return None
+    parts = [magnitudes(o) for o in operands]
+    if None in parts:
+        return None
+    inner = [m for part in parts for m in part[:-1]]  # type: ignore[index]
+    last = [part[-1] for part in parts]  # type: ignore[index]
+    if operation in ("neg", "abs"):
+        return [*inner, last[0]]
+    if operation in ("floordiv", "mod"):
+        return [*inner, *last, last[0] if operation == "floordiv" else last[1]]
+    return [*inner, ({"sub": "add", "min": "max"}.get(operation, operation), *last)]
+
+
+def largest(magnitude: Expression, limits: Sequence[int]) -> int:
+    """The most that a magnitude can be where the absolute value of each quantity is at most its limit."""
+    operation, *operands = magnitude
+    if operation == "constant":
+        return operands[0]
+    if operation == "abs":
+        return limits[operands[0][1]]
+    return MEANINGS[operation](*(largest(o, limits) for o in operands))
+
+
 def is_real(expression: Expression, quantities: Sequence[Quantity]) -> bool:
     """Whether the value is a float."""
     operation, *operands = expression

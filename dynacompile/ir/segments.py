@@ -64,6 +64,10 @@ def segments(graph: torch.fx.GraphModule) -> list[Segment | Node]:
     for node in graph.graph.nodes:
         if node.op in ("placeholder", "output") or is_number(node) and not fresh(node, shown):
             continue
+        if is_item(node, parts):  # of several results: who runs the operation has them
+            before.append(node)
+            shown.update(free_symbols(node.meta.get("val")))
+            continue
         modes.see(node)
         if node.target is required or fresh(node, shown):
             if modes.changed:
@@ -72,7 +76,7 @@ def segments(graph: torch.fx.GraphModule) -> list[Segment | Node]:
                 )
             parts += finished(graph, growing, place, node, before)
             parts.append(node)
-            before += [n for n in (node, *(u for u in node.users if u.target is operator.getitem)) if "val" in n.meta]
+            before += [node] if "val" in node.meta else []
             growing = Growing()
             shown.update(free_symbols(node.meta.get("val")))
         else:
@@ -82,6 +86,14 @@ def segments(graph: torch.fx.GraphModule) -> list[Segment | Node]:
 
 def is_number(node: Node) -> bool:
     return isinstance(node.meta.get("val"), NUMBERS)
+
+
+def is_item(node: Node, alone: Sequence[object]) -> bool:
+    """Whether the node is one of the results, or of the parts of one, of an operation that runs by itself."""
+    of = node
+    while of.target is operator.getitem and isinstance(of.args[0], Node) and isinstance(of.args[0].meta.get("val"), (tuple, list)):
+        of = of.args[0]
+    return of is not node and any(of is part for part in alone)
 
 
 def fresh(node: Node, shown: set[Any]) -> bool:

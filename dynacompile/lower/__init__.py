@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.fx
@@ -128,7 +130,7 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
     elsewhere = is_elsewhere(low, node)
     if elsewhere and fold(low, node):
         return
-    if row is not None and row.kind != "extern" and is_plain(low, node) and not (elsewhere and row.kind != "view"):
+    if row is not None and row.kind != "extern" and is_plain(low, node) and not (elsewhere and row.kind != "view") and not takes_unfitting_number(low, node):
         before = len(low.steps)
         try:
             KINDS[row.kind](low, node, row)
@@ -139,6 +141,30 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
     lower_extern(low, node, row)
     if is_mutable(node):
         low.copies.clear()
+
+
+def takes_unfitting_number(low: Lowering, node: torch.fx.Node) -> bool:
+    """Whether a number among the arguments may be one that the result's dtype does not hold: ATen raises for some of those, and takes others."""
+    val = node.meta["val"]
+    dtype = val.dtype if isinstance(val, torch.Tensor) else None
+    if dtype is None or dtype.is_complex or dtype in ANY_NUMBER or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    parameters = node.target._schema.arguments
+    given = [*zip(parameters, node.args), *((p, node.kwargs[p.name]) for p in parameters if p.name in node.kwargs)]
+    return any(not fits(low, arg, limits) and str(parameter.type) in NUMBERS for parameter, arg in given)
+
+
+ANY_NUMBER = frozenset({torch.bool, torch.int64, torch.float64})
+NUMBERS = frozenset({"number", "Optional[number]"})
+
+
+def fits(low: Lowering, arg: object, limits: Any) -> bool:
+    value = low.values[arg] if isinstance(arg, torch.fx.Node) else extent(arg) if isinstance(arg, torch.SymInt) else arg
+    if isinstance(value, Index):
+        lowest, highest = value.bounds()
+        return lowest is not None and highest is not None and limits.min <= lowest and highest <= limits.max
+    return not isinstance(value, (int, float)) or not math.isfinite(value) or limits.min <= value <= limits.max
 
 
 def is_plain(low: Lowering, node: torch.fx.Node) -> bool:

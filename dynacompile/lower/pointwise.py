@@ -57,7 +57,7 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
             return torch.tensor(arg, dtype=promoted).item()
         if isinstance(arg, complex):
             raise NotCovered
-        return arg
+        return o.constant(arg) if isinstance(arg, Index) else arg  # a value, which combines with numbers of any type
 
     args = [operand(a) for a in node.args]
     result = row.expand(o, *args, **{k: operand(v) for k, v in node.kwargs.items()})  # type: ignore[misc]

@@ -13,6 +13,14 @@ from dynacompile.ops.scalars import SCALARS
 BOOLEAN = {"add": "or", "mul": "and", "max": "or", "min": "and"}
 
 
+def wrapped(value: float, dtype: torch.dtype) -> float:
+    """A number as eager has it beside a tensor: an int takes part in the arithmetic of a smaller integral type by its low bits."""
+    if type(value) is not int or dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
+        return value
+    known = torch.iinfo(dtype)
+    return value if known.min <= value <= known.max else (value - known.min) % (known.max - known.min + 1) + known.min
+
+
 class Value:
     """One value of a body. Numbers beside it take its dtype; two values must agree in theirs."""
 
@@ -103,7 +111,7 @@ class Expander:
         dtype = dtype or self.compute
         if type(value) is Index:
             return self.cast(self.index(value), dtype)
-        return Value(self, self.body.emit("constant", (), dtype, value), dtype)
+        return Value(self, self.body.emit("constant", (), dtype, wrapped(value, dtype)), dtype)
 
     def given(self, symbol: Symbol) -> Value:
         """A float that each call brings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,13 +37,19 @@ def chain(graph: torch.fx.GraphModule, compile_segment: Callable[[torch.fx.Graph
                 values.update(zip(part.outputs, compiled(*inputs_of(part, values)), strict=True))  # type: ignore[misc]
                 continue
             values[part] = run(part, values)
-            for user in part.users:
-                if user.target is operator.getitem and user.args[0] is part and isinstance(values[part], (tuple, list)):
-                    values[user] = values[part][user.args[1]]
-            assumed += conditions.get(part, ())
+            assumed += [condition for node in (part, *take_items(part, values)) for condition in conditions.get(node, ())]
         return tuple(value_of(o, values) for o in outputs)
 
     return call
+
+
+def take_items(node: Node, values: dict[Node, Any]) -> Iterator[Node]:
+    """Notes each result of an operation that has several, and the parts of those that are tuples."""
+    for user in node.users:
+        if user.target is operator.getitem and user.args[0] is node and isinstance(values[node], (tuple, list)):
+            values[user] = values[node][user.args[1]]
+            yield user
+            yield from take_items(user, values)
 
 
 def run(node: Node, values: dict[Node, Any]) -> Any:

@@ -14,6 +14,7 @@ from dynacompile.capture.values.base import Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue, wrap_by_identity
 from dynacompile.capture.values.contexts import ContextValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.markers import disable
 
 if TYPE_CHECKING:
@@ -124,3 +125,16 @@ def attention(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not any(entry[2] is restore_attention for entry in cx.autocasts):
         guard_attention(cx)
     return cx.op("call_function", torch.nn.functional.scaled_dot_product_attention, args, kwargs)
+
+
+@handles(torch._native_multi_head_attention)
+def native_attention(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The attention of torch's own layers in inference: without weights its second result is None, where fakes have an empty tensor."""
+    names = ["query", "key", "value", "embed_dim", "num_head", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "need_weights"]
+    names += ["average_attn_weights", "mask_type"]
+    none, true = ConstantValue(None), ConstantValue(True)
+    given = bind_arguments("_native_multi_head_attention", names, args, kwargs, {"mask": none, "need_weights": true, "average_attn_weights": true, "mask_type": none})
+    made = cx.op("call_function", torch._native_multi_head_attention, given, {})
+    if given[names.index("need_weights")].truth(cx):
+        return made
+    return TupleValue([made.elements(cx)[0], none])

@@ -82,6 +82,8 @@ class SymbolicInt(Value):
 
     def argument(self) -> tuple[Any, Any]:
         number = as_static(self.sym)
+        if isinstance(number, torch.SymInt):
+            number = self.symbols.within_64_bits(number)
         return number, number
 
     def children(self) -> Sequence[Value]:
@@ -203,6 +205,11 @@ def emit(out: Builder, expression: Expression, quantities: Sequence[Any]) -> Non
         out.call(len(operands))
 
 
+def exact(value: Value) -> Any:
+    """An int of any size, constant or symbolic, for what Python computes."""
+    return as_static(value.sym) if isinstance(value, SymbolicInt) else int(value.value)  # type: ignore[attr-defined]
+
+
 def is_int(value: Value) -> bool:
     """Whether symbolic arithmetic takes it."""
     return isinstance(value, SymbolicInt) or isinstance(value, ConstantValue) and type(value.value) in (int, bool)
@@ -214,7 +221,7 @@ def symbolic_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | No
         return None
     if name == "truediv" or not all(map(is_int, args)):
         return real_operator(cx, name, args)
-    numbers = [int(a.value) if isinstance(a, ConstantValue) else a.argument()[1] for a in args]  # type: ignore[attr-defined]
+    numbers = [exact(a) for a in args]
     if name in UNCHANGED:
         return args[0]
     if name == "neg":
@@ -258,9 +265,11 @@ def term_of(symbols: Symbols, value: Value) -> Term | None:
             return value.formula
         case SymbolicInt() if not unbacked(value.sym):
             found = symbols.term(value.sym)
-            if found is not None and found.expression != ("quantity", 0):
+            if found is None or not symbols.holds(formula("le", formula("abs", found), EXACT)):
+                return None
+            if found.expression != ("quantity", 0):
                 symbols.rely("le", formula("abs", found), EXACT)
-            return found if found is not None and abs(symbols.value(found)) <= EXACT else None
+            return found
         case ConstantValue() if type(value.value) in (int, bool) and abs(value.value) <= EXACT or type(value.value) is float:
             return value.value
     return None
@@ -332,7 +341,7 @@ def symbolic_extreme(cx: Trace, function: Callable, args: Sequence[Value]) -> Va
         return float_value(cx.symbols, "is", made)  # type: ignore[arg-type]
     if len(args) < 2 or not any(isinstance(a, SymbolicInt) for a in args) or not all(map(is_int, args)):
         return None
-    numbers = [a.argument()[1] for a in args]
+    numbers = [exact(a) for a in args]
     chosen = numbers[0]
     for number in numbers[1:]:
         chosen = torch.sym_max(chosen, number) if function is max else torch.sym_min(chosen, number)

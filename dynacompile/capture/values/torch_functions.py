@@ -141,7 +141,9 @@ class TorchFunction(CallableValue):
         if self.real in PYTHON_VALUES and args and holds_tensors(args[0]):
             raise unsupported("to-python", f"torch.{name} of a list of tensors")
         if self.real is torch.tensor and len(args) == 1 and isinstance(args[0], (SymbolicInt, SymbolicFloat)) and kwargs.keys() <= {"dtype", "device"}:
-            return number_tensor(cx, args[0], kwargs)
+            if not isinstance(args[0], SymbolicInt) or isinstance(args[0].argument()[1], torch.SymInt):
+                return number_tensor(cx, args[0], kwargs)
+            args = [ConstantValue(args[0].argument()[1])]
         if self.real in PYTHON_VALUES and args and "dtype" not in kwargs and (dtype := inferred_dtype(cx, args[0])) is not None:
             kwargs = {**kwargs, "dtype": ConstantValue(dtype)}
         found = with_tensor_scalar(cx, name, args, kwargs)
