@@ -34,7 +34,7 @@ class Session:
         self._graphs = itertools.count()
         self._class_buckets: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
-        self.code_cache = CodeCache()
+        self.code_cache = CodeCache(drop_entries)
         self.ready = False
 
     def start(self) -> bool:
@@ -76,6 +76,10 @@ class Session:
             for code in codes:
                 native.core().reset_code(code)
             native.core().release_memory()
+
+
+def drop_entries(code: CodeType) -> None:
+    native.core().reset_code(code)
 
 
 SESSION = Session()
