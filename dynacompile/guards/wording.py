@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -13,7 +13,17 @@ from dynacompile.ir.captured import Guard
 from dynacompile.ir.source import Source
 
 Difference = tuple[str, str, str]  # (subject, was, now)
-Find = Callable[[Source], Any]
+
+
+class Find(Protocol):
+    """What a frame has at a source, and its globals."""
+
+    @property
+    def globals(self) -> Mapping[str, Any]: ...
+
+    def __call__(self, source: Source) -> Any: ...
+
+
 
 
 def text(guard: Guard) -> str:
