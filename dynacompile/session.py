@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 import weakref
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType
@@ -24,6 +25,30 @@ from dynacompile.markers import DISABLED_CODE
 DEFAULT_BUCKET = -1
 
 
+class Codes:
+    """Code objects, none kept alive, each by its identity: functions of the same text have code objects that are equal and own entries of their own."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, weakref.ReferenceType[CodeType]] = {}
+
+    def add(self, code: CodeType) -> None:
+        key, references = id(code), self._references
+
+        def drop(gone: weakref.ReferenceType[CodeType]) -> None:
+            if references.get(key) is gone:
+                del references[key]
+
+        known = references.get(key)
+        if known is None or known() is not code:
+            references[key] = weakref.ref(code, drop)
+
+    def __iter__(self) -> Iterator[CodeType]:
+        return iter([code for reference in list(self._references.values()) if (code := reference()) is not None])
+
+    def clear(self) -> None:
+        self._references.clear()
+
+
 class Session:
     """The state of the compiler in one process: subscribers, buckets, the code that was compiled."""
 
@@ -33,7 +58,7 @@ class Session:
         self._buckets = itertools.count()
         self._graphs = itertools.count()
         self._class_buckets: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
+        self.codes = Codes()
         self.code_cache = CodeCache(drop_entries)
         self.ready = False
 

@@ -22,6 +22,7 @@ from dynacompile.ir.guard_facts import plain_twin
 
 CreationMeta, get_creation_meta = torch._C._autograd.CreationMeta, torch._C._autograd._get_creation_meta  # type: ignore[attr-defined]
 DYNAMO = f"{torch.__name__}._dynamo"
+MOST_CACHED = 10_000
 CALL_THROUGH = "__dynamo_disable"  # attribute in which torch's wrapper remembers what to call
 
 
@@ -39,7 +40,9 @@ class Computed(torch.autograd.Function):
 
 
 def fake_mode() -> FakeTensorMode:
-    """A mode for static shapes."""
+    """A mode for static shapes. Torch keeps the metadata of all results of fakes by their operation and arguments, constants too, without a bound."""
+    if len(FakeTensorMode.cache) > MOST_CACHED:
+        FakeTensorMode.cache_clear()
     if DYNAMO in sys.modules:
         return FakeTensorMode(allow_non_fake_inputs=False, static_shapes=True)
     with dynamo_unloaded(), importable():
