@@ -24,7 +24,7 @@ Tensors call_python(PyObject* callable, PyObject* const* args, size_t count, con
     PyRef result;
     {
         PlainMode plain;
-        result = PyRef::take(checked(PyObject_Vectorcall(callable, args, count, nullptr)));
+        result = PyRef::take(checked(call_object(callable, args, count, nullptr)));
     }
     if (!PyTuple_Check(result.get()) && !PyList_Check(result.get()))
         raise(PyExc_TypeError, std::string("the ") + which + " graph must return a tuple or list of tensors, not " + Py_TYPE(result.get())->tp_name);
@@ -78,12 +78,14 @@ Tensors Region::forward(PyObject* const* args, const Inputs& inputs) const {
 const Graph& Region::built_backward() {
     if (built_.load(std::memory_order_acquire)) return backward_;
     // make_backward runs Python for seconds, perhaps on several threads at once: wait without the GIL, then take it.
-    PyThreadState* released = holds_gil() ? PyEval_SaveThread() : nullptr;
-    std::unique_lock<std::mutex> lock(building_);
-    if (released) PyEval_RestoreThread(released);
+    std::unique_lock<std::mutex> lock(building_, std::defer_lock);
+    {
+        const WithoutGil released(true);
+        lock.lock();
+    }
     if (!built_.load(std::memory_order_acquire)) {
         WithGil gil;
-        PyObject* made = PyObject_CallNoArgs(make_backward_.get());
+        PyObject* made = stay([&] { return PyObject_CallNoArgs(make_backward_.get()); });
         if (made && !PyCallable_Check(made)) {
             PyErr_Format(PyExc_TypeError, "make_backward must return a callable, not %s", Py_TYPE(made)->tp_name);
             Py_CLEAR(made);
