@@ -1,6 +1,8 @@
 // The extension module: each stage with native code registers its own types and functions.
 #include <Python.h>
 
+#include "frame/boundary.h"
+
 bool init_frame(PyObject* module);
 bool init_guards(PyObject* module);
 bool init_runtime(PyObject* module);
@@ -15,9 +17,9 @@ PyMODINIT_FUNC PyInit_dynacompile_native(void) {
     }
     PyObject* module = PyModule_Create(&definition);
     if (!module) return nullptr;
-    if (!init_frame(module) || !init_guards(module) || !init_runtime(module) || !init_fake_devices(module)) {
-        Py_DECREF(module);
-        return nullptr;
-    }
-    return module;
+    bool ready = false;
+    dynacompile::without_throwing([&] { ready = init_frame(module) && init_guards(module) && init_runtime(module) && init_fake_devices(module); });
+    if (ready) return module;
+    Py_DECREF(module);
+    return nullptr;
 }

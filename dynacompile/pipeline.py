@@ -31,7 +31,7 @@ from dynacompile.ir.determinism import under
 from dynacompile.ir.fakes import dynamo_unloaded
 from dynacompile.ir.graphs import ForwardBackward
 from dynacompile.ir.segments import depends_on_values
-from dynacompile.ir.shapes import ShapePolicy
+from dynacompile.ir.shapes import ShapePolicy, forget_shape_envs
 from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
@@ -63,6 +63,8 @@ def compile_frame(
     code = captured.code
     if call is not None:
         code = captured.bind(compile_gather(captured.roots, [i.source for i in captured.inputs], call))
+    if policy is not None:
+        forget_shape_envs()
     return captured, code, stage("guards", env, compile_guards, captured.guards)
 
 

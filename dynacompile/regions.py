@@ -14,7 +14,8 @@ import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from types import CodeType, FrameType
@@ -282,7 +283,8 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     texts_before = len(graph_module._loader.eval_cache)
     differences = nearest_failures(frame, own) if own else []
     try:
-        captured, bound, guards = with_shapes(frame, env, shape_policy(frame, info, own))
+        with failures_forgotten():
+            captured, bound, guards = with_shapes(frame, env, shape_policy(frame, info, own))
     except Unsupported as reason:
         if info.config.fullgraph:
             raise
@@ -351,6 +353,17 @@ def refused(captured: Captured, guards: Any, frame: Any) -> str:
     """Which guard the machine stopped at, and what the Python twin says of all."""
     stopped = "none" if guards.last_failed < 0 else described(captured.guards[guards.last_failed])
     return f"{frame_name(frame.code)}: {stopped}; {'; '.join(texts(failures(captured.guards, frame))) or 'the Python twin finds that all hold'}"
+
+
+@contextmanager
+def failures_forgotten() -> Iterator[None]:
+    """A compile that fails leaves no texts of its graphs."""
+    before = len(graph_module._loader.eval_cache)
+    try:
+        yield
+    except BaseException:
+        forget_texts(tuple(itertools.islice(graph_module._loader.eval_cache, before, None)))
+        raise
 
 
 def forget_texts(names: tuple[str, ...]) -> None:

@@ -52,7 +52,7 @@ class Session:
         self._class_buckets: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._codes: dict[int, weakref.ref[CodeType]] = {}  # by id: code objects of different functions may be equal
         self._most_codes = 64
-        self.code_cache = CodeCache()
+        self.code_cache = CodeCache(drop_entries)
         self.ready = False
 
     def start(self) -> bool:
@@ -135,6 +135,10 @@ class Session:
             for code in codes:
                 native.core().reset_code(code)
             native.core().release_memory()
+
+
+def drop_entries(code: CodeType) -> None:
+    native.core().reset_code(code)
 
 
 SESSION = Session()

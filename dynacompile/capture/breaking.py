@@ -256,7 +256,7 @@ def points_after(frame: SymbolicFrame, instr: Instr, execute: bool, handler: Han
 
 def refuse_unbound(frame: SymbolicFrame, points: Sequence[ResumePoint]) -> None:
     """A closure variable of the frame is a free one of the resume function: reading one without a value, Python would raise another error there."""
-    own = frame.cx.codes.whole(frame.decoded).code.co_cellvars
+    own = frame.cx.codes.cellvars(frame.decoded)
     for slot, cell in enumerate(frame.slots):
         if isinstance(cell, CellValue) and cell.content is None and cell.name in own:
             if any(frame.decoded.may_read_cell(slot, frame.decoded.instrs[point.index]) for point in points):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dis
 import opcode
 import sys
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType
+from weakref import ReferenceType, ref
 
 PY312 = sys.version_info >= (3, 12)
 INLINE_CACHES: list[int] = opcode._inline_cache_entries  # type: ignore[attr-defined]
@@ -57,14 +59,21 @@ class Handler:
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """A code object, read once."""
+    """A code object, read once. It does not keep the code object alive: a frame that runs or is followed does."""
 
-    code: CodeType
+    reference: ReferenceType[CodeType]
     instrs: tuple[Instr, ...]
     handlers: tuple[Handler, ...]
     slots: tuple[str, ...]  # names by localsplus index
     first_free: int
     _liveness: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    @property
+    def code(self) -> CodeType:
+        code = self.reference()
+        if code is None:
+            raise ReferenceError("the code object is gone")
+        return code
 
     def handler_of(self, instr: Instr) -> Handler | None:
         for handler in self.handlers:
@@ -133,7 +142,7 @@ def decode(code: CodeType) -> Decoded:
         for first, last, target, depth, lasti in exception_rows(code.co_exceptiontable)
     ]
     names = slot_names(code)
-    return Decoded(code, tuple(instrs), tuple(handlers), names, len(names) - len(code.co_freevars))
+    return Decoded(ref(code), tuple(instrs), tuple(handlers), names, len(names) - len(code.co_freevars))
 
 
 def lower(sorted_values: list[int], value: int) -> int:
@@ -217,32 +226,64 @@ class Origin:
     """What a resume function is a part of. indices: the instruction of `whole` that each of its own is a copy of, None for its prologue's."""
 
     whole: Decoded
+    cellvars: tuple[str, ...]
     indices: tuple[int | None, ...]
+
+
+@dataclass(eq=False)
+class Known:
+    """What is remembered about one code object. resumes: by the point at which they go on."""
+
+    decoded: Decoded
+    resumes: dict[Hashable, CodeType] = field(default_factory=dict)
+    origin: Origin | None = None  # of a resume function
 
 
 class CodeCache:
     """What capture remembers about code objects; owned by whoever calls capture, dropped by `reset`.
 
-    Keeps the code objects alive, as entries are found by identity.
+    It keeps no code object alive but resume functions, which end with the function that they are a part of. Code objects that are equal are not one:
+    they are found by identity. An entry of a resume function may refer to that function, and the garbage collector does not see what code objects own:
+    `drop_entries` takes the entries off resume functions whose whole is gone.
     """
 
-    def __init__(self) -> None:
-        self._decoded: dict[int, Decoded] = {}
-        self.resumes: dict[tuple, CodeType] = {}
-        self.origins: dict[int, Origin] = {}  # by id of a resume function's code
+    def __init__(self, drop_entries: Callable[[CodeType], None] | None = None) -> None:
+        self._known: dict[int, Known] = {}
+        self._drop_entries = drop_entries
 
-    def decode(self, code: CodeType) -> Decoded:
-        found = self._decoded.get(id(code))
-        if found is None:
-            found = self._decoded[id(code)] = decode(code)
+    def known(self, code: CodeType) -> Known:
+        key = id(code)
+        found = self._known.get(key)
+        if found is None or found.decoded.reference() is not code:
+            found = self._known[key] = Known(decode(code))
+            weakref.finalize(code, forget, ref(self), key, found).atexit = False
         return found
 
-    def whole(self, decoded: Decoded) -> Decoded:
-        """The function that a resume function is a part of; any other function itself."""
-        origin = self.origins.get(id(decoded.code))
-        return decoded if origin is None else origin.whole
+    def decode(self, code: CodeType) -> Decoded:
+        return self.known(code).decoded
+
+    def origin(self, decoded: Decoded) -> Origin | None:
+        """What a resume function is a part of; None for any other function."""
+        return self.known(decoded.code).origin
+
+    def cellvars(self, decoded: Decoded) -> tuple[str, ...]:
+        """The variables that the function, or that which a resume function is a part of, shares with functions in it."""
+        origin = self.origin(decoded)
+        return decoded.code.co_cellvars if origin is None else origin.cellvars
+
+    def forget(self, key: int, known: Known) -> None:
+        if self._known.get(key) is known:
+            del self._known[key]
+        if self._drop_entries is not None:
+            for resume in known.resumes.values():
+                self._drop_entries(resume)
+        known.resumes.clear()
 
     def reset(self) -> None:
-        self._decoded.clear()
-        self.resumes.clear()
-        self.origins.clear()
+        self._known.clear()
+
+
+def forget(cache: ReferenceType[CodeCache], key: int, known: Known) -> None:
+    owner = cache()
+    if owner is not None:
+        owner.forget(key, known)

@@ -119,19 +119,19 @@ def resume_code(codes: CodeCache, decoded: Decoded, point: ResumePoint) -> CodeT
     Cells of the original frame are free variables of the resume function, before the original free variables.
     """
     decoded, point = in_whole(codes, decoded, point)
-    key = (id(decoded.code), point)
-    found = codes.resumes.get(key)
+    known = codes.known(decoded.code)
+    found = known.resumes.get(point)
     if found is None:
         found, indices = build(decoded, point)
-        codes.resumes[key] = found
-        codes.origins[id(found)] = Origin(decoded, indices)
+        codes.known(found).origin = Origin(decoded, codes.cellvars(decoded), indices)
+        known.resumes[point] = found
     return found
 
 
 def in_whole(codes: CodeCache, decoded: Decoded, point: ResumePoint) -> tuple[Decoded, ResumePoint]:
-    """A point of a resume function as one of the function that it is a part of, where that has it."""
-    origin = codes.origins.get(id(decoded.code))
-    if origin is None:
+    """A point of a resume function as one of the function that it is a part of, where that has it and is still there."""
+    origin = codes.origin(decoded)
+    if origin is None or origin.whole.reference() is None:
         return decoded, point
     index = origin.indices[point.index]
     names = [decoded.slots[slot] for slot in point.slots]

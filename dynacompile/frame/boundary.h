@@ -2,6 +2,9 @@
 #pragma once
 #include <Python.h>
 
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -43,6 +46,22 @@ inline PyObject* checked(PyObject* object) {
     return object;
 }
 
+// The result of a call that takes the GIL or runs Python. While the interpreter ends, CPython ends a daemon thread that asks for the GIL by unwinding its
+// stack, through our frames, whose destructors would then touch objects without the GIL: such a thread waits here for the end of the process instead.
+template <typename Call>
+auto stay(Call&& call) -> decltype(call()) {
+    try {
+        return call();
+    } catch (abi::__forced_unwind&) {
+        for (;;) pause();
+    }
+}
+
+// Calls a Python object, as PyObject_Vectorcall does.
+inline PyObject* call_object(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+    return stay([&] { return PyObject_Vectorcall(callable, args, nargsf, kwnames); });
+}
+
 // Sets the Python error for the C++ exception in flight: MemoryError for std::bad_alloc, torch's translation for the others.
 void set_python_error() noexcept;
 
@@ -50,7 +69,7 @@ void set_python_error() noexcept;
 template <typename Body>
 bool without_throwing(Body&& body) noexcept {
     try {
-        body();
+        stay(body);
         return true;
     } catch (...) {
         set_python_error();
@@ -65,7 +84,7 @@ template <typename Result, typename... Args, Result (*function)(Args...)>
 struct Boundary<function> {
     static Result call(Args... args) noexcept {
         try {
-            return function(args...);
+            return stay([&] { return function(args...); });
         } catch (...) {
             set_python_error();
             if constexpr (std::is_pointer_v<Result>) return nullptr;

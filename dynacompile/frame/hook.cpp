@@ -75,7 +75,7 @@ PyObject* call_code(Frame* frame, PyCodeObject* code) {
     std::vector<PyObject*> values;
     Py_ssize_t positional = 0;
     PyRef names = PyRef::take(unpack_arguments(frame, values, positional));
-    return PyErr_Occurred() ? nullptr : PyObject_Vectorcall(function.get(), values.data(), positional, names.get());
+    return PyErr_Occurred() ? nullptr : call_object(function.get(), values.data(), positional, names.get());
 }
 
 // The rare way to run `code`, where the data stack's chunk has no room to grow the frame: as a call of its own.
@@ -115,7 +115,7 @@ PyObject* ask(PyThreadState* ts, Frame* frame, Extra* extra, RegionState* state,
     RegionScope off(ts, nullptr, nullptr);
     off.compiling();
     PyObject* arguments[] = {proxy, reinterpret_cast<PyObject*>(state)};
-    PyObject* answer = PyObject_Vectorcall(on_miss, arguments, 2, nullptr);
+    PyObject* answer = call_object(on_miss, arguments, 2, nullptr);
     end_proxy(proxy);
     Py_DECREF(proxy);
     if (!answer) outside.restore();

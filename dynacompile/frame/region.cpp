@@ -116,7 +116,7 @@ PyType_Spec state_spec = {"dynacompile_native.RegionState", sizeof(RegionState),
 // The state of the sub-bucket that the user's dispatch chooses for this call (a new reference). It runs with the hook off.
 PyRef chosen_state(PyThreadState* ts, Region* region, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     RegionScope off(ts, nullptr, nullptr);
-    PyRef key = PyRef::take(checked(PyObject_Vectorcall(region->choose, args, PyVectorcall_NARGS(nargsf), kwnames)));
+    PyRef key = PyRef::take(checked(call_object(region->choose, args, PyVectorcall_NARGS(nargsf), kwnames)));
     PyRef states = PyRef::share(region->states);
     PyRef state = PyRef::share(PyDict_GetItemWithError(states.get(), key.get()));
     if (state || PyErr_Occurred()) return state;
@@ -168,7 +168,7 @@ PyObject* call_in_scope(PyThreadState* ts, Region* region, RegionState* state, P
     {
         RegionScope scope(ts, state, region->on_miss);
         scope.target(region->target);
-        result = PyObject_Vectorcall(region->function, args, nargsf, kwnames);
+        result = call_object(region->function, args, nargsf, kwnames);
     }
     if (!hook.leave()) Py_CLEAR(result);
     RegionState* above = this_thread(ts).now.state;
@@ -179,7 +179,7 @@ PyObject* call_in_scope(PyThreadState* ts, Region* region, RegionState* state, P
 PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     Region* region = reinterpret_cast<Region*>(self);
     PyThreadState* ts = PyThreadState_Get();
-    if (this_thread(ts).now.compiling || is_finalizing()) return PyObject_Vectorcall(region->function, args, nargsf, kwnames);
+    if (this_thread(ts).now.compiling || is_finalizing()) return call_object(region->function, args, nargsf, kwnames);
     if (!need_stack(ts)) return nullptr;
     const PyRef kept = PyRef::share(self);  // the call may drop the last reference to its own region
     if (region->choose) {
@@ -188,7 +188,7 @@ PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
     }
     if (region->on_miss) return call_in_scope(ts, region, region->state, args, nargsf, kwnames);
     RegionScope off(ts, nullptr, nullptr);
-    return PyObject_Vectorcall(region->function, args, nargsf, kwnames);
+    return call_object(region->function, args, nargsf, kwnames);
 }
 
 // What users have set on a function is found on its region, too, as on whatever functools.wraps makes.

@@ -92,8 +92,9 @@ bool parse_keys(PyObject* argument, Check& check) {
 
 bool parse_function(PyObject* argument, Check& check) {
     PyObject *code, *globals;
-    if (!PyArg_ParseTuple(argument, "O!O!", &PyCode_Type, &code, &PyDict_Type, &globals)) return false;
-    check.second.hold_strong(globals);
+    if (!PyArg_ParseTuple(argument, "O!O", &PyCode_Type, &code, &globals)) return false;
+    if (globals != Py_None && !PyDict_Check(globals)) return PyErr_SetString(PyExc_TypeError, "function takes (code, a globals dict or None for the frame's)"), false;
+    if (globals != Py_None) check.second.hold_strong(globals);
     return check.expected.hold(code);
 }
 

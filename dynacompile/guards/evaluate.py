@@ -43,6 +43,20 @@ def evaluate(source: Source, frame: Any) -> Any:
     return step(source, frame)
 
 
+@dataclass(frozen=True)
+class InFrame:
+    """Values of one frame, as `evaluate` gives them."""
+
+    frame: Any
+
+    @property
+    def globals(self) -> Mapping[str, Any]:
+        return {} if isinstance(self.frame, Mapping) else self.frame.globals
+
+    def __call__(self, source: Source) -> Any:
+        return evaluate(source, self.frame)
+
+
 @singledispatch
 def step(source: Source, frame: Any) -> Any:
     raise TypeError(f"no way to evaluate a source of type {type(source).__name__}")

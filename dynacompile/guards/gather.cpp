@@ -75,7 +75,7 @@ PyObject* gather_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
     }
     PyObject** pushed = values.arguments_.data() + 1;
     for (size_t i = 0; i < gather->outputs->size(); i++) pushed[i] = Py_NewRef(values.loaded_[(*gather->outputs)[i]].value);
-    return PyObject_Vectorcall(gather->target, pushed, gather->outputs->size() | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    return call_object(gather->target, pushed, gather->outputs->size() | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
 }
 
 // argument: (steps, program in postfix form)

@@ -29,10 +29,11 @@ Loaded load_item(const Node& node, PyObject* base) {
     return {PyDict_Check(base) ? dict_item(base, node.key.get(), node.hash) : nullptr};
 }
 
-bool function_holds(const Check& check, PyObject* value) {
+bool function_holds(const Check& check, PyObject* value, const Roots& roots) {
     if (!PyFunction_Check(value)) return false;
     auto* function = reinterpret_cast<PyFunctionObject*>(value);
-    return function->func_code == check.expected.get() && function->func_globals == check.second.get();
+    PyObject* globals = check.second.get();
+    return function->func_code == check.expected.get() && function->func_globals == (globals ? globals : roots.globals);
 }
 
 // Compares the ranges that are not the last call's with all that they must not meet.
@@ -97,7 +98,7 @@ bool argument_holds(Run& run, const Argument& argument) {
 bool run_program(Run& run) {
     Program& program = run.program;
     for (const Check& check : program.state) {
-        if (check.op == Op::state ? state_holds(*check.state) : check_holds(check, nullptr)) continue;
+        if (check.op == Op::state ? state_holds(*check.state) : check_holds(check, nullptr, run.roots)) continue;
         program.failed = check.guard;
         return false;
     }
@@ -182,13 +183,13 @@ Loaded load(const Node& node, PyObject* base, const Roots& roots) {
     return {};
 }
 
-bool check_holds(const Check& check, PyObject* value) {
+bool check_holds(const Check& check, PyObject* value, const Roots& roots) {
     switch (check.op) {
         case Op::is: return check.expected.is(value);
         case Op::type: return reinterpret_cast<PyObject*>(Py_TYPE(value)) == check.expected.get();
         case Op::equals: return constant_equal(value, check.expected.get());
         case Op::tensor: return tensor_holds(*check.tensor, value);
-        case Op::function: return function_holds(check, value);
+        case Op::function: return function_holds(check, value, roots);
         case Op::has_attribute: return has_attribute(value, check.expected.get()) == check.flag;
         case Op::dict_keys: return keys_equal(value, check.expected.get());
         case Op::dict_has: return PyDict_Check(value) && (dict_item(value, check.expected.get(), check.hash) != nullptr) == check.flag;
@@ -203,7 +204,7 @@ bool check_holds(const Check& check, PyObject* value) {
 
 bool visit_value(Run& run, Node& node, PyObject* value) {
     for (const Check& check : node.checks) {
-        if (!check_holds(check, value)) {
+        if (!check_holds(check, value, run.roots)) {
             run.program.failed = check.guard;
             return false;
         }

@@ -197,7 +197,7 @@ struct Run {
 bool program_holds(Program& program, const Roots& roots);
 bool visit(Run& run, Node& node, PyObject* base);         // loads from base, checks, descends
 bool visit_value(Run& run, Node& node, PyObject* value);  // checks, descends
-bool check_holds(const Check& check, PyObject* value);
+bool check_holds(const Check& check, PyObject* value, const Roots& roots);
 Loaded load(const Node& node, PyObject* base, const Roots& roots);
 
 // features.cpp

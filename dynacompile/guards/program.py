@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dynacompile import native
-from dynacompile.guards.evaluate import MISSING, Missing
+from dynacompile.guards.evaluate import MISSING, InFrame, Missing
 from dynacompile.guards.evaluate import evaluate as evaluate
 from dynacompile.guards.kinds import KINDS
 from dynacompile.guards.shapes import shape_program
@@ -109,7 +109,7 @@ def failures(guards: Sequence[Guard], frame: Any) -> list[Failure]:
 
 def differences(guard: Guard, value: Any, frame: Any) -> list[tuple[str, str, str]]:
     """What differs from one guard. A torch-function mode of the user does not see how we look at tensors."""
-    explained = KINDS[guard.kind].explain(guard, value, lambda source: evaluate(source, frame))
+    explained = KINDS[guard.kind].explain(guard, value, InFrame(frame))
     if guard.kind == "GLOBAL_STATE":
         return list(explained)
     with torch._C.DisableTorchFunction():

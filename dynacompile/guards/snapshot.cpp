@@ -44,7 +44,7 @@ bool rest_holds(Run& run, const Snapshot& snapshot) {
     for (const Rest& rest : snapshot.rest) {
         if (!rest.check) {
             if (!visit(run, *rest.node, rest.value)) return false;
-        } else if (!check_holds(*rest.check, rest.value)) {
+        } else if (!check_holds(*rest.check, rest.value, run.roots)) {
             run.program.failed = rest.check->guard;
             return false;
         }

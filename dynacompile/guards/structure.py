@@ -20,6 +20,8 @@ def as_function(expected: Any) -> FunctionFacts:
 
 def compile_function(tree: Tree, node: int, guard: Guard, index: int) -> None:
     facts = as_function(guard.expected)
+    if facts.code is None:
+        raise ReferenceError("the function that a guard is about is gone")
     tree.check("function", node, (facts.code, facts.globals), index)
 
 
@@ -27,11 +29,13 @@ def explain_function(guard: Guard, value: Any, find: Find) -> Iterator[Differenc
     facts = as_function(guard.expected)
     if not isinstance(value, FunctionType):
         yield f"type({text(guard)})", "function", type(value).__qualname__
-    elif value.__code__ is not facts.code:
-        was, now = (printable(f"{c.co_qualname} ({c.co_filename}:{c.co_firstlineno})") for c in (facts.code, value.__code__))
+        return
+    code, wanted = facts.code, find.globals if facts.globals is None else facts.globals
+    if value.__code__ is not code:
+        was, now = ("a function that is gone" if c is None else printable(f"{c.co_qualname} ({c.co_filename}:{c.co_firstlineno})") for c in (code, value.__code__))
         yield f"{text(guard)}.__code__", was, now if now != was else f"another {now}"
-    elif value.__globals__ is not facts.globals:
-        yield f"{text(guard)}.__globals__", str(facts.globals.get("__name__")), str(value.__globals__.get("__name__"))
+    elif value.__globals__ is not wanted:
+        yield f"{text(guard)}.__globals__", str(wanted.get("__name__")), str(value.__globals__.get("__name__"))
 
 
 MODULE_TABLES = (("_parameters", "parameters"), ("_buffers", "buffers"), ("_modules", "modules"))

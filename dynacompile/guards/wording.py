@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 import torch
 
@@ -14,7 +14,17 @@ from dynacompile.ir.wording import Told, revealed, shown, shown_names
 from dynacompile.quoting import without_values
 
 Difference = tuple[str, str, str]  # (subject, was, now)
-Find = Callable[[Source], Any]
+
+
+class Find(Protocol):
+    """What a frame has at a source, and its globals."""
+
+    @property
+    def globals(self) -> Mapping[str, Any]: ...
+
+    def __call__(self, source: Source) -> Any: ...
+
+
 
 
 def text(guard: Guard) -> str:

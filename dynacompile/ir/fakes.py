@@ -24,6 +24,7 @@ from dynacompile.ir.guard_facts import plain_twin
 
 CreationMeta, get_creation_meta = torch._C._autograd.CreationMeta, torch._C._autograd._get_creation_meta  # type: ignore[attr-defined]
 DYNAMO = f"{torch.__name__}._dynamo"
+MOST_CACHED = 10_000
 CALL_THROUGH = "__dynamo_disable"  # attribute in which torch's wrapper remembers what to call
 
 
@@ -47,7 +48,10 @@ class FakeMode(FakeTensorMode):
 
 
 def fake_mode(**settings: Any) -> FakeMode:
-    """A mode for static shapes, unless `settings` say otherwise."""
+    """A mode for static shapes, unless `settings` say otherwise. Torch keeps the metadata of all results of fakes by their operation and arguments,
+    constants too, without a bound."""
+    if len(FakeTensorMode.cache) > MOST_CACHED:
+        FakeTensorMode.cache_clear()
     settings = {"allow_non_fake_inputs": False, "static_shapes": True, **settings}
     if DYNAMO in sys.modules:
         return FakeMode(**settings)

@@ -30,6 +30,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodWrapperType
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 from torch.autograd import forward_ad
@@ -96,10 +97,17 @@ class Flag:
 
 @dataclass(frozen=True)
 class FunctionFacts:
-    """code and globals of a Python function; its closure and defaults have sources, and guards, of their own."""
+    """code and globals of a Python function; its closure and defaults have sources, and guards, of their own.
 
-    code: CodeType
-    globals: dict[str, Any] = field(repr=False)
+    globals: None for those of the frame. An entry that held on to its frame's globals would never end, where these hold the frame's function.
+    """
+
+    reference: ReferenceType[CodeType]
+    globals: dict[str, Any] | None = field(repr=False)
+
+    @property
+    def code(self) -> CodeType | None:
+        return self.reference()
 
 
 @dataclass(frozen=True)
@@ -157,8 +165,10 @@ def hashes_by_identity(value: object) -> bool:
     return cls in (BuiltinFunctionType, MethodWrapperType) or cls.__hash__ is object.__hash__ and cls.__eq__ is object.__eq__
 
 
-def function_facts(function: FunctionType) -> FunctionFacts:
-    return FunctionFacts(function.__code__, function.__globals__)
+def function_facts(function: FunctionType, frame_globals: dict[str, Any] | None = None) -> FunctionFacts:
+    """frame_globals: of the frame whose guard it is."""
+    own = function.__globals__
+    return FunctionFacts(ref(function.__code__), None if own is frame_globals else own)
 
 
 def hook_counts(module: torch.nn.Module) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ torch's module for symbolic shapes, and SymPy, cost a third of a second: they ar
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -74,6 +75,14 @@ def shape_env(site: Callable[[], Any], values: bool = False) -> Any:
     env._get_stack_summary = lambda is_debug=False, framework_loc=None: (SLoc(site(), None), "")
     env._log_guard = lambda prefix, guard, forcing_spec: None
     return env
+
+
+def forget_shape_envs() -> None:
+    """Methods of ShapeEnv are cached by torch for all of its instances, which keeps the last hundreds of them and what they were asked."""
+    module = sys.modules.get(SYMBOLIC)
+    for method in () if module is None else vars(module.ShapeEnv).values():
+        if hasattr(method, "cache_clear"):
+            method.cache_clear()
 
 
 def symbolic_rules(mode: FakeTensorMode) -> AbstractContextManager:

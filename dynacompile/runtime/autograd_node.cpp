@@ -90,10 +90,14 @@ void own_memory(variable_list& grads, const torch::autograd::edge_list& edges) {
 }
 
 // The backward that this thread runs, null outside of one: which tangents have come, and which gradients are asked for. Hooks ask, as zeros stand for
-// tangents that have not come.
+// tangents that have not come. On the heap, for a hook may switch to another greenlet, whose C stack then lies in this one's place.
 struct Pass {
     explicit Pass(std::vector<bool> came, std::vector<bool> asked) : arrived(std::move(came)), wanted(std::move(asked)), before(std::exchange(current, this)) {}
-    ~Pass() { current = before; }
+    ~Pass() {
+        Pass** at = &current;
+        while (*at && *at != this) at = &(*at)->before;
+        if (*at) *at = before;
+    }
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
 
@@ -256,7 +260,7 @@ private:
         }
         std::vector<bool> wanted;
         for (size_t i = 0; i < next_edges().size(); ++i) wanted.push_back(task_should_compute_output(i));
-        Pass pass(arrived, std::move(wanted));
+        const auto pass = std::make_unique<Pass>(arrived, std::move(wanted));
         Tensors made = region_->backward(symbols_, std::move(flat));
         variable_list grads(next_edges().size());
         for (size_t i = 0; i < grads.size(); ++i)

@@ -29,7 +29,7 @@ Tensors call_python(PyObject* callable, PyObject* const* args, size_t count, con
     PyRef result;
     {
         PlainMode plain;
-        result = PyRef::take(checked(PyObject_Vectorcall(callable, args, count, nullptr)));
+        result = PyRef::take(checked(call_object(callable, args, count, nullptr)));
     }
     if (!PyTuple_Check(result.get()) && !PyList_Check(result.get()))
         raise(PyExc_TypeError, std::string("the ") + which + " graph must return a tuple or list of tensors, not " + Py_TYPE(result.get())->tp_name);
@@ -106,7 +106,7 @@ void Region::build_backward() {
     builder_ = {getpid(), pthread_self()};
     Outside outside;
     PyRef make = make_backward_;
-    PyRef made = PyRef::take(PyObject_CallNoArgs(make.get()));
+    PyRef made = PyRef::take(stay([&] { return PyObject_CallNoArgs(make.get()); }));
     if (made && !PyCallable_Check(made.get())) {
         PyErr_Format(PyExc_TypeError, "make_backward must return a callable, not %s", Py_TYPE(made.get())->tp_name);
         made = PyRef();

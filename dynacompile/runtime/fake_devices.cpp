@@ -6,6 +6,8 @@
 
 #include <c10/core/impl/FakeGuardImpl.h>
 
+#include "frame/boundary.h"
+
 namespace {
 
 PyObject* keep_fake_devices(PyObject*, PyObject*) {
@@ -18,7 +20,7 @@ PyObject* keep_fake_devices(PyObject*, PyObject*) {
 }
 
 PyMethodDef functions[] = {
-    {"keep_fake_devices", keep_fake_devices, METH_NOARGS, "keep_fake_devices(): to be called before the first FakeTensorMode, on any thread."},
+    {"keep_fake_devices", dynacompile::boundary<keep_fake_devices>, METH_NOARGS, "keep_fake_devices(): to be called before the first FakeTensorMode, on any thread."},
     {nullptr},
 };
 

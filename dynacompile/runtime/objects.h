@@ -25,7 +25,7 @@ namespace dynacompile::runtime {
 
 class WithGil {
 public:
-    WithGil() : state_(PyGILState_Ensure()) {}
+    WithGil() : state_(stay(PyGILState_Ensure)) {}
     ~WithGil() { PyGILState_Release(state_); }
     WithGil(const WithGil&) = delete;
     WithGil& operator=(const WithGil&) = delete;
@@ -45,7 +45,7 @@ class WithoutGil {
 public:
     explicit WithoutGil(bool wanted) : state_(wanted && holds_gil() ? PyEval_SaveThread() : nullptr) {}
     ~WithoutGil() {
-        if (state_) PyEval_RestoreThread(state_);
+        if (state_) stay([this] { PyEval_RestoreThread(state_); });
     }
     WithoutGil(const WithoutGil&) = delete;
 

@@ -305,7 +305,7 @@ void Program::launch(const Frame& frame, const Step& step, void* stream, void* c
 const cuda::Kernel& CudaKernel::make(c10::Device device) {
     WithGil gil;
     try {
-        PyRef row = PyRef::take(checked(PyObject_CallNoArgs(make_.get())));
+        PyRef row = PyRef::take(checked(stay([&] { return PyObject_CallNoArgs(make_.get()); })));
         if (!made_) {  // else another thread did, while Python ran
             made_ = std::make_unique<cuda::Kernel>(read_kernel(row.get(), device));
             ready_.store(made_.get(), std::memory_order_release);
@@ -333,7 +333,7 @@ void Program::call_reference(Frame& frame, const Step& step) const {
         for (int32_t i = 0; i < step.numbers; ++i)
             PyList_SET_ITEM(numbers.get(), i, checked(PyLong_FromLongLong(frame.sizes.numbers[operands[step.first + step.count + i]])));
         PyObject* args[] = {call.kernel.get(), list.get(), numbers.get()};
-        PyRef result = PyRef::take(checked(PyObject_Vectorcall(reference.get(), args, step.numbers ? 3 : 2, nullptr)));
+        PyRef result = PyRef::take(checked(call_object(reference.get(), args, step.numbers ? 3 : 2, nullptr)));
     } catch (const PythonErrorSet&) {
         throw_python_error();
     }

@@ -144,7 +144,11 @@ def constants() -> list[Sample]:
 def functions() -> list[Sample]:
     elsewhere = types.FunctionType(double.__code__, {"__name__": "elsewhere"})
     twin = types.FunctionType(double.__code__, double.__globals__, closure=None)
-    return [Sample(double, (double, twin), (triple, elsewhere, len, None, Loud())), Sample(function_facts(double), (double,), (triple,))]
+    return [
+        Sample(double, (double, twin), (triple, elsewhere, len, None, Loud())),
+        Sample(function_facts(double), (double,), (triple,)),
+        Sample(function_facts(elsewhere), (elsewhere,), (double, triple)),
+    ]
 
 
 def modules() -> list[Sample]:

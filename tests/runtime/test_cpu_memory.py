@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+import time
 
+import pytest
 import torch
 
 import dynacompile
+from dynacompile import native
 
 LARGE = 1 << 16  # elements: well above the size from which memory is kept
 
@@ -64,3 +70,58 @@ def test_threads_share_it():
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_programs_share_it():
+    """Of sizes that differ by little, one after the other."""
+    native.core().release_memory()
+    first, second = double(), dynacompile.compile(lambda x: x + 1, isolate_recompiles=True, options={"reference": True})
+    places = {first(torch.ones(LARGE)).data_ptr()}
+    places.add(second(torch.ones(LARGE - 500)).data_ptr())
+    assert len(places) == 1
+
+
+def test_what_is_kept_and_what_is_in_use():
+    native.core().release_memory()
+    assert native.core().memory()[0] == 0
+    fn, x = double(), torch.ones(LARGE)
+    y = fn(x)
+    used = native.core().memory()[1]
+    del y
+    kept, in_use = native.core().memory()
+    assert kept >= 4 * LARGE and kept + in_use == used
+    native.core().release_memory(3600)
+    assert native.core().memory() == (kept, in_use), "it was in use a moment ago"
+    native.core().release_memory()
+    assert native.core().memory() == (0, in_use)
+
+
+def test_idle_memory_is_freed():
+    fn, x = double(), torch.ones(LARGE)
+    fn(x)
+    time.sleep(2.1)
+    native.core().release_memory(1)
+    assert native.core().memory()[0] == 0
+
+
+@pytest.mark.parametrize("who", ["torch", "a-program"])
+def test_where_memory_is_short_it_is_freed(who):
+    """Under a limit of address space that leaves no room for what is kept and what is asked for then."""
+    program = """
+import resource, sys, torch, dynacompile
+from dynacompile import native
+n = 32 * 2**20
+double = dynacompile.compile(lambda x: x * 2, isolate_recompiles=True, dynamic=False)
+x = torch.ones(n)
+y = double(x)
+del y
+assert native.core().memory()[0] >= 4 * n
+small = torch.ones(2 * n)
+double(small[:8])
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 3 * n, used + 3 * n))
+z = torch.empty(3 * n // 2, dtype=torch.float32) if sys.argv[1] == "torch" else double(small[: 3 * n // 2])
+print(native.core().memory()[0], z.numel())
+"""
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", program, who], capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    assert run.returncode == 0 and run.stdout.split()[0] == "0", run.stderr[-2000:]

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import greenlet
 import torch
 
 import dynacompile
+from dynacompile import native
 
 
 def make(index: int) -> Callable[..., Any]:
@@ -68,6 +70,79 @@ def storm(seconds: float, threads: int = 8, seed: int = 0, most: int = 0) -> tup
     return sum(calls), wrong
 
 
+def switching(index: int) -> Callable[..., Any]:
+    """A function that leaves its greenlet twice."""
+    namespace: dict[str, Any] = {"switch": lambda: greenlet.getcurrent().parent.switch()}
+    source = f"def fn(x):\n    y = x * {index + 2}\n    switch()\n    y = y.sin() + {index}\n    switch()\n    return y.cos()\n"
+    exec(source, namespace)
+    return namespace["fn"]
+
+
+def switched_in_eager(index: int, x: torch.Tensor) -> torch.Tensor:
+    return ((x * (index + 2)).sin() + index).cos()
+
+
+def product(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ x + 1)
+
+
+def juggle(seconds: float, threads: int = 4, seed: int = 0) -> tuple[int, list[str]]:
+    """Threads that each have several greenlets inside of regions at once and switch between them at random, drop some, and run plain functions meanwhile;
+    beside a thread that runs long programs without the GIL. Gives the number of calls, and what went wrong."""
+    options: dict[str, Any] = {"backend": "eager", "dynamic": False, "isolate_recompiles": True, "recompile_limit": 64}
+    regions = [dynacompile.compile(switching(i), **options) for i in range(3)]
+    long = dynacompile.compile(product, isolate_recompiles=True, options={"reference": True})
+    calls, wrong = [0] * (threads + 1), []
+    end = time.perf_counter() + seconds
+
+    def note(error: BaseException, index: int) -> None:
+        wrong.append(f"thread {index}: {type(error).__name__}: {error}")
+
+    def work(index: int) -> None:
+        rng = random.Random(seed * 100 + index)
+        running: list[tuple[Any, int, torch.Tensor]] = []
+        try:
+            while time.perf_counter() < end and not wrong:
+                if len(running) < 6:
+                    at, x = rng.randrange(len(regions)), torch.randn(rng.randint(1, 4), 3)
+                    made = greenlet.greenlet(regions[at])
+                    made.switch(x)
+                    running.append((made, at, x))
+                if native.core().current_region() is not None:
+                    wrong.append(f"thread {index} is in a region")
+                made, at, x = running.pop(rng.randrange(len(running)))
+                if rng.random() < 0.1:
+                    del made
+                    continue
+                result = made.switch()
+                if not made.dead:
+                    running.append((made, at, x))
+                    continue
+                calls[index] += 1
+                if not torch.equal(result, switched_in_eager(at, x)):
+                    wrong.append(f"thread {index}: function {at} of {tuple(x.shape)} differs from eager")
+        except Exception as error:  # noqa: BLE001  (it is reported)
+            note(error, index)
+
+    def run_long() -> None:
+        x = torch.randn(200, 200) / 14
+        expected = product(x)
+        try:
+            while time.perf_counter() < end and not wrong:
+                calls[threads] += 1
+                if not torch.allclose(long(x), expected, atol=1e-5):
+                    wrong.append("a long program differs from eager")
+        except Exception as error:  # noqa: BLE001  (it is reported)
+            note(error, threads)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(threads)] + [threading.Thread(target=run_long)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return sum(calls), wrong
+
+
 def lost_entries(runs: list[Any]) -> list[str]:
     """Calls whose entry is there are served by it: they compile nothing."""
     lost = []
@@ -88,6 +163,9 @@ def main() -> None:
     args = parser.parse_args()
     calls, wrong = storm(args.seconds, args.threads)
     print(f"{calls} calls on {args.threads} threads, {len(wrong)} wrong")
+    calls, more = juggle(args.seconds / 2, args.threads)
+    print(f"{calls} calls in greenlets and beside them, {len(more)} wrong")
+    wrong += more
     raise SystemExit("\n".join(wrong) or 0)
 
 

@@ -7,11 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.threads.storm import storm
+from tests.threads.storm import juggle, storm
 
 
 def test_threads_that_compile_and_hit():
     calls, wrong = storm(3.0)
+    assert not wrong and calls > 8, (calls, wrong)
+
+
+def test_greenlets_in_regions_beside_long_programs():
+    calls, wrong = juggle(3.0)
     assert not wrong and calls > 8, (calls, wrong)
 
 

@@ -102,7 +102,7 @@ def filled_cell(f: SymbolicFrame, i: Instr) -> CellValue:
 def unbound(f: SymbolicFrame, i: Instr) -> Raised:
     """What Python raises where a variable without a value is read or deleted."""
     name = f.decoded.slots[i.arg]
-    if i.arg >= f.decoded.first_free and name not in f.cx.codes.whole(f.decoded).code.co_cellvars:
+    if i.arg >= f.decoded.first_free and name not in f.cx.codes.cellvars(f.decoded):
         return raised_here(f.cx, NameError, f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope", name=name)
     return raised_here(f.cx, UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value")
 

@@ -83,5 +83,5 @@ def wrap_generic(cx: Trace, real: types.FunctionType, source: Source) -> Value |
     """The value of a generic function, None for other functions."""
     if real.__code__ is not WRAPPER_CODE and real.__code__ is not DISPATCH_CODE:
         return None
-    cx.guard("FUNCTION", source, function_facts(real))
+    cx.guard("FUNCTION", source, function_facts(real, cx.root_scope.table))
     return GenericFunction(function_value(cx, real, source))

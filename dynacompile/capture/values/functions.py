@@ -297,7 +297,7 @@ def wrap_function(cx: Trace, real: types.FunctionType, source: Source) -> Value:
     if is_disabled(real):
         cx.guard("ID", source, identity(real))
         return RefusedValue(real, "disabled", source)
-    cx.guard("FUNCTION", source, function_facts(real))
+    cx.guard("FUNCTION", source, function_facts(real, cx.root_scope.table))
     return function_value(cx, real, source)
 
 

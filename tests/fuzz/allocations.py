@@ -1,0 +1,335 @@
+"""Allocations of the native core that fail: the n-th of each step of a program's life, for all n, alone and with all that follow.
+
+    python -m tests.fuzz.allocations 0 20000
+
+A point is a step, the number of the allocation that fails, and whether all later ones fail too. After it, the step either gave what eager gives or
+raised, nothing was aborted, the same step gives what eager gives, and the arguments have as many references as before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import dynacompile
+from dynacompile import native
+
+SOURCE = Path(__file__).with_name("failing_new.cpp")
+ROOT = SOURCE.parents[2]
+LIBRARY = "DYNACOMPILE_FAILING_NEW"
+CHILD_POINTS = 400
+
+
+class Failing:
+    """The preloaded library."""
+
+    def __init__(self, path: str) -> None:
+        self.library = ctypes.PyDLL(path)
+        self.library.failing_seen.restype = self.library.failing_failed.restype = ctypes.c_long
+        self.watched = native.NAME.encode()
+
+    def run(self, step: Callable[[], Any], number: int = -1, *, onward: bool = False) -> tuple[Any, BaseException | None]:
+        """The step's result and what it raised."""
+        self.library.failing_arm(self.watched, ctypes.c_long(number), int(onward))
+        try:
+            return step(), None
+        except (MemoryError, RuntimeError) as error:
+            self.library.failing_disarm()
+            return None, error.with_traceback(None)
+        finally:
+            self.library.failing_disarm()
+
+    @property
+    def seen(self) -> int:
+        return self.library.failing_seen()
+
+    @property
+    def failed(self) -> int:
+        return self.library.failing_failed()
+
+
+def helper(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(helper(x)))).sin()
+
+
+def function(x: torch.Tensor, y: torch.Tensor, factor: float) -> tuple[torch.Tensor, torch.Tensor]:
+    z = torch.sin(x) * factor + y
+    return z, z.sum(0)
+
+
+def broken(x: torch.Tensor, *more: torch.Tensor, scale: int = 2) -> torch.Tensor:
+    y = x * scale
+    dynacompile.graph_break()
+    return y + sum(more)
+
+
+def writes(x: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return x[1:] * 2
+
+
+@dataclass
+class Step:
+    """name; prepare: what is done before, with no failures. run: gives what is compared. cheap: no compile is in it."""
+
+    name: str
+    prepare: Callable[[], Callable[[], Any]]
+    eager: Callable[[], Any]
+    cheap: bool
+
+
+def steps() -> list[Step]:
+    options: dict[str, Any] = {"isolate_recompiles": True, "options": {"reference": True}}
+    x, y, wide = torch.linspace(-1, 1, 12).reshape(3, 4), torch.ones(3, 4), torch.ones(7, 4)
+
+    def trained(call: Callable[[torch.Tensor], torch.Tensor], model: Model) -> list[torch.Tensor]:
+        model.zero_grad()
+        call(x).sum().backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    def eager_gradients() -> list[torch.Tensor]:
+        model = Model()
+        return trained(model, model)
+
+    def compiled(fn: Callable[..., Any], *calls: tuple, **more: Any) -> Any:
+        made = dynacompile.compile(fn, **(options | more))
+        for args in calls:
+            made(*args)
+        return made
+
+    def hit(fn: Callable[..., Any], *args: Any, **more: Any) -> Callable[[], Callable[[], Any]]:
+        def prepare() -> Callable[[], Any]:
+            made = compiled(fn, args, args, **more)
+            return lambda: made(*args)
+
+        return prepare
+
+    def several() -> Callable[[], Any]:
+        made = compiled(function, *((x, y, k) for k in (1, 2.5, True, 7)), dynamic=False)
+        return lambda: made(x, y, 2.5)
+
+    def missed() -> Callable[[], Any]:
+        made = compiled(function, (x, y, 2.0))
+        return lambda: made(wide, wide, 3)
+
+    def first() -> Callable[[], Any]:
+        made = dynacompile.compile(function, **options)
+        return lambda: made(x, y, 2.0)
+
+    def chosen() -> Callable[[], Any]:
+        made = compiled(function, (x, y, 2.0), dispatch=lambda x, y, k: k)
+        return lambda: made(x, y, 2.0)
+
+    def backward() -> Callable[[], Any]:
+        model = Model()
+        made = compiled(model)
+        trained(made, model)
+        return lambda: trained(made, model)
+
+    def first_backward() -> Callable[[], Any]:
+        model = Model()
+        made = compiled(model, (x,))
+        return lambda: trained(made, model)
+
+    def dropped() -> Callable[[], Any]:
+        made = [compiled(broken, (x, y), (wide, wide))]
+
+        def drop() -> Any:
+            made.clear()
+            return broken(x, y)
+
+        return drop
+
+    def entries() -> Callable[[], Any]:
+        made = compiled(function, (x, y, 2.0), (wide, wide, 2.0))
+        return lambda: len(dynacompile.cache_entries(made)) and function(x, y, 2.0)
+
+    def reset() -> Callable[[], Any]:
+        made = compiled(function, (x, y, 2.0))
+
+        def run() -> Any:
+            native.core().reset_code(function.__code__)
+            native.core().remove_bucket(function.__code__, 0)
+            return function(x, y, 2.0)
+
+        return lambda: made and run()
+
+    model = Model()
+    return [
+        Step("hit", hit(function, x, y, 2.0), lambda: function(x, y, 2.0), True),
+        Step("hit of a model", lambda: (lambda made: lambda: made(x))(compiled(model, (x,))), lambda: model(x), True),
+        Step("hit with a break", hit(broken, x, y, y), lambda: broken(x, y, y), True),
+        Step("hit among several", several, lambda: function(x, y, 2.5), True),
+        Step("hit that writes", lambda: (lambda made: lambda: made(x.clone()))(compiled(writes, (x.clone(),))), lambda: writes(x.clone()), True),
+        Step("hit of symbolic sizes", hit(function, wide, wide, 2.0, dynamic=True), lambda: function(wide, wide, 2.0), True),
+        Step("dispatched", chosen, lambda: function(x, y, 2.0), True),
+        Step("backward", backward, eager_gradients, True),
+        Step("entries", entries, lambda: function(x, y, 2.0), True),
+        Step("reset", reset, lambda: function(x, y, 2.0), True),
+        Step("dropped", dropped, lambda: broken(x, y), True),
+        Step("first call", first, lambda: function(x, y, 2.0), False),
+        Step("miss", missed, lambda: function(wide, wide, 3), False),
+        Step("first backward", first_backward, eager_gradients, False),
+        Step("first call with a break", lambda: (lambda made: lambda: made(x, y))(dynacompile.compile(broken, **options)), lambda: broken(x, y), False),
+    ]
+
+
+def leaves(value: Any) -> list[torch.Tensor]:
+    return [value] if isinstance(value, torch.Tensor) else list(value)
+
+
+def differs(result: Any, expected: Any) -> bool:
+    return len(leaves(result)) != len(leaves(expected)) or any(not torch.allclose(a, b) for a, b in zip(leaves(result), leaves(expected), strict=True))
+
+
+@dataclass(frozen=True)
+class Point:
+    step: int
+    number: int
+    onward: bool
+
+
+def points(failing: Failing, cheap_only: bool = False) -> list[Point]:
+    """All of them: the cheap steps' first. A step that ran twice allocates what it always does."""
+    found = []
+    for index, step in enumerate(steps()):
+        if cheap_only and not step.cheap:
+            continue
+        run = step.prepare()
+        if step.cheap:
+            run()
+            run = step.prepare()
+        failing.run(run)
+        found += [Point(index, number, onward) for number in range(failing.seen) for onward in (False, True)]
+    return found
+
+
+def check(failing: Failing, step: Step, point: Point) -> str | None:
+    """What is wrong at a point; None: nothing."""
+    run = step.prepare()
+    expected = step.eager()
+    result, raised = failing.run(run, point.number, onward=point.onward)
+    if step.cheap and not failing.failed and failing.seen > point.number:
+        return "no allocation failed"
+    if raised is None and differs(result, expected):
+        return f"gave {result}, eager {expected}"
+    if raised is not None and not isinstance(raised, MemoryError) and "bad_alloc" not in str(raised):
+        return f"raised {type(raised).__name__}: {raised}"
+    again = run()
+    return f"after it, gave {again}, eager {expected}" if differs(again, expected) else None
+
+
+def child(first: int, last: int, cheap_only: bool) -> None:
+    failing = Failing(os.environ[LIBRARY])
+    every, all_steps = points(failing, cheap_only), steps()
+    print("points", len(every), flush=True)
+    for index in range(first, min(last, len(every))):
+        point = every[index]
+        print("at", index, all_steps[point.step].name, point.number, point.onward, flush=True)
+        told = check(failing, all_steps[point.step], point)
+        if told:
+            print("wrong", told.replace("\n", " ")[:300], flush=True)
+        if index % 100 == 0:
+            dynacompile.reset()
+            gc.collect()
+    print("kept", references_kept(failing, all_steps), flush=True)
+
+
+def references_kept(failing: Failing, all_steps: list[Step]) -> int:
+    """References to the arguments that failures of a hit leave behind."""
+    x, y = torch.ones(3, 4), torch.ones(3, 4)
+    made = dynacompile.compile(function, isolate_recompiles=True, options={"reference": True})
+    made(x, y, 2.0)
+    failing.run(lambda: made(x, y, 2.0))
+    count, before = failing.seen, sys.getrefcount(x)
+    for number in range(count):
+        failing.run(lambda: made(x, y, 2.0), number)
+    gc.collect()
+    return sys.getrefcount(x) - before
+
+
+def build(folder: Path) -> Path:
+    """The library that is preloaded. Raises FileNotFoundError without a compiler."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        raise FileNotFoundError("no C++ compiler")
+    path = folder / "failing_new.so"
+    subprocess.run([compiler, "-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-o", str(path), str(SOURCE), "-ldl"], check=True)
+    return path
+
+
+def run_child(library: Path, first: int, last: int, cheap_only: bool) -> tuple[int, list[str]]:
+    """How many points there are in all, and what went wrong in those from first to last."""
+    env = dict(os.environ, LD_PRELOAD=str(library), PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1")
+    env[LIBRARY] = str(library)
+    command = [sys.executable, "-X", "faulthandler", "-W", "ignore", "-m", "tests.fuzz.allocations", str(first), str(last), "--child"]
+    done = subprocess.run(command + ["--cheap"] * cheap_only, env=env, capture_output=True, text=True, cwd=ROOT)
+    at, count, wrong = "start", 0, []
+    for line in done.stdout.splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind == "points":
+            count = int(rest)
+        elif kind == "at":
+            at = rest
+        elif kind == "wrong":
+            wrong.append(f"{at}: {rest}")
+        elif kind == "kept" and rest != "0":
+            wrong.append(f"{rest} references are left")
+    if done.returncode:
+        wrong.append(f"{at}: ended with {done.returncode}: {done.stderr[-1500:]}")
+    return count, wrong
+
+
+def run(first: int, last: int, cheap_only: bool = False) -> Iterator[tuple[int, int, list[str]]]:
+    """(points run, points there are, what went wrong) of each child."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = build(Path(folder))
+        for start in range(first, last, CHILD_POINTS):
+            end = min(start + CHILD_POINTS, last)
+            count, wrong = run_child(library, start, end, cheap_only)
+            yield max(min(end, count) - start, 0), count, wrong
+            if end >= count:
+                return
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    parser.add_argument("--cheap", action="store_true", help="only steps without a compile")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        return child(args.first, args.last, args.cheap)
+    total, wrong = 0, []
+    for ran, count, told in run(args.first, args.last, args.cheap):
+        total += ran
+        wrong += told
+        print(f"{total} of {count} points, {len(wrong)} wrong", *told, sep="\n", flush=True)
+    raise SystemExit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
