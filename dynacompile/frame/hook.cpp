@@ -146,6 +146,7 @@ PyObject* meet_unknown(PyThreadState* ts, Frame* frame, Thread& thread, Extra* e
     RegionState* state = thread.state;
     if (ts->tracing) return run_plainly(ts, frame);  // of what watches the program: audit hooks, tracers and profilers
     if (state->full->count(extra->serial)) return run_plainly(ts, frame);
+    if (is_signal_handler(frame_code(frame))) return run_plainly(ts, frame);  // it is no part of the program that it interrupts
     bool at_limit = limit_reached(*extra, *state) != nullptr;
     PyObject* answer = ask(frame, extra, state, thread.on_miss);
     if (!answer) return unwind(ts, frame);
