@@ -29,6 +29,7 @@ from dynacompile.autograd.kept import History, read_history, refuse_used_leaves
 from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.fakes import fake_mode
 from dynacompile.ir.graphs import Mutation, Output, output_args
 from dynacompile.ir.shapes import symbolic_rules
@@ -206,8 +207,10 @@ def trace_backward(
 
 
 def gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+    run = functools.partial(torch.autograd.grad, outputs, leaves, tangents, allow_unused=True, retain_graph=True)  # it may be called again
     try:
-        return torch.autograd.grad(outputs, leaves, tangents, allow_unused=True)
+        return run()
     except RuntimeError as error:  # autograd has no narrower class for an op without a formula, or a saved value that was written to
+        check_recurs(error, run)
         reason = f"autograd can't differentiate the graph: {str(error).splitlines()[0]}"
         raise Unsupported("no-gradient", reason, "call it under torch.no_grad(), or give the op a backward formula") from error

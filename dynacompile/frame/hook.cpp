@@ -152,6 +152,7 @@ PyObject* meet_unknown(PyThreadState* ts, Frame* frame, const Scope& scope, Extr
     RegionState* state = scope.state;
     PyObject* on_miss = scope.on_miss;
     if (ts->tracing || state->full->count(extra->serial)) return run_plainly(ts, frame);  // tracing: code of audit hooks, tracers and profilers
+    if (is_signal_handler(frame_code(frame))) return run_plainly(ts, frame);  // it is no part of the program that it interrupts
     const bool at_limit = limit_reached(*extra, *state) != nullptr;
     PyObject* answer = ask(ts, frame, extra, state, on_miss);
     if (!answer) return unwind(ts, frame);

@@ -289,6 +289,17 @@ void Outside::restore() {
     if (context.deterministicFillUninitializedMemory() != fill_) context.setDeterministicFillUninitializedMemory(fill_);
 }
 
+bool is_signal_handler(PyCodeObject* code) {
+    std::vector<PyObject*> handlers;
+    find_handlers(handlers);
+    bool found = false;
+    for (PyObject* handler : handlers) {
+        found = found || handler == reinterpret_cast<PyObject*>(code);
+        Py_DECREF(handler);
+    }
+    return found;
+}
+
 bool Outside::handles_signals(PyCodeObject* code) const {
     for (PyObject* handler : handlers_) {
         if (handler == reinterpret_cast<PyObject*>(code)) return true;

@@ -47,6 +47,9 @@ class Outside {
     std::vector<PyObject*> handlers_;
 };
 
+// Whether a function of this code is set to handle a signal; false on threads on which none is handled. Takes some microseconds.
+bool is_signal_handler(PyCodeObject* code);
+
 // The innermost compile of this thread, or null.
 Outside* compile_of_thread();
 

@@ -52,11 +52,8 @@ def fake_mode(**settings: Any) -> FakeMode:
     constants too, without a bound."""
     if len(FakeTensorMode.cache) > MOST_CACHED:
         FakeTensorMode.cache_clear()
-    settings = {"allow_non_fake_inputs": False, "static_shapes": True, **settings}
-    if DYNAMO in sys.modules:
-        return FakeMode(**settings)
     with dynamo_unloaded():
-        return mode_without_dynamo(**settings)
+        return constructed({"allow_non_fake_inputs": False, "static_shapes": True, **settings})
 
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
@@ -153,11 +150,19 @@ def import_unless_dynamo(name: str, *arguments: Any, **keywords: Any) -> Any:
     return torch if name in (DYNAMO, CONFIG.__name__) else __import__(name, *arguments, **keywords)
 
 
-def mode_without_dynamo(**settings: Any) -> FakeMode:
+class Traceback:
+    """In the place of the module `traceback` where a mode is made, which keeps the stack of its maker for torch's messages, text and all."""
+
+    @staticmethod
+    def extract_stack() -> list[Any]:
+        return []
+
+
+def constructed(settings: dict[str, Any]) -> FakeMode:
     """A FakeMode, whose constructor imports Dynamo: it is run with an `import` of its own. In sys.modules, all threads would see the stand-in."""
     constructor: Any = FakeTensorMode.__init__
-    names = {**constructor.__globals__, "__builtins__": {**vars(builtins), "__import__": import_unless_dynamo}}
-    construct = FunctionType(constructor.__code__, names, constructor.__name__, constructor.__defaults__, constructor.__closure__)
+    own = {"__builtins__": {**vars(builtins), "__import__": import_unless_dynamo}, "traceback": Traceback}
+    construct = FunctionType(constructor.__code__, {**constructor.__globals__, **own}, constructor.__name__, constructor.__defaults__, constructor.__closure__)
     construct.__kwdefaults__ = constructor.__kwdefaults__
     made = FakeMode.__new__(FakeMode)
     construct(made, **settings)

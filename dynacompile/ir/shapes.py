@@ -20,7 +20,7 @@ from torch._subclasses import FakeTensorMode
 
 from dynacompile.config import Bounds
 from dynacompile.ir.expressions import Quantity
-from dynacompile.ir.fakes import FakeMode
+from dynacompile.ir.fakes import fake_mode
 from dynacompile.ir.source import Source
 from dynacompile.ir.zero_one import lenient, may_be_one
 
@@ -92,7 +92,7 @@ def symbolic_rules(mode: FakeTensorMode) -> AbstractContextManager:
 
 def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeTensorMode:
     """A mode for fakes with symbolic sizes. torch's cache of fake results is off, since a cached result would install no guards."""
-    mode = FakeMode(allow_non_fake_inputs=False, shape_env=shape_env(site, values), static_shapes=False)
+    mode = fake_mode(shape_env=shape_env(site, values), static_shapes=False)
     mode.cache_enabled = False
     dispatch = mode.dispatch
     small = mode.shape_env.small = lenient(mode.shape_env)  # type: ignore[union-attr]

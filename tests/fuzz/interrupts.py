@@ -303,7 +303,7 @@ def check(name: str, place: int, error: type[BaseException], handler: str = "") 
         wrong += [f"{found} entries, not {case.entries}"] if found != case.entries else []
     finally:
         end()
-    return "; ".join(wrong), outcome
+    return "; ".join([*wrong, *([outcome.where] if wrong else [])]), outcome
 
 
 def places_of(name: str) -> int:
@@ -330,7 +330,8 @@ def work(first: int, last: int, names: list[str], every: bool) -> None:
         print(f"begin {number} {name} {place} {error.__name__}", flush=True)
         told, outcome = check(name, place, error)
         ignored = f"ignored {outcome.ignored}" if outcome.ignored else ""
-        print(f"end {number} {1 if told else 0} {' '.join((told or ignored).split())[:600]}", flush=True)
+        ignored += outcome.where if ignored else ""
+        print(f"end {number} {1 if told else 0} {' '.join((told or ignored).split())[:1500]}", flush=True)
 
 
 def watch(first: int, last: int, names: list[str], every: bool) -> int:
@@ -355,7 +356,7 @@ def watch(first: int, last: int, names: list[str], every: bool) -> int:
         if child.returncode:
             wrong += 1
             at += 1
-            print(f"{begun}: the process ended with {child.returncode}: {' '.join(child.stderr.split())[-600:]}", flush=True)
+            print(f"{begun}: the process ended with {child.returncode}: {' '.join(child.stderr.split())[:400]}", flush=True)
         first = at + 1
     print(f"{ignored} were raised where Python drops exceptions, as in finalizers")
     return wrong

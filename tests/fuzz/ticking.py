@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import dynacompile
 from dynacompile import native
 from dynacompile.env import native_dir
 
@@ -45,13 +47,14 @@ def ticks() -> ModuleType:
 @dataclass
 class Outcome:
     """What a call with an exception in its midst came to. places: at which CPython looked for signals. ignored: what Python dropped, since it was raised
-    in a finalizer or the like, and what raised it."""
+    in a finalizer or the like, and what raised it. where: the frames that were interrupted, the innermost first."""
 
     result: Any = None
     raised: BaseException | None = None
     places: int = 0
     fired: bool = False
     ignored: list[str] = field(default_factory=list)
+    where: str = ""
 
 
 @contextmanager
@@ -63,12 +66,19 @@ def dropped(into: list[str]) -> Iterator[None]:
         sys.unraisablehook = before
 
 
-def interrupted(run: Callable[[], Any], place: int, error: BaseException, sent: int = 0) -> Outcome:
-    """Calls `run`; at the given place `error` is raised, or where `sent` is a signal, that one is handled."""
+def interrupted(run: Callable[[], Any], place: int, error: BaseException | None, sent: int = 0, then: Callable[[], None] = lambda: None) -> Outcome:
+    """Calls `run`; at the given place `then` is called and `error` raised, if there is one; or where `sent` is a signal, that one is handled."""
     outcome, module = Outcome(), ticks()
+
+    @dynacompile.disable
+    def notice() -> None:
+        frames = [f"{f.name} {Path(f.filename).name}:{f.lineno}" for f in reversed(traceback.extract_stack()[:-1])]
+        outcome.where = " < ".join(frames[:14])
+        then()
+
     with dropped(outcome.ignored):
         try:
-            module.start(place, error, sent)
+            module.start(place, error, sent, notice)
             outcome.result = run()
         except BaseException as raised:  # noqa: BLE001 - it is what is looked at
             outcome.raised = raised
