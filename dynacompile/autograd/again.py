@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 import torch.fx
@@ -16,12 +16,12 @@ from dynacompile.ir.graphs import Again
 Node = torch.fx.Node
 
 
-def again(joint: JointGraph, side: Sides, saved: Sequence[Node]) -> Again:
-    """saved: the nodes at the contract's saved positions, in order.
+def again(joint: JointGraph, side: Sides, saved: Sequence[Node], results: Sequence[Node], below: Collection[Node] = ()) -> Again:
+    """saved: the nodes at the contract's saved positions, in order. results: the gradients. below: what other stages give.
 
     A gradient of a gradient depends on no input that the gradient does not depend on. What checks or draws is run again, and needs its operands."""
     inputs = joint.placeholders[: joint.inputs]
-    grads = ancestors(joint.groups[2])
+    grads = ancestors(results, below)
     needed = grads | ancestors([n for n in side.primal if has_effect(n)])
     written = frozenset((*joint.written, *(m.input for m in joint.mutations)))
     copies = {inputs.index(n): place for place, n in enumerate(saved) if n.op == "placeholder"}
@@ -33,6 +33,8 @@ def again(joint: JointGraph, side: Sides, saved: Sequence[Node]) -> Again:
         lost=tuple(i for i in tensors if i in written and i not in copies),
         draws=tuple(dict.fromkeys(str(device_of(n)) for n in side.primal if is_random(n) and n in grads)),
         draws_backward=any(is_random(n) for n in side.backward),
+        writes=joint.writes,
+        written_targets=joint.written_targets,
     )
 
 

@@ -12,6 +12,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynacompile import native
+from dynacompile.autograd.cuts import Cuts, find_cuts
 from dynacompile.autograd.facts import view_base
 from dynacompile.autograd.functionalize import (
     FunctionalInput,
@@ -27,7 +28,7 @@ from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
-from dynacompile.ir.graphs import Mutation, Output, output_args
+from dynacompile.ir.graphs import Mutation, Output, Target, output_args
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
 from dynacompile.ops.backward_steps import Tracing, note_places
@@ -38,8 +39,10 @@ class JointGraph:
     """One functional ATen graph of forward and backward.
 
     graph: placeholders are the inputs, then the tangents; the output node holds ((forward values by position), (values that inputs take in
-    the graph), (gradients)). outputs, mutations: as in the RuntimeContract. written: the inputs of the second group. tangents: positions
+    the graph), (gradients), (gradients of outputs that others are computed from)). outputs, mutations: as in the RuntimeContract. written: the inputs of the second group. tangents: positions
     that have one. grads: the inputs that the third group belongs to. sources: as in the RuntimeContract. constants: the graph's attributes.
+    targets: where the fourth group goes. levels: of each tangent, the stage of the backward that takes it. writes: the graph has in-place operations;
+    written_targets: on the memory of a target, too.
     """
 
     graph: torch.fx.Graph
@@ -51,10 +54,18 @@ class JointGraph:
     tangents: tuple[int, ...]
     grads: tuple[int, ...]
     sources: tuple[tuple[int, ...], ...]
+    targets: tuple[Target, ...] = ()
+    levels: tuple[int, ...] = ()
+    writes: bool = False
+    written_targets: bool = False
+
+    @property
+    def captured(self) -> tuple[torch.fx.Node, ...]:
+        return tuple(next(iter(reversed(self.graph.nodes))).args[0][3])
 
     @property
     def groups(self) -> tuple[tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...]]:
-        forward, written, grads = next(iter(reversed(self.graph.nodes))).args[0]
+        forward, written, grads, _ = next(iter(reversed(self.graph.nodes))).args[0]
         return tuple(forward), tuple(written), tuple(grads)
 
     @property
@@ -62,9 +73,9 @@ class JointGraph:
         return [n for n in self.graph.nodes if n.op == "placeholder"]
 
 
-def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Mapping[torch._ops.OpOverload, Callable], careful: bool = False) -> JointGraph:
+def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Mapping[torch._ops.OpOverload, Callable], careful: bool = False, cutting: bool = True) -> JointGraph:
     """graph: torch-level, static shapes; fakes: one per placeholder. careful: hooks of tensors ask whether a gradient has come; else the graph is traced
-    again where one may not. Raises Unsupported where autograd or functionalization can't follow."""
+    again where one may not. cutting: outputs that others are computed from get their gradients. Raises Unsupported where autograd or functionalization can't follow."""
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
     recorder = Recorder(mode, table)
@@ -82,11 +93,16 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         forward = owned(recorder, [recorder.node_of(inner(t)) for t in positions.tensors])
         restride(recorder, forward, positions)
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
-        tangents, grads = trace_backward(recorder, positions, forward, inputs)
-    recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads)))
+        cuts = find_cuts(user_outputs, rows, mutated, positions) if cutting else Cuts()
+        tangents, grads = trace_backward(recorder, positions, forward, inputs, cuts)
+        captured = [captured_node(recorder, forward, positions, cuts, i) for i in sorted(cuts.captured)]
+    if len(captured) != len(cuts.points):  # some formula has no gradient there
+        return trace_joint(graph, fakes, table, careful, False)
     reached = tangents_of(recorder.graph, len(fakes))
+    grads = [(i, node) for i, node in grads if reached[node] or not cuts.has_views_of_inputs]
+    recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads), tuple(captured)))
     if not careful and any(reached[node] != (1 << len(tangents)) - 1 for node in hooked):
-        return trace_joint(graph, fakes, table, True)
+        return trace_joint(graph, fakes, table, True, cutting)
     note_places(tuple(recorder.graph.nodes), reached.__getitem__, [node for _, node in grads])
     return JointGraph(
         recorder.graph,
@@ -98,7 +114,21 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         tuple(tangents),
         tuple(i for i, _ in grads),
         tuple(tuple(i for i in range(len(tangents)) if reached[g] >> i & 1) for _, g in grads),
+        tuple(p.target for p in cuts.points),
+        tuple(cuts.levels.get(p, 0) for p in tangents) if cuts.points else (),
+        recorder.writes,
+        any(p.tensor._version for p in cuts.points),
     )
+
+
+def captured_node(recorder: Recorder, forward: Sequence[torch.fx.Node], positions: Positions, cuts: Cuts, index: int) -> torch.fx.Node:
+    """The gradient at a point, with the strides of the output there, so that its tangent has to be fitted no more."""
+    node, point = recorder.node_of(inner(cuts.captured[index])), cuts.points[index]
+    if point.position is not None and point.tensor is positions.tensors[point.position]:
+        value = forward[point.position].meta["val"]
+        if different_strides(value, node.meta["val"]):
+            return recorder.copy_of(node, value.stride())
+    return node
 
 
 def tangents_of(graph: torch.fx.Graph, inputs: int) -> dict[torch.fx.Node, int]:
@@ -146,7 +176,7 @@ def fake_mode_of(graph: torch.fx.GraphModule, fakes: Sequence[object]) -> FakeTe
 
 
 def trace_backward(
-    recorder: Recorder, positions: Positions, forward: Sequence[torch.fx.Node], inputs: Sequence[FunctionalInput]
+    recorder: Recorder, positions: Positions, forward: Sequence[torch.fx.Node], inputs: Sequence[FunctionalInput], cuts: Cuts
 ) -> tuple[list[int], list[tuple[int, torch.fx.Node]]]:
     """Positions with a tangent, which has the strides of its node in `forward`, and (input, node of its gradient) for each input that gets one."""
     differentiable = positions.differentiable
@@ -165,12 +195,15 @@ def trace_backward(
     results: tuple[torch.Tensor | None, ...] = ()
     if indices:
         with torch._C._DisableAutocast(), adding_gradients(recorder.fake_mode.shape_env):
-            results = gradients([positions.tensors[p] for p in differentiable], [inputs[i].leaf for i in indices], tangents)
+            given = dict(zip(differentiable, tangents, strict=True))
+            cuts.install(positions, given)
+            seeds = [p for p in differentiable if p not in cuts.heads(positions)]
+            results = gradients([positions.tensors[p] for p in seeds], [inputs[i].leaf for i in indices], [given[p] for p in seeds])
     for grad in results:
         if grad is not None and grad.layout is not torch.strided:
             raise Unsupported("sparse-gradient", "the gradient of an input is sparse", "set sparse=False, or leave the layer outside of the compiled function")
     found = [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]
-    if not found:
+    if not found and not cuts.points:
         reason = "outputs require gradients, and no input gets one: what does was made inside the graph"
         raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
     return differentiable, found
