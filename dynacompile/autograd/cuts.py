@@ -52,8 +52,8 @@ class Cuts:
         heads = {i: p for p, i in self.heads(positions).items()}
         for i, point in enumerate(self.points):
             hook = self.hook(i, tangents[heads[i]] if i in heads else None)
-            handle = point.tensor.register_hook(hook)
-            point.tensor._backward_hooks.move_to_end(handle.id, last=False)  # type: ignore[union-attr]
+            point.tensor.register_hook(hook)
+            run_first(point.tensor._backward_hooks)
 
     def hook(self, index: int, tangent: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
         def capture(grad: torch.Tensor) -> torch.Tensor:
@@ -61,6 +61,13 @@ class Cuts:
             return torch.zeros_like(grad) if tangent is None else tangent
 
         return capture
+
+
+def run_first(hooks: Any) -> None:
+    """Puts the last hook of a tensor before the others, which then get the whole gradient, and not only what comes from above."""
+    *others, last = hooks.items()
+    hooks.clear()  # autograd goes by the order in which hooks were put in
+    hooks.update([last, *others])
 
 
 def find_cuts(outputs: Sequence[object], rows: Sequence[Output], mutated: Sequence[MutatedInput], positions: Positions) -> Cuts:

@@ -161,7 +161,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             env[node] = with_dtypes(functional(run_node(node, args, kwargs)), node.meta.get("val"))
             for operand, version in zip(operands, versions, strict=True):
                 if operand._version != version:
-                    recorder.writes = True
+                    recorder.writes.add(storage(operand))
                     keep_strides(memories[storage(operand)], recorder)
             if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
                 env[node] = as_eager(env[node], node.meta.get("val"), memories)

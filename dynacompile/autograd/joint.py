@@ -22,6 +22,7 @@ from dynacompile.autograd.functionalize import (
     inner,
     interpret,
     mutated_inputs,
+    storage,
     wrap_inputs,
 )
 from dynacompile.autograd.outputs import Positions, classify
@@ -116,8 +117,8 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         tuple(tuple(i for i in range(len(tangents)) if reached[g] >> i & 1) for _, g in grads),
         tuple(p.target for p in cuts.points),
         tuple(cuts.levels.get(p, 0) for p in tangents) if cuts.points else (),
-        recorder.writes,
-        any(p.tensor._version for p in cuts.points),
+        bool(recorder.writes),
+        any(storage(p.tensor) in recorder.writes for p in cuts.points),
     )
 
 
