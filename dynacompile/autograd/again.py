@@ -12,6 +12,7 @@ from dynacompile.autograd.facts import has_effect, is_random
 from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.partition import Sides, ancestors
 from dynacompile.ir.graphs import Again
+from dynacompile.ops.regions import REGION
 
 Node = torch.fx.Node
 
@@ -31,15 +32,16 @@ def again(joint: JointGraph, side: Sides, saved: Sequence[Node], results: Sequen
         written=written,
         copies=copies,
         lost=tuple(i for i in tensors if i in written and i not in copies),
-        draws=tuple(dict.fromkeys(str(device_of(n)) for n in side.primal if is_random(n) and n in grads)),
-        draws_backward=any(is_random(n) for n in side.backward),
+        draws=devices([n for n in side.primal if is_random(n) and n in grads]),
+        random=devices([n for n in side.primal if is_random(n)]),
+        draws_backward=any(is_random(n) and n.target is not REGION for n in side.backward),
         writes=joint.writes,
         written_targets=joint.written_targets,
     )
 
 
-def device_of(node: Node) -> torch.device:
-    """Of what a node draws."""
-    value = node.meta["val"]
-    first = value if isinstance(value, torch.Tensor) else next(v for v in value if isinstance(v, torch.Tensor))
-    return first.device
+def devices(nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Where random nodes draw."""
+    values = [n.meta["val"] for n in nodes]
+    tensors = [next((t for t in v if isinstance(t, torch.Tensor)), None) if isinstance(v, (tuple, list)) else v for v in values]
+    return tuple(dict.fromkeys(str(t.device) for t in tensors if isinstance(t, torch.Tensor)))

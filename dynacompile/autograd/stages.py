@@ -12,7 +12,7 @@ from dynacompile.autograd.again import again
 from dynacompile.autograd.joint import JointGraph, tangents_of
 from dynacompile.autograd.partition import Sides
 from dynacompile.autograd.writing import Copy, symbolic_inputs
-from dynacompile.ir.graphs import Hidden, Stage, Target
+from dynacompile.ir.graphs import Again, Hidden, Stage, Target
 from dynacompile.ir.symbols import extent
 from dynacompile.ops.backward_steps import note_places
 
@@ -42,7 +42,8 @@ def write_stages(joint: JointGraph, side: Sides, saved: Saved) -> tuple[tuple[to
     parts, stage_of = divide(joint, side)
     ahead = further(parts)
     written = [write(joint, side, saved, parts, k, stage_of, ahead[k]) for k in range(len(parts))]
-    return tuple(graph for graph, _ in written), tuple(stage for _, stage in written)
+    draws = tuple(dict.fromkeys(device for _, _, kept in written for device in kept.draws))  # one call draws for all of them
+    return tuple(graph for graph, _, _ in written), tuple(replace(stage, again=replace(kept, draws=draws)) for _, stage, kept in written)
 
 
 def divide(joint: JointGraph, side: Sides) -> tuple[list[Part], dict[Node, int]]:
@@ -83,7 +84,7 @@ def further(parts: Sequence[Part]) -> list[tuple[Target, ...]]:
 
 def write(
     joint: JointGraph, side: Sides, saved: Saved, parts: Sequence[Part], k: int, stage_of: Mapping[Node, int], ahead: tuple[Target, ...]
-) -> tuple[torch.fx.GraphModule, Stage]:
+) -> tuple[torch.fx.GraphModule, Stage, Again]:
     part = parts[k]
     used = reads(part, saved)
     inputs, values = [n for n in saved.inputs if n in used], [n for n in saved.values if n in used]
@@ -119,8 +120,8 @@ def write(
         hidden=tuple(map(hidden_row, part.hidden)),
     )
     if ahead:  # gradients of inputs that a replay has to give itself
-        return graph, replace(stage, again=again(joint, side, values, (*joint.groups[2], *joint.captured)))
-    return graph, replace(stage, again=again(joint, side, values, [n for n, _ in part.results], set(part.hidden)))
+        return graph, stage, again(joint, side, values, (*joint.groups[2], *joint.captured))
+    return graph, stage, again(joint, side, values, [n for n, _ in part.results], set(part.hidden))
 
 
 def reads(part: Part, saved: Saved) -> set[Node]:

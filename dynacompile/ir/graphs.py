@@ -146,7 +146,7 @@ class Again:
 
     needed: tensor inputs whose values some gradient depends on. written: inputs that the graph writes to; of those among `needed`, copies says which
         of the saved positions has the value from before, by index, and lost names those that have none. draws: devices whose random numbers reach a
-        gradient. draws_backward: the backward draws random numbers itself. writes: the graph has in-place operations;
+        gradient; random: all that the graph draws on. draws_backward: the backward draws random numbers itself. writes: the graph has in-place operations;
         written_targets: on the memory of outputs that others are computed from, too.
     """
 
@@ -155,6 +155,7 @@ class Again:
     copies: Mapping[int, int] = field(default_factory=dict)
     lost: tuple[int, ...] = ()
     draws: tuple[str, ...] = ()
+    random: tuple[str, ...] = ()
     draws_backward: bool = False
     writes: bool = False
     written_targets: bool = False

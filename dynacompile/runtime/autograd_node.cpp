@@ -46,13 +46,15 @@ void set_history(const at::Tensor& tensor, const Pointer& node) {
     torch::autograd::impl::set_gradient_edge(tensor, {node, number});
 }
 
-// The gradient function of our gradients: names itself when somebody differentiates them again.
+const char no_double_backward[] = "double backward through this compiled region is not supported: ";
+const char advice[] = "Compute it eagerly: leave the function that is differentiated twice out of the compiled region.";
+
+// The gradient function of our gradients where they can't be differentiated: names itself when somebody differentiates them again.
 struct DoubleBackward final : public Node {
     DoubleBackward(torch::autograd::edge_list&& edges, std::string reason) : Node(std::move(edges)), reason_(std::move(reason)) {}
     std::string name() const override { return "DynacompileDoubleBackward"; }
     variable_list apply(variable_list&&) override {
-        fail("double backward through this compiled region is not supported: ", reason_,
-             ". Compute it eagerly: leave the function that is differentiated twice out of the compiled region.");
+        fail(no_double_backward, reason_, ". ", advice);
     }
 
 private:
@@ -164,6 +166,7 @@ public:
         if (region_->again && (twice || std::any_of(tangents.begin(), tangents.end(), is_batched))) {
             variable_list grads;
             if (by_python(flat, tangents, twice, grads, reason)) return grads;
+            if (std::any_of(tangents.begin(), tangents.end(), is_batched)) fail(no_double_backward, reason, ". ", advice);
         }
         torch::autograd::edge_list above;
         if (twice) {

@@ -17,9 +17,10 @@ import torch.fx
 
 from dynacompile import native
 from dynacompile.ir.expressions import given as real
-from dynacompile.ir.graphs import Fresh, RuntimeContract, Stage, Target, ViewOfOutput, output_args
+from dynacompile.ir.graphs import Fresh, Made, RuntimeContract, Stage, Target, ViewOfOutput, output_args
 from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.markers import disable
+from dynacompile.ops.backward_steps import TensorHook
 from dynacompile.ops.regions import FORMS, with_regions
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -71,9 +72,9 @@ class Replay:
     def place(self, position: int) -> tuple[str, int] | None:
         """Where a run shows the forward output at `position`: a user output, one that is a view of it, or an input that is written."""
         rows = list(enumerate(self.contract.outputs))
-        fresh = [i for i, o in rows if isinstance(o, Fresh) and o.position == position]
+        fresh = [i for i, o in rows if isinstance(o, Fresh) and o.position == position and o.differentiable]
         written = [m.input for m in self.contract.mutations if m.position == position]
-        views = [i for i, o in rows if isinstance(o, ViewOfOutput) and o.position == position and not o.lineage.detached]
+        views = [i for i, o in rows if isinstance(o, ViewOfOutput) and o.position == position and is_differentiable(o)]
         for kind, found in (("output", fresh), ("input", written), ("view", views)):
             if found:
                 return kind, found[0]
@@ -85,8 +86,6 @@ class Replay:
             return f"the graph writes to its inputs {', '.join(map(str, self.again.lost))}, whose values before that were not kept"
         if self.again.draws_backward:
             return "its backward draws random numbers"
-        if any(place is None for place in self.places):
-            return "an output shares memory with what the graph does not return"
         if any(t.kind == "written" for t in self.edges) or (self.below and self.again.written_targets):
             return "the graph writes in place to an output that another one is computed from"
         return ""
@@ -106,6 +105,10 @@ class Replay:
         if reason := self.refusal():
             return reason
         arrived = [(i, t) for i, t in enumerate(tangents) if t is not None]
+        if any(i >= len(self.places) for i, _ in arrived):  # a hidden gradient, which only a compiled backward gives
+            return "the graph writes in place to what an output is computed from"
+        if any(self.places[i] is None for i, _ in arrived):
+            return "an output shares memory with what the graph does not return"
         indices = [i for i, _ in arrived]
         found = sampled(lambda *given: self.once(wanted, dict(zip(indices, given, strict=True)), saved, kept), [t for _, t in arrived])
         return tuple(found)
@@ -182,8 +185,9 @@ class Replay:
             for device, enabled, dtype in self.casts:
                 if enabled or torch.is_autocast_enabled(device):
                     stack.enter_context(torch.autocast(device, dtype, enabled=enabled, cache_enabled=False))
-            for device, state in zip(self.again.draws, states, strict=True):
-                stack.enter_context(drawing_from(torch.device(device), state))
+            known = dict(zip(self.again.draws, states, strict=True))
+            for device in self.again.random:
+                stack.enter_context(drawing_from(torch.device(device), known.get(device)))
             stack.enter_context(torch.set_grad_enabled(True))
             yield
 
@@ -205,6 +209,11 @@ class Replay:
         return (*found, *(None for _ in self.part.further))
 
 
+def is_differentiable(view: ViewOfOutput) -> bool:
+    """Whether gradients flow through the view to what it is a view of."""
+    return view.lineage.made in (Made.GRAD, Made.PART) and not view.lineage.detached
+
+
 def going_on_from(module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None) -> torch.fx.GraphModule:
     """The graph with further inputs, in the place of some of its outputs wherever it uses these. needed: the outputs that are to be computed, None for all."""
     graph, copies = torch.fx.Graph(), {}
@@ -216,6 +225,9 @@ def going_on_from(module: torch.fx.GraphModule, outputs: Sequence[int], needed: 
         with graph.inserting_before(first):
             given = graph.placeholder(f"output_{j}")
         given.meta = dict(returned[j].meta)
+        for user in list(copies[returned[j]].users):
+            if isinstance(user.target, TensorHook) and user.args[0] is copies[returned[j]]:  # the stage below has it
+                graph.erase_node(user)
         copies[returned[j]].replace_all_uses_with(given, delete_user_cb=lambda user: user is not end)
     if needed is not None:
         end.args = (tuple(o if j in needed else None for j, o in enumerate(end.args[0])),)  # type: ignore[arg-type,union-attr]
@@ -266,11 +278,12 @@ def by_sample(run: Callable[..., Grads], tensors: Sequence[torch.Tensor], dims: 
 
 
 @contextmanager
-def drawing_from(device: torch.device, state: torch.Tensor) -> Iterator[None]:
-    """The default generator of the device goes on from `state`; then from where it was."""
+def drawing_from(device: torch.device, state: torch.Tensor | None) -> Iterator[None]:
+    """The default generator of the device goes on from `state` (None: from where it is); then again from where it was."""
     generator = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
     before = generator.get_state()
-    generator.set_state(state)
+    if state is not None:
+        generator.set_state(state)
     try:
         yield
     finally:
