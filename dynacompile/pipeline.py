@@ -109,7 +109,9 @@ def backward_graphs(pair: ForwardBackward) -> tuple[torch.fx.GraphModule, ...]:
     return pair.stages if pair.backward is None else (pair.backward,)
 
 
-def joined(forward: GraphCall, backwards: Sequence[Callable[[], GraphCall]], pair: ForwardBackward, graph: torch.fx.GraphModule, fakes: Sequence[object]) -> Any:
+def joined(
+    forward: GraphCall, backwards: Sequence[Callable[[], GraphCall]], pair: ForwardBackward, graph: torch.fx.GraphModule, fakes: Sequence[object]
+) -> Any:
     """The callable of a differentiated graph, whose backward can be differentiated in its turn."""
     if not pair.stages:
         made = differentiable(forward, backwards[0] if backwards else None, pair.contract)

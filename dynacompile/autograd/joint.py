@@ -40,10 +40,10 @@ class JointGraph:
     """One functional ATen graph of forward and backward.
 
     graph: placeholders are the inputs, then the tangents; the output node holds ((forward values by position), (values that inputs take in
-    the graph), (gradients), (gradients of outputs that others are computed from)). outputs, mutations: as in the RuntimeContract. written: the inputs of the second group. tangents: positions
-    that have one. grads: the inputs that the third group belongs to. sources: as in the RuntimeContract. constants: the graph's attributes.
-    targets: where the fourth group goes. levels: of each tangent, the stage of the backward that takes it. writes: the graph has in-place operations;
-    written_targets: on the memory of a target, too.
+    the graph), (gradients), (gradients of outputs that others are computed from)). outputs, mutations: as in the RuntimeContract. written: the
+    inputs of the second group. tangents: positions that have one. grads: the inputs that the third group belongs to. sources: as in the
+    RuntimeContract. constants: the graph's attributes. targets: where the fourth group goes. levels: of each tangent, the stage of the backward
+    that takes it. writes: the graph has in-place operations; written_targets: on the memory of a target, too.
     """
 
     graph: torch.fx.Graph
@@ -74,9 +74,16 @@ class JointGraph:
         return [n for n in self.graph.nodes if n.op == "placeholder"]
 
 
-def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Mapping[torch._ops.OpOverload, Callable], careful: bool = False, cutting: bool = True) -> JointGraph:
+def trace_joint(
+    graph: torch.fx.GraphModule,
+    fakes: Sequence[object],
+    table: Mapping[torch._ops.OpOverload, Callable],
+    careful: bool = False,
+    cutting: bool = True,
+) -> JointGraph:
     """graph: torch-level, static shapes; fakes: one per placeholder. careful: hooks of tensors ask whether a gradient has come; else the graph is traced
-    again where one may not. cutting: outputs that others are computed from get their gradients. Raises Unsupported where autograd or functionalization can't follow."""
+    again where one may not. cutting: outputs that others are computed from get their gradients.
+    Raises Unsupported where autograd or functionalization can't follow."""
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
     recorder = Recorder(mode, table)

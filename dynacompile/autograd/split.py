@@ -34,8 +34,8 @@ def split(joint: JointGraph, budget: float) -> ForwardBackward:
     saved_values = [n for n in cut.saved if n not in saved_inputs]
     pad_saved(saved_values, [*joint.groups[0], *joint.groups[1], *joint.groups[2], *joint.captured])
     forward, positions, kept = write_forward(joint, side, saved_values)
-    graphs: tuple[torch.fx.GraphModule, ...]
-    backward, symbols, stages, graphs = None, (), (), ()
+    backward, graphs = None, ()  # type: tuple[torch.fx.GraphModule | None, tuple[torch.fx.GraphModule, ...]]
+    symbols, stages = (), ()  # type: tuple[Symbols, tuple[Stage, ...]]
     if joint.targets:
         graphs, stages = write_stages(joint, side, Saved({n: inputs.index(n) for n in saved_inputs}, dict(zip(kept, positions, strict=True))))
     else:

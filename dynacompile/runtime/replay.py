@@ -216,7 +216,8 @@ def is_differentiable(view: ViewOfOutput) -> bool:
 
 def going_on_from(module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None) -> torch.fx.GraphModule:
     """The graph with further inputs, in the place of some of its outputs wherever it uses these. needed: the outputs that are to be computed, None for all."""
-    graph, copies = torch.fx.Graph(), {}
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
     copied = graph.graph_copy(module.graph, copies)
     end = graph.output(copied)
     returned = output_args(module)
