@@ -7,6 +7,7 @@ graph -> differentiate -> ForwardBackward -> (forward and backward, the latter w
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ from dynacompile.ir.shapes import ShapePolicy, forget_shape_envs
 from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
-from dynacompile.runtime import chain, differentiable, keeping_primals, link, record, with_plain
+from dynacompile.runtime import chain, differentiable, in_stages, keeping_primals, link, record, with_plain
 from dynacompile.schedule import schedule
 
 T = TypeVar("T")
@@ -88,8 +89,25 @@ def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
 def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     forward = begin_program(pair.forward, env)
-    backward = None if pair.backward is None else begin_program(pair.backward, env)  # its kernels build beside the forward's
-    return keeping_primals(differentiable(forward(), None if backward is None else disable(backward), pair.contract), graph, fakes, pair.contract)
+    backwards = [disable(begin_program(g, env)) for g in backward_graphs(pair)]  # their kernels build beside the forward's
+    return joined(forward(), backwards, pair, graph, fakes)
+
+
+def backward_graphs(pair: ForwardBackward) -> tuple[torch.fx.GraphModule, ...]:
+    return pair.stages if pair.backward is None else (pair.backward,)
+
+
+def joined(
+    forward: GraphCall, backwards: Sequence[Callable[[], GraphCall]], pair: ForwardBackward, graph: torch.fx.GraphModule, fakes: Sequence[object]
+) -> Any:
+    """The callable of a differentiated graph, whose backward can be differentiated in its turn."""
+    if not pair.stages:
+        made = differentiable(forward, backwards[0] if backwards else None, pair.contract)
+        return keeping_primals(made, graph, fakes, pair.contract)
+    whole, stages = in_stages(forward, backwards, pair.contract)
+    for k, stage in enumerate(stages):
+        keeping_primals(stage, graph, fakes, pair.contract, k)
+    return whole
 
 
 def begin_program(graph: torch.fx.GraphModule, env: Env) -> Callable[[], GraphCall]:
@@ -116,8 +134,12 @@ def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) 
 
 def trace_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
-    backward = None if pair.backward is None else code_of(pair.backward)
-    return keeping_primals(differentiable(code_of(pair.forward), None if backward is None else lambda: backward, pair.contract), graph, fakes, pair.contract)
+    backwards = [functools.partial(given, code_of(g)) for g in backward_graphs(pair)]
+    return joined(code_of(pair.forward), backwards, pair, graph, fakes)
+
+
+def given(call: GraphCall) -> GraphCall:
+    return call
 
 
 def code_of(graph: torch.fx.GraphModule) -> GraphCall:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 import torch.fx
@@ -12,16 +12,17 @@ from dynacompile.autograd.facts import has_effect, is_random
 from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.partition import Sides, ancestors
 from dynacompile.ir.graphs import Again
+from dynacompile.ops.regions import REGION
 
 Node = torch.fx.Node
 
 
-def again(joint: JointGraph, side: Sides, saved: Sequence[Node]) -> Again:
-    """saved: the nodes at the contract's saved positions, in order.
+def again(joint: JointGraph, side: Sides, saved: Sequence[Node], results: Sequence[Node], below: Collection[Node] = ()) -> Again:
+    """saved: the nodes at the contract's saved positions, in order. results: the gradients. below: what other stages give.
 
     A gradient of a gradient depends on no input that the gradient does not depend on. What checks or draws is run again, and needs its operands."""
     inputs = joint.placeholders[: joint.inputs]
-    grads = ancestors(joint.groups[2])
+    grads = ancestors(results, below)
     needed = grads | ancestors([n for n in side.primal if has_effect(n)])
     written = frozenset((*joint.written, *(m.input for m in joint.mutations)))
     copies = {inputs.index(n): place for place, n in enumerate(saved) if n.op == "placeholder"}
@@ -31,13 +32,16 @@ def again(joint: JointGraph, side: Sides, saved: Sequence[Node]) -> Again:
         written=written,
         copies=copies,
         lost=tuple(i for i in tensors if i in written and i not in copies),
-        draws=tuple(dict.fromkeys(str(device_of(n)) for n in side.primal if is_random(n) and n in grads)),
-        draws_backward=any(is_random(n) for n in side.backward),
+        draws=devices([n for n in side.primal if is_random(n) and n in grads]),
+        random=devices([n for n in side.primal if is_random(n)]),
+        draws_backward=any(is_random(n) and n.target is not REGION for n in side.backward),
+        writes=joint.writes,
+        written_targets=joint.written_targets,
     )
 
 
-def device_of(node: Node) -> torch.device:
-    """Of what a node draws."""
-    value = node.meta["val"]
-    first = value if isinstance(value, torch.Tensor) else next(v for v in value if isinstance(v, torch.Tensor))
-    return first.device
+def devices(nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Where random nodes draw."""
+    values = [n.meta["val"] for n in nodes]
+    tensors = [next((t for t in v if isinstance(t, torch.Tensor)), None) if isinstance(v, (tuple, list)) else v for v in values]
+    return tuple(dict.fromkeys(str(t.device) for t in tensors if isinstance(t, torch.Tensor)))

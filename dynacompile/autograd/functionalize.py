@@ -231,6 +231,7 @@ def interpret_node(
     env[node] = with_dtypes(functional(run_node(node, args, kwargs)), node.meta.get("val"))
     for operand, version in zip(operands, versions, strict=True):
         if operand._version != version:
+            recorder.writes.add(storage(operand))
             refuse_folded(node, operand, folded, recorder)
             keep_strides(memories[storage(operand)], recorder)
     results = tensors_of(env[node])

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynacompile import native
 from dynacompile.autograd.arrivals import Together, cut_absent
+from dynacompile.autograd.cuts import Cuts, find_cuts
 from dynacompile.autograd.facts import view_base
 from dynacompile.autograd.functionalize import (
     FunctionalInput,
@@ -29,9 +30,9 @@ from dynacompile.autograd.kept import History, read_history, refuse_used_leaves
 from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
-from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.fakes import fake_mode
-from dynacompile.ir.graphs import Mutation, Output, output_args
+from dynacompile.ir.graphs import Mutation, Output, Target, output_args
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
 from dynacompile.ops.backward_steps import Tracing, note_places
@@ -42,9 +43,11 @@ class JointGraph:
     """One functional ATen graph of forward and backward.
 
     graph: placeholders are the inputs, then the tangents; the output node holds ((forward values by position), (values that inputs take in
-    the graph), (gradients)). outputs, mutations: as in the RuntimeContract. written: the inputs of the second group. tangents: positions
-    that have one. grads: the inputs that the third group belongs to. sources: as in the RuntimeContract.
-    inference, flags, writes: as in Marks. others: inputs that are no leaves of autograd, and may be written by anybody. constants: the graph's attributes.
+    the graph), (gradients), (gradients of outputs that others are computed from)). outputs, mutations: as in the RuntimeContract. written: the
+    inputs of the second group. tangents: positions that have one. grads: the inputs that the third group belongs to. sources: as in the
+    RuntimeContract. inference, flags, input_writes, output_writes: as in Marks. others: inputs that are no leaves of autograd, and may be written by
+    anybody. constants: the graph's attributes. targets: where the fourth group goes. levels: of each tangent, the stage of the backward that takes it.
+    writes: the graph has in-place operations; written_targets: on the memory of a target, too.
     """
 
     graph: torch.fx.Graph
@@ -62,10 +65,18 @@ class JointGraph:
     input_writes: tuple[tuple[int, int], ...]
     output_writes: tuple[tuple[int, int], ...]
     others: frozenset[int]
+    targets: tuple[Target, ...] = ()
+    levels: tuple[int, ...] = ()
+    writes: bool = False
+    written_targets: bool = False
+
+    @property
+    def captured(self) -> tuple[torch.fx.Node, ...]:
+        return tuple(next(iter(reversed(self.graph.nodes))).args[0][3])
 
     @property
     def groups(self) -> tuple[tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...]]:
-        forward, written, grads = next(iter(reversed(self.graph.nodes))).args[0]
+        forward, written, grads, _ = next(iter(reversed(self.graph.nodes))).args[0]
         return tuple(forward), tuple(written), tuple(grads)
 
     @property
@@ -73,9 +84,16 @@ class JointGraph:
         return [n for n in self.graph.nodes if n.op == "placeholder"]
 
 
-def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Mapping[torch._ops.OpOverload, Callable], careful: bool = False) -> JointGraph:
+def trace_joint(
+    graph: torch.fx.GraphModule,
+    fakes: Sequence[object],
+    table: Mapping[torch._ops.OpOverload, Callable],
+    careful: bool = False,
+    cutting: bool = True,
+) -> JointGraph:
     """graph: torch-level, static shapes; fakes: one per placeholder. careful: hooks of tensors ask whether a gradient has come; else the graph is traced
-    again where one may not. Raises Unsupported where autograd or functionalization can't follow."""
+    again where one may not. cutting: outputs that others are computed from get their gradients.
+    Raises Unsupported where autograd or functionalization can't follow."""
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
     recorder = Recorder(mode, table)
@@ -99,11 +117,16 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         restride(recorder, forward, positions)
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
         history = read_history(positions, inputs) if positions.differentiable else History()
-        tangents, grads = trace_backward(recorder, positions, forward, inputs)
-    recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads)))
+        cuts = find_cuts(run.outputs, rows, mutated, positions) if cutting else Cuts()
+        tangents, grads = trace_backward(recorder, positions, forward, inputs, cuts)
+        captured = [captured_node(recorder, forward, positions, cuts, i) for i in sorted(cuts.captured)]
+    if len(captured) != len(cuts.points):  # some formula has no gradient there
+        return trace_joint(graph, fakes, table, careful, False)
     reached = tangents_of(recorder.graph, len(fakes))
+    grads = [(i, node) for i, node in grads if reached[node] or not cuts.has_views_of_inputs]
+    recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads), tuple(captured)))
     if not careful and any(reached[node] != (1 << len(tangents)) - 1 for node in hooked):
-        return trace_joint(graph, fakes, table, True)
+        return trace_joint(graph, fakes, table, True, cutting)
     note_places(tuple(recorder.graph.nodes), reached.__getitem__, [node for _, node in grads])
     sources = tuple(tuple(t for t in range(len(tangents)) if (reached[g] or history.reached[i]) >> t & 1) for i, g in grads)
     flags: tuple[tuple[int, ...], ...] = ()
@@ -127,7 +150,21 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         tuple((m.index, m.value._version - before[m.index]) for m in mutated),
         output_writes,
         frozenset(i for i, entry in enumerate(inputs) if entry.is_tensor and not (entry.differentiable and entry.value is entry.leaf)),
+        tuple(p.target for p in cuts.points),
+        tuple(cuts.levels.get(p, 0) for p in tangents) if cuts.points else (),
+        bool(recorder.writes),
+        any(storage(p.tensor) in recorder.writes for p in cuts.points),
     )
+
+
+def captured_node(recorder: Recorder, forward: Sequence[torch.fx.Node], positions: Positions, cuts: Cuts, index: int) -> torch.fx.Node:
+    """The gradient at a point, with the strides of the output there, so that its tangent has to be fitted no more."""
+    node, point = recorder.node_of(inner(cuts.captured[index])), cuts.points[index]
+    if point.position is not None and point.tensor is positions.tensors[point.position]:
+        value = forward[point.position].meta["val"]
+        if different_strides(value, node.meta["val"]):
+            return recorder.copy_of(node, value.stride())
+    return node
 
 
 def tangents_of(graph: torch.fx.Graph, inputs: int, together: Together | None = None) -> dict[torch.fx.Node, int]:
@@ -176,7 +213,7 @@ def fake_mode_of(graph: torch.fx.GraphModule, fakes: Sequence[object]) -> FakeTe
 
 
 def trace_backward(
-    recorder: Recorder, positions: Positions, forward: Sequence[torch.fx.Node], inputs: Sequence[FunctionalInput]
+    recorder: Recorder, positions: Positions, forward: Sequence[torch.fx.Node], inputs: Sequence[FunctionalInput], cuts: Cuts
 ) -> tuple[list[int], list[tuple[int, torch.fx.Node]]]:
     """Positions with a tangent, which has the strides of its node in `forward`, and (input, node of its gradient) for each input that gets one."""
     differentiable = positions.differentiable
@@ -195,12 +232,15 @@ def trace_backward(
     results: tuple[torch.Tensor | None, ...] = ()
     if indices:
         with torch._C._DisableAutocast(), adding_gradients(recorder.fake_mode.shape_env):
-            results = gradients([positions.tensors[p] for p in differentiable], [inputs[i].leaf for i in indices], tangents)
+            given = dict(zip(differentiable, tangents, strict=True))
+            cuts.install(positions, given)
+            seeds = [p for p in differentiable if p not in cuts.heads(positions)]
+            results = gradients([positions.tensors[p] for p in seeds], [inputs[i].leaf for i in indices], [given[p] for p in seeds])
     for grad in results:
         if grad is not None and grad.layout is not torch.strided:
             raise Unsupported("sparse-gradient", "the gradient of an input is sparse", "set sparse=False, or leave the layer outside of the compiled function")
     found = [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]
-    if not found:
+    if not found and not cuts.points:
         reason = "outputs require gradients, and no input gets one: what does was made inside the graph"
         raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
     return differentiable, found

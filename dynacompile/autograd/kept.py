@@ -4,8 +4,8 @@ nowhere else."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from dynacompile.autograd.functionalize import FunctionalInput, storage
 from dynacompile.autograd.outputs import Positions, shares_version
 from dynacompile.errors import Unsupported
-from dynacompile.ir.graphs import Marks, Output, Part, ViewOfInput, Watch
+from dynacompile.ir.graphs import Marks, Output, Part, Target, ViewOfInput, Watch
 
 if TYPE_CHECKING:
     from dynacompile.autograd.joint import JointGraph
@@ -23,8 +23,8 @@ Node = torch.autograd.graph.Node
 
 @dataclass(frozen=True)
 class History:
-    """What eager's autograd has of a call. watches: the inputs and forward outputs that it keeps, or views of them. parts: as in Marks. reached: the
-    tangents that the gradient of an input comes from, by the index of the input, as the bits of a number."""
+    """What eager's autograd has of a call. watches: the inputs and forward outputs that it keeps, or views of them. parts: as in Marks, with the inputs
+    that they lead to in the place of gradients. reached: the tangents that the gradient of an input comes from, by the index of the input, as the bits of a number."""
 
     watches: tuple[Watch, ...] = ()
     parts: tuple[Part, ...] = ()
@@ -56,13 +56,13 @@ def read_history(positions: Positions, inputs: Sequence[FunctionalInput]) -> His
             owner = owners.get(storage(tensor))
             if owner is not None and (tensor is owner[2] or shares_version(tensor, owner[2])):
                 found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
-    watches = tuple(Watch(*key, as_parts(kept)) for key, kept in sorted(found.items()))
+    watches = tuple(Watch(*key, as_parts(kept, indices)) for key, kept in sorted(found.items()))
     ends = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
-    return History(watches, as_parts(parts), {i: ends.get(id(inputs[i].leaf), 0) for i in indices})
+    return History(watches, as_parts(parts, indices), {i: ends.get(id(inputs[i].leaf), 0) for i in indices})
 
 
-def as_parts(found: set[tuple[int, int]]) -> tuple[Part, ...]:
-    return tuple((bits(reached), bits(leads)) for reached, leads in sorted(found))
+def as_parts(found: set[tuple[int, int]], inputs: Sequence[int]) -> tuple[Part, ...]:
+    return tuple((bits(reached), tuple(inputs[n] for n in bits(leads))) for reached, leads in sorted(found))
 
 
 def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positions: Positions) -> None:
@@ -76,10 +76,60 @@ def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positi
 
 
 def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int]) -> Marks:
-    """Without the watches that the node's own saved tensors make needless."""
+    """Of a backward that is one node; where it is cut, each stage has marks of its own, and the call the rest."""
+    whole = Marks(joint.inference, input_writes=joint.input_writes, output_writes=joint.output_writes)
+    if joint.targets:
+        return whole
+    places = {index: n for n, index in enumerate(joint.grads)}
+
+    def here(part: Part) -> Part:
+        return part[0], tuple(places[i] for i in part[1] if i in places)
+
+    parts = tuple(map(here, joint.history.parts))
+    return replace(whole, watches=watches(joint, saved_inputs, saved_positions, here), flags=joint.flags, parts=parts)
+
+
+def watches(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int], here: Callable[[Part], Part]) -> tuple[Watch, ...]:
+    """Without those that the node's own saved tensors make needless. here: a part as this node has it."""
     own = {*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)}
-    watches = tuple(w for w in joint.history.watches if (w.is_input, w.index) not in own)
-    return Marks(joint.inference, watches, joint.flags, joint.input_writes, joint.output_writes, joint.history.parts)
+    kept = (replace(w, parts=tuple(p for p in map(here, w.parts) if all(p))) for w in joint.history.watches if (w.is_input, w.index) not in own)
+    return tuple(w for w in kept if w.parts)
+
+
+@dataclass(frozen=True)
+class StageGradients:
+    """The gradients that the node of one stage gets and gives. tangents: by index in the joint graph; hidden: of what stages above give to it, the tangents
+    that it comes from, as the bits of a number; edges: where its gradients go."""
+
+    level: int
+    tangents: tuple[int, ...]
+    hidden: tuple[int, ...]
+    edges: tuple[Target, ...]
+
+    def arriving(self, tangents: Sequence[int]) -> tuple[int, ...]:
+        """Those of the gradients that the node gets which come from some of the tangents."""
+        own = [i for i, t in enumerate(self.tangents) if t in tangents]
+        return (*own, *(len(self.tangents) + j for j, mask in enumerate(self.hidden) if any(mask >> t & 1 for t in tangents)))
+
+    def part(self, levels: Sequence[int], part: Part) -> Part:
+        """A part of eager's nodes as this stage has it: empty where it belongs to another one, the lowest that has a tangent which it is reached from."""
+        reached, leads = part
+        if min(levels[t] for t in reached) != self.level:
+            return (), ()
+        return self.arriving(reached), tuple(e for e, target in enumerate(self.edges) if target.kind != "input" or target.index in leads)
+
+
+def stage_marks(joint: JointGraph, gradients: StageGradients, saved_inputs: Sequence[int], saved_positions: Sequence[int], flags: Sequence[int]) -> Marks:
+    """flags: those of the joint graph's that the stage's graph takes, by index."""
+
+    def here(part: Part) -> Part:
+        return gradients.part(joint.levels, part)
+
+    return Marks(
+        watches=watches(joint, saved_inputs, saved_positions, here),
+        flags=tuple(gradients.arriving(joint.flags[f]) for f in flags),
+        parts=tuple(p for p in map(here, joint.history.parts) if all(p)),
+    )
 
 
 def history(roots: Sequence[Node | None]) -> list[Node]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,7 +60,7 @@ def sides(joint: JointGraph) -> Sides:
             primal.append(node)
     roots = [*forward_group, *written_group, *(n for n in primal if has_effect(n))]
     frontier = {arg for node in backward for arg in node.all_input_nodes if arg not in dependent}
-    frontier.update(g for g in grads if g not in dependent)
+    frontier.update(g for g in (*grads, *joint.captured) if g not in dependent)
     mutated = {placeholders[i] for i in (*joint.written, *(m.input for m in joint.mutations))}
     return Sides(primal, ancestors(roots), backward, frontier, mutated | exposed(joint))
 
@@ -74,15 +74,16 @@ def exposed(joint: JointGraph) -> set[Node]:
     return found | {view_base(values[p]) for p in shown if (False, p) not in kept}
 
 
-def ancestors(roots: Sequence[Node]) -> set[Node]:
-    """The roots and all that they depend on."""
+def ancestors(roots: Sequence[Node], ends: Collection[Node] = ()) -> set[Node]:
+    """The roots and all that they depend on, without what `ends` depend on."""
     found: set[Node] = set()
     pending = list(roots)
     while pending:
         node = pending.pop()
         if node not in found:
             found.add(node)
-            pending.extend(node.all_input_nodes)
+            if node not in ends:
+                pending.extend(node.all_input_nodes)
     return found
 
 

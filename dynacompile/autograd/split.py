@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.fx
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from dynacompile.autograd.again import again
 from dynacompile.autograd.facts import byte_size
@@ -16,60 +13,13 @@ from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.kept import marks
 from dynacompile.autograd.padding import pad_saved
 from dynacompile.autograd.partition import Cut, Sides, ancestors, choose_cut, sides
-from dynacompile.errors import Unsupported
-from dynacompile.ir.graphs import REAL, ForwardBackward, RuntimeContract, View, ViewOfInput, ViewOfOutput
+from dynacompile.autograd.stages import Saved, write_stages
+from dynacompile.autograd.writing import Copy, Symbols, is_symbolic, symbolic_inputs
+from dynacompile.ir.graphs import ForwardBackward, RuntimeContract, Stage, View, ViewOfInput, ViewOfOutput
 from dynacompile.ir.sizes import Sizes, sizes_of, symbols_in
-from dynacompile.ir.symbolic_graphs import add_node, free_symbols, symbol_sources
 from dynacompile.ir.symbols import extent, sources
 
 Node = torch.fx.Node
-Symbols = tuple[tuple[int, int | None], ...]  # as in the RuntimeContract
-
-
-class Copy:
-    """A graph under construction out of nodes of another one."""
-
-    def __init__(self, joint: JointGraph) -> None:
-        self.joint = joint
-        self.symbolic = is_symbolic(joint)
-        self.graph = torch.fx.Graph()
-        self.nodes: dict[Node, Node] = {}
-
-    def placeholder(self, node: Node, name: str | None = None) -> None:
-        new = self.graph.placeholder(name or str(node.target))
-        new.meta = dict(node.meta)
-        self.nodes[node] = new
-
-    def add(self, node: Node) -> None:
-        if node not in self.nodes:
-            if self.symbolic:
-                args, kwargs = torch.fx.node.map_arg(node.args, self.nodes.__getitem__), torch.fx.node.map_arg(node.kwargs, self.nodes.__getitem__)
-                new = add_node(self.graph, node.op, node.target, args, kwargs)
-            else:
-                new = self.graph.node_copy(node, self.nodes.__getitem__)
-            new.meta = dict(node.meta)
-            self.nodes[node] = new
-
-    def demand(self, node: Node) -> None:
-        """Adds what the node depends on and is not there yet, then the node."""
-        pending = [] if node in self.nodes else [node]
-        while pending:
-            last = pending[-1]
-            missing = [a for a in last.all_input_nodes if a not in self.nodes]
-            if missing:
-                pending.extend(reversed(missing))
-            else:
-                self.add(last)
-                pending.pop()
-
-    def finish(self, outputs: list[Node]) -> torch.fx.GraphModule:
-        self.graph.output(tuple(outputs))
-        root = torch.nn.Module()
-        for name, tensor in self.joint.constants.items():
-            if any(n.op == "get_attr" and n.target == name for n in self.graph.nodes):
-                root.register_buffer(name, tensor)
-        with _use_lazy_graph_module(True):  # Python code is made for who prints or runs the graph
-            return _make_graph_module(root, self.graph)
 
 
 def split(joint: JointGraph, budget: float) -> ForwardBackward:
@@ -83,11 +33,16 @@ def split(joint: JointGraph, budget: float) -> ForwardBackward:
     inputs = joint.placeholders[: joint.inputs]
     saved_inputs = [n for n in inputs if n in cut.saved and n not in side.copied]
     saved_values = [n for n in cut.saved if n not in saved_inputs]
-    pad_saved(saved_values, [*joint.groups[0], *joint.groups[1], *joint.groups[2]])
+    pad_saved(saved_values, [*joint.groups[0], *joint.groups[1], *joint.groups[2], *joint.captured])
     forward, positions, kept = write_forward(joint, side, saved_values)
-    backward, symbols = write_backward(joint, side, saved_inputs, kept)
+    backward, graphs = None, ()  # type: tuple[torch.fx.GraphModule | None, tuple[torch.fx.GraphModule, ...]]
+    symbols, stages = (), ()  # type: tuple[Symbols, tuple[Stage, ...]]
+    if joint.targets:
+        graphs, stages = write_stages(joint, side, Saved({n: inputs.index(n) for n in saved_inputs}, dict(zip(kept, positions, strict=True))))
+    else:
+        backward, symbols = write_backward(joint, side, saved_inputs, kept)
     facts = {
-        "ops": calls(forward) + calls(backward),
+        "ops": calls(forward) + sum(map(calls, graphs if backward is None else (backward,))),
         "saved_bytes": sum(byte_size(n) for n in kept),
         "saved_values": len(kept),
         "saved_inputs": len(saved_inputs),
@@ -95,17 +50,23 @@ def split(joint: JointGraph, budget: float) -> ForwardBackward:
         "recomputed_ops": recomputed(joint, side, cut),
     }
     kept_inputs = tuple(inputs.index(n) for n in saved_inputs)
-    agreed = replace(contract(joint, forward, kept_inputs, tuple(positions), symbols), again=again(joint, side, kept))
-    return ForwardBackward(forward, backward, agreed, facts)
+    agreed = contract(joint, forward, kept_inputs, tuple(positions), symbols, stages)
+    return ForwardBackward(forward, backward, agreed if stages else replace(agreed, again=again(joint, side, kept, joint.groups[2])), facts, graphs)
 
 
 def contract(
-    joint: JointGraph, forward: torch.fx.GraphModule, saved_inputs: tuple[int, ...] = (), saved_positions: tuple[int, ...] = (), symbols: Symbols = ()
+    joint: JointGraph,
+    forward: torch.fx.GraphModule,
+    saved_inputs: tuple[int, ...] = (),
+    saved_positions: tuple[int, ...] = (),
+    symbols: Symbols = (),
+    stages: tuple[Stage, ...] = (),
 ) -> RuntimeContract:
     outputs, sizes = joint.outputs, Sizes()
     if is_symbolic(joint):
         outputs = tuple(replace(o, view=measured(o.view)) if isinstance(o, (ViewOfInput, ViewOfOutput)) else o for o in outputs)
         views = [(o.view.size, o.view.stride, o.view.offset) for o in outputs if isinstance(o, (ViewOfInput, ViewOfOutput))]
+        views += [(h.size, h.stride, 0) for stage in stages for h in stage.hidden]
         sizes = sizes_of(symbols_in(views), sources(forward)[0])
     return RuntimeContract(
         inputs=joint.inputs,
@@ -120,6 +81,7 @@ def contract(
         symbols=symbols,
         sizes=sizes,
         marks=marks(joint, saved_inputs, saved_positions),
+        stages=stages,
     )
 
 
@@ -200,25 +162,3 @@ def write_backward(joint: JointGraph, side: Sides, saved_inputs: list[Node], sav
     return copy.finish([copy.nodes[n] for n in grads]), symbols
 
 
-def is_symbolic(joint: JointGraph) -> bool:
-    """Whether sizes of inputs may vary."""
-    values = [n.meta.get("val") for n in joint.graph.nodes]
-    return any(getattr(getattr(value, "fake_mode", None), "shape_env", None) is not None for value in values)
-
-
-def symbolic_inputs(graph: torch.fx.Graph, inputs: Sequence[object]) -> Symbols:
-    """Gives the graph a leading placeholder for each symbol that it uses; and where these are found among forward's inputs."""
-    known = symbol_sources(inputs)
-    found: dict[Any, tuple[int, int | None]] = {}
-    for node in graph.nodes:
-        for symbol in free_symbols((node.args, node.kwargs, node.meta.get("val"))):
-            if symbol not in known:
-                raise Unsupported("symbolic-backward", f"backward needs the size {symbol}, which no input has", "compile with dynamic=False")
-            found[symbol] = known[symbol]
-    first = next(iter(graph.nodes))
-    for symbol, (index, dim) in found.items():
-        value = inputs[index]
-        with graph.inserting_before(first):
-            node = graph.placeholder(f"size_{symbol}")
-        node.meta["val"] = value if dim is None else value.shape[dim]  # type: ignore[attr-defined]
-    return tuple((index, REAL if isinstance(inputs[index], torch.SymFloat) else dim) for index, dim in found.values())

@@ -6,6 +6,7 @@ import enum
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 import torch.fx
@@ -133,12 +134,54 @@ class Marks:
 
 
 @dataclass(frozen=True)
+class Target:
+    """Where a gradient goes. kind: "input", as the call got it; "output", to what made the user output; "written", to what wrote the input; "hidden", to
+    the stage `index`, as its hidden gradient number `slot`."""
+
+    kind: Literal["input", "output", "written", "hidden"]
+    index: int
+    slot: int = 0
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A gradient that one stage of the backward gives to another, and that belongs to no output."""
+
+    size: tuple[Extent, ...]
+    stride: tuple[Extent, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The part of the backward between outputs and those that they are computed from; it has an autograd node of its own.
+
+    saved_inputs, saved_positions, tangents, symbols: as in the RuntimeContract; after the tangents come the hidden gradients. edges: where the gradients
+        go that the stage's graph gives; further: what gets some through hidden gradients, to which edges lead, too. sources: for each of edges.
+    marks: the watches, flags and parts of its node.
+    """
+
+    saved_inputs: tuple[int, ...]
+    saved_positions: tuple[int, ...]
+    tangents: tuple[int, ...]
+    edges: tuple[Target, ...]
+    further: tuple[Target, ...] = ()
+    sources: tuple[tuple[int, ...], ...] = ()
+    symbols: tuple[tuple[int, int | None], ...] = ()
+    hidden: tuple[Hidden, ...] = ()
+    marks: Marks = Marks()
+    again: Again | None = None
+
+
+@dataclass(frozen=True)
 class Again:
     """What differentiating the backward once more takes.
 
     needed: tensor inputs whose values some gradient depends on. written: inputs that the graph writes to; of those among `needed`, copies says which
         of the saved positions has the value from before, by index, and lost names those that have none. draws: devices whose random numbers reach a
-        gradient. draws_backward: the backward draws random numbers itself.
+        gradient; random: all that the graph draws on. draws_backward: the backward draws random numbers itself. writes: the graph has in-place operations;
+        written_targets: on the memory of outputs that others are computed from, too.
     """
 
     needed: tuple[int, ...]
@@ -146,7 +189,10 @@ class Again:
     copies: Mapping[int, int] = field(default_factory=dict)
     lost: tuple[int, ...] = ()
     draws: tuple[str, ...] = ()
+    random: tuple[str, ...] = ()
     draws_backward: bool = False
+    writes: bool = False
+    written_targets: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,6 +209,7 @@ class RuntimeContract:
         (forward input, REAL) for a float.
     sizes: of the symbols in views. marks: see there.
     again: how the backward is differentiated, None where it can't be.
+    stages: where outputs are computed from others, the backward in parts, those of the lowest outputs first; what is saved is theirs.
     """
 
     inputs: int
@@ -178,6 +225,7 @@ class RuntimeContract:
     sizes: Sizes = Sizes()
     marks: Marks = Marks()
     again: Again | None = None
+    stages: tuple[Stage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -187,12 +235,14 @@ class ForwardBackward:
     forward: placeholders are the flat inputs; the output is a flat tuple of tensors. Placeholders' and nodes' fake values are in
         `node.meta["val"]`, the user's line in `node.meta["site"]` where known.
     backward: placeholders as in `RuntimeContract`; the output is a flat tuple of tensors or None.
+    stages: of the contract's stages, in the place of backward.
     """
 
     forward: torch.fx.GraphModule
     backward: torch.fx.GraphModule | None
     contract: RuntimeContract
     facts: dict[str, int] = field(default_factory=dict)
+    stages: tuple[torch.fx.GraphModule, ...] = ()
 
     def verify(self) -> None:
         outputs = output_args(self.forward)
@@ -212,6 +262,8 @@ class ForwardBackward:
         parts = ["forward:", self.forward.code.strip()]
         if self.backward is not None:
             parts += ["backward:", self.backward.code.strip()]
+        for i, graph in enumerate(self.stages):
+            parts += [f"backward, stage {i}:", graph.code.strip()]
         return "\n".join([*parts, f"contract: {self.contract}"])
 
     def digest(self) -> str:

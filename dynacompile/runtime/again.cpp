@@ -29,7 +29,7 @@ Generators Again::generators() const {
 }
 
 void Primals::remember(const Again& again, const Inputs& inputs, Generators generators) {
-    kept_.reserve(again.kept.size());
+    kept_.reserve(again.kept.size() + again.outputs.size());
     for (int64_t input : again.kept) {
         c10::TensorImpl* impl = inputs.impls[input];
         if (!impl) fail("input ", input, " is kept for double backward and is no tensor");
@@ -59,11 +59,11 @@ PyRef Primals::with_rest(PyRef values) const {
     return PyRef::take(checked(PyTuple_Pack(4, values.get(), numbers.get(), shapes.get(), states.get())));
 }
 
-// set_again(differentiable, call, kept, measured, accumulated, copies, has_numbers, draws)
+// set_again(differentiable, call, kept, measured, accumulated, copies, outputs, has_numbers, draws)
 PyObject* set_again(PyObject*, PyObject* args) {
-    PyObject *differentiable, *call, *kept, *measured, *accumulated, *copies, *draws;
+    PyObject *differentiable, *call, *kept, *measured, *accumulated, *copies, *outputs, *draws;
     int has_numbers;
-    if (!PyArg_ParseTuple(args, "OOOOOO!pO!", &differentiable, &call, &kept, &measured, &accumulated, &PyTuple_Type, &copies, &has_numbers,
+    if (!PyArg_ParseTuple(args, "OOOOOO!OpO!", &differentiable, &call, &kept, &measured, &accumulated, &PyTuple_Type, &copies, &outputs, &has_numbers,
                           &PyTuple_Type, &draws))
         return nullptr;
     try {
@@ -76,6 +76,7 @@ PyObject* set_again(PyObject*, PyObject* args) {
             PyObject* row = PyTuple_GET_ITEM(copies, i);
             made->copies.emplace_back(to_int(item(row, 0)), to_int(item(row, 1)));
         }
+        made->outputs = to_ints(outputs);
         made->has_numbers = has_numbers != 0;
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(draws); ++i) made->draws.emplace_back(to_string(PyTuple_GET_ITEM(draws, i)));
         region_of(differentiable)->again = std::move(made);

@@ -11,9 +11,10 @@ namespace dynacompile::runtime {
 class Primals {
 public:
     void remember(const Again& again, const Inputs& inputs, Generators generators);
+    void keep(const at::Tensor& output) { kept_.push_back({torch::autograd::SavedVariable(output, false), -1}); }
     void release() { kept_.clear(); }
 
-    // (values of Again::kept, where a leaf is kept by its AccumulateGrad its version alone; numbers; (sizes, strides) of Again::measured; states of the
+    // (values of Again::kept and Again::outputs, where a leaf is kept by its AccumulateGrad its version alone; numbers; (sizes, strides) of Again::measured; states of the
     // generators). Holds the GIL.
     template <typename NodePtr>
     PyRef unpack(const NodePtr& node) const {

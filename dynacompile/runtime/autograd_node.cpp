@@ -2,6 +2,7 @@
 #define AT_PER_OPERATOR_HEADERS
 #include "runtime/again.h"
 
+#include <ATen/ops/as_strided_ops.h>
 #include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
@@ -45,13 +46,15 @@ void set_history(const at::Tensor& tensor, const Pointer& node) {
     torch::autograd::impl::set_gradient_edge(tensor, {node, number});
 }
 
-// The gradient function of our gradients: names itself when somebody differentiates them again.
+const char no_double_backward[] = "double backward through this compiled region is not supported: ";
+const char advice[] = "Compute it eagerly: leave the function that is differentiated twice out of the compiled region.";
+
+// The gradient function of our gradients where they can't be differentiated: names itself when somebody differentiates them again.
 struct DoubleBackward final : public Node {
     DoubleBackward(torch::autograd::edge_list&& edges, std::string reason) : Node(std::move(edges)), reason_(std::move(reason)) {}
     std::string name() const override { return "DynacompileDoubleBackward"; }
     variable_list apply(variable_list&&) override {
-        fail("double backward through this compiled region is not supported: ", reason_,
-             ". Compute it eagerly: leave the function that is differentiated twice out of the compiled region.");
+        fail(no_double_backward, reason_, ". ", advice);
     }
 
 private:
@@ -120,7 +123,8 @@ public:
 
     std::string name() const override { return "DynacompileBackward"; }
 
-    void remember(const Inputs& inputs, const Tensors& outputs) {
+    // later: of forward outputs, those that get a history after this.
+    void remember(const Inputs& inputs, const Tensors& outputs, const std::vector<bool>& later = {}) {
         const Contract& contract = region_->contract;
         const auto& impls = inputs.impls;
         for (auto [input, dim] : contract.symbols) symbols_.push_back(dim < 0 ? inputs.numbers[input] : impls[input]->size(dim));
@@ -131,6 +135,11 @@ public:
             saved_.emplace_back(tensor_of(impls[input]), false);
         }
         for (int64_t position : contract.saved_positions) {
+            if (!later.empty() && later[position]) {  // a node above this one, which must not be held by it
+                const c10::TensorImpl* impl = outputs[position].unsafeGetTensorImpl();
+                saved_.emplace_back(at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true)), false);
+                continue;
+            }
             bool is_output = outputs[position].grad_fn().get() == this;
             saved_.emplace_back(outputs[position], is_output);
         }
@@ -142,6 +151,23 @@ public:
             if (impl && !impl->is_inference()) watched_.push_back({impl->version_counter(), impl->version_counter().current_version(), &watch});
         }
     }
+
+    // Makes room for the gradients that stages above give to this one, after those of outputs.
+    void take_hidden(const int64_t* numbers) {
+        if (region_->hidden.empty()) return;
+        auto all = std::make_shared<std::vector<TangentGeometry>>(*geometry_);
+        for (const Hidden& hidden : region_->hidden) {
+            std::vector<int64_t> size, stride;
+            for (const Extent& extent : hidden.size) size.push_back(extent.value(numbers));
+            for (const Extent& extent : hidden.stride) stride.push_back(extent.value(numbers));
+            add_input_metadata(at::_ops::as_strided::call(hidden.example, c10::fromIntArrayRefSlow(size),
+                                                          c10::fromIntArrayRefSlow(std::vector<int64_t>(size.size(), 0)), std::nullopt));
+            all->push_back({std::move(size), std::move(stride), hidden.example.scalar_type(), hidden.example.device()});
+        }
+        geometry_ = std::move(all);
+    }
+
+    void keep_output(const at::Tensor& output) { primals_.keep(output); }
 
     void remember_primals(const Inputs& inputs, Generators generators) {
         if (region_->again) primals_.remember(*region_->again, inputs, std::move(generators));
@@ -159,6 +185,7 @@ public:
         if (region_->again && (twice || std::any_of(tangents.begin(), tangents.end(), is_batched))) {
             variable_list grads;
             if (by_python(flat, tangents, twice, grads, reason)) return grads;
+            if (std::any_of(tangents.begin(), tangents.end(), is_batched)) fail(no_double_backward, reason, ". ", advice);
         }
         torch::autograd::edge_list above;
         if (twice) {
@@ -263,7 +290,7 @@ private:
         const auto pass = std::make_unique<Pass>(arrived, std::move(wanted));
         Tensors made = region_->backward(symbols_, std::move(flat));
         variable_list grads(next_edges().size());
-        for (size_t i = 0; i < grads.size(); ++i)
+        for (size_t i = 0; i < region_->contract.grads.size(); ++i)
             if (task_should_compute_output(i) && flows(i, arrived)) grads[i] = std::move(made[i]);
         made.clear();
         own_memory(grads, next_edges());
@@ -354,6 +381,48 @@ void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Te
 
 void watch_writes(const Region& region, const Inputs& inputs, const Tensors& outputs) {
     if (!region.contract.marks.watches.empty()) static_cast<RegionBackward*>(outputs[region.contract.tangents[0]].grad_fn().get())->watch(inputs, outputs);
+}
+
+void attach_stages(const Region& region, const Inputs& inputs, Tensors& outputs, const Generators& generators, const int64_t* numbers,
+                   const std::function<at::Tensor(int32_t)>& output, const std::function<void(size_t)>& finish) {
+    const auto& impls = inputs.impls;
+    torch::autograd::edge_list given;  // as they are before any input is written
+    for (c10::TensorImpl* impl : impls) add_edge(given, impl ? tensor_of(impl) : at::Tensor());
+    std::vector<bool> later(outputs.size());
+    for (int64_t position : region.contract.tangents) later[position] = true;
+    std::vector<NodePtr> nodes;
+    for (size_t k = 0; k < region.stages.size(); ++k) {
+        const std::shared_ptr<Region>& stage = region.stages[k];
+        torch::autograd::edge_list edges;
+        for (const Target& target : stage->edges) {
+            switch (target.to) {
+                case To::input:
+                    edges.push_back(given[target.index]);
+                    break;
+                case To::output:
+                    add_edge(edges, output(target.index));
+                    break;
+                case To::written:
+                    add_edge(edges, tensor_of(impls[target.index]));
+                    break;
+                case To::hidden:
+                    edges.emplace_back(nodes[target.index], uint32_t(region.stages[target.index]->contract.tangents.size() + target.slot));
+                    break;
+            }
+        }
+        auto node = make_node<RegionBackward>(stage, std::move(edges));
+        for (int64_t position : stage->contract.tangents) {
+            set_history(outputs[position], node);
+            later[position] = false;
+        }
+        node->remember(inputs, outputs, later);
+        node->take_hidden(numbers);
+        node->remember_primals(inputs, generators);
+        if (stage->again)
+            for (int64_t index : stage->again->outputs) node->keep_output(output(int32_t(index)));
+        nodes.push_back(node);
+        finish(k);
+    }
 }
 
 namespace {

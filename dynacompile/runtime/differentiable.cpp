@@ -9,6 +9,7 @@
 #include <structmember.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <thread>
@@ -231,15 +232,13 @@ public:
     PyObject* run() {
         const Versions versions(contract_, inputs_);
         const bool is_recorded = needs_node();
-        Generators generators = is_recorded && region_->again ? region_->again->generators() : Generators();
+        Generators generators = is_recorded && region_->draws() ? region_->draws()->generators() : Generators();
         Tensors made = region_->forward(args_, inputs_);
         count_writes(contract_, made);
         for (int64_t input : contract_.mutated_in_graph) tensor_input(input)->bump_version();
+        if (is_recorded && !region_->stages.empty()) return in_stages(made, generators, versions);
         if (is_recorded) attach_node(region_, inputs_, made, std::move(generators));
-        for (const Mutation& mutation : contract_.mutations) {
-            at::Tensor input = tensor_of(tensor_input(mutation.input));
-            at::_ops::copy_::call(input, made[mutation.position], false);
-        }
+        for (const Mutation& mutation : contract_.mutations) apply(mutation, made);
         versions.count(inputs_);
         if (is_recorded) watch_writes(*region_, inputs_, made);
         for (int64_t position : contract_.marks.inference) made[position] = inference_alias(made[position]);
@@ -251,6 +250,39 @@ private:
         if (!inputs_.impls[input])
             raise(PyExc_TypeError, "input " + std::to_string(input) + " of a compiled graph must be a tensor, not " + Py_TYPE(args_[input])->tp_name);
         return inputs_.impls[input];
+    }
+
+    void apply(const Mutation& mutation, const Tensors& made) const {
+        at::Tensor input = tensor_of(tensor_input(mutation.input));
+        at::_ops::copy_::call(input, made[mutation.position], false);
+    }
+
+    // The same, where outputs are computed from others: what makes an output comes before the node of what is computed from it.
+    PyObject* in_stages(Tensors& made, const Generators& generators, const Versions& versions) {
+        if (contract_.sizes.any()) contract_.sizes.measure(inputs_.impls.data(), inputs_.numbers.data(), sizes_);
+        PyRef result = PyRef::take(checked(PyTuple_New(contract_.outputs.size())));
+        auto output = [&](int32_t index) -> at::Tensor {
+            if (!PyTuple_GET_ITEM(result.get(), index)) PyTuple_SET_ITEM(result.get(), index, user_output(contract_.outputs[index], made));
+            return tensor_of(impl_of(PyTuple_GET_ITEM(result.get(), index)));
+        };
+        std::vector<bool> applied(contract_.mutations.size());
+        auto finish = [&](size_t stage) {
+            const bool is_last = stage + 1 == region_->stages.size();
+            const auto& own = region_->stages[stage]->contract.tangents;
+            for (size_t i = 0; i < applied.size(); ++i) {
+                const Mutation& mutation = contract_.mutations[i];
+                if (applied[i] || (!is_last && std::find(own.begin(), own.end(), mutation.position) == own.end())) continue;
+                apply(mutation, made);
+                applied[i] = true;
+            }
+        };
+        attach_stages(*region_, inputs_, made, generators, sizes_.numbers.data(), output, finish);
+        versions.count(inputs_);
+        for (const std::shared_ptr<Region>& stage : region_->stages) watch_writes(*stage, inputs_, made);
+        for (int64_t position : contract_.marks.inference) made[position] = inference_alias(made[position]);
+        for (size_t i = 0; i < contract_.outputs.size(); ++i)
+            if (!PyTuple_GET_ITEM(result.get(), i)) PyTuple_SET_ITEM(result.get(), i, user_output(contract_.outputs[i], made));
+        return result.release();
     }
 
     bool needs_node() const {
@@ -391,7 +423,9 @@ PyMethodDef functions[] = {{"make_differentiable", make_differentiable, METH_VAR
                             "backward_pass() -> (for each tangent whether it has come, for each gradient whether it is asked for) of the backward that runs on "
                             "this thread; None outside of one."},
                            {"set_again", set_again, METH_VARARGS,
-                            "set_again(differentiable, call, kept, measured, accumulated, copies, has_numbers, draws): how the backward is differentiated again."},
+                            "set_again(differentiable, call, kept, measured, accumulated, copies, outputs, has_numbers, draws): how the backward is differentiated again."},
+                           {"set_stages", set_stages, METH_VARARGS,
+                            "set_stages(differentiable, ((stage, edges, hidden), ...)): the parts of its backward."},
                            {"unbatched", unbatched, METH_O,
                             "unbatched(tensor) -> (the tensor without its innermost batch of torch.autograd's own vmap, that batch's dimension, its level), or "
                             "None."},
@@ -399,9 +433,9 @@ PyMethodDef functions[] = {{"make_differentiable", make_differentiable, METH_VAR
 
 }  // namespace
 
-Region* region_of(PyObject* differentiable) {
+std::shared_ptr<Region> region_of(PyObject* differentiable) {
     if (!PyObject_TypeCheck(differentiable, differentiable_type)) raise(PyExc_TypeError, "not a differentiable callable");
-    return self_of(differentiable)->region.get();
+    return self_of(differentiable)->region;
 }
 
 }  // namespace dynacompile::runtime

@@ -55,10 +55,14 @@ def differentiable(forward: Callable, make_backward: Callable[[], Callable] | No
         contract.tangents if make_backward is not None else (),
         contract.grads,
         contract.sources,
-        tuple((i, {None: INT, REAL: FLOAT}.get(dim, dim)) for i, dim in contract.symbols),
+        symbol_rows(contract.symbols),
         numbers.shared(),
         marks_row(contract.marks),
     )
+
+
+def symbol_rows(symbols: tuple[tuple[int, int | None], ...]) -> tuple:
+    return tuple((i, {None: INT, REAL: FLOAT}.get(dim, dim)) for i, dim in symbols)
 
 
 def view_row(view: View, numbers: Numbers) -> tuple:

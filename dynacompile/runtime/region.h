@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -99,6 +100,7 @@ struct Again {
     PyRef call;
     std::vector<int64_t> kept, measured, accumulated;
     std::vector<std::pair<int64_t, int64_t>> copies;
+    std::vector<int64_t> outputs;  // user outputs that are kept: those that others are computed from
     bool has_numbers = false;
     std::vector<c10::Device> draws;
 
@@ -112,12 +114,23 @@ struct Builder {
     pthread_t thread{};
 };
 
+// As Target and Hidden of ir.graphs: where a stage's gradient goes, and a gradient that one stage gives to another. example: one element.
+enum class To : uint8_t { input, output, written, hidden };
+struct Target {
+    To to;
+    int32_t index, slot;
+};
+struct Hidden {
+    std::vector<Extent> size, stride;
+    at::Tensor example;
+};
+
 class Region {
 public:
     // Needs the GIL, and takes it where a node drops the last reference.
     static std::shared_ptr<Region> make(Contract contract, PyRef forward, PyRef make_backward);
 
-    bool trains() const { return bool(make_backward_) || bool(backward_.callable); }
+    bool trains() const { return !stages.empty() || bool(make_backward_) || bool(backward_.callable); }
     // Forward outputs, without autograd history. args: the flat inputs. Holds the GIL.
     Tensors forward(PyObject* const* args, const Inputs& inputs) const;
     // Gradients of contract.grads from the ints of contract.symbols, saved inputs, saved outputs and tangents. Takes the GIL only where it must.
@@ -126,11 +139,17 @@ public:
     // A tensor of one truth value.
     at::Tensor flag(bool value, c10::Device device);
 
+    // How it draws random numbers that gradients depend on; null where nothing is kept. All stages draw alike.
+    const Again* draws() const { return again ? again.get() : stages.empty() ? nullptr : stages[0]->again.get(); }
     // The callable of the backward graph, built where it is not yet. Holds the GIL.
     PyObject* backward_callable() { return built_backward().callable.get(); }
 
     const Contract contract;
-    std::unique_ptr<const Again> again;  // set before the first call, if at all
+    // What follows is set before the first call, if at all.
+    std::unique_ptr<const Again> again;
+    std::vector<std::shared_ptr<Region>> stages;  // of the backward, the lowest outputs' first; each has, beside its contract, the next two
+    std::vector<Target> edges;  // at least those of contract.grads; the graph gives nothing to the others, a replay does
+    std::vector<Hidden> hidden;
 
 private:
     Region(Contract c, PyRef forward, PyRef make_backward) : contract(std::move(c)), forward_(std::move(forward)), make_backward_(std::move(make_backward)) {}
@@ -164,8 +183,13 @@ void count_writes(const Contract& contract, const Tensors& outputs);
 Marks read_marks(PyObject* row);
 // Gives the outputs at contract.tangents one autograd node. generators: as they were before the graph ran.
 void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs, Generators generators);
+// Gives each stage of the region's backward a node. numbers: of contract.sizes. output: makes a user output where it is not made yet; finish: called when a
+// stage's outputs have their history.
+void attach_stages(const Region& region, const Inputs& inputs, Tensors& outputs, const Generators& generators, const int64_t* numbers,
+                   const std::function<at::Tensor(int32_t)>& output, const std::function<void(size_t)>& finish);
 // The region of a differentiable callable.
-Region* region_of(PyObject* differentiable);
+std::shared_ptr<Region> region_of(PyObject* differentiable);
+PyObject* set_stages(PyObject*, PyObject* args);
 PyObject* set_again(PyObject*, PyObject* args);
 PyObject* unbatched(PyObject*, PyObject* tensor);
 // Has autograd refuse writes to a view, as to one of several that an operation gives.

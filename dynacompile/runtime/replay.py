@@ -8,7 +8,7 @@ backward, or the replay, once for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,9 +17,10 @@ import torch.fx
 
 from dynacompile import native
 from dynacompile.ir.expressions import given as real
-from dynacompile.ir.graphs import Again, Fresh, RuntimeContract, ViewOfOutput
+from dynacompile.ir.graphs import Fresh, Made, RuntimeContract, Stage, Target, ViewOfOutput, output_args
 from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.markers import disable
+from dynacompile.ops.backward_steps import TensorHook
 from dynacompile.ops.regions import FORMS, with_regions
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -28,62 +29,86 @@ Kept = tuple[tuple[Any, ...], tuple[int, ...], tuple[tuple[tuple[int, ...], tupl
 is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # type: ignore[attr-defined]
 
 
-def keeping_primals(differentiable: Any, graph: torch.fx.GraphModule, fakes: Sequence[object], contract: RuntimeContract) -> Any:
+def keeping_primals(differentiable: Any, graph: torch.fx.GraphModule, fakes: Sequence[object], contract: RuntimeContract, stage: int | None = None) -> Any:
     """The callable, whose autograd nodes keep what a replay needs. Called under the modes that the graph was compiled under."""
-    if contract.again is None or not contract.tangents:
+    part = whole(contract) if stage is None else contract.stages[stage]
+    if part.again is None or not part.tangents:
         return differentiable
-    replay = Replay(graph, fakes, contract, contract.again)
+    replay = Replay(graph, fakes, contract, part)
     has_numbers = any(not isinstance(fake, torch.Tensor) for fake in fakes)
-    first = len(contract.saved_inputs)
-    copies = tuple((first + place, contract.grads.index(i)) for i, place in contract.again.copies.items() if i in contract.grads)
-    native.core().set_again(differentiable, replay, replay.kept, replay.measured, contract.grads, copies, has_numbers, contract.again.draws)
+    first = len(part.saved_inputs)
+    copies = tuple((first + place, replay.edges.index(Target("input", i))) for i, place in part.again.copies.items() if Target("input", i) in replay.edges)
+    leaves = tuple(t.index for t in replay.edges if t.kind == "input")
+    native.core().set_again(differentiable, replay, replay.kept, replay.measured, leaves, copies, replay.below, has_numbers, part.again.draws)
     return differentiable
 
 
-class Replay:
-    """How one compiled graph runs again. kept: the inputs that a call keeps beside those that backward reads; measured: the tensors that no gradient
-    depends on, for which zeros stand in."""
+def whole(contract: RuntimeContract) -> Stage:
+    """A backward that is not cut, as the only stage."""
+    edges = tuple(Target("input", i) for i in contract.grads)
+    return Stage(contract.saved_inputs, contract.saved_positions, contract.tangents, edges, sources=contract.sources, again=contract.again)
 
-    def __init__(self, graph: torch.fx.GraphModule, fakes: Sequence[object], contract: RuntimeContract, again: Again):
-        self.graph, self.fakes, self.contract, self.again = graph, tuple(fakes), contract, again
-        known = {*contract.saved_inputs, *again.copies, *again.lost}
-        self.kept = tuple(i for i in again.needed if i not in known)
+
+class Replay:
+    """How a compiled graph runs again for one stage of its backward. edges: where gradients go. below: the user outputs among these, from which the replay
+    goes on. kept: the inputs that a call keeps beside those that backward reads; measured: the tensors that no gradient depends on, for which zeros
+    stand in."""
+
+    def __init__(self, graph: torch.fx.GraphModule, fakes: Sequence[object], contract: RuntimeContract, part: Stage):
+        assert part.again is not None
+        self.graph, self.fakes, self.contract, self.part, self.again = graph, tuple(fakes), contract, part, part.again
+        self.edges = (*part.edges, *part.further)
+        self.below = tuple(dict.fromkeys(t.index for t in self.edges if t.kind == "output"))
+        known = {*part.saved_inputs, *self.again.copies, *self.again.lost}
+        self.kept = tuple(i for i in self.again.needed if i not in known)
         tensors = [i for i, fake in enumerate(fakes) if isinstance(fake, torch.Tensor)]
-        self.measured = tuple(i for i in tensors if i not in again.needed)
+        self.measured = tuple(i for i in tensors if i not in self.again.needed and i not in part.saved_inputs and i not in self.again.copies)
         first: dict[int, int] = {}
         self.same = tuple(first.setdefault(id(fake), i) if isinstance(fake, torch.Tensor) else i for i, fake in enumerate(fakes))
         self.casts = tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES)
-        self.places = tuple(map(self.place, contract.tangents))
+        self.places = tuple(map(self.place, part.tangents))
         self._run: Callable[..., Sequence[Any]] | None = None
 
     def place(self, position: int) -> tuple[str, int] | None:
         """Where a run shows the forward output at `position`: a user output, one that is a view of it, or an input that is written."""
         rows = list(enumerate(self.contract.outputs))
-        fresh = [i for i, o in rows if isinstance(o, Fresh) and o.position == position]
+        fresh = [i for i, o in rows if isinstance(o, Fresh) and o.position == position and o.differentiable]
         written = [m.input for m in self.contract.mutations if m.position == position]
-        views = [i for i, o in rows if isinstance(o, ViewOfOutput) and o.position == position and not o.lineage.detached]
+        views = [i for i, o in rows if isinstance(o, ViewOfOutput) and o.position == position and is_differentiable(o)]
         for kind, found in (("output", fresh), ("input", written), ("view", views)):
             if found:
                 return kind, found[0]
         return None
 
+    def refusal(self) -> str:
+        """Why the backward can't be differentiated again; empty where it can."""
+        if self.again.lost:
+            return f"the graph writes to its inputs {', '.join(map(str, self.again.lost))}, whose values before that were not kept"
+        if self.again.draws_backward:
+            return "its backward draws random numbers"
+        if any(t.kind == "written" for t in self.edges) or (self.below and self.again.written_targets):
+            return "the graph writes in place to an output that another one is computed from"
+        return ""
+
     @property
     def run(self) -> Callable[..., Sequence[Any]]:
         if self._run is None:
             graph = with_regions(self.graph) if any(node.target in FORMS for node in self.graph.graph.nodes) else self.graph
+            if self.below:
+                needed = {place[1] for place in self.places if place is not None}
+                graph = going_on_from(graph, self.below, None if self.again.draws or self.again.writes else needed)
             self._run = disable(executable(graph).forward)
         return self._run
 
     def differentiate(self, wanted: tuple[bool, ...], tangents: Grads, saved: tuple[torch.Tensor, ...], kept: Kept) -> Grads | str:
-        """The gradients of the contract that are wanted, recorded by autograd. tangents: None for those that have not come. A text says why not."""
-        if self.again.lost:
-            names = ", ".join(str(i) for i in self.again.lost)
-            return f"the graph writes to its inputs {names}, whose values before that were not kept"
-        if self.again.draws_backward:
-            return "its backward draws random numbers"
-        if any(place is None for place in self.places):
-            return "an output shares memory with what the graph does not return"
+        """The gradients of the edges that are wanted, recorded by autograd. tangents: None for those that have not come. A text says why not."""
+        if reason := self.refusal():
+            return reason
         arrived = [(i, t) for i, t in enumerate(tangents) if t is not None]
+        if any(i >= len(self.places) for i, _ in arrived):  # a hidden gradient, which only a compiled backward gives
+            return "the graph writes in place to what an output is computed from"
+        if any(self.places[i] is None for i, _ in arrived):
+            return "an output shares memory with what the graph does not return"
         indices = [i for i, _ in arrived]
         found = sampled(lambda *given: self.once(wanted, dict(zip(indices, given, strict=True)), saved, kept), [t for _, t in arrived])
         return tuple(found)
@@ -92,12 +117,14 @@ class Replay:
         primals = self.primals(saved, kept)
         with torch.enable_grad():
             leaves = self.aliases(primals)
+            below = {j: value.view_as(value) for j, value in zip(self.below, kept[0][len(self.kept) :], strict=True)}
             written = {i: leaves[i].clone() for i in self.again.written}
             inputs = [written.get(i, leaf) for i, leaf in zip(self.same, leaves, strict=True)]
             with self.modes(kept[3]):
-                outputs = self.run(*inputs)
+                outputs = self.run(*inputs, *below.values())
             pairs = [(self.base(i, inputs, outputs), tangent) for i, tangent in tangents.items()]
-            asked = {i: leaves[i] for i, w in zip(self.contract.grads, wanted, strict=True) if w and leaves[i].requires_grad}
+            ends = [below.get(t.index) if t.kind == "output" else leaves[t.index] if t.kind == "input" else None for t in self.edges]
+            asked = {i: end for i, (end, w) in enumerate(zip(ends, wanted, strict=True)) if w and end is not None and end.requires_grad}
             pairs = [(base, tangent) for base, tangent in pairs if base.requires_grad]
             if not pairs or not asked:
                 return (None,) * len(wanted)
@@ -105,7 +132,7 @@ class Replay:
                 bases, given = [base for base, _ in pairs], [tangent for _, tangent in pairs]
                 made = torch.autograd.grad(bases, list(asked.values()), given, create_graph=True, allow_unused=True)
         found = dict(zip(asked, made, strict=True))
-        return tuple(found.get(i) for i in self.contract.grads)
+        return tuple(found.get(i) for i in range(len(self.edges)))
 
     def base(self, tangent: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> torch.Tensor:
         place = self.places[tangent]
@@ -118,10 +145,10 @@ class Replay:
         """The inputs of the call as they were, with their history; zeros for those whose values no gradient depends on."""
         values, numbers, shapes, _ = kept
         found: list[Any] = [None] * len(self.fakes)
-        count = len(self.contract.saved_inputs)
-        for i, value in zip(self.contract.saved_inputs, saved[:count], strict=True):
+        count = len(self.part.saved_inputs)
+        for i, value in zip(self.part.saved_inputs, saved[:count], strict=True):
             found[i] = value
-        for i, value in zip(self.kept, values, strict=True):
+        for i, value in zip(self.kept, values, strict=False):
             found[i] = value if isinstance(value, torch.Tensor) else self.leaf(i, value)
         for i, (size, stride) in zip(self.measured, shapes, strict=True):
             fake: Any = self.fakes[i]
@@ -136,7 +163,7 @@ class Replay:
     def leaf(self, index: int, version: int) -> torch.Tensor:
         """The leaf that the node accumulates into, unless it was written since the call."""
         node: Any = torch._C._current_autograd_node()
-        leaf: torch.Tensor = node.next_functions[self.contract.grads.index(index)][0].variable
+        leaf: torch.Tensor = node.next_functions[self.edges.index(Target("input", index))][0].variable
         if leaf._version != version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
@@ -158,8 +185,9 @@ class Replay:
             for device, enabled, dtype in self.casts:
                 if enabled or torch.is_autocast_enabled(device):
                     stack.enter_context(torch.autocast(device, dtype, enabled=enabled, cache_enabled=False))
-            for device, state in zip(self.again.draws, states, strict=True):
-                stack.enter_context(drawing_from(torch.device(device), state))
+            known = dict(zip(self.again.draws, states, strict=True))
+            for device in self.again.random:
+                stack.enter_context(drawing_from(torch.device(device), known.get(device)))
             stack.enter_context(torch.set_grad_enabled(True))
             yield
 
@@ -175,9 +203,39 @@ class Replay:
 
         arrived = [shape.zero_() if t is None else t for t, shape in zip(tangents, like, strict=True)]
         here = [t is not None for t in tangents]
-        sources = self.contract.sources or (tuple(range(len(here))),) * len(self.contract.grads)
+        sources = self.part.sources or (tuple(range(len(here))),) * len(self.part.edges)
         made = sampled(once, arrived)
-        return tuple(grad if not s or any(here[i] for i in s) else None for grad, s in zip(made, sources, strict=True))
+        found = [grad if not s or any(here[i] for i in s) else None for grad, s in zip(made, sources, strict=True)]
+        return (*found, *(None for _ in self.part.further))
+
+
+def is_differentiable(view: ViewOfOutput) -> bool:
+    """Whether gradients flow through the view to what it is a view of."""
+    return view.lineage.made in (Made.GRAD, Made.PART) and not view.lineage.detached
+
+
+def going_on_from(module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None) -> torch.fx.GraphModule:
+    """The graph with further inputs, in the place of some of its outputs wherever it uses these. needed: the outputs that are to be computed, None for all."""
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    copied = graph.graph_copy(module.graph, copies)
+    end = graph.output(copied)
+    returned = output_args(module)
+    first = next(n for n in graph.nodes if n.op != "placeholder")
+    for j in outputs:
+        with graph.inserting_before(first):
+            given = graph.placeholder(f"output_{j}")
+        given.meta = dict(returned[j].meta)
+        for user in list(copies[returned[j]].users):
+            if isinstance(user.target, TensorHook) and user.args[0] is copies[returned[j]]:  # the stage below has it
+                graph.erase_node(user)
+        copies[returned[j]].replace_all_uses_with(given, delete_user_cb=lambda user: user is not end)
+    if needed is not None:
+        end.args = (tuple(o if j in needed else None for j, o in enumerate(end.args[0])),)  # type: ignore[arg-type,union-attr]
+        for node in reversed(list(graph.nodes)):
+            if not node.users and node.op in ("call_function", "call_method", "get_attr") and isinstance(node.meta.get("val"), (torch.Tensor, tuple, list)):
+                graph.erase_node(node)
+    return torch.fx.GraphModule(module, graph)
 
 
 class Sampled(torch.autograd.Function):
@@ -221,11 +279,12 @@ def by_sample(run: Callable[..., Grads], tensors: Sequence[torch.Tensor], dims: 
 
 
 @contextmanager
-def drawing_from(device: torch.device, state: torch.Tensor) -> Iterator[None]:
-    """The default generator of the device goes on from `state`; then from where it was."""
+def drawing_from(device: torch.device, state: torch.Tensor | None) -> Iterator[None]:
+    """The default generator of the device goes on from `state` (None: from where it is); then again from where it was."""
     generator = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
     before = generator.get_state()
-    generator.set_state(state)
+    if state is not None:
+        generator.set_state(state)
     try:
         yield
     finally:

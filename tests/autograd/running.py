@@ -9,6 +9,7 @@ from dynacompile.autograd import differentiate
 from dynacompile.config import CompileConfig
 from dynacompile.env import Env
 from dynacompile.ir.graphs import Constant, ForwardBackward, Fresh, InputItself, Made, ViewOfInput, ViewOfOutput
+from dynacompile.runtime import in_stages
 from tests.autograd.recording import record
 
 
@@ -57,6 +58,19 @@ def differentiable(pair: ForwardBackward):
         return [make(row, inputs, outputs) for row in contract.outputs]
 
     return call
+
+
+def staged(pair: ForwardBackward):
+    """The same where outputs are computed from others: by the native nodes."""
+
+    def checked(module):
+        def run(*args):
+            check_geometry(module, args)
+            return module(*args)
+
+        return run
+
+    return in_stages(checked(pair.forward), [lambda g=g: checked(g) for g in pair.stages], pair.contract)[0]
 
 
 def run_plain(pair, inputs):
@@ -108,12 +122,12 @@ def compiled(fn, args, **options):
     pair = differentiate(graph, fakes, env_of(**options))
     pair.verify()
     check_metadata(pair)
-    call = differentiable(pair)
+    call = differentiable(pair) if not pair.stages else staged(pair)
     return pair, lambda *values: pytree.tree_unflatten(call(*values), spec)
 
 
 def check_metadata(pair):
-    for module in (pair.forward, pair.backward):
+    for module in (pair.forward, pair.backward, *pair.stages):
         if module is not None:
             module.graph.lint()
             for node in module.graph.nodes:

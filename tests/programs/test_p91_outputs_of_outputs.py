@@ -1,0 +1,222 @@
+"""Outputs that are computed from other outputs hang on them: hooks, kept gradients, and gradients between outputs are eager's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import dynacompile
+
+D = torch.float64
+
+
+def chained(x, w):
+    h = x * 3
+    return h, (h * h).sum()
+
+
+def three_levels(x, w):
+    h = torch.sin(x @ w)
+    t = torch.cos(h)
+    u = (t @ w) * h
+    return h, u, (u * t).sum()
+
+
+def with_another_path(x, w):
+    t = (x @ w).tanh()
+    h = t.sin()
+    return h, (h * t).exp()
+
+
+def view_of_an_input(x, w):
+    v = x.view(-1)
+    return v, (v * v).sum()
+
+
+def views_of_an_output(x, w):
+    h = x * w.sum()
+    v = h.view(-1)
+    return h, v, (v * v).sum() + h.sum()
+
+
+def hidden_states(x, w):
+    first = x @ w
+    second = torch.relu(first) + first
+    third = second @ w + first
+    return first, second, third, (third * second).sum()
+
+
+def parts(x, w):
+    a, b = (x @ w).split(2, 1)
+    return a, b, (a * b.exp()).sum()
+
+
+def written_in_place(x, w):
+    h = x * w.sum()
+    h.mul_(2)
+    return h, (h * h).sum()
+
+
+def written_input(x, w):
+    x.mul_(w.sum())
+    return x, (x * x).sum()
+
+
+def hooked_inside(x, w):
+    h = x * 2
+    h.register_hook(lambda g: g * 3)
+    return h, h.sin().sum()
+
+
+def independent(x, w):
+    t = (x @ w).tanh()
+    return t * 2, t * 3
+
+
+PROGRAMS = [
+    chained,
+    three_levels,
+    with_another_path,
+    view_of_an_input,
+    views_of_an_output,
+    hidden_states,
+    parts,
+    written_in_place,
+    written_input,
+    independent,
+]
+
+
+def each_way(fn, ask):
+    torch.manual_seed(0)
+    values = torch.randn(3, 4, dtype=D), torch.randn(4, 4, dtype=D)
+    found = []
+    for call in (fn, dynacompile.compile(fn, isolate_recompiles=True, options={"reference": True})):
+        x, w = (v.clone().requires_grad_() for v in values)
+        found.append(ask(call(x * 1, w) if fn is written_input else call(x, w), x, w))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def loss(outputs):
+    return sum(o.sin().sum() * (i + 1) for i, o in enumerate(outputs))
+
+
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_kept_gradients(fn):
+    def ask(outputs, x, w):
+        for o in outputs:
+            o.retain_grad()
+        outputs[-1].sum().backward()
+        return [g for g in (*(o.grad for o in outputs), x.grad, w.grad) if g is not None]
+
+    each_way(fn, ask)
+
+
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_hooks_see_and_change_gradients(fn):
+    def ask(outputs, x, w):
+        seen = {}
+        for i, o in enumerate(outputs[:-1]):
+            o.register_hook(lambda g, i=i: seen.update({i: g}) or g * 2 + 1)
+        grads = torch.autograd.grad(loss(outputs), (x, w), allow_unused=True)
+        return [g for g in (*(seen[i] for i in sorted(seen)), *grads) if g is not None]
+
+    each_way(fn, ask)
+
+
+def test_a_hook_of_the_graph_runs_on_the_whole_gradient():
+    def ask(outputs, x, w):
+        found = [torch.autograd.grad(o.sum(), x, retain_graph=True)[0] for o in outputs]
+        (grad,) = torch.autograd.grad(loss(outputs), x, create_graph=True)
+        return (*found, grad, torch.autograd.grad(grad.square().sum(), x)[0])
+
+    each_way(hooked_inside, ask)
+
+
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_gradients_between_outputs(fn):
+    def ask(outputs, x, w):
+        found = []
+        for o in outputs:
+            for other in outputs:
+                grads = torch.autograd.grad(o.sum(), (other, x, w), retain_graph=True, allow_unused=True)
+                found.append([torch.zeros(()) if g is None else g for g in grads])
+        return found
+
+    each_way(fn, ask)
+
+
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_gradients_of_some_inputs(fn):
+    def ask(outputs, x, w):
+        outputs[-1].sum().backward(inputs=[outputs[0]], retain_graph=True)
+        first = outputs[0].grad
+        loss(outputs).backward(inputs=[x])
+        return [g for g in (first, x.grad) if g is not None] + [torch.tensor(w.grad is None)]
+
+    each_way(fn, ask)
+
+
+@pytest.mark.parametrize("fn", [f for f in PROGRAMS if f not in (written_in_place, written_input)])
+def test_double_backward(fn):
+    def ask(outputs, x, w):
+        grads = torch.autograd.grad(loss(outputs), (*outputs[:1], x, w), create_graph=True, allow_unused=True)
+        again = torch.autograd.grad(sum(g.square().sum() for g in grads if g is not None), (x, w), allow_unused=True)
+        return [g for g in (*grads, *again) if g is not None]
+
+    each_way(fn, ask)
+
+
+def test_double_backward_through_an_output_that_is_written_in_place_is_refused_by_name():
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    h, total = dynacompile.compile(written_in_place, isolate_recompiles=True)(x, w)
+    (grad,) = torch.autograd.grad(total, h, create_graph=True)
+    with pytest.raises(RuntimeError, match="writes in place to an output that another one is computed from"):
+        grad.sum().backward()
+
+
+class Classifier(nn.Module):
+    """As language models are: gives its loss, its logits and its hidden states."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x, labels):
+        states = []
+        for layer in self.body:
+            x = x + torch.tanh(layer(x))
+            states.append(x)
+        logits = self.head(x)
+        return F.cross_entropy(logits, labels), logits, tuple(states)
+
+
+def test_a_model_that_returns_its_loss_logits_and_hidden_states():
+    torch.manual_seed(0)
+    net, x, labels = Classifier(), torch.randn(4, 8), torch.arange(4)
+    results = []
+    for call in (net, dynacompile.compile(net, isolate_recompiles=True, options={"reference": True})):
+        net.zero_grad()
+        total, logits, states = call(x, labels)
+        logits.retain_grad()
+        states[1].retain_grad()
+        total.backward()
+        results.append([logits.grad, states[1].grad, *(p.grad.clone() for p in net.parameters())])
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_outputs_are_freed_with_their_nodes():
+    x = torch.randn(3, requires_grad=True)
+    freed = []
+
+    class Flag:
+        def __del__(self):
+            freed.append(1)
+
+    h, total = dynacompile.compile(lambda x: ((h := x.exp()), (h * h).sum()), isolate_recompiles=True)(x)
+    h.grad_fn.metadata["flag"] = total.grad_fn.metadata["flag"] = Flag()
+    del h, total
+    assert freed == [1]
