@@ -121,7 +121,7 @@ def read_trace(path: Path) -> Ledger:
     """The ledger of a trace: a `compile_events.jsonl`, or a file that DYNACOMPILE_TRACE named (which knows no batches). A line that a full disk has torn
     is left out."""
     ledger = Ledger()
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             values = json.loads(line)
             kind = KINDS[values.pop("event")]

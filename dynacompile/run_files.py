@@ -9,20 +9,21 @@ import os
 import stat
 from pathlib import Path
 
-from dynacompile.trusted import READ, write_all
+from dynacompile.trusted import write_all
 
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def open_for_lines(path: Path, mode: int = 0o600) -> int:
-    """A descriptor that appends to `path`. Raises OSError; also for a link or a regular file of another user, who would read what is written."""
+def open_for_lines(path: Path, follow: bool) -> int:
+    """A descriptor that appends to `path`. follow: links of the user's or the administrator's are followed, as a path that the user gave asks for. Raises
+    OSError; also for a regular file of another user, who would read what is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        descriptor = os.open(path, APPEND | os.O_NOFOLLOW, mode)
+        descriptor = os.open(path, APPEND | os.O_NOFOLLOW, 0o600)
     except OSError:
-        if not path.is_symlink() or path.lstat().st_uid not in (0, os.getuid()):
+        if not follow or not path.is_symlink() or path.lstat().st_uid not in (0, os.getuid()):
             raise
-        descriptor = os.open(path, APPEND, mode)
+        descriptor = os.open(path, APPEND, 0o600)
     try:
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode) and status.st_uid != os.getuid():
@@ -34,15 +35,15 @@ def open_for_lines(path: Path, mode: int = 0o600) -> int:
 
 
 class Lines:
-    """A file that lines are appended to. It is opened for each, so that none is lost in a buffer, and nothing is held open."""
+    """A file that lines are appended to. It is opened for each, so that none is lost in a buffer, and nothing is held open. follow: also through links."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, follow: bool = False):
+        self.path, self.follow = path, follow
         self.is_torn: bool | None = None  # not looked at yet: another process may have begun the file
 
     def begin(self) -> None:
         """Empties the file, or makes it, with the mode that its folder asks for. Raises OSError."""
-        descriptor = open_for_lines(self.path)
+        descriptor = open_for_lines(self.path, self.follow)
         try:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.fchmod(descriptor, mode_in(self.path.parent))
@@ -54,7 +55,7 @@ class Lines:
         """Raises OSError. The line after one that was torn by an error begins anew, so that a reader loses one line at most."""
         if self.is_torn is None:
             self.is_torn = ends_torn(self.path)
-        descriptor = open_for_lines(self.path)
+        descriptor = open_for_lines(self.path, self.follow)
         try:
             before, self.is_torn = b"\n" if self.is_torn else b"", True
             write_all(descriptor, before + line.encode("utf-8", "backslashreplace") + b"\n")
@@ -66,7 +67,7 @@ class Lines:
 def ends_torn(path: Path) -> bool:
     """Whether a regular file ends within a line."""
     try:
-        descriptor = os.open(path, READ)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -19,5 +19,5 @@ def trace_subscriber() -> Subscriber | None:
 def jsonl(path: Path) -> Subscriber:
     """Appends each event to `path`, one JSON object a line. A new file is the user's alone. Raises OSError where there is no writing to it: what calls
     subscribers warns of that once."""
-    lines = Lines(Path(os.path.abspath(os.path.expanduser(path))))
+    lines = Lines(Path(os.path.abspath(os.path.expanduser(path))), follow=True)
     return lambda event: lines.append(json.dumps(to_json(event)))

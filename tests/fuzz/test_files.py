@@ -6,4 +6,4 @@ from tests.fuzz.files import run
 
 
 def test_faults_and_odd_files():
-    assert run(3, 12000, step=101) == []
+    assert run(3, 12000, step=211) == []
