@@ -25,15 +25,18 @@ EXPRESSIONS, CALLS = 20, 10  # of a program
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 100, 128, 130)
 UNARY = (
     "{x}.abs()", "-{x}", "{x}.square()", "{x}.sqrt()", "{x}.rsqrt()", "{x}.reciprocal()", "{x}.exp()", "{x}.expm1()", "{x}.log()", "{x}.log1p()",
-    "{x}.clamp(-99, 99).sin()", "{x}.clamp(-99, 99).cos()", "{x}.tanh()", "{x}.sigmoid()", "{x}.erf()", "F.relu({x})", "F.gelu({x})", "F.silu({x})", "F.softplus({x})",
+    "{x}.clamp(-99, 99).sin()", "{x}.clamp(-99, 99).cos()", "{x}.tanh()", "{x}.sigmoid()", "{x}.erf()", "F.relu({x})", "F.gelu({x})",
+    "F.silu({x})", "F.softplus({x})",
     "F.logsigmoid({x})", "{x}.floor()", "{x}.round()", "{x}.sign()", "{x}.clamp(-3, 1e4)", "({x} + 2048) - 2048", "({x} * 3) / 3", "{x}.nan_to_num()",
 )  # fmt: skip
 BINARY = (
-    "({x} + {y})", "({x} - {y})", "({x} * {y})", "({x} / {y})", "torch.maximum({x}, {y})", "torch.minimum({x}, {y})", "torch.where({x} > {y}, {x}, {y})",
+    "({x} + {y})", "({x} - {y})", "({x} * {y})", "({x} / {y})", "torch.maximum({x}, {y})", "torch.minimum({x}, {y})",
+    "torch.where({x} > {y}, {x}, {y})",
     "torch.hypot({x}, {y})", "({x} + {y}) - {x}", "{x}.lerp({y}, 0.25)", "torch.atan2({x}, {y})", "torch.logaddexp({x}, {y})",
 )  # fmt: skip
 REDUCED = (
-    "{x}.sum({d})", "{x}.mean({d})", "{x}.var({d})", "{x}.var({d}, correction=0)", "{x}.std({d})", "torch.var_mean({x}, {d})[0]", "torch.var_mean({x}, {d})[1]",
+    "{x}.sum({d})", "{x}.mean({d})", "{x}.var({d})", "{x}.var({d}, correction=0)", "{x}.std({d})", "torch.var_mean({x}, {d})[0]",
+    "torch.var_mean({x}, {d})[1]",
     "torch.std_mean({x}, {d}, keepdim=True)[1]",
     "{x}.logsumexp({d})", "{x}.amax({d})", "{x}.amin({d})", "torch.linalg.vector_norm({x}, dim={d})", "{x}.softmax({l})", "{x}.log_softmax({l})",
     "{x}.argmax({l})", "({x} > 0).any({l})", "({x} > 0).all({l})", "({x} - {x}.mean({d}, keepdim=True)).square().mean({d})", "{x}.cumsum({l})",
@@ -43,13 +46,17 @@ NORMS = (
     "F.instance_norm({x}[None])", "F.cosine_similarity({x}, {y}, -1)", "F.normalize({x}, dim=-1)", "F.mse_loss({x}, {y})",
 )  # fmt: skip
 LOGICAL = (
-    "{x} < {y}", "{x} <= {y}", "{x} == {y}", "{x} != {y}", "{x}.isnan()", "{x}.isinf()", "{x}.nan_to_num().signbit()", "torch.where({x} >= {y}, {x}, {y})",
+    "{x} < {y}", "{x} <= {y}", "{x} == {y}", "{x} != {y}", "{x}.isnan()", "{x}.isinf()", "{x}.nan_to_num().signbit()",
+    "torch.where({x} >= {y}, {x}, {y})",
     "{x}.masked_fill({x} > {y}, 2)", "torch.where({x}.isnan(), 0, {x})",
 )  # fmt: skip
 MASKS = (
-    "torch.tril(torch.ones({n}, {m}, dtype={t}), {k})", "torch.triu(torch.ones({n}, {m}, dtype={t}), {k})", "torch.arange({n})[:, None] >= torch.arange({m}) + {k}",
-    "torch.where(torch.arange({n})[:, None] < torch.arange({m}) - {k}, -math.inf, 0.0)", "torch.arange({m}, dtype={c}) == {k}", "torch.arange({m}, dtype={c}) < {n}",
-    "torch.eye({n}, {m}, dtype={t})", "(torch.arange({m})[None] < torch.arange({n})[:, None]).to({t})", "torch.arange({m}).remainder(3).eq(1).to({t})",
+    "torch.tril(torch.ones({n}, {m}, dtype={t}), {k})", "torch.triu(torch.ones({n}, {m}, dtype={t}), {k})",
+    "torch.arange({n})[:, None] >= torch.arange({m}) + {k}",
+    "torch.where(torch.arange({n})[:, None] < torch.arange({m}) - {k}, -math.inf, 0.0)", "torch.arange({m}, dtype={c}) == {k}",
+    "torch.arange({m}, dtype={c}) < {n}",
+    "torch.eye({n}, {m}, dtype={t})", "(torch.arange({m})[None] < torch.arange({n})[:, None]).to({t})",
+    "torch.arange({m}).remainder(3).eq(1).to({t})",
     "torch.ones({n}, {m}, dtype={t}).tril({k}).sum(-1)", "torch.full(({n}, {m}), 3, dtype={t}).masked_fill(torch.arange({m}) > {k}, 1)",
 )  # fmt: skip
 

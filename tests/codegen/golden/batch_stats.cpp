@@ -23,12 +23,19 @@ extern "C" void kernel_batch_stats(void* const* params) {
     constexpr i64 t0 = 0, t1 = 48;
     Part0 part0;
     part0.clear();
-    for (i64 s = 0; s < 70; ++s) {
-      const i64 r0 = s;
-      each<W>(t0, t1, [&](i64 x0, auto on) BODY {
-        const auto load_0 = load<W>(x + r0 * 48 + x0, on);
-        put(part0.sum_1 + (x0 - t0), get<W>(part0.sum_1 + (x0 - t0)) + load_0);
-      });
+    Part0 next0;
+    for (i64 b = 0; b < 70; b += 32) {
+      const i64 e = b + 32 < 70 ? b + 32 : 70;
+      if (b > 0) next0.clear();
+      Part0& chunk = b > 0 ? next0 : part0;
+      for (i64 s = b; s < e; ++s) {
+        const i64 r0 = s;
+        each<W>(t0, t1, [&](i64 x0, auto on) BODY {
+          const auto load_0 = load<W>(x + r0 * 48 + x0, on);
+          put(chunk.sum_1 + (x0 - t0), get<W>(chunk.sum_1 + (x0 - t0)) + load_0);
+        });
+      }
+      if (b > 0) part0.merge(next0);
     }
     each<W>(t0, t1, [&](i64 x0, auto on) BODY {
       const auto sum_1 = get<W>(part0.sum_1 + (x0 - t0));
