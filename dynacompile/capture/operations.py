@@ -171,6 +171,8 @@ def object_binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
 
 def compares_by_identity(value: Value) -> bool:
     """Whether == of an object, or what its own == left undecided, is a question of identity."""
+    if isinstance(value, OpaqueValue):
+        return value.pytype().__eq__ is object.__eq__
     return not isinstance(value, ObjectValue) or value.cls.__eq__ is object.__eq__ or isinstance(value.cls.__eq__, FunctionType)
 
 

@@ -15,6 +15,7 @@ import gc
 import logging
 import os
 import random
+import re
 import sys
 import types
 import warnings
@@ -177,12 +178,28 @@ QUESTIONS = (
     *("torch.backends.cudnn.benchmark", "torch.get_float32_matmul_precision()", "torch.are_deterministic_algorithms_enabled()"),
     *("sorted(dir())", "sorted(locals())[:3]", "sorted(vars())", "'x' in dir()", "isinstance(Color.RED, Color)", "max(o.number, p.number)"),
 )
-STATEMENTS = (
-    "match o:\n        case Thing(number=n):\n            out.append(n)\n        case Other():\n            out.append('other')\n        case _:\n            out.append('none')",
-    "match o:\n        case [a, *rest]:\n            out.append(a)\n        case Abstract():\n            out.append('abstract')\n        case _:\n            out.append('none')",
-    "import fuzz_module\n    out.append(fuzz_module.value)",
-    "y = x * 2\n    out.append('y' in dir())",
-    "if LASTING not in KEYED:\n        KEYED[LASTING] = x.sum()\n    out.append(KEYED[LASTING] + x)",
+STATEMENTS = (  # all lines but the first with the indent of the program
+    """match o:
+        case Thing(number=n):
+            out.append(n)
+        case Other():
+            out.append('other')
+        case _:
+            out.append('none')""",
+    """match o:
+        case [a, *rest]:
+            out.append(a)
+        case Abstract():
+            out.append('abstract')
+        case _:
+            out.append('none')""",
+    """import fuzz_module
+    out.append(fuzz_module.value)""",
+    """y = x * 2
+    out.append('y' in dir())""",
+    """if LASTING not in KEYED:
+        KEYED[LASTING] = x.sum()
+    out.append(KEYED[LASTING] + x)""",
 )
 
 Change = Callable[[dict[str, Any], random.Random], None]
@@ -327,18 +344,20 @@ CHANGES: dict[str, Change] = {
 
 def patched(holder: Any, name: str, make: Callable[[Any], Any]) -> Callable[[random.Random], None]:
     """Replaces an attribute of torch, or puts torch's own back."""
+    original = vars(holder).get(name)
+
+    def undo() -> None:
+        if original is not None:
+            setattr(holder, name, original)
+        elif name in vars(holder):
+            delattr(holder, name)
 
     def change(rng: random.Random) -> None:
-        before = vars(holder).get(name)
-        original = next((made.original for made in UNDO if getattr(made, "place", None) == (id(holder), name)), before)  # type: ignore[attr-defined]
-        value = make(original) if before is original else original
-
-        def undo() -> None:
-            delattr(holder, name) if original is None else setattr(holder, name, original)
-
-        undo.original, undo.place = original, (id(holder), name)  # type: ignore[attr-defined]
-        UNDO.insert(0, undo)
-        delattr(holder, name) if value is None else setattr(holder, name, value)
+        if vars(holder).get(name) is original:
+            setattr(holder, name, make(original))
+            UNDO.append(undo)
+        else:
+            undo()
 
     return change
 
@@ -364,6 +383,7 @@ def set_module(value: int) -> None:
     sys.modules["fuzz_module"].value = value  # type: ignore[attr-defined]
 
 
+ADDRESS = re.compile(" at 0x[0-9a-f]+")
 PLAIN_ADD = torch.Tensor.__add__
 SHARED: dict[str, Callable[[random.Random], None]] = {
     "F.linear": patched(F, "linear", lambda old: lambda x, w, b=None: old(x, w, b) * 100),
@@ -399,7 +419,7 @@ def source_of(rng: random.Random) -> str:
         if rng.random() < 0.3:
             lines.append(f"try:\n        out.append({asked})\n    except Exception as error:\n        out.append((type(error).__name__, str(error)))")
         elif rng.random() < 0.2:
-            lines.append(f"out.append(x * (2 if {asked} else 3))" if "x" not in asked else f"out.append({asked})")
+            lines.append(f"out.append(x * (2 if ({asked}) else 3))" if "x" not in asked else f"out.append({asked})")
         else:
             lines.append(f"out.append({asked})")
     return "def program(x, o, p, m, k):\n    out = [x + 0]\n    " + "\n    ".join(lines) + "\n    return out\n"
@@ -419,7 +439,7 @@ def seen(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, *map(seen, value))
     if isinstance(value, (str, int, float, bool, type(None), torch.dtype)):
-        return (type(value).__name__, repr(value))
+        return (type(value).__name__, ADDRESS.sub("", repr(value)))
     return type(value).__name__
 
 
@@ -432,7 +452,7 @@ def outcome(call: Callable[..., Any], world: dict[str, Any], names: tuple[str, s
     try:
         result = seen(call(torch.tensor([[0.5, -1.0, 2.0]]), first, second, world["objects"]["net"], given))
     except Exception as error:  # noqa: BLE001  (the point is to compare it)
-        result = (type(error).__name__, str(error).split(" at 0x")[0])
+        result = (type(error).__name__, ADDRESS.sub("", str(error)))
     caches = [tuple(world[name].cache_info()) for name in ("cached", "noise", "listed")] + [tuple(world["Base"].__dict__["remembered"].cache_info())]
     weak = (len(world["KEYED"]), len(world["MEMBERS"]), len(world["VALUED"]))
     return result, tuple(world["LOG"]), caches, weak, repr(torch.get_rng_state().sum())

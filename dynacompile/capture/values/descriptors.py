@@ -10,6 +10,7 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.functions import BoundMethod, is_trusted
 from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.namespaces import MISSING, is_data
 from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:

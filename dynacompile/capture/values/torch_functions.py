@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,8 @@ class TorchFunction(CallableValue):
         found = cx.overrides.call(self.real, args, kwargs)
         if found is not None:
             return found
+        if isinstance(self.real, types.FunctionType) and not is_found_by_name(cx, self.real):
+            return function_value(cx, self.real, self.source or Constant(self.real, name)).call(cx, args, kwargs)
         method = TENSOR_METHODS.get(self.real)
         if method is not None and args and isinstance(args[0], TensorValue):
             return args[0].method(cx, method, args[1:], kwargs)
@@ -182,6 +185,15 @@ def rely_on_names(cx: Trace, function: types.FunctionType) -> None:
                     cx.names.of_dict(real.__dict__, real.__name__, part)
         if isinstance(real, types.FunctionType) and real.__module__ in LEAF_MODULES:
             rely_on_names(cx, real)
+
+
+def is_found_by_name(cx: Trace, function: types.FunctionType) -> bool:
+    """Whether a function of torch is what its module has under its name: graphs of torch.fx call it by that."""
+    home = sys.modules.get(function.__module__)
+    if home is None or not is_trusted(function.__module__) or "." in function.__qualname__:
+        return True
+    cx.names.of_dict(home.__dict__, home.__name__, function.__name__)
+    return home.__dict__.get(function.__name__) is function
 
 
 PYTHON_VALUES = (torch.tensor, torch.as_tensor, torch.asarray)
