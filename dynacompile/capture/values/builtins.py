@@ -254,7 +254,10 @@ def row_print(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def row_vars(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
         return row_frame(cx, args, kwargs)
-    return args[0].get_attr(cx, "__dict__")
+    found = cx.unless_missing(lambda: args[0].get_attr(cx, "__dict__"))
+    if found is None:
+        raise raises(TypeError, "vars() argument must have __dict__ attribute")
+    return found
 
 
 @handles(types.SimpleNamespace)

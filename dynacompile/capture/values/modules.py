@@ -195,11 +195,10 @@ class ModuleValue(ObjectValue):
 
     def follow(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The call, by the code of the module."""
-        custom = cx.lookup(self.cls, "__call__")
-        if custom is PLAIN_CALL and (impl := cx.lookup(self.cls, "_call_impl")) is not PLAIN_IMPL:
-            custom = impl
-        if custom is not PLAIN_CALL:
-            return cx.call_real(custom, class_source(self.cls, "__call__"), [self, *args], kwargs)
+        for name, plain in (("__call__", PLAIN_CALL), ("_call_impl", PLAIN_IMPL)):
+            custom = cx.lookup(self.cls, name)
+            if custom is not plain:
+                return cx.call_real(custom, class_source(self.cls, name), [self, *args], kwargs)
         if isinstance(self.real, torch.jit.ScriptModule):
             raise unsupported("unknown-function", f"{self.describe()}, a TorchScript module")
         if self.real._compiled_call_impl is not None:

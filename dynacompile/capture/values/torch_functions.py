@@ -129,7 +129,9 @@ class TorchFunction(CallableValue):
         found = cx.overrides.call(self.real, args, kwargs)
         if found is not None:
             return found
-        if isinstance(self.real, types.FunctionType) and not is_found_by_name(cx, self.real):
+        if is_replaced(cx, self.real):
+            if not isinstance(self.real, types.FunctionType):
+                raise unsupported("unknown-function", f"{self.describe()}, in whose place its module has another,")
             return function_value(cx, self.real, self.source or Constant(self.real, name)).call(cx, args, kwargs)
         method = TENSOR_METHODS.get(self.real)
         if method is not None and args and isinstance(args[0], TensorValue):
@@ -187,13 +189,14 @@ def rely_on_names(cx: Trace, function: types.FunctionType) -> None:
             rely_on_names(cx, real)
 
 
-def is_found_by_name(cx: Trace, function: types.FunctionType) -> bool:
-    """Whether a function of torch is what its module has under its name: graphs of torch.fx call it by that."""
-    home = sys.modules.get(function.__module__)
-    if home is None or not is_trusted(function.__module__) or "." in function.__qualname__:
-        return True
+def is_replaced(cx: Trace, function: Any) -> bool:
+    """Whether the module of a function of torch has one of somebody else's under its name: graphs of torch.fx call functions by their names."""
+    home = sys.modules.get(getattr(function, "__module__", None) or "")
+    if not isinstance(function, (types.FunctionType, types.BuiltinFunctionType)) or home is None or not is_trusted(home.__name__):
+        return False
     cx.names.of_dict(home.__dict__, home.__name__, function.__name__)
-    return home.__dict__.get(function.__name__) is function
+    found = home.__dict__.get(function.__name__, function)
+    return found is not function and not is_trusted(getattr(found, "__module__", None))
 
 
 PYTHON_VALUES = (torch.tensor, torch.as_tensor, torch.asarray)
