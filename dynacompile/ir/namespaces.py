@@ -112,7 +112,8 @@ class Namespaces:
     def holders(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The classes, dicts and functions, each once: dicts and what belongs to torch, and those that are not to be kept alive. Raises ValueError where
         one is gone."""
-        found = {id(holder): holder for fact in (*self.lookups, *self.coded) for holder in (fact.holder(),)}
+        facts: tuple[Lookup | Coded, ...] = (*self.lookups, *self.coded)
+        found = {id(holder): holder for holder in (fact.holder() for fact in facts)}
         if None in found.values():
             raise ValueError("a class or function that a guard looks at is gone")
         lasting = {key: holder for key, holder in found.items() if isinstance(holder, dict) or str(holder.__module__).partition(".")[0] == "torch"}

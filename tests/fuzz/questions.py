@@ -27,7 +27,7 @@ import torch.nn.functional as F
 
 import dynacompile
 
-WORLD = '''
+WORLD = """
 import abc, collections.abc, dataclasses, enum, functools, os, sys, types, typing, weakref
 import torch
 import torch.nn.functional as F
@@ -149,7 +149,7 @@ objects = {"thing": Thing(), "other": Other(2), "sized": Sized(), "truthful": Tr
 objects["proxy"] = weakref.proxy(objects["thing"])
 objects["sub"].weight.data.fill_(0.5)
 LASTING = Thing(9)
-'''
+"""
 
 WORLD_CODE = compile(WORLD, "<world>", "exec", dont_inherit=True)
 

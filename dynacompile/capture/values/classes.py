@@ -118,7 +118,8 @@ class ClassValue(Value):
         fallback = cx.lookup(type(self.real), "__getattr__")
         if isinstance(fallback, types.FunctionType):
             return cx.call_real(fallback, class_source(type(self.real), "__getattr__"), [self, ConstantValue(name)])
-        raise raises(AttributeError, f"type object {self.real.__name__!r} has no attribute {name!r}")
+        named = bool(self.real.__flags__ & HEAP_TYPE) or self.real.__module__ == "builtins"  # other classes written in C are called by their modules, too
+        raise raises(AttributeError, f"type object {self.real.__name__!r} has no attribute {name!r}", known=named)
 
     def special(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """What the metaclass defines in Python for an operation on the class; None where it does not."""
