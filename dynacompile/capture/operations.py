@@ -154,7 +154,8 @@ def object_binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
     method, reflected = BINARY[name]
     if isinstance(right, ObjectValue) and isinstance(left, ObjectValue) and right.cls is not left.cls and issubclass(right.cls, left.cls):
         raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
-    for owner, other, special in ((left, right, method), (right, left, reflected)):
+    alike = isinstance(left, ObjectValue) and isinstance(right, ObjectValue) and left.cls is right.cls and name not in COMPARISONS  # asked once
+    for owner, other, special in ((left, right, method), (right, left, reflected))[: 1 if alike else 2]:
         if isinstance(owner, ObjectValue):
             result = owner.special(cx, special, [other])
             negated = result is None and special == "__ne__" and owner.cls.__ne__ is object.__ne__

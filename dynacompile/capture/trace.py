@@ -41,7 +41,7 @@ from dynacompile.capture.values.torch_functions import special_function
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.expressions import formula
 from dynacompile.ir.guard_facts import Flag, identity
-from dynacompile.ir.namespaces import Names, class_lookup, is_data
+from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, Names, class_lookup, is_data
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
 
@@ -206,6 +206,8 @@ class Trace:
         """The raw attribute of a class, MISSING where there is none, which an entry relies on."""
         raw = class_lookup(cls, name, after)
         self.names.of_class(cls, name, after, raw, is_data(raw) and guards_class_data(cls, name, after))
+        for hook in () if raw is MISSING or type(raw).__flags__ & IMMUTABLE_TYPE else ("__get__", "__set__", "__delete__"):
+            self.names.of_class(type(raw), hook, None, class_lookup(type(raw), hook), False)
         return raw
 
     def class_attribute(self, owner: Value, name: str) -> Value | None:

@@ -83,6 +83,19 @@ class Subclassing:
 
 
 @dataclass(frozen=True)
+class Ancestry:
+    """The method resolution order of a class, which assigning to `__bases__` changes."""
+
+    holder: Callable[[], Any] = field(repr=False)
+    text: str
+    mro: tuple[Callable[[], Any], ...] = field(repr=False)
+
+    def holds(self) -> bool:
+        cls = self.holder()
+        return cls is not None and len(cls.__mro__) == len(self.mro) and all(was() is now for was, now in zip(self.mro, cls.__mro__))
+
+
+@dataclass(frozen=True)
 class Coded:
     """A function whose code was followed. holder: gives the function."""
 
@@ -102,19 +115,20 @@ class Namespaces:
     lookups: tuple[Lookup, ...]
     coded: tuple[Coded, ...]
     subclassings: tuple[Subclassing, ...]
+    ancestries: tuple[Ancestry, ...] = ()
 
     def __repr__(self) -> str:
         return f"<{len(self.lookups)} names>"
 
     def hold(self) -> bool:
-        return all(fact.holds() for facts in (self.lookups, self.coded, self.subclassings) for fact in facts)
+        return all(fact.holds() for facts in (self.lookups, self.coded, self.subclassings, self.ancestries) for fact in facts)
 
     def holders(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The classes, dicts and functions, each once: dicts and what belongs to torch, and those that are not to be kept alive. Raises ValueError where
         one is gone."""
-        facts: tuple[Lookup | Coded, ...] = (*self.lookups, *self.coded)
+        facts: tuple[Lookup | Coded | Ancestry, ...] = (*self.lookups, *self.coded, *self.ancestries)
         found = {id(holder): holder for holder in (fact.holder() for fact in facts)}
-        if None in found.values():
+        if any(holder is None for holder in found.values()):
             raise ValueError("a class or function that a guard looks at is gone")
         lasting = {key: holder for key, holder in found.items() if isinstance(holder, dict) or str(holder.__module__).partition(".")[0] == "torch"}
         return tuple(lasting.values()), tuple(holder for key, holder in found.items() if key not in lasting)
@@ -131,6 +145,9 @@ class Namespaces:
         for coded in self.coded:
             if not coded.holds():
                 yield f"{coded.text}.__code__", coded.code, getattr(coded.holder(), "__code__", MISSING)
+        for ancestry in self.ancestries:
+            if not ancestry.holds():
+                yield f"{ancestry.text}.__mro__", tuple(was() for was in ancestry.mro), getattr(ancestry.holder(), "__mro__", MISSING)
         for question in self.subclassings:
             if not question.holds():
                 yield question.text, question.answer, not question.answer
@@ -142,6 +159,7 @@ class Names:
     def __init__(self) -> None:
         self.lookups: dict[tuple, Lookup] = {}
         self.coded: dict[int, Coded] = {}
+        self.ancestries: dict[int, Ancestry] = {}
         self.subclassings: dict[tuple[int, int], Subclassing] = {}
         self._kept: list[Any] = []  # what ids stand for
 
@@ -163,6 +181,11 @@ class Names:
             self._kept.append(function)
             self.coded[id(function)] = Coded(weakref.ref(function), function.__qualname__, function.__code__)
 
+    def of_ancestry(self, cls: type) -> None:
+        if id(cls) not in self.ancestries and not cls.__flags__ & IMMUTABLE_TYPE:
+            self._kept.append(cls)
+            self.ancestries[id(cls)] = Ancestry(weakref.ref(cls), cls.__qualname__, tuple(weakref.ref(base) for base in cls.__mro__))
+
     def of_subclass(self, cls: type, other: type, answer: bool) -> None:
         if (id(cls), id(other)) not in self.subclassings:
             self._kept.append((cls, other))
@@ -170,6 +193,5 @@ class Names:
             self.subclassings[id(cls), id(other)] = Subclassing(weakref.ref(cls), weakref.ref(other), text, answer)
 
     def facts(self) -> Namespaces | None:
-        if not self.lookups and not self.coded and not self.subclassings:
-            return None
-        return Namespaces(tuple(self.lookups.values()), tuple(self.coded.values()), tuple(self.subclassings.values()))
+        found = (self.lookups, self.coded, self.subclassings, self.ancestries)
+        return Namespaces(*(tuple(facts.values()) for facts in found)) if any(found) else None  # type: ignore[attr-defined]

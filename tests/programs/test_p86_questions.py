@@ -405,3 +405,84 @@ def test_an_entry_of_a_cache_that_another_call_pushed_out():
         yield run(torch.ones(1)), tuple(noise.cache_info())
 
     check_same(story, **CAPTURE)
+
+
+# Classes of classes, of descriptors and of modules
+
+
+def test_bases_of_a_class():
+    def story(wrap):
+        class Base:
+            def apply(self, x):
+                return x
+
+        class First(Base):
+            pass
+
+        class Second(Base):
+            def apply(self, x):
+                return x * 3
+
+        class Thing(First):
+            pass
+
+        run, thing = wrap(lambda x, o: (o.apply(x), isinstance(o, Second), issubclass(Thing, First), Thing.__mro__[1].__name__)), Thing()
+        for bases in ((First,), (Second,), (First, Second)):
+            Thing.__bases__ = bases
+            yield run(torch.ones(2), thing)
+
+    check_same(story, **CAPTURE)
+
+
+def test_a_descriptor_that_begins_to_take_stores():
+    def story(wrap):
+        class Four:
+            def __get__(self, instance, owner):
+                return 4
+
+        class Thing:
+            number = Four()
+
+        run, thing = wrap(lambda x, o: x * o.number), Thing()
+        yield run(torch.ones(2), thing)
+        thing.__dict__["number"] = 9
+        yield run(torch.ones(2), thing)
+        Four.__set__ = lambda self, instance, value: None
+        yield run(torch.ones(2), thing)
+        del Four.__set__
+        yield run(torch.ones(2), thing)
+
+    check_same(story, **CAPTURE)
+
+
+def test_a_module_that_gets_a_getattr():
+    def story(wrap):
+        config = types.ModuleType("config")
+        run = wrap(lambda x: (x * getattr(config, "number", 3), hasattr(config, "number")))
+        yield run(torch.ones(2))
+        config.__getattr__ = lambda name: 6
+        yield run(torch.ones(2))
+        del config.__getattr__
+        config.number = 4
+        yield run(torch.ones(2))
+
+    check_same(story, **CAPTURE)
+
+
+def test_a_reflected_method_is_not_asked_of_the_same_class():
+    class Thing:
+        def __radd__(self, other):
+            return 9
+
+    def add(x, a, b):
+        try:
+            return x * (a + b)
+        except TypeError as error:
+            return x, str(error)
+
+    def story(wrap):
+        run = wrap(add)
+        yield run(torch.ones(2), Thing(), Thing())
+        yield run(torch.ones(2), Real(), Thing())
+
+    check_same(story, least=None, **CAPTURE)

@@ -87,6 +87,7 @@ class ClassValue(Value):
         if name in ("__name__", "__qualname__", "__module__"):
             return ConstantValue(getattr(self.real, name))
         if name in ("__mro__", "__bases__"):
+            cx.names.of_ancestry(self.real)
             return cx.of(getattr(self.real, name))
         raw, above = cx.lookup(self.real, name), cx.lookup(type(self.real), name)
         if above is not MISSING and (raw is MISSING or is_data_descriptor(above)) and not isinstance(self.real, enum.EnumMeta):

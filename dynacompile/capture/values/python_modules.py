@@ -13,7 +13,7 @@ from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.ir.guard_facts import Presence, identity
-from dynacompile.ir.source import Constant, DictAttr, Source
+from dynacompile.ir.source import Attr, Constant, DictAttr, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -69,6 +69,8 @@ class PythonModuleValue(Value):
             if name not in self.real.__dict__ and ("__getattr__" in self.real.__dict__ or not self.is_plain(cx, name)):
                 raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
             cx.guard("HASATTR", self.source, Presence(name, hasattr(self.real, name)))
+            if name not in self.real.__dict__:
+                cx.guard("DICT_CONTAINS", Attr(self.source, "__dict__"), Presence("__getattr__", False))
         return hasattr(self.real, name)
 
 

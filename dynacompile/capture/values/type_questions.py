@@ -79,7 +79,7 @@ def is_instance(cx: Trace, value: Value, wanted: Any) -> bool:
         return truth_of(cx, isinstance, value, wanted)
     hook = cx.lookup(type(wanted), "__instancecheck__")
     if hook is type.__dict__["__instancecheck__"]:
-        return wanted in cls.__mro__ or wanted in told_class(cx, value).__mro__
+        return is_below(cx, cls, wanted) or is_below(cx, told_class(cx, value), wanted)
     if is_abstract(wanted, hook, "__instancecheck__"):
         told = told_class(cx, value)
         return is_subclass(cx, told, wanted) or told is not cls and is_subclass(cx, cls, wanted)
@@ -98,7 +98,7 @@ def is_subclass(cx: Trace, cls: type, wanted: Any) -> bool:
         return bool(cx.guarded_call(issubclass, [cls, wanted], {}))
     hook = cx.lookup(type(wanted), "__subclasscheck__")
     if hook is type.__dict__["__subclasscheck__"]:
-        return wanted in cls.__mro__
+        return is_below(cx, cls, wanted)
     if is_abstract(wanted, hook, "__subclasscheck__"):
         answer = bool(cx.guarded_call(issubclass, [cls, wanted], {}))
         cx.names.of_subclass(cls, wanted, answer)
@@ -107,6 +107,11 @@ def is_subclass(cx: Trace, cls: type, wanted: Any) -> bool:
         made = [cx.class_value(wanted, None), cx.class_value(cls, None)]
         return cx.call_real(hook, class_source(type(wanted), "__subclasscheck__"), made).truth(cx)
     return bool(cx.guarded_call(issubclass, [cls, wanted], {}))
+
+
+def is_below(cx: Trace, cls: type, wanted: type) -> bool:
+    cx.names.of_ancestry(cls)
+    return any(base is wanted for base in cls.__mro__)
 
 
 def is_abstract(wanted: type, hook: Any, name: str) -> bool:
