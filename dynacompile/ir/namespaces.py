@@ -193,5 +193,7 @@ class Names:
             self.subclassings[id(cls), id(other)] = Subclassing(weakref.ref(cls), weakref.ref(other), text, answer)
 
     def facts(self) -> Namespaces | None:
-        found = (self.lookups, self.coded, self.subclassings, self.ancestries)
-        return Namespaces(*(tuple(facts.values()) for facts in found)) if any(found) else None  # type: ignore[attr-defined]
+        if not (self.lookups or self.coded or self.subclassings or self.ancestries):
+            return None
+        lookups, coded = tuple(self.lookups.values()), tuple(self.coded.values())
+        return Namespaces(lookups, coded, tuple(self.subclassings.values()), tuple(self.ancestries.values()))
