@@ -120,9 +120,8 @@ bool run_program(Run& run) {
     return true;
 }
 
-// pair: a function of torch without arguments, and the value that it is to give.
+// pair: a function of torch without arguments, and the value that it is to give. Asked before anything is loaded, so that nothing is borrowed meanwhile.
 bool flag_holds(PyObject* pair) {
-    const NoCollection quiet;
     PyObject* now = PyObject_CallNoArgs(PyTuple_GET_ITEM(pair, 0));
     if (!now) PyErr_Clear();
     bool holds = now && constant_equal(now, PyTuple_GET_ITEM(pair, 1));
