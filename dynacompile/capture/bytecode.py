@@ -5,9 +5,9 @@ from __future__ import annotations
 import dis
 import opcode
 import sys
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType
 from weakref import ReferenceType, ref
 
@@ -232,9 +232,10 @@ class Origin:
 
 @dataclass(eq=False)
 class Known:
-    """What is remembered about one code object. resumes: by the point at which they go on."""
+    """What is remembered about one code object. watch: tells the cache when it is gone. resumes: by the point at which they go on."""
 
     decoded: Decoded
+    watch: ReferenceType[CodeType]
     resumes: dict[Hashable, CodeType] = field(default_factory=dict)
     origin: Origin | None = None  # of a resume function
 
@@ -255,8 +256,7 @@ class CodeCache:
         key = id(code)
         found = self._known.get(key)
         if found is None or found.decoded.reference() is not code:
-            found = self._known[key] = Known(decode(code))
-            weakref.finalize(code, forget, ref(self), key, found).atexit = False
+            found = self._known[key] = Known(decode(code), ref(code, partial(forget, ref(self), key)))
         return found
 
     def decode(self, code: CodeType) -> Decoded:
@@ -271,19 +271,20 @@ class CodeCache:
         origin = self.origin(decoded)
         return decoded.code.co_cellvars if origin is None else origin.cellvars
 
-    def forget(self, key: int, known: Known) -> None:
-        if self._known.get(key) is known:
-            del self._known[key]
+    def forget(self, key: int, gone: ReferenceType[CodeType]) -> None:
+        known = self._known.get(key)
+        if known is None or known.watch is not gone:
+            return
+        del self._known[key]
         if self._drop_entries is not None:
             for resume in known.resumes.values():
                 self._drop_entries(resume)
-        known.resumes.clear()
 
     def reset(self) -> None:
         self._known.clear()
 
 
-def forget(cache: ReferenceType[CodeCache], key: int, known: Known) -> None:
+def forget(cache: ReferenceType[CodeCache], key: int, gone: ReferenceType[CodeType]) -> None:
     owner = cache()
     if owner is not None:
-        owner.forget(key, known)
+        owner.forget(key, gone)

@@ -16,7 +16,11 @@ PyObject* set_rival = nullptr;  // torch's function that sets the callback of to
 
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag);
 
-PyInterpreterState* interpreter() { return PyThreadState_Get()->interp; }
+// The core works in the main interpreter alone.
+PyInterpreterState* interpreter() {
+    static PyInterpreterState* const main = PyInterpreterState_Main();
+    return main;
+}
 
 PyObject* run_plainly(PyThreadState* ts, Frame* frame) {
     RegionScope off(ts, nullptr, nullptr);

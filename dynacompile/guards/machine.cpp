@@ -145,9 +145,9 @@ bool raises_again(PyObject* function) {
     return false;
 }
 
-// pair: a function of torch without arguments, and the value that it is to give. An error that is left is not the function's.
+// pair: a function of torch without arguments, and the value that it is to give. Asked before anything is loaded, so that nothing is borrowed meanwhile. An error that
+// is left is not the function's.
 bool flag_holds(PyObject* pair) {
-    const NoCollection quiet;
     PyObject* now = PyObject_CallNoArgs(PyTuple_GET_ITEM(pair, 0));
     if (!now && !raises_again(PyTuple_GET_ITEM(pair, 0))) return false;
     bool holds = now && constant_equal(now, PyTuple_GET_ITEM(pair, 1));
