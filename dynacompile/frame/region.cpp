@@ -155,7 +155,7 @@ PyObject* call_in_scope(Region* region, RegionState* state, PyObject* const* arg
 
 PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     Region* region = reinterpret_cast<Region*>(self);
-    if (this_thread().compiling || is_finalizing()) return PyObject_Vectorcall(region->function, args, nargsf, kwnames);
+    if (this_thread().compiling || is_finalizing() || is_traced()) return PyObject_Vectorcall(region->function, args, nargsf, kwnames);
     Py_INCREF(self);  // the call may drop the last reference to its own region
     PyObject* result;
     if (region->choose) {

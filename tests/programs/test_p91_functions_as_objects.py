@@ -79,7 +79,7 @@ class Layer(nn.Module):
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("backend", ["eager", "default"])
 def test_jit_trace_sees_the_operations(backend, warm):
-    for target in (made()[0], Layer()):
+    for target in (made()[0], Layer().requires_grad_(False)):
         compiled = dynacompile.compile(target, backend=backend)
         if warm:
             compiled(x)
@@ -131,7 +131,7 @@ ENDING = """
 import atexit, sys, threading, weakref, torch, dynacompile
 compiled = dynacompile.compile(lambda x: (x * 2).sin(), backend=sys.argv[1])
 def use(place):
-    torch.testing.assert_close(compiled(torch.ones(3)), (torch.ones(3) * 2).sin())
+    assert torch.equal(compiled(torch.ones(3)), (torch.ones(3) * 2).sin())
     print(place, flush=True)
 class Late:
     def __init__(self, place): self.place = place
