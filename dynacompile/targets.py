@@ -79,7 +79,8 @@ def standing_for(fn: Callable[..., Any]) -> FunctionType:
 
     of = fn.func if isinstance(fn, functools.partial) else fn
     name = str(fn) if isinstance(fn, OPERATORS) else str(getattr(of, "__qualname__", None) or getattr(of, "__name__", None) or type(fn).__name__)
-    made = FunctionType(call.__code__.replace(co_name=name, co_qualname=name), call.__globals__, name, None, call.__closure__)
+    own = (*call.__code__.co_consts, id(fn))  # codes that are equal would share what is kept by code
+    made = FunctionType(call.__code__.replace(co_name=name, co_qualname=name, co_consts=own), call.__globals__, name, None, call.__closure__)
     return functools.update_wrapper(made, fn)  # type: ignore[return-value]
 
 

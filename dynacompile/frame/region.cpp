@@ -179,7 +179,7 @@ PyObject* call_in_scope(PyThreadState* ts, Region* region, RegionState* state, P
 PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     Region* region = reinterpret_cast<Region*>(self);
     PyThreadState* ts = PyThreadState_Get();
-    if (this_thread(ts).now.compiling || is_finalizing()) return call_object(region->function, args, nargsf, kwnames);
+    if (this_thread(ts).now.compiling || is_finalizing() || is_traced()) return call_object(region->function, args, nargsf, kwnames);
     if (!need_stack(ts)) return nullptr;
     const PyRef kept = PyRef::share(self);  // the call may drop the last reference to its own region
     if (region->choose) {

@@ -102,6 +102,8 @@ bool parse_dtype(PyObject* object, int8_t& into) {
 
 }  // namespace
 
+bool is_traced() { return c10::impl::LocalDispatchKeySet(*thread_places().keys).included_.has(c10::DispatchKey::Tracer); }
+
 bool state_holds(const StateCheck& check) {
     static const at::Context& context = at::globalContext();
     const ThreadPlaces& thread = thread_places();

@@ -30,4 +30,7 @@ int feature_cost(PyObject* program, size_t feature);
 uint64_t feature_wanted(PyObject* program, size_t feature);
 uint64_t feature_now(PyObject* program, size_t feature, const Roots& roots);  // runs no Python code, changes nothing
 
+// global_state.cpp
+bool is_traced();  // torch.jit.trace records this thread's operations
+
 }  // namespace dynacompile

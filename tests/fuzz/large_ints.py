@@ -21,7 +21,7 @@ import dynacompile
 
 EDGES = [0, 1, -1, 7, 255, -128, 2**15, 2**31 - 1, 2**31, -(2**31), 2**32, 2**53, 2**53 + 1, 2**62, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64, 2**64 + 3, 10**30]
 FLOATS = [0.0, -0.0, 1.0, -2.5, 0.1, 1e308, -1e308, 5e-324, 2.0**53 + 2, 1e19, math.inf, -math.inf, math.nan, 3e38, 1e-45]
-DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool", "float16"]
+DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"]
 
 
 @dataclass(frozen=True)

@@ -34,3 +34,34 @@ def test_constants_of_more_than_64_bits(fn, backend):
     for n in (3, 5, 7, 2**62, 2**63 - 1, 2**63, 2**70, -(2**64), 11):
         got, expected = compiled(x, n), fn(x, n)
         assert torch.equal(got[0], expected[0]) and got[1:] == expected[1:], n
+
+
+def sums(x, a, b):
+    return x + (a + b), a + b
+
+
+def products(x, a, b):
+    return x * (a * b), x.new_full((2,), a * b), torch.arange(3) + a * b
+
+
+def compared(x, a, b):
+    return (x + 1 if a * b * a > 2**62 else x - 1), max(a * b, b), abs(-a)
+
+
+def divided(x, a, b):
+    return x + (a * a * b) // 7, x + (a * a * b) % 1000, (a << 20) >> 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
+@pytest.mark.parametrize("fn", [sums, products, compared, divided])
+def test_arithmetic_that_leaves_64_bits(fn, backend):
+    def outcome(call, *args):
+        try:
+            return [r.tolist() if isinstance(r, torch.Tensor) else r for r in call(torch.zeros(2), *args)]
+        except (RuntimeError, OverflowError) as error:
+            return type(error)
+
+    compiled = dynacompile.compile(fn, backend=backend, isolate_recompiles=True, recompile_limit=64)
+    large = [(2**31 - 1, 2**31 - 1), (-(2**31) + 1, 2**31 - 1), (2**40, 3), (2**62, 2), (2**63 - 1, 5), (-(2**63), -1), (2**64, 3), (10**30, 7)]
+    for a, b in [(10, 3), (11, 4), (12, 6), *large, (13, 9)]:
+        assert outcome(compiled, a, b) == outcome(fn, a, b), (a, b)
