@@ -26,9 +26,9 @@ from dynacompile.autograd.functionalize import (
 from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
-from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.fakes import fake_mode
 from dynacompile.ir.graphs import Mutation, Output, output_args
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
 from dynacompile.ops.backward_steps import Tracing, note_places
