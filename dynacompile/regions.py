@@ -203,9 +203,7 @@ def on_miss(frame: Any, state: Any) -> Any:
     if max(len(existing), info.made[code]) >= info.config.accumulated_recompile_limit:
         return over_limit(frame, info, own or [entry for _, entry in existing], "accumulated_recompile_limit", alone=True)
     if own and info.config.error_on_recompile:
-        raise RecompileLimitError(
-            f"{frame_name(code)} needs another entry, and error_on_recompile is set: {'; '.join(texts(nearest_failures(frame, own)))}"
-        )
+        raise RecompileLimitError(f"{frame_name(code)} needs another entry, and error_on_recompile is set: {'; '.join(texts(nearest_failures(frame, own)))}")
     return new_entry(frame, info, own)
 
 

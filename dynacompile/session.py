@@ -142,8 +142,7 @@ def drop_entries(code: CodeType) -> None:
 
 
 SESSION = Session()
-# The lock is taken around a fork, so that no other thread is in the midst of a change of the tables.
-os.register_at_fork(before=lambda: SESSION.lock.acquire(), after_in_parent=lambda: SESSION.lock.release(), after_in_child=lambda: SESSION.begin_child())
+os.register_at_fork(after_in_child=lambda: SESSION.begin_child())  # without the lock: each change of the tables may be the last that another thread makes
 
 MODE_FLAGS = ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode", "_is_in_any_mode_without_ignore_compile_internals")
 CHANGED = (*STOOD_IN, *((vars(_python_dispatch), name) for name in MODE_FLAGS if name in vars(_python_dispatch)))

@@ -212,7 +212,14 @@ def end_workers(workers: list[Worker]) -> None:
 
 
 POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
-os.register_at_fork(after_in_child=lambda: [pool.begin_child() for pool in POOLS])
+
+
+def begin_child() -> None:
+    for pool in POOLS:
+        pool.begin_child()
+
+
+os.register_at_fork(after_in_child=begin_child)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -117,6 +118,15 @@ PACKAGE = StandIn(DYNAMO, {"config": CONFIG})
 LOCK = threading.RLock()
 open_stand_ins = 0
 """How many `dynamo_unloaded` are open, on all threads."""
+
+
+def begin_child() -> None:
+    """In a forked process no other thread changes the stand-in's place."""
+    global LOCK
+    LOCK = threading.RLock()
+
+
+os.register_at_fork(after_in_child=begin_child)
 
 
 @contextmanager

@@ -17,10 +17,17 @@ def check_recurs(error: Exception, again: Callable[[], Any]) -> None:
     except Exception as second:
         if type(second) is type(error):
             return
-        try:
-            again()
-        except type(error):
-            raise second from None
-        except type(second):
-            raise error from None
+        if not raises(type(second), again, type(error)):
+            raise
     raise error
+
+
+def raises(kind: type[Exception], run: Callable[[], Any], other: type[Exception]) -> bool:
+    """Whether `run()` raises a `kind` of error, rather than the `other` or none."""
+    try:
+        run()
+    except kind:
+        return True
+    except other:
+        return False
+    return False

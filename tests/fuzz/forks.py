@@ -27,7 +27,7 @@ import dynacompile
 from tests.fuzz.interrupts import SCENARIOS, Case, compiled, places_of, same, source
 from tests.fuzz.ticking import interrupted
 
-PATIENCE = float(os.environ.get('FORK_PATIENCE', 60.0))  # seconds for a child
+PATIENCE = float(os.environ.get("FORK_PATIENCE", 60.0))  # seconds for a child
 NAMES = ("first_call", "recompile", "break_and_resume", "modes", "module", "ahead_of_time", "backward", "kernels", "checkpointed", "reset", "subclass")
 
 

@@ -1,0 +1,119 @@
+"""What a signal handler raises while something is compiled, checked or reset reaches the caller, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _python_dispatch
+
+import dynacompile
+from dynacompile.capture.entry import SavedModes
+from dynacompile.events import FrameSkipped
+from tests.fuzz import interrupts
+from tests.fuzz.ticking import interrupted
+
+
+def test_interrupts_spread_over_all_scenarios(capsys):
+    """In processes of their own, for torch may end them."""
+    names = [name for name in interrupts.SCENARIOS if name not in interrupts.SLOW]
+    assert interrupts.watch(20000, 20000 + 6 * len(names), names, False) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("leave", [FakeTensorMode.__exit__, _python_dispatch.TorchDispatchMode.__exit__, SavedModes.__exit__], ids=["fake", "any", "saved"])
+@pytest.mark.parametrize("nth", [1, 3])
+def test_an_interrupt_where_a_mode_is_left(leave, nth):
+    """Where __exit__ has begun and done nothing, the mode is still on torch's stack."""
+    case = interrupts.break_and_resume()
+    before = interrupts.torch_state()
+    left = nth
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if event == "call" and frame.f_code is leave.__code__:
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise interrupts.Stopped
+
+    sys.settrace(trace)
+    try:
+        with pytest.raises(interrupts.Stopped):
+            case.run()
+    finally:
+        sys.settrace(None)
+    assert interrupts.torch_state() == before
+    assert interrupts.same(case.eager(), case.run())
+    assert len(dynacompile.cache_entries(case.compiled)) == 2
+
+
+def test_an_interrupt_in_a_guard_reaches_the_caller():
+    """The guard calls Python, which is interrupted at each of its bytecodes where that can be."""
+    case = interrupts.guards()
+    for place in range(1, interrupts.places_of("guards") + 1):
+        error = interrupts.Plain("late")
+        outcome = interrupted(case.run, place, error)
+        assert outcome.raised is error or not outcome.fired
+    assert len(dynacompile.cache_entries(case.compiled)) == 1
+
+
+def test_a_handler_runs_torch_in_the_midst_of_a_compile():
+    """It sees real tensors, and what it does is no part of the graph."""
+    seen = []
+    counter = torch.zeros(2)
+
+    def handle(number, frame):
+        counter.add_(1)
+        seen.append((type(torch.ones(2) + 1), torch.is_grad_enabled(), (torch.ones(2, requires_grad=True) * 2).requires_grad))
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        for turn in range(20):
+            case = interrupts.modes()
+            count = 6000
+            outcome = interrupted(case.run, 1 + (turn * 2654435761) % count, None, sent=signal.SIGUSR1)
+            assert outcome.raised is None
+            assert interrupts.same(case.eager(), outcome.result)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(seen) > 10
+    assert set(seen) == {(torch.Tensor, True, True)}
+    assert counter.tolist() == [len(seen), len(seen)]
+
+
+def test_a_handler_is_not_compiled():
+    """One that runs between the graphs of a program belongs to no region."""
+    ran = []
+
+    def handle(number, frame):
+        ran.append(torch.ones(2).sum().item())
+
+    def program(x):
+        y = x + 1
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return y * 2
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        compiled = dynacompile.compile(program, isolate_recompiles=True, backend="eager")
+        assert compiled(torch.ones(2)).tolist() == [4, 4]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert ran == [2.0]
+    assert not [e for e in dynacompile.cache_entries(compiled) if "<locals>.handle" in e.frame]
+
+
+def test_an_error_that_recurs_is_still_the_programs():
+    """A construct that fails on fakes each time breaks the graph, as before."""
+    case = interrupts.refused()
+    events = []
+    end = dynacompile.subscribe(events.append)
+    try:
+        assert interrupts.same(case.eager(), case.run())
+    finally:
+        end()
+    assert not [e for e in events if isinstance(e, FrameSkipped)]
