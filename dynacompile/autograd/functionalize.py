@@ -18,6 +18,7 @@ from dynacompile.ir.memory import Folded, overlaps
 from dynacompile.ir.shapes import as_static, exceeds, expression_of, is_undecidable, same_size
 from dynacompile.ops.backward_steps import Step, Tracing
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
+from dynacompile.ops.checks import checked_quantile
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 from dynacompile.ops.regions import FORMS, traced
@@ -30,8 +31,14 @@ SUBSTITUTES: dict[object, Callable] = {
     torch.nn.functional.instance_norm: functional_instance_norm,
     torch.bernoulli: bernoulli,
     torch.nn.functional.one_hot: one_hot,
+    torch.quantile: checked_quantile(torch.quantile),
+    torch.nanquantile: checked_quantile(torch.nanquantile),
 }
-METHODS: dict[str, Callable] = {"bernoulli": bernoulli}
+METHODS: dict[str, Callable] = {
+    "bernoulli": bernoulli,
+    "quantile": SUBSTITUTES[torch.quantile],
+    "nanquantile": SUBSTITUTES[torch.nanquantile],
+}
 """Torch-level functions and methods whose ATen form hides a write to an input, or whether it drew in place, or looks at values."""
 
 
@@ -40,10 +47,11 @@ class Retake(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         return torch._to_functional_tensor(torch._from_functional_tensor(tensor))
 
     @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+    def backward(ctx, grad: torch.Tensor | None) -> torch.Tensor | None:
         return grad
 
 
@@ -131,11 +139,13 @@ Note = Callable[[Sequence[torch.Tensor], Any, Recorder], None]
 
 @dataclass(frozen=True)
 class Interpreted:
-    """What a graph gave. outputs: flat. memories: those that it made. inference: the storages of inference tensors among them."""
+    """What a graph gave. outputs: flat. memories: those that it made. inference: the storages of inference tensors among them. laid: results of operations,
+    and those in their place that have eager's strides."""
 
     outputs: tuple
     memories: dict[int, Memory]
     inference: set[int]
+    laid: list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder, tracing: Tracing, note: Note) -> Interpreted:
@@ -148,6 +158,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             memories.setdefault(storage(value), Memory(value, inner(value)))
     given, folded = set(memories), Folded()
     inference = InferenceMemory()
+    laid: list[tuple[torch.Tensor, torch.Tensor]] = []
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             env[node] = as_static(next(remaining))
@@ -158,7 +169,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
         if node.op == "output":
             made = {memory: m for memory, m in memories.items() if memory not in given}
-            return Interpreted(tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made, inference.storages)
+            return Interpreted(tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made, inference.storages, laid)
         if isinstance(node.meta.get("val"), torch.SymInt):  # a size that capture has computed
             env[node] = as_static(node.meta["val"])
             continue
@@ -188,7 +199,10 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
                 folded.note(made, operands)
                 inference.note(made, operands)
             if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
-                env[node] = as_eager(env[node], node.meta.get("val"), memories)
+                plain = env[node]
+                env[node] = as_eager(plain, node.meta.get("val"), memories)
+                if env[node] is not plain:
+                    laid.append((plain, env[node]))
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise Unsupported("data-dependent", f"{node.target} needs values that only a run gives", "", str(recorder.site or "")) from error
         except UnsupportedOperatorException as error:

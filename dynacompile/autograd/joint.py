@@ -25,7 +25,7 @@ from dynacompile.autograd.functionalize import (
     storage,
     wrap_inputs,
 )
-from dynacompile.autograd.kept import History, read_history, refuse_used_leaves
+from dynacompile.autograd.kept import History, numbered, read_history, refuse_used_leaves
 from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
@@ -97,7 +97,7 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         forward = owned(recorder, [recorder.node_of(inner(t)) for t in positions.tensors])
         restride(recorder, forward, positions)
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
-        history = read_history(positions, inputs) if positions.differentiable else History()
+        history = read_history(positions, inputs, run.laid) if positions.differentiable else History()
         tangents, grads = trace_backward(recorder, positions, forward, inputs)
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads)))
     reached = tangents_of(recorder.graph, len(fakes))
@@ -121,7 +121,7 @@ def trace_joint(graph: torch.fx.GraphModule, fakes: Sequence[object], table: Map
         tuple(i for i, _ in grads),
         sources,
         inference,
-        history,
+        numbered(history, inputs, [i for i, _ in grads]),
         flags,
         tuple((m.index, m.value._version - before[m.index]) for m in mutated),
         output_writes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,8 +31,8 @@ class History:
     reached: Mapping[int, int] = field(default_factory=dict)
 
 
-def read_history(positions: Positions, inputs: Sequence[FunctionalInput]) -> History:
-    """Before the backward pass frees what is kept."""
+def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> History:
+    """Before the backward pass frees what is kept. laid: as of Interpreted."""
     outputs = [positions.tensors[p] for p in positions.differentiable]
     indices = sorted({id(entry): i for i, entry in reversed(list(enumerate(inputs))) if entry.differentiable}.values())
     order = history([t.grad_fn for t in outputs])
@@ -44,6 +44,7 @@ def read_history(positions: Positions, inputs: Sequence[FunctionalInput]) -> His
     for i, entry in reversed(list(enumerate(inputs))):
         if entry.is_tensor:
             owners[storage(entry.value)] = (True, i, entry.value)
+    moved = {storage(plain): storage(result) for plain, result in laid}
     found: dict[tuple[bool, int], set[tuple[int, int]]] = {}
     parts: set[tuple[int, int]] = set()
     for node in order:
@@ -53,8 +54,9 @@ def read_history(positions: Positions, inputs: Sequence[FunctionalInput]) -> His
             parts.add((reached[node], leads[node]))
             if tensor is None:
                 continue
-            owner = owners.get(storage(tensor))
-            if owner is not None and (tensor is owner[2] or shares_version(tensor, owner[2])):
+            place = storage(tensor)
+            owner = owners.get(moved.get(place, place))
+            if owner is not None and (tensor is owner[2] or place in moved or shares_version(tensor, owner[2])):
                 found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
     watches = tuple(Watch(*key, as_parts(kept)) for key, kept in sorted(found.items()))
     ends = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
@@ -73,6 +75,18 @@ def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positi
         if any(getattr(node, "variable", None) is leaf for node in order for leaf in leaves):
             reason = "a tensor that the graph tells to require gradients is returned, and so is what was computed of it"
             raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
+
+
+def numbered(history: History, inputs: Sequence[FunctionalInput], found: Sequence[int]) -> History:
+    """With gradients counted among those that there are. found: the inputs that have one."""
+    indices = sorted({id(entry): i for i, entry in reversed(list(enumerate(inputs))) if entry.differentiable}.values())
+    places = {n: found.index(i) for n, i in enumerate(indices) if i in found}
+
+    def part(given: Part) -> Part:
+        return given[0], tuple(places[n] for n in given[1] if n in places)
+
+    watches = tuple(replace(w, parts=tuple(map(part, w.parts))) for w in history.watches)
+    return replace(history, watches=watches, parts=tuple(map(part, history.parts)))
 
 
 def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int]) -> Marks:

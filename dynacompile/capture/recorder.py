@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
 from dynacompile.capture.operands import as_dtype, constant_of, first_line, is_asked, target_name, tensors_in
-from dynacompile.capture.overlap import is_refused_write, writes_twice
+from dynacompile.capture.overlap import is_refused_write, reaches_out, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_types
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
@@ -153,6 +153,8 @@ class Recorder:
             raise unsupported("op-unsupported", f"{target_name(target)}: fakes do not know quantized tensors")
         if target in STRIDED and (len(args) > 3 or "storage_offset" in kwargs):
             raise unsupported("tensor-attribute", "as_strided with an offset, which counts from the start of the storage")
+        if target in STRIDED and reaches_out(pairs, named):
+            raise unsupported("tensor-attribute", "as_strided beyond the elements of the tensor, into what else its storage has")
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
         operands = tensors_in((fakes, fake_kwargs))
