@@ -196,7 +196,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             if len(results) > 1:
                 note(results, node.target, recorder)
             for made in results:
-                folded.note(made, operands)
+                folded.note(node.target, made, operands)
                 inference.note(made, operands)
             if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
                 plain = env[node]

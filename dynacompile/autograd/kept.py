@@ -70,6 +70,8 @@ def as_parts(found: set[tuple[int, int]]) -> tuple[Part, ...]:
 def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positions: Positions) -> None:
     """A result that the frame told to require gradients, and that others are computed from, has its gradient from within the graph."""
     leaves = [t for row, t in zip(rows, results, strict=True) if isinstance(row, ViewOfInput) and row.lineage.leaf]
+    if any(leaf._backward_hooks for leaf in leaves):
+        raise Unsupported("leaf-inside", "a tensor that the graph tells to require gradients is returned with hooks", "make it outside of the compiled function")
     if leaves:
         order = history([positions.tensors[p].grad_fn for p in positions.differentiable])
         if any(getattr(node, "variable", None) is leaf for node in order for leaf in leaves):
