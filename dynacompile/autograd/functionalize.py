@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
+from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
@@ -195,9 +195,9 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             results = tensors_of(env[node])
             if len(results) > 1:
                 note(results, node.target, recorder)
-            for made in results:
-                folded.note(node.target, made, operands)
-                inference.note(made, operands)
+            for result in results:
+                folded.note(node.target, result, operands)
+                inference.note(result, operands)
             if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
                 plain = env[node]
                 env[node] = as_eager(plain, node.meta.get("val"), memories)

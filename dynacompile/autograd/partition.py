@@ -23,8 +23,8 @@ NEVER = 1 << 40
 @dataclass(frozen=True)
 class Sides:
     """The joint graph's nodes by what they serve. primal: independent of the tangents. forward: needed by forward's results, or called for their effect.
-    backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use. copied: what others may write before backward has read it: to save
-    it is to save a copy."""
+    backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use. copied: what others may write before
+    backward has read it: to save it is to save a copy."""
 
     primal: list[Node]
     forward: set[Node]

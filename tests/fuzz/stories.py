@@ -49,7 +49,7 @@ class Story:
 
     def told(self, wrap: Callable[[Any], Any]) -> list[Any]:
         scope: dict[str, Any] = {"torch": torch, "told_of": told_of, "values_of": values_of, "is_told": is_told, "attempt": attempt}
-        exec(compile(self.source, "<story>", "exec"), scope)  # noqa: S102
+        exec(compile(self.source, "<story>", "exec"), scope)
         torch.manual_seed(0)
         out = []
         for item in scope["story"](wrap(scope["frame"])):
