@@ -99,7 +99,7 @@ def keeps_zeros(node: torch.fx.Node, zeros: set[torch.fx.Node]) -> bool:
         return False
     if node.target in SCALES:
         number = node.args[1]
-        return isinstance(number, (int, float)) and math.isfinite(number) and (number != 0 or node.target is aten.mul.Tensor)
+        return isinstance(number, (int, float)) and math.isfinite(number) and bool(number != 0 or node.target is aten.mul.Tensor)
     if node.target is aten.constant_pad_nd.default:
-        return len(node.args) < 3 or node.args[2] == 0
+        return len(node.args) < 3 or bool(node.args[2] == 0)
     return is_view(node) or node.target in KEEP_ZEROS or node.target is aten.add.Tensor

@@ -20,6 +20,7 @@ from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import as_static, exceeds, expression_of, is_undecidable, same_size
 from dynacompile.ops.backward_steps import Step, Tracing
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
+from dynacompile.ops.checks import checked_quantile
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 from dynacompile.ops.regions import FORMS, traced
@@ -32,8 +33,14 @@ SUBSTITUTES: dict[object, Callable] = {
     torch.nn.functional.instance_norm: functional_instance_norm,
     torch.bernoulli: bernoulli,
     torch.nn.functional.one_hot: one_hot,
+    torch.quantile: checked_quantile(torch.quantile),
+    torch.nanquantile: checked_quantile(torch.nanquantile),
 }
-METHODS: dict[str, Callable] = {"bernoulli": bernoulli}
+METHODS: dict[str, Callable] = {
+    "bernoulli": bernoulli,
+    "quantile": SUBSTITUTES[torch.quantile],
+    "nanquantile": SUBSTITUTES[torch.nanquantile],
+}
 """Torch-level functions and methods whose ATen form hides a write to an input, or whether it drew in place, or looks at values."""
 
 
@@ -42,10 +49,11 @@ class Retake(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         return torch._to_functional_tensor(torch._from_functional_tensor(tensor))
 
     @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+    def backward(ctx, grad: torch.Tensor | None) -> torch.Tensor | None:
         return grad
 
 
@@ -133,11 +141,13 @@ Note = Callable[[Sequence[torch.Tensor], Any, Recorder], None]
 
 @dataclass(frozen=True)
 class Interpreted:
-    """What a graph gave. outputs: flat. memories: those that it made. inference: the storages of inference tensors among them."""
+    """What a graph gave. outputs: flat. memories: those that it made. inference: the storages of inference tensors among them. laid: results of operations,
+    and those in their place that have eager's strides."""
 
     outputs: tuple
     memories: dict[int, Memory]
     inference: set[int]
+    laid: list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder, tracing: Tracing, note: Note) -> Interpreted:
@@ -150,6 +160,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             memories.setdefault(storage(value), Memory(value, inner(value)))
     given, folded = set(memories), Folded()
     inference = InferenceMemory()
+    laid: list[tuple[torch.Tensor, torch.Tensor]] = []
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             env[node] = as_static(next(remaining))
@@ -160,7 +171,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
         if node.op == "output":
             made = {memory: m for memory, m in memories.items() if memory not in given}
-            return Interpreted(tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made, inference.storages)
+            return Interpreted(tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made, inference.storages, laid)
         if isinstance(node.meta.get("val"), torch.SymInt):  # a size that capture has computed
             env[node] = as_static(node.meta["val"])
             continue
@@ -169,7 +180,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             continue
         recorder.begin(node.meta.get("site"))
         refuse_lazy(node, recorder)
-        step = functools.partial(interpret_node, node, (args, kwargs), env, memories, recorder, tracing, (folded, inference, note))
+        step = functools.partial(interpret_node, node, (args, kwargs), env, memories, recorder, tracing, (folded, inference, note, laid))
         try:
             step()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -215,11 +226,11 @@ def interpret_node(
     memories: dict[int, Memory],
     recorder: Recorder,
     tracing: Tracing,
-    seen: tuple[Folded, InferenceMemory, Note],
+    seen: tuple[Folded, InferenceMemory, Note, list[tuple[torch.Tensor, torch.Tensor]]],
 ) -> None:
     """Adds what the node gives to `env`, and the memory that it makes to `memories`."""
     args, kwargs = arguments
-    folded, inference, note = seen
+    folded, inference, note, laid = seen
     operands = [env[n] for n in node.all_input_nodes if isinstance(env[n], torch.Tensor)]
     versions = [t._version for t in operands]
     if node.target in FORMS:
@@ -238,10 +249,13 @@ def interpret_node(
     if len(results) > 1:
         note(results, node.target, recorder)
     for made in results:
-        folded.note(made, operands)
+        folded.note(node.target, made, operands)
         inference.note(made, operands)
     if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
-        env[node] = as_eager(env[node], node.meta.get("val"), memories)
+        plain = env[node]
+        env[node] = as_eager(plain, node.meta.get("val"), memories)
+        if env[node] is not plain:
+            laid.append((plain, env[node]))
 
 
 def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -> torch.Tensor:

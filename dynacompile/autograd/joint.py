@@ -116,7 +116,7 @@ def trace_joint(
         forward = owned(recorder, [recorder.node_of(inner(t)) for t in positions.tensors])
         restride(recorder, forward, positions)
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
-        history = read_history(positions, inputs) if positions.differentiable else History()
+        history = read_history(positions, inputs, run.laid) if positions.differentiable else History()
         cuts = find_cuts(run.outputs, rows, mutated, positions) if cutting else Cuts()
         tangents, grads = trace_backward(recorder, positions, forward, inputs, cuts)
         captured = [captured_node(recorder, forward, positions, cuts, i) for i in sorted(cuts.captured)]

@@ -31,8 +31,8 @@ class History:
     reached: Mapping[int, int] = field(default_factory=dict)
 
 
-def read_history(positions: Positions, inputs: Sequence[FunctionalInput]) -> History:
-    """Before the backward pass frees what is kept."""
+def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> History:
+    """Before the backward pass frees what is kept. laid: as of Interpreted."""
     outputs = [positions.tensors[p] for p in positions.differentiable]
     indices = sorted({id(entry): i for i, entry in reversed(list(enumerate(inputs))) if entry.differentiable}.values())
     order = history([t.grad_fn for t in outputs])
@@ -44,19 +44,21 @@ def read_history(positions: Positions, inputs: Sequence[FunctionalInput]) -> His
     for i, entry in reversed(list(enumerate(inputs))):
         if entry.is_tensor:
             owners[storage(entry.value)] = (True, i, entry.value)
+    moved = {storage(plain): storage(result) for plain, result in laid}
     found: dict[tuple[bool, int], set[tuple[int, int]]] = {}
     parts: set[tuple[int, int]] = set()
     for node in order:
         if not reached[node] or not leads[node]:
             continue
-        for tensor in kept_by(node):
+        for kept in kept_by(node):
             parts.add((reached[node], leads[node]))
-            if tensor is None:
+            if kept is None:
                 continue
-            owner = owners.get(storage(tensor))
-            if owner is not None and (tensor is owner[2] or shares_version(tensor, owner[2])):
+            place = storage(kept)
+            owner = owners.get(moved.get(place, place))
+            if owner is not None and (kept is owner[2] or place in moved or shares_version(kept, owner[2])):
                 found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
-    watches = tuple(Watch(*key, as_parts(kept, indices)) for key, kept in sorted(found.items()))
+    watches = tuple(Watch(*key, as_parts(nodes, indices)) for key, nodes in sorted(found.items()))
     ends = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
     return History(watches, as_parts(parts, indices), {i: ends.get(id(inputs[i].leaf), 0) for i in indices})
 
@@ -67,7 +69,10 @@ def as_parts(found: set[tuple[int, int]], inputs: Sequence[int]) -> tuple[Part, 
 
 def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positions: Positions) -> None:
     """A result that the frame told to require gradients, and that others are computed from, has its gradient from within the graph."""
-    leaves = [t for row, t in zip(rows, results, strict=True) if isinstance(row, ViewOfInput) and row.lineage.leaf]
+    leaves: list[Any] = [t for row, t in zip(rows, results, strict=True) if isinstance(row, ViewOfInput) and row.lineage.leaf]
+    if any(leaf._backward_hooks for leaf in leaves):
+        reason = "a tensor that the graph tells to require gradients is returned with hooks"
+        raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
     if leaves:
         order = history([positions.tensors[p].grad_fn for p in positions.differentiable])
         if any(getattr(node, "variable", None) is leaf for node in order for leaf in leaves):

@@ -131,7 +131,7 @@ def lineage(output: torch.Tensor, base: torch.Tensor) -> Lineage:
     if output._base is None:
         return Lineage(Made.DETACHED, counted=shares_version(output, base))
     created = torch._C._autograd._get_creation_meta(output)  # type: ignore[attr-defined]
-    if created is CREATION.IN_CUSTOM_FUNCTION and output.requires_grad:
+    if created == CREATION.IN_CUSTOM_FUNCTION and output.requires_grad:
         raise Unsupported("aliased-outputs", "an output is a view that a custom autograd function returned", "clone it in the function")
     made = MADE[created]
     if made is Made.NO_GRAD and has_history(output):

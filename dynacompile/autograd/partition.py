@@ -9,7 +9,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, view_base
+from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, looks_at_values, view_base
 from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.mincut import FlowNetwork
 from dynacompile.ir.graphs import Fresh, ViewOfOutput
@@ -23,8 +23,8 @@ NEVER = 1 << 40
 @dataclass(frozen=True)
 class Sides:
     """The joint graph's nodes by what they serve. primal: independent of the tangents. forward: needed by forward's results, or called for their effect.
-    backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use. copied: what others may write before backward has read it: to save
-    it is to save a copy."""
+    backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use. copied: what others may write before
+    backward has read it: to save it is to save a copy."""
 
     primal: list[Node]
     forward: set[Node]
@@ -58,7 +58,8 @@ def sides(joint: JointGraph) -> Sides:
             backward.append(node)
         else:
             primal.append(node)
-    roots = [*forward_group, *written_group, *(n for n in primal if has_effect(n))]
+    kept = (n for n in primal if has_effect(n) or (not n.users and looks_at_values(n)))
+    roots = [*forward_group, *written_group, *kept]
     frontier = {arg for node in backward for arg in node.all_input_nodes if arg not in dependent}
     frontier.update(g for g in (*grads, *joint.captured) if g not in dependent)
     mutated = {placeholders[i] for i in (*joint.written, *(m.input for m in joint.mutations))}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 
-from dynacompile.ir.shapes import is_undecidable
+from dynacompile.ir.shapes import hint_of, is_undecidable
 
 
 def is_refused_write(target: Any, args: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
@@ -20,6 +20,21 @@ def is_refused_write(target: Any, args: Sequence[Any], operands: Sequence[torch.
             return False
         written = written[args[1]]
     return any(shares_part(written, other) for other in operands[1:])
+
+
+def reaches_out(args: Sequence[tuple[Any, Any]], kwargs: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Whether as_strided gives elements behind those of its operand: how many there are is a fact of the storage, which nobody guards."""
+    tensor = args[0][1]
+    given = [a[1] for a in args[1:]] + [kwargs[name][1] for name in ("size", "stride") if name in kwargs]
+    if len(given) < 2 or not isinstance(tensor, torch.Tensor):
+        return True
+    wanted, there = reach(given[0], given[1]), reach(tensor.shape, tensor.stride())
+    return bool(wanted > there)
+
+
+def reach(sizes: Sequence[Any], strides: Sequence[Any]) -> int:
+    """The place of the last element, as of a symbolic size's example."""
+    return -1 if any(hint_of(n) == 0 for n in sizes) else sum((hint_of(n) - 1) * hint_of(s) for n, s in zip(sizes, strides))
 
 
 def writes_twice(name: str, args: Sequence[Any]) -> bool:

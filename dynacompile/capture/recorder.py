@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
 from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_wide_int, is_asked, target_name, tensors_in
-from dynacompile.capture.overlap import is_refused_write, writes_twice
+from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_part, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_types
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
@@ -160,6 +160,8 @@ class Recorder:
             raise unsupported("op-unsupported", f"{target_name(target)}: fakes do not know quantized tensors")
         if target in STRIDED and (len(args) > 3 or "storage_offset" in kwargs):
             raise unsupported("tensor-attribute", "as_strided with an offset, which counts from the start of the storage")
+        if target in STRIDED and reaches_out(pairs, named):
+            raise unsupported("tensor-attribute", "as_strided beyond the elements of the tensor, into what else its storage has")
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
         if any(map(has_wide_int, (*fakes, *fake_kwargs.values()))):
@@ -179,6 +181,9 @@ class Recorder:
         writes = bool(written)
         if writes:
             self.check_asked()
+        given = tensors_in((fakes, {k: v for k, v in fake_kwargs.items() if k != "out"}))
+        if any(shares_part(out, t) for out in tensors_in(fake_kwargs.get("out")) for t in given):
+            raise unsupported("op-failed", f"{target_name(target)}: the operand to be written shares a part of its memory with another")
         if writes and len(operands) > 1 and written[0] is operands[0] and is_refused_write(target, fakes, operands):
             raise unsupported("op-failed", f"{target_name(target)}: operands share a part of their memory")
         if self.inference_memory and not self.in_inference:
@@ -190,7 +195,7 @@ class Recorder:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a {type(t).__name__}")
             if t.layout is not torch.strided or t.is_nested:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a tensor that is not dense")
-            self.folded.note(t, operands)
+            self.folded.note(target, t, operands)
             if self.in_inference and all(storage_of(t) != storage_of(f) for f in operands):
                 self.inference_memory.add(storage_of(t))
         if self.bases:

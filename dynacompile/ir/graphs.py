@@ -120,10 +120,13 @@ class Watch:
 
 @dataclass(frozen=True)
 class Marks:
-    """What the runtime does so that autograd finds eager's state. inference: forward outputs that the user gets as inference tensors. watches: see there.
-    flags: sets of tangents; backward is told of each, after all else, by a tensor of one truth value, whether one of them has come. input_writes,
-    output_writes: inputs and forward outputs, and how often the graph writes them in place: their versions say so. parts: the nodes that keep something: a backward pass frees it,
-    and there is no second one through the same node."""
+    """What the runtime does so that autograd finds eager's state.
+
+    inference: forward outputs that the user gets as inference tensors. watches: see there.
+    flags: sets of tangents; backward is told of each, after all else, by a tensor of one truth value, whether one of them has come.
+    input_writes, output_writes: inputs and forward outputs, and how often the graph writes them in place: their versions say so.
+    parts: the nodes that keep something: a backward pass frees it, and there is no second one through the same node.
+    """
 
     inference: tuple[int, ...] = ()
     watches: tuple[Watch, ...] = ()
@@ -251,7 +254,8 @@ class ForwardBackward:
         if any(p >= len(outputs) for p in used):
             raise VerifyError("autograd", f"a position of {sorted(set(used))} is beyond the {len(outputs)} forward outputs")
         if self.backward is not None:
-            expected = len(self.contract.symbols) + len(self.contract.saved_inputs) + len(self.contract.saved_positions) + len(self.contract.tangents) + len(self.contract.marks.flags)
+            told = self.contract
+            expected = len(told.symbols) + len(told.saved_inputs) + len(told.saved_positions) + len(told.tangents) + len(told.marks.flags)
             got = sum(n.op == "placeholder" for n in self.backward.graph.nodes)
             if got != expected:
                 raise VerifyError("autograd", f"backward takes {got} inputs, the contract gives {expected}")

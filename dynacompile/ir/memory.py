@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -26,6 +27,10 @@ def meet(dims: Sequence[tuple[int | torch.SymInt, int | torch.SymInt]]) -> bool:
     return False
 
 
+WINDOWS = frozenset({"unfold", torch.Tensor.unfold, torch.ops.aten.unfold.default})
+"""Views that may leave out elements of what they are views of: functionalization writes zeros there."""
+
+
 class Folded:
     """Views that lead through memory of which several elements are one, as those of an expanded tensor. Functionalization adds up what is written to
     such elements, where a write in place leaves the last value, so writes through these views are left to torch."""
@@ -33,11 +38,11 @@ class Folded:
     def __init__(self) -> None:
         self._known: set[int] = set()  # ids of tensors, which the owner keeps alive
 
-    def note(self, result: torch.Tensor, operands: Sequence[torch.Tensor]) -> None:
+    def note(self, target: Any, result: torch.Tensor, operands: Sequence[torch.Tensor]) -> None:
         """Tells of what an operation has made of its operands."""
         memory = result.untyped_storage()._cdata
         sources = [t for t in operands if t is not result and t.untyped_storage()._cdata == memory]
-        if sources and (overlaps(result) or any(map(self.has, sources))):
+        if sources and (target in WINDOWS or overlaps(result) or any(map(self.has, sources))):
             self._known.add(id(result))
 
     def has(self, tensor: torch.Tensor) -> bool:

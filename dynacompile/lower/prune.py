@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dynacompile.ir.loops import Extern, LoopProgram, Nest, root
+from dynacompile.ops.checks import INDEXED
 
 
 def prune(program: LoopProgram) -> LoopProgram:
-    """The program without dead steps and without buffers that are no longer named."""
+    """The program without dead steps, but for those that raise where an index lies outside, and without buffers that are no longer named."""
     buffers = program.buffers
     memory = {name: root(buffers, name) for name in buffers}
     live = {memory[o] for o in program.outputs if o is not None}
@@ -21,7 +22,7 @@ def prune(program: LoopProgram) -> LoopProgram:
             live.update(a.buffer for a in step.loads())
         else:
             written = {memory[o] for o in step.outputs if o is not None}
-            if not step.random and not step.op._schema.is_mutable and step.outputs and not written & live:
+            if not step.random and not step.op._schema.is_mutable and step.op not in INDEXED and step.outputs and not written & live:
                 continue
             live.update(memory[r] for r in step.reads())
         kept.append(step)

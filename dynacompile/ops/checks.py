@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 aten = torch.ops.aten
+INDEXED = frozenset(
+    {aten.index.Tensor, aten.index_put.default, aten.gather.default, aten.index_select.default, aten.embedding.default, aten.take.default, aten.put.default}
+    | {aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.scatter_reduce.two, aten.index_add.default, aten.index_copy.default}
+    | {aten.index_fill.int_Scalar, aten.index_fill.int_Tensor}
+)
+"""Ops that raise where an index lies outside: they stay also where nothing uses their result."""
+
+
+def checked_quantile(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`torch.quantile` or `torch.nanquantile`, which look at the values of q on CPUs alone, and so not while they are traced."""
+
+    def quantile(tensor: torch.Tensor, q: float | torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if isinstance(q, torch.Tensor) and q.device.type == "cpu":
+            require_all((q >= 0) & (q <= 1), "quantile() q values must be in the range [0, 1]")
+        return function(tensor, q, *args, **kwargs)
+
+    return quantile
 
 
 def require_all(holds: torch.Tensor, message: str) -> None:

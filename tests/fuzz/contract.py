@@ -9,7 +9,7 @@ import random
 
 from tests.fuzz.stories import Story, block, main
 
-FUNCTIONS = '''
+FUNCTIONS = """
 class Dirty(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -74,7 +74,7 @@ class Keeps(torch.autograd.Function):
     def forward(ctx, x, y):
         result = (x * y).exp()
         ctx.save_for_backward(result, y)
-        ctx.other = x
+        ctx.other = x.detach().clone()
         return result, None, 3
     @staticmethod
     def backward(ctx, g, *rest):
@@ -92,18 +92,20 @@ class Split(torch.autograd.Function):
     def backward(ctx, g):
         x, y, out = ctx.saved_tensors
         return g * y + out, g * x
-'''
+"""
 UNARY = ("{v}.exp()", "{v}.sin()", "{v}.relu()", "{v}.sigmoid()", "{v}.tanh()", "{v}.abs().sqrt()", "{v} * {v}", "{v} ** 2", "{v} ** 0", "{v}.softmax(-1)")
 UNARY += ("{v}.clone()", "{v} + 1", "{v}.abs().log()", "1 / {v}", "{v}.norm() + {v}", "{v}.t().contiguous().t()")
 BINARY = ("{v} + {w}", "{v} * {w}", "{v} - {w}", "{v} / ({w}.abs() + 1)", "torch.where({v} > 0, {v}, {w})", "torch.minimum({v}, {w})", "{v}.detach() * {w}")
-VIEWS = ("{v}.view(3, 2).view(2, 3)", "{v}[:]", "{v}.t().t()", "{v}.expand(2, 3)", "{v}.detach()", "{v}.data", "{v}.view(-1).view(2, 3)", "torch.stack({v}.unbind())")
+VIEWS = ("{v}.view(3, 2).view(2, 3)", "{v}[:]", "{v}.t().t()", "{v}.expand(2, 3)", "{v}.detach()", "{v}.view(-1).view(2, 3)", "torch.stack({v}.unbind())")
 WRITES = ("{v}.add_(1)", "{v}.mul_({w})", "{v}.exp_()", "{v}.zero_()", "{v}.copy_({w})", "{v}.relu_()", "{v}[0] = 1", "{v}[0].mul_(2)", "{v} *= 2")
-WRITES += ("{v}.data.mul_(2)", "{v}.detach().add_(1)", "{v}.t_().t_()")
+WRITES += ("{v}.detach().add_(1)",)
 LEAVES = ("{n} = {v}.detach().requires_grad_()", "{v}.requires_grad_()", "{v}.detach_()", "{n} = torch.ones(2, 3, requires_grad=True)")
-LEAVES += ("{n} = {v}.clone().detach().requires_grad_()", "{v}.requires_grad_(False)", "{n} = torch.nn.Parameter({v}.detach())", "{n} = {v}.view(3, 2).view(2, 3).requires_grad_()")
+LEAVES += ("{n} = {v}.clone().detach().requires_grad_()", "{v}.requires_grad_(False)", "{n} = torch.nn.Parameter({v}.detach())")
+LEAVES += ("{n} = {v}.view(3, 2).view(2, 3).requires_grad_()",)
 CUSTOM = ("{n} = Dirty.apply({v})", "{n}, {m} = DirtyOther.apply({v}, {w})", "{n}, {m} = MaybeNone.apply({v}, {w})", "{n}, {m} = Zeros.apply({v}, {w})")
 CUSTOM += ("{n}, {m} = Marked.apply({v}, {w})", "{n} = Same.apply({v})", "{n} = Keeps.apply({v}, {w})[0]", "{n} = Split.apply({v}, {w})")
-MODES = ("torch.no_grad()", "torch.enable_grad()", "torch.inference_mode()", "torch.inference_mode(False)", "torch.set_grad_enabled(True)", "torch.set_grad_enabled(False)")
+MODES = ("torch.no_grad()", "torch.enable_grad()", "torch.inference_mode()", "torch.inference_mode(False)")
+MODES += ("torch.set_grad_enabled(True)", "torch.set_grad_enabled(False)")
 HOOKS = ("{v}.register_hook(lambda g: g * 2) if {v}.requires_grad else None",)
 INPUTS = (
     "torch.linspace(-1, 2, 6).view(2, 3).clone().requires_grad_()",
@@ -114,6 +116,14 @@ INPUTS = (
     "torch.zeros(2, 3, requires_grad=True)",
     "torch.linspace(0, 2, 6).view(2, 3).requires_grad_().detach()",
     "inference()",
+)
+CHANGES = (
+    "{t}.add_(1)",
+    "change({t}, parameters).unsqueeze_(0).squeeze_(0)",
+    "change({t}, parameters).t_()",
+    "quiet({t}, parameters)",
+    "zero({t}, parameters)",
+    "change({t}, parameters).unsqueeze_(0)",
 )
 WEIGHTS = (6, 4, 4, 2, 3, 2, 1, 1)
 KINDS = (UNARY, BINARY, VIEWS, WRITES, LEAVES, CUSTOM, MODES, HOOKS)
@@ -154,7 +164,7 @@ class Maker:
         targets = [f"out[{i}]" for i in range(outputs)] + inputs
         for _ in range(self.rng.randint(0, 2)):
             target = self.rng.choice(targets)
-            action = self.rng.choice(("{t}.add_(1)", "{t}.unsqueeze_(0).squeeze_(0)", "{t}.t_()", "quiet({t}, parameters)", "zero({t}, parameters)", "{t}.unsqueeze_(0)"))
+            action = self.rng.choice(CHANGES)
             lines.append(f"yield str(attempt(lambda: {action.format(t=target)}))[:40]")
         everything = self.rng.sample(range(outputs), outputs)  # what is written is asked for: a compiled graph tells of its saved tensors all at once
         chosen = everything if lines else everything[: self.rng.randint(1, outputs)]
@@ -163,10 +173,11 @@ class Maker:
             wanted = self.rng.choice(inputs)
             lines.append(f"yield values_of(attempt(lambda: torch.autograd.grad(loss([out[i] for i in {chosen}]), [{wanted}], allow_unused=True)))")
         else:
-            lines.append(f"yield str(attempt(lambda: loss([out[i] for i in {chosen}]).backward(retain_graph={retain})))")
+            lines += [f"first = str(attempt(lambda: loss([out[i] for i in {chosen}]).backward(retain_graph={retain})))", "yield first"]
+            lines += ["if first != 'None':", "    continue"]  # some gradients may have come
             if retain or self.rng.random() < 0.3:
                 again = everything if len(lines) > 1 else self.rng.sample(range(outputs), self.rng.randint(1, outputs))
-                lines.append(f"yield str(attempt(lambda: loss([out[i] for i in {again}]).backward()))")
+                lines += [f"first = str(attempt(lambda: loss([out[i] for i in {again}]).backward()))", "yield first", "if first != 'None':", "    continue"]
         return lines
 
     def story(self) -> Story:
@@ -180,6 +191,8 @@ class Maker:
             results.append(self.rng.choice(inputs))
         mode = self.rng.choices(("torch.enable_grad()", "torch.no_grad()", "torch.inference_mode()"), (12, 1, 1))[0]
         makes = [f"{name} = {text}" for name, text in zip(inputs, made, strict=True)]
+        listed = ", ".join(inputs) + ","
+        parameters = f"parameters = [t for t in ({listed}) if t.requires_grad and t.is_leaf]"
         lines = [
             FUNCTIONS,
             f"def frame({', '.join(inputs)}):",
@@ -187,11 +200,11 @@ class Maker:
             HELPERS,
             "def story(frame):",
             "    for again in range(2):",
-            block([*makes, "roots = tuple(root(t) for t in (" + ", ".join(inputs) + ",))", "parameters = [t for t in (" + ", ".join(inputs) + ",) if t.requires_grad and t.is_leaf]"], 2),
+            block([*makes, f"roots = tuple(root(t) for t in ({listed}))", parameters], 2),
             f"        with {mode}:",
             f"            out = attempt(frame, {', '.join(inputs)})",
             "        yield told_of(out, (" + ", ".join(inputs) + ",))",
-            "        yield told_of([" + ", ".join(inputs) + "], (" + ", ".join(inputs) + ",))",
+            "        yield is_told(out) and told_of([" + ", ".join(inputs) + "], (" + ", ".join(inputs) + ",))",
             "        if isinstance(out, str):",
             "            continue",
             block(self.later(len(results), inputs), 2),
@@ -200,7 +213,7 @@ class Maker:
         return Story("\n".join(lines))
 
 
-HELPERS = '''
+HELPERS = """
 def inference():
     with torch.inference_mode():
         return torch.linspace(-1, 2, 6).view(2, 3).clone()
@@ -220,6 +233,9 @@ def leaves(values):
 def loss(values):
     return sum((v * (i + 2)).sum() for i, v in enumerate(values))
 
+def change(t, parameters):
+    return torch.ones(2, 3) if any(t.untyped_storage().data_ptr() == p.untyped_storage().data_ptr() for p in parameters) else t
+
 def quiet(t, parameters):
     if not any(t.untyped_storage().data_ptr() == p.untyped_storage().data_ptr() for p in parameters):
         with torch.no_grad():
@@ -228,7 +244,7 @@ def quiet(t, parameters):
 def zero(t, parameters):
     if not any(t.untyped_storage().data_ptr() == p.untyped_storage().data_ptr() for p in parameters):
         return t.detach().zero_()
-'''
+"""
 
 
 def make(seed: int) -> Story:

@@ -72,7 +72,7 @@ class ApplyValue(CallableValue):
     def run_on_fakes(self, cx: Trace, fakes: list[Any]) -> None:
         with cx.recorder.mode:
             inputs = [f.detach().requires_grad_(f.requires_grad) if isinstance(f, torch.Tensor) else f for f in fakes]
-            given = [f.clone() if isinstance(f, torch.Tensor) else f for f in inputs]  # no leaves, which it might write
+            given = [stand_in(f, i) if isinstance(f, torch.Tensor) else f for f, i in zip(fakes, inputs)]
             found = self.cls.apply(*given)  # type: ignore[attr-defined]
             outputs = [o for o in (found if isinstance(found, tuple) else (found,)) if isinstance(o, torch.Tensor) and o.requires_grad]
             wanted = [f for f in inputs if isinstance(f, torch.Tensor) and f.requires_grad]
@@ -82,6 +82,11 @@ class ApplyValue(CallableValue):
     def rebuild(self, out: Builder) -> None:
         out.const(self.cls)
         out.load_attr("apply")
+
+
+def stand_in(fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """No leaf, which the function might write, and a view where the operand is one."""
+    return tensor.clone()[...] if fake._is_view() else tensor.clone()
 
 
 def leaf(cls: Any, takes_none: bool) -> Callable[..., Any]:

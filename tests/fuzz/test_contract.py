@@ -1,0 +1,28 @@
+"""A slice of the random programs about autograd's contract, and those that have shown a bug."""
+
+import pytest
+
+from tests.fuzz import contract, views
+from tests.fuzz.stories import differences
+
+FOUND = {contract: (4, 38, 137, 144, 184, 188, 196, 220, 267, 347, 383, 556, 882, 2445), views: (8, 2190)}
+BACKENDS = ("eager", "aot_eager")
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+@pytest.mark.parametrize("topic", [contract, views], ids=["contract", "views"])
+def test_slice(topic, first):
+    for seed in range(first, first + 10):
+        assert not list(differences(topic.make(seed), BACKENDS)), topic.make(seed).source
+
+
+@pytest.mark.parametrize("topic", [contract, views], ids=["contract", "views"])
+def test_found(topic):
+    for seed in FOUND[topic]:
+        assert not list(differences(topic.make(seed), BACKENDS)), topic.make(seed).source
+
+
+def test_programs_are_what_they_were():
+    for topic in (contract, views):
+        assert topic.make(7).source == topic.make(7).source
+        assert len({topic.make(seed).source for seed in range(20)}) == 20

@@ -1,0 +1,411 @@
+"""What autograd finds after a compiled call is what it finds after eager's: what is kept, freed, dirty, an inference tensor, a leaf."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import dynacompile
+from tests.scenarios import attempt, check_same
+
+LEVELS = pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
+
+
+def computed(requires_grad=True):
+    """A leaf, and a tensor that was computed of it."""
+    leaf = torch.linspace(-1, 2, 6).reshape(2, 3).requires_grad_(requires_grad)
+    return leaf, leaf * 1
+
+
+def kind(error):
+    """Whether an error is about a write before the backward pass, or about a second one."""
+    text = str(error)
+    return next((k for k in ("modified by an inplace operation", "a second time", "leaf Variable", "nference tensor") if k in text), type(error).__name__)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x.mul_(2)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+class MaybeNone(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.set_materialize_grads(False)
+        return x * 2, y * 3
+
+    @staticmethod
+    def backward(ctx, a, b):
+        return None if a is None else a * 2, torch.full((2, 3), 7.0) if b is None else b * 3
+
+
+class Passed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 5
+
+
+class Partial(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3, None
+
+
+@LEVELS
+def test_a_dirty_input(backend):
+    def story(wrap):
+        leaf, h = computed()
+        z = wrap(lambda h: Doubled.apply(h))(h)
+        yield z is h, h
+        h.sum().backward()
+        yield leaf.grad
+
+    check_same(story, backend=backend)
+
+
+@LEVELS
+def test_a_function_that_is_given_none(backend):
+    def story(wrap):
+        x, y = torch.ones(2, 3, requires_grad=True), torch.ones(2, 3, requires_grad=True)
+        a, b = wrap(lambda x, y: MaybeNone.apply(x, y))(x, y)
+        a.sum().backward()
+        yield x.grad, y.grad
+
+    check_same(story, backend=backend, least=None)
+
+
+@LEVELS
+def test_a_function_that_returns_its_input(backend):
+    def story(wrap):
+        leaf, h = computed()
+        wrap(lambda h: Passed.apply(h))(h).sum().backward()
+        yield leaf.grad
+
+    check_same(story, backend=backend, least=None)
+
+
+@LEVELS
+def test_a_gradient_that_a_function_never_gives(backend):
+    def story(wrap):
+        (first, x), (second, y) = computed(), computed()
+        wrap(lambda x, y: Partial.apply(x, y))(x, y).sum().backward()
+        yield first.grad, second.grad
+
+    check_same(story, backend=backend)
+
+
+@LEVELS
+def test_leaves_made_of_inputs(backend):
+    def detached(x):
+        return x.detach().requires_grad_()
+
+    def viewed(x):
+        return x.view(3, 2).requires_grad_()
+
+    def used(x):
+        y = x.detach().requires_grad_()
+        return y, (y * 3).sum()
+
+    def story(wrap):
+        for frame in (detached, viewed, used):
+            x = torch.ones(2, 3)
+            out = wrap(frame)(x)
+            y = out[0] if isinstance(out, tuple) else out
+            yield y.requires_grad, y.is_leaf, x.requires_grad
+            (out[1] if isinstance(out, tuple) else (y * 2).sum()).backward()
+            yield y.grad
+
+    check_same(story, backend=backend, least=None)
+
+
+def in_inference(x):
+    with torch.inference_mode():
+        y = x * 4
+        a, b = (x + 1).split(1)
+    return y, y.view(-1), a, x.view(-1), x * 2
+
+
+def enabled_inside(x):
+    with torch.inference_mode(), torch.enable_grad():
+        y = x * 4
+    return (y,)
+
+
+def used_outside(x):
+    with torch.inference_mode():
+        y = x * 4
+    return (y * x,)
+
+
+def written_outside(x):
+    with torch.inference_mode():
+        y = x * 4
+    return (y.add_(1),)
+
+
+@LEVELS
+@pytest.mark.parametrize("frame", [in_inference, enabled_inside, used_outside, written_outside], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("outer", [torch.enable_grad, torch.no_grad, torch.inference_mode], ids=lambda m: m.__name__)
+def test_inference_mode_inside(frame, outer, backend):
+    def story(wrap):
+        x = torch.ones(2, 3, requires_grad=True)
+        with outer():
+            out = attempt(wrap(frame), x)
+        if isinstance(out, BaseException):
+            yield kind(out)
+        else:
+            yield [(t.is_inference(), t.requires_grad, t.is_leaf) for t in out], [t.detach().clone() for t in out]
+        yield torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    check_same(story, backend=backend, least=None)
+
+
+@LEVELS
+def test_gradients_enabled_inside_of_inference_mode(backend):
+    def frame(x):
+        with torch.enable_grad():
+            return x * 4
+
+    def story(wrap):
+        x = torch.ones(2, requires_grad=True)
+        with torch.inference_mode():
+            y = wrap(frame)(x)
+        yield y.requires_grad, y.is_inference()
+
+    check_same(story, backend=backend, least=None)
+
+
+KEPT = {
+    "result that eager keeps": lambda x: x.exp(),
+    "result that eager does not keep": lambda x: (x + 1) * 2,
+    "result and one computed of another": lambda x: ((x + 1).exp(), x * 2),
+    "softmax of other strides": lambda x: x.t().contiguous().t().softmax(-1),
+}
+
+
+def write(t):
+    with torch.no_grad():
+        t.mul_(2)
+
+
+@LEVELS
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("what", ["result", "input"])
+@pytest.mark.parametrize("change", [write, lambda t: t.unsqueeze_(0), lambda t: t.t_()], ids=["values", "unsqueeze_", "t_"])
+def test_changes_before_the_backward_pass(name, what, change, backend):
+    def story(wrap):
+        leaf, h = computed()
+        out = wrap(KEPT[name])(h)
+        first = out if isinstance(out, torch.Tensor) else out[0]
+        change(first if what == "result" else h)
+        yield kind(attempt(first.sum().backward)), leaf.grad
+
+    check_same(story, backend=backend)
+
+
+@LEVELS
+def test_changes_of_an_input_without_gradients_whose_value_alone_was_used(backend):
+    def story(wrap):
+        run = wrap(lambda x, c: x * (c + 1))
+        for change in (lambda c: c.unsqueeze_(0), lambda c: c.t_(), lambda c: c.zero_()):
+            x, c = torch.ones(2, 3, requires_grad=True), torch.ones(2, 3)
+            y = run(x, c)
+            change(c)
+            yield kind(attempt(y.sum().backward)), x.grad
+
+    check_same(story, backend=backend)
+
+
+@LEVELS
+def test_a_backward_pass_through_one_of_two_results(backend):
+    def apart(x, y):
+        return (x * x).sum(), (y.exp() * y).sum()
+
+    def joined(x, y):
+        z = x * y
+        return z.sum(), (z * z).sum()
+
+    def story(wrap):
+        for frame in (apart, joined, lambda x, y: ((x + 1).sum(), (y * y).sum())):
+            for order in ((0, 1), (1, 0), (0, 0), (1, 1)):
+                x, y = torch.ones(3, requires_grad=True), torch.full((3,), 2.0, requires_grad=True)
+                out = wrap(frame)(x, y)
+                yield [kind(attempt(out[i].backward)) for i in order], x.grad, y.grad
+
+    check_same(story, backend=backend, least=None)
+
+
+@LEVELS
+def test_results_that_nobody_differentiates_add_no_nan(backend):
+    """Their derivatives are infinite, and zero times infinity is NaN."""
+
+    def frame(x):
+        return x.abs().sqrt(), x * 2, x.log().sum()
+
+    def story(wrap):
+        run = wrap(frame)
+        for used in ([1], [0, 1], [1, 2], [0, 1, 2]):
+            x = torch.tensor([0.0, 1.0, 4.0], requires_grad=True)
+            out = run(x)
+            sum(out[i].sum() for i in used).backward()
+            yield x.grad
+
+    check_same(story, backend=backend)
+
+
+@LEVELS
+def test_a_gradient_of_zeros_is_none_where_nothing_came(backend):
+    def story(wrap):
+        x, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+        a, b = wrap(lambda x, y: (x**0, y * 2))(x, y)
+        b.sum().backward()
+        yield x.grad, y.grad
+        a.sum().backward()
+        yield x.grad
+
+    check_same(story, backend=backend)
+
+
+@LEVELS
+def test_versions_of_written_inputs(backend):
+    def frame(x, y):
+        x.add_(1)
+        x[0].mul_(2)
+        y.mul_(x)
+        return x * 1
+
+    def story(wrap):
+        x, (_, y) = torch.ones(2, 3), computed()
+        wrap(frame)(x, y)
+        yield x, y, x._version, y._version
+
+    check_same(story, backend=backend)
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls, self.norm = 0, nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        self.calls += 1
+        return self.norm(x)
+
+
+@LEVELS
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_a_checkpointed_function_changes_is_changed_again(reentrant, backend):
+    def story(wrap):
+        torch.manual_seed(0)
+        module = Counting()
+        run = wrap(lambda x: checkpoint(module, x, use_reentrant=reentrant).sum())
+        x = torch.randn(4, 3, requires_grad=True)
+        for _ in range(2):
+            run(x).backward()
+        yield module.calls, module.norm.num_batches_tracked.clone(), module.norm.running_var.clone(), x.grad
+
+    check_same(story, backend=backend, least=None)
+
+
+CHECKED = {
+    "one_hot, too large": (lambda i: F.one_hot(i, 3), lambda: (torch.tensor([0, 3]),)),
+    "one_hot, negative": (lambda i: F.one_hot(i, 3) * 2.0, lambda: (torch.tensor([0, -1]),)),
+    "binary_cross_entropy": (lambda p: F.binary_cross_entropy(p, torch.ones(2)), lambda: (torch.tensor([2.0, 0.5]),)),
+    "binary_cross_entropy of NaN": (lambda p: F.binary_cross_entropy(p, torch.ones(2)), lambda: (torch.tensor([float("nan"), 0.5]),)),
+    "binary_cross_entropy, targets": (lambda t: F.binary_cross_entropy(torch.full((2,), 0.5), t), lambda: (torch.tensor([2.0, 0.5]),)),
+    "quantile": (lambda x, q: torch.quantile(x, q), lambda: (torch.arange(4.0), torch.tensor(1.1))),
+    "quantile, a method": (lambda x, q: x.nanquantile(q), lambda: (torch.arange(4.0), torch.tensor(-0.1))),
+    "an index whose result is not used": (lambda x, i: (x[i], x * 2)[1], lambda: (torch.arange(4.0), torch.tensor([9]))),
+    "a write whose result is not used": (lambda x, i: (x.clone().index_fill_(0, i, 1.0), x * 2)[1], lambda: (torch.arange(4.0), torch.tensor([9]))),
+    "targets of nll_loss": (lambda x, t: F.nll_loss(x, t), lambda: (torch.zeros(2, 3), torch.tensor([0, 3]))),
+}
+
+
+@LEVELS
+@pytest.mark.parametrize("name", CHECKED)
+def test_values_that_eager_refuses(name, backend):
+    frame, make = CHECKED[name]
+
+    def story(wrap):
+        run = wrap(frame)
+        yield attempt(run, *make())
+        yield attempt(run, *make())
+
+    check_same(story, backend=backend)
+
+
+OVERLAPPING = {
+    "expand": lambda c: c.expand(2, 3),
+    "broadcast_to": lambda c: torch.broadcast_to(c, (2, 3)),
+    "unfold": lambda c: c.unfold(0, 2, 1),
+    "as_strided": lambda c: c.as_strided((2, 2), (1, 1)),
+    "row of an expanded": lambda c: c.expand(2, 3)[0],
+    "diagonal": lambda c: c.expand(3, 3).diagonal(),
+}
+WRITES = {
+    "zero_": lambda v: v.zero_(),
+    "fill_": lambda v: v.fill_(5),
+    "fill_ of a tensor": lambda v: v.fill_(torch.tensor(2.0)),
+    "add_": lambda v: v.add_(1e-3),
+    "copy_": lambda v: v.copy_(v * 2),
+    "out=": lambda v: torch.neg(v, out=v),
+}
+
+
+@LEVELS
+@pytest.mark.parametrize("view", OVERLAPPING)
+def test_writes_through_views_of_which_elements_are_one(view, backend):
+    def story(wrap):
+        for write in WRITES.values():
+
+            def frame(c, write=write):
+                v = OVERLAPPING[view](c)
+                write(v)
+                return v * 1
+
+            for start in (1.0, 1e8, float("inf")):
+                c = torch.full((3,), start)
+                out = attempt(wrap(frame), c)
+                yield str(out)[:60] if isinstance(out, BaseException) else out, c, c._version
+
+    check_same(story, backend=backend, least=None, recompile_limit=20)
+
+
+def test_as_strided_beyond_its_operand_is_left_to_torch():
+    """How much memory there is behind a tensor is not guarded."""
+    whole = torch.arange(12.0)
+    compiled = dynacompile.compile(lambda x: x.as_strided((2, 2), (4, 1)) * 2, isolate_recompiles=True)
+    assert compiled(whole[:3]).tolist() == [[0, 2], [8, 10]]
+    with pytest.raises(RuntimeError, match="setStorage"):
+        compiled(torch.arange(3.0))
+
+
+def test_an_exception_inside_of_inference_mode_leaves_it():
+    def frame(x, i):
+        with torch.inference_mode():
+            return x[i] * 2
+
+    compiled = dynacompile.compile(frame, backend="eager", isolate_recompiles=True)
+    try:
+        compiled(torch.arange(3.0), torch.tensor([7]))
+    except IndexError:
+        assert not torch.is_inference_mode_enabled()
+    else:
+        pytest.fail("the index is out of bounds")
+    assert compiled(torch.arange(3.0), torch.tensor([1])).is_inference()
