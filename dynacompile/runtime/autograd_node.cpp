@@ -169,7 +169,7 @@ public:
             variable_list grads;
             if (by_python(flat, tangents, twice || dual, grads, reason)) {
                 for (at::Tensor& grad : grads)
-                    if (!twice && grad.defined()) grad = without_history(grad);
+                    if (dual && !twice && grad.defined()) grad = without_history(grad);
                 return grads;
             }
             if (dual || batched) fail(no_double_backward, reason, ". ", advice);
