@@ -5,6 +5,7 @@
 #include <ATen/ops/as_strided_ops.h>
 #include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
+#include <ATen/ops/detach_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
 #include <ATen/ops/zero_ops.h>
 
@@ -182,10 +183,15 @@ public:
             for (const SavedVariable& saved : saved_) flat.push_back(saved.unpack(getptr()));
         }
         std::string reason = "nothing was kept for it";
-        if (region_->again && (twice || std::any_of(tangents.begin(), tangents.end(), is_batched))) {
+        const bool dual = std::any_of(tangents.begin(), tangents.end(), is_dual), batched = std::any_of(tangents.begin(), tangents.end(), is_batched);
+        if (region_->again && (twice || dual || batched)) {
             variable_list grads;
-            if (by_python(flat, tangents, twice, grads, reason)) return grads;
-            if (std::any_of(tangents.begin(), tangents.end(), is_batched)) fail(no_double_backward, reason, ". ", advice);
+            if (by_python(flat, tangents, twice || dual, grads, reason)) {
+                for (at::Tensor& grad : grads)
+                    if (dual && !twice && grad.defined()) grad = without_history(grad);
+                return grads;
+            }
+            if (dual || batched) fail(no_double_backward, reason, ". ", advice);
         }
         torch::autograd::edge_list above;
         if (twice) {
@@ -214,6 +220,17 @@ private:
         if (!tangent.defined()) return false;
         const c10::DispatchKeySet keys = tangent.unsafeGetTensorImpl()->key_set();
         return keys.has(c10::DispatchKey::Batched) || keys.has(c10::DispatchKey::FuncTorchBatched);
+    }
+
+    // It has a derivative of its own, in forward mode.
+    static bool is_dual(const at::Tensor& tangent) { return tangent.defined() && tangent._fw_grad(0).defined(); }
+
+    // The tensor, and its derivative in forward mode, as they are where no graph was asked for.
+    static at::Tensor without_history(const at::Tensor& tensor) {
+        at::Tensor plain = at::_ops::detach::call(tensor);
+        const at::Tensor& derivative = tensor._fw_grad(0);
+        if (derivative.defined() && !plain._fw_grad(0).defined()) plain._set_fw_grad(at::_ops::detach::call(derivative), 0, false);
+        return plain;
     }
 
     // Gradients that can be differentiated again, or, where not `twice`, of a batch of tangents, as replay.py makes them. False, and why, where it can't.

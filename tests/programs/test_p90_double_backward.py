@@ -130,6 +130,21 @@ def test_batches_of_gradients(create_graph):
     same(step, lambda: fn)
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f, x: torch.func.grad(lambda v: f(v).sum())(x),
+        lambda f, x: torch.func.vmap(f)(torch.stack([x, 2 * x])),
+        lambda f, x: torch.func.jvp(f, (x,), (torch.ones_like(x),))[1],
+        lambda f, x: torch.func.hessian(lambda v: f(v).sum())(x),
+        lambda f, x: torch.func.vmap(torch.func.grad(lambda v: f(v).sum()))(torch.stack([x, 2 * x])),
+    ],
+    ids=["grad", "vmap", "jvp", "hessian", "gradients_of_samples"],
+)
+def test_transforms_of_torch_func(transform):
+    same(lambda call: (call(leaf(4)), transform(call, torch.randn(4, dtype=D)))[1], lambda: lambda x: x.sin() * x)
+
+
 def test_vmap_over_a_backward():
     def step(call):
         x = leaf(3, 4)
@@ -137,6 +152,18 @@ def test_vmap_over_a_backward():
         return torch.vmap(lambda v: torch.autograd.grad(y, x, v, retain_graph=True)[0])(torch.randn(5, 3, 4, dtype=D))
 
     same(step, lambda: lambda x: F.softplus(x) * x)
+
+
+def test_forward_mode_through_a_backward():
+    def step(call):
+        x = leaf(4)
+        y = call(x)
+        with torch.autograd.forward_ad.dual_level():
+            tangent = torch.autograd.forward_ad.make_dual(torch.ones(4, dtype=D), torch.full((4,), 3.0, dtype=D))
+            (grad,) = torch.autograd.grad(y, x, tangent)
+            return torch.autograd.forward_ad.unpack_dual(grad)
+
+    same(lambda call: tuple(step(call)), lambda: lambda x: x.sin() * x)
 
 
 def written(x, w):
