@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import operator
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
