@@ -28,7 +28,8 @@ SHOWN_ROWS = 4
 class Outcome:
     """modes: of the compiled modules, none where nothing was compiled. losses: the fit's last metrics with "loss" in their name. steps: training batches run.
 
-    idle: modules that were to be compiled, and that no call came through. fit_seconds: wall time of the fit. train_step_ms: median of the fit's own steps, optimizer included. peak_bytes: CUDA only.
+    idle: modules that were to be compiled, and that no call came through.
+    fit_seconds: wall time of the fit. train_step_ms: median of the fit's own steps, optimizer included. peak_bytes: CUDA only.
     """
 
     modes: tuple[str, ...]

@@ -127,7 +127,7 @@ def buckets(target: Any) -> tuple[BucketView, ...]:
     return buckets_of(found)
 
 
-def original(fn: Callable[..., Any]) -> Callable[..., Any]:
+def original(fn: Any) -> Any:
     """The function below a region, `fn` itself where it is none."""
     usable, _ = native.usable()
     return fn._region_function if usable and isinstance(fn, native.core().Region) else fn

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-A, T = TypeVar("A"), TypeVar("T")
+A = TypeVar("A")
+T = TypeVar("T")
 
 
 def can_start_threads() -> bool:

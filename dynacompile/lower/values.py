@@ -13,7 +13,7 @@ from dynacompile.ops.scalars import SCALARS
 BOOLEAN = {"add": "or", "mul": "and", "max": "or", "min": "and"}
 
 
-def wrapped(value: float, dtype: torch.dtype) -> float:
+def wrapped(value: float | Index, dtype: torch.dtype) -> float | Index:
     """A number as eager has it beside a tensor: an int takes part in the arithmetic of a smaller integral type by its low bits."""
     if type(value) is not int or dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
         return value

@@ -63,6 +63,9 @@ class CallsForward(Regression):
     def training_step(self, batch, index):
         return torch.nn.functional.mse_loss(self.net.forward(batch[0]), batch[1])
 
+    def validation_step(self, batch, index):
+        self.log("val/loss", torch.nn.functional.mse_loss(self.net.forward(batch[0]), batch[1]))
+
 
 def test_a_module_that_is_called_by_its_forward_is_not_reported_as_compiled(fit):
     callback = DynamoCallback(QUICK)

@@ -19,7 +19,29 @@ import torch
 
 import dynacompile
 
-EDGES = [0, 1, -1, 7, 255, -128, 2**15, 2**31 - 1, 2**31, -(2**31), 2**32, 2**53, 2**53 + 1, 2**62, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64, 2**64 + 3, 10**30]
+EDGES = [
+    0,
+    1,
+    -1,
+    7,
+    255,
+    -128,
+    2**15,
+    2**31 - 1,
+    2**31,
+    -(2**31),
+    2**32,
+    2**53,
+    2**53 + 1,
+    2**62,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    -(2**63) - 1,
+    2**64,
+    2**64 + 3,
+    10**30,
+]
 FLOATS = [0.0, -0.0, 1.0, -2.5, 0.1, 1e308, -1e308, 5e-324, 2.0**53 + 2, 1e19, math.inf, -math.inf, math.nan, 3e38, 1e-45]
 DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"]
 
@@ -86,7 +108,17 @@ def whole(choose: random.Random, names: list[str], depth: int) -> str:
 
 def real(choose: random.Random, reals: list[str], names: list[str]) -> str:
     name, number = choose.choice(reals), whole(choose, names, 1)
-    return choose.choice([f"{name} * {number}", f"{name} + {number}", f"{number} / {choose.choice(names)}", f"float({number})", f"-{name}", f"{name} * {name} - 1.5", f"max({name}, 0.5)"])
+    return choose.choice(
+        [
+            f"{name} * {number}",
+            f"{name} + {number}",
+            f"{number} / {choose.choice(names)}",
+            f"float({number})",
+            f"-{name}",
+            f"{name} * {name} - 1.5",
+            f"max({name}, 0.5)",
+        ]
+    )
 
 
 def comparison(choose: random.Random, names: list[str], reals: list[str]) -> str:

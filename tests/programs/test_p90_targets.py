@@ -59,7 +59,11 @@ def test_callables_without_python_code_are_compiled(target):
     assert len(dynacompile.cache_entries(dynacompile.compile(target, backend="eager", isolate_recompiles=True))) == 0
 
 
-@pytest.mark.parametrize("target", [generator, coroutine, dynacompile.disable(shifted), torch.jit.trace(shifted, (torch.ones(3),))], ids=["generator", "coroutine", "disabled", "traced"])
+@pytest.mark.parametrize(
+    "target",
+    [generator, coroutine, dynacompile.disable(shifted), torch.jit.trace(shifted, (torch.ones(3),))],
+    ids=["generator", "coroutine", "disabled", "traced"],
+)
 def test_what_runs_as_python_is_said_once(target):
     events = []
     end = dynacompile.subscribe(events.append)

@@ -133,7 +133,8 @@ def native_attention(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> 
     names = ["query", "key", "value", "embed_dim", "num_head", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "need_weights"]
     names += ["average_attn_weights", "mask_type"]
     none, true = ConstantValue(None), ConstantValue(True)
-    given = bind_arguments("_native_multi_head_attention", names, args, kwargs, {"mask": none, "need_weights": true, "average_attn_weights": true, "mask_type": none})
+    defaults: dict[str, Value | None] = {"mask": none, "need_weights": true, "average_attn_weights": true, "mask_type": none}
+    given = bind_arguments("_native_multi_head_attention", names, args, kwargs, defaults)
     made = cx.op("call_function", torch._native_multi_head_attention, given, {})
     if given[names.index("need_weights")].truth(cx):
         return made
