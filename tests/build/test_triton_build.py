@@ -121,11 +121,12 @@ def test_importing_and_keying_start_no_process():
 def test_a_forked_child_does_not_use_its_parents_workers():
     pool = WorkerPool(1)
     pool.warm()
-    pool.owner = os.getpid() + 1  # as a child sees it
-    kept = list(pool.workers)
-    pool.adopt()
-    assert not pool.workers and pool.owner == os.getpid()
-    pools.end_workers(kept)
+    child = os.fork()
+    if child == 0:
+        os._exit(len(pool.workers))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert all(worker.process.poll() is None for worker in pool.workers)
+    pool.close()
 
 
 @pytest.fixture
