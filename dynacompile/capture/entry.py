@@ -375,12 +375,12 @@ class SavedModes:
         self.traces: list[Trace] = []
         self.unasked = torch._C.DisableTorchFunctionSubclass()  # reading a tensor of the user's class runs none of its code
         self.unasked.__enter__()
-        self.normal = torch._C._InferenceMode(False)  # type: ignore[attr-defined]
         self.inference = torch.is_inference_mode_enabled()
         self.grad = torch.is_grad_enabled()
         self.cache = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         if self.inference:
+            self.normal = torch._C._InferenceMode(False)  # type: ignore[attr-defined]  # sets both modes as soon as it is made
             self.normal.__enter__()
             torch._C._set_grad_enabled(False)
         return self
