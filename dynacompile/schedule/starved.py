@@ -19,7 +19,7 @@ SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 class Device:
     """What a kind of device wants: a reduction with fewer than `programs` programs is cut into chunks of about `row` adjacent or `column`
     distant elements, in at most `chunks` of them; `lanes` adjacent results share a program of a column reduction. Reductions of fewer than
-    `least` elements in all stay whole."""
+    `least` elements in all stay whole. A chunk that is read again, for a variance, has at most `near` bytes, to be still in the cache."""
 
     programs: int
     chunks: int
@@ -27,9 +27,10 @@ class Device:
     column: int
     lanes: int
     least: int
+    near: int
 
 
-DEVICES = {"cuda": Device(512, 512, 2048, 128, 64, 1 << 14), "cpu": Device(16, 32, 1 << 12, 1 << 10, 64, 1 << 17)}
+DEVICES = {"cuda": Device(512, 512, 2048, 128, 64, 1 << 14, 1 << 62), "cpu": Device(16, 32, 1 << 12, 1 << 10, 64, 1 << 17, 1 << 19)}
 
 
 def split_reductions(program: LoopProgram) -> LoopProgram:
@@ -53,7 +54,10 @@ def split_reductions(program: LoopProgram) -> LoopProgram:
             means[about.buffer] = replace(about, drift=drift)
             steps += parts
             continue
-        if cuts_itself(step, buffers) and not is_of_variance(step, count, program.steps[position + 1 :]):
+        of_variance = is_of_variance(step, count, program.steps[position + 1 :])
+        if of_variance:
+            count = near_chunks(step, count, buffers)
+        elif cuts_itself(step, buffers):
             steps.append(step)
             continue
         first, second = split(step, count, buffers)
@@ -73,6 +77,13 @@ def is_of_variance(nest: Nest, count: int, later: Sequence[Nest | Extern]) -> bo
     """Whether it is the mean that a later nest takes squares about, which then are one pass over memory."""
     mean = mean_of(nest, count, "")
     return mean is not None and any(isinstance(s, Nest) and s.r_axes and is_squares_about(s, mean) for s in later)
+
+
+def near_chunks(nest: Nest, count: int, buffers: dict[str, Buffer]) -> int:
+    """At least `count` chunks, more where they had better be smaller."""
+    device = DEVICES[buffers[nest.stores()[0].buffer].device.type]
+    moved = math.prod(hint(a.size) for a in nest.axes) * sum({a.buffer: buffers[a.buffer].dtype.itemsize for a in nest.loads()}.values())
+    return max(count, min(device.chunks, -(-moved // device.near)))
 
 
 def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dynacompile.codegen.cpp.accumulate import Accumulators
 from dynacompile.codegen.cpp.frame import Frame, decode
-from dynacompile.codegen.cpp.plan import closure, roots
+from dynacompile.codegen.cpp.plan import COSTLY, closure, roots
 from dynacompile.codegen.cpp.render import value_type
 from dynacompile.ir.body import needs
 
 CHEAP = ("load", "index", "constant", "reduce", "store")
 BLOCK = 32  # steps whose floats are summed one by one: more are sums of such sums, whose rounding grows with neither number
+ROWS = 4  # steps that sums take in at once, where a tile's accumulators are in memory: each is loaded and stored once for so many steps
+FEW_OPS = 12  # ops in lanes that are written once for each of those
 IN_REGISTERS = 128  # elements of accumulators over a tile; as a local that nothing else may alias, the compiler keeps so many in registers
 
 
@@ -157,7 +159,14 @@ class Column:
         plan, out, frame = self.plan, self.out, self.frame
         assert plan.lane is not None
         at = f"{plan.lane.var.name} - t0"
-        out.open(f"for (i64 s = {begin}; s < {end}; ++s)")
+        several = self.takes_rows_at_once(acc, starts, steps, lane)
+        if several:
+            out.open("")
+            out.line(f"i64 s = {begin};")
+            out.open(f"for (; s + {ROWS} <= {end}; s += {ROWS})")
+            self.rows(acc, starts, lane, part, at)
+            out.close()
+        out.open(f"for ({'' if several else f'i64 s = {begin}'}; s < {end}; ++s)")
         decode(out, plan.middle, "s")
         frame.statements(steps)
         needed = self.needed(acc, starts, lane)
@@ -175,6 +184,34 @@ class Column:
                 else:
                     out.line(f"put({n}, {acc.combine(i, f'get<W>({n})', acc.entering(i))});")
         out.close()
+        if several:
+            out.close()
+
+    def takes_rows_at_once(self, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> bool:
+        """Whether accumulators stay in memory, and what enters them is so cheap that their loads and stores count."""
+        plan = self.plan
+        cheap = len(lane) <= FEW_OPS and not any(self.body[i].name in COSTLY or i in plan.kept for i in lane)
+        sums = acc.reduces == starts and not any(acc.is_place(i) for i in starts)
+        apart = len(plan.middle) == 1 and not steps and self.needed(acc, starts, lane) is None
+        return cheap and sums and apart and len(starts) * plan.tile > IN_REGISTERS
+
+    def rows(self, acc: Accumulators, starts: list[int], lane: list[int], part: str, at: str) -> None:
+        """ROWS steps, in order, for each vector of the tile."""
+        out = self.out
+        with self.frame.lane_loop():
+            self.reduced(starts, lane, at)
+            for i in acc.reduces:
+                out.line(f"auto {acc.name(i)}_sum = get<W>({part}{acc.name(i)} + ({at}));")
+            for row in range(ROWS):
+                out.open("")
+                decode(out, self.plan.middle, f"s + {row}")
+                self.lane_body(lane, at)
+                for i in acc.reduces:
+                    total = f"{acc.name(i)}_sum"
+                    out.line(f"{total} = {acc.combine(i, total, acc.entering(i))};")
+                out.close()
+            for i in acc.reduces:
+                out.line(f"put({part}{acc.name(i)} + ({at}), {acc.name(i)}_sum);")
 
     def needed(self, acc: Accumulators, starts: list[int], lane: list[int]) -> int | None:
         """A condition on whole steps without which a step adds nothing to any result; None where there is none."""
