@@ -252,7 +252,7 @@ def why_not_met(target: CodeType | None) -> str:
     """Why a call of a region showed the compiler no frame. target: the code that the region is about."""
     if target is None:
         return "its code is not Python's"
-    if target.co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE):
+    if runs_later(target):
         return "it is a generator or coroutine, whose frame runs after the call"
     match native.core().left_to_python(target):
         case "recursive":
@@ -260,6 +260,11 @@ def why_not_met(target: CodeType | None) -> str:
         case "alone":
             return "capture has refused it before"
     return "it was not called"
+
+
+def runs_later(code: CodeType) -> bool:
+    """Whether a call makes a generator or coroutine, and runs none of the code."""
+    return bool(code.co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE))
 
 
 def of_same_objects(entry: Any, frame: Any) -> bool:

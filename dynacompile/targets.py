@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from types import CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.config import CompileConfig
 from dynacompile.entries import BucketView, EntryView
 from dynacompile.errors import ConfigError
-from dynacompile.regions import Dispatch, buckets_of, make_region
+from dynacompile.regions import Dispatch, buckets_of, make_region, runs_later
 from dynacompile.session import SESSION
 
 REGION = "__dynacompile_region__"
@@ -30,16 +30,16 @@ def compile_function(fn: Callable[..., Any], config: CompileConfig, dispatch: Di
         made = standing_for(fn)
         return make_region(made, config, fn, made.__name__, dispatch, made.__code__, stands_for=True)
     if isinstance(fn, FunctionType):
-        return make_region(fn, config, fn, qualified(fn), dispatch, fn.__code__)
+        return make_region(fn, config, fn, qualified(fn), dispatch, target_of(fn))
     if isinstance(fn, MethodType) and isinstance(inner := original(fn.__func__), FunctionType):
-        return MethodType(make_region(inner, config, inner, qualified(inner), of_method(dispatch), inner.__code__), fn.__self__)
+        return MethodType(make_region(inner, config, inner, qualified(inner), of_method(dispatch), target_of(inner)), fn.__self__)
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(compile_function(fn.__func__, config, dispatch))
     if isinstance(fn, type):
         return compile_class(fn, config, dispatch)
     call = original(getattr(type(fn), "__call__", None))  # noqa: B004  (the function itself is what is compiled)
     if isinstance(call, FunctionType):
-        return MethodType(make_region(call, config, type(fn), type(fn).__qualname__, of_method(dispatch), call.__code__), fn)
+        return MethodType(make_region(call, config, type(fn), type(fn).__qualname__, of_method(dispatch), target_of(call)), fn)
     raise ConfigError(f"compile() takes what can be called: a function, a method, an nn.Module, a class or an object with __call__, not {fn!r}")
 
 
@@ -60,7 +60,7 @@ def compile_class(cls: type, config: CompileConfig, dispatch: Dispatch | None) -
     call = original(getattr(cls, slot, None))
     if not isinstance(call, FunctionType):
         raise ConfigError(f"compile() takes a class whose objects have a Python __call__, which is what is compiled; {cls.__qualname__} has none")
-    target = code_of_forward(cls) if slot == "_call_impl" else call.__code__
+    target = code_of_forward(cls) if slot == "_call_impl" else target_of(call)
     setattr(cls, slot, make_region(call, config, cls, cls.__qualname__, of_method(dispatch), target))
     return cls
 
@@ -68,7 +68,39 @@ def compile_class(cls: type, config: CompileConfig, dispatch: Dispatch | None) -
 def code_of_forward(cls: type) -> CodeType | None:
     """What a module's class computes, where that is Python code."""
     forward = getattr(cls, "forward", None)
-    return forward.__code__ if isinstance(forward, FunctionType) else None
+    return target_of(forward) if isinstance(forward, FunctionType) else None
+
+
+def target_of(fn: FunctionType) -> CodeType:
+    """The code that a compile of `fn` is about. A wrapper in a folder that is left to Python, as decorators of contextlib and torch make, runs as
+    Python where it wraps a function that is compiled by itself, which is the target then: compiling both would break twice where that function breaks.
+    A wrapper of library code alone, as an optimizer's step, is the target itself.
+    """
+    seen: list[FunctionType] = []
+    waiting = [fn]
+    while waiting:
+        seen.append(inner := waiting.pop())
+        if native.usable()[0] and SESSION.start() and native.core().is_skipped(inner.__code__):
+            waiting += [f for f in wrapped_by(inner) if not any(f is other for other in (*seen, *waiting))]
+        elif inner is fn or not runs_later(inner.__code__):
+            return inner.__code__
+    return fn.__code__
+
+
+def wrapped_by(fn: FunctionType) -> list[FunctionType]:
+    """The function that a wrapper says to wrap; where it says none, those that it closes over."""
+    inner = getattr(fn, "__wrapped__", None)
+    found = [cell.cell_contents for cell in fn.__closure__ or () if is_filled(cell)] if inner is None else [inner]
+    bare = [original(f.__func__ if isinstance(f, MethodType) else f) for f in found]
+    return [f for f in bare if isinstance(f, FunctionType)]
+
+
+def is_filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  (reading it is the question)
+    except ValueError:
+        return False
+    return True
 
 
 def standing_for(fn: Callable[..., Any]) -> FunctionType:

@@ -178,6 +178,7 @@ NAMES: Mapping[str, str] = {
     "tofloat": "float",
     **{n: f"math.{n}" for n in ("floor", "ceil", "sqrt", "exp", "log", "sin", "cos", "tan", "tanh")},
 }
+EXACT = 2**53  # ints up to which floats know each
 MOST_FACTORS = 8  # of a power that is written as a product
 
 
@@ -266,12 +267,20 @@ def evaluated(expression: Expression, values: Sequence[Any]) -> Any:
         return operands[0]
     if operation == "given":
         return given(operands[0])
-    result = values[operands[0]] if operation == "quantity" else MEANINGS[operation](*(evaluated(o, values) for o in operands))
+    result = values[operands[0]] if operation == "quantity" else MEANINGS[operation](*exact_together(operation, [evaluated(o, values) for o in operands]))
     if isinstance(result, bool):
         return int(result)
     if isinstance(result, int) and not -(2**63) <= result < 2**63:
         raise OverflowError(result)
     return result
+
+
+def exact_together(operation: str, operands: list[Any]) -> list[Any]:
+    """The operands. Raises OverflowError for an int that a float does not know, beside a float or divided: Python computes with all its digits there."""
+    as_reals = len(operands) == 2 and (operation in REAL or any(isinstance(o, float) for o in operands))
+    if as_reals and any(isinstance(o, int) and abs(o) > EXACT for o in operands):
+        raise OverflowError(operands)
+    return operands
 
 
 def shown(expression: Expression, names: Sequence[str]) -> str:
