@@ -366,7 +366,7 @@ PROGRAMS = [  # function, graphs, breaks
     (returns, 2, 1),
     (with_cells, 2, 1),
     (in_a_variable, 2, 1),
-    (decorated, 2, 2),  # the wrapper that is compiled breaks where the function in it does, which is then compiled alone
+    (decorated, 2, 1),
     (branches, 2, 1),
     (needs_a_number, 2, 1),
     (read_later, 2, 2),  # the variable leads to the generator: Python goes on with it
@@ -573,7 +573,7 @@ TORCH = [  # function, graphs, breaks
     (handled_inside, 3, 2),
     (rounds_without_gradients, 3, 2),
     (returned_inside, 2, 1),
-    (decorated_by_no_grad, 2, 2),  # as `decorated`
+    (decorated_by_no_grad, 2, 1),
 ]
 
 
