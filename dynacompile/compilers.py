@@ -129,15 +129,29 @@ def time_limit() -> float:
     return seconds
 
 
+class Exiting(BuildError):
+    """A thread of the compiler's own would run a compiler while the program exits. Whoever waits for its work does that work."""
+
+
 class Running:
     """The compilers that run now, for the exit of this process."""
 
     def __init__(self) -> None:
         self.processes: set[subprocess.Popen[bytes]] = set()
         self.is_exiting = False
+        self._of_thread = threading.local()
+
+    def begin_helper(self) -> None:
+        """This thread is the compiler's own, none of the program's. The exit waits for it."""
+        self._of_thread.is_helper = True
+
+    def check(self, command: str, doing: str) -> None:
+        """Raises Exiting where this thread runs no compiler any more."""
+        if self.is_exiting and getattr(self._of_thread, "is_helper", False):
+            raise Exiting(f"the program is exiting: {command} is not run any more to {doing}")
 
     def end_all(self) -> None:
-        """Ends them; from now on threads, which the exit waits for, start none."""
+        """Ends them; from now on the compiler's own threads start none. The program's do, as long as there are any."""
         self.is_exiting = True
         for process in tuple(self.processes):
             if process.returncode is None:
@@ -160,8 +174,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 def run_compiler(command: Sequence[str], doing: str) -> Finished:
     """Runs the compiler, without input. Raises BuildError, which names it, where it does not start or takes longer than the limit. Whatever ends the
     waiting, the compiler and all that it started in its group are gone afterwards."""
-    if RUNNING.is_exiting and threading.current_thread() is not threading.main_thread():
-        raise BuildError(f"the program is exiting: {command[0]} is not started any more to {doing}")
+    RUNNING.check(command[0], doing)
     limit = time_limit()
     fix = "Set CXX to a working compiler"
     watched = [SHELL, "-c", WATCHED, "dynacompile", *command] if os.path.exists(SHELL) else list(command)
@@ -187,6 +200,8 @@ def run_compiler(command: Sequence[str], doing: str) -> Finished:
         for stream in (process.stdin, process.stdout):
             assert stream is not None
             stream.close()
+    if status != 0:
+        RUNNING.check(command[0], doing)
     if status in (126, 127):
         raise BuildError(f"the C++ compiler {command[0]} can't be run to {doing}: {printable_lines(output.strip()) or f'exit status {status}'}. {fix}")
     return Finished(128 - status if status > 128 else status, output)  # as the shell tells of signals

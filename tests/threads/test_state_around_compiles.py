@@ -1,0 +1,157 @@
+"""Torch's state after a compile is the state before it, whichever that is, and however the compile ends."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+
+import dynacompile
+from dynacompile.errors import Unsupported
+from tests.fuzz.interrupts import Stopped, compiled, source, torch_state
+
+
+@contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def default_dtype():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def inference_with_gradients():
+    with torch.inference_mode(), torch.enable_grad():
+        yield
+
+
+@contextmanager
+def autocast_without_cache():
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        yield
+
+
+STATES = {
+    "plain": nullcontext,
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "inference_with_gradients": inference_with_gradients,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "autocast_without_cache": autocast_without_cache,
+    "deterministic": deterministic,
+    "default_dtype": default_dtype,
+    "default_device": lambda: torch.device("cpu"),
+    "one_thread_of_autograd": lambda: torch.autograd.set_multithreading_enabled(False),
+    "functions_of_subclasses_off": torch._C.DisableTorchFunctionSubclass,
+}
+LEFT_TO_PYTHON = frozenset({"inference_with_gradients", "default_device"})  # nothing is compiled there
+BACKENDS = {"eager": {}, "aot_eager": {"backend": "aot_eager"}, "reference": {"backend": "default", "options": {"reference": True}}}
+
+PLAIN = "def f(x, w):\n    return (x @ w).sin() + torch.ones(3)"
+PROGRAMS = {
+    "compiles": PLAIN,
+    "breaks": "def f(x, w):\n    y = x @ w\n    dynacompile.graph_break()\n    return y.cos()",
+    "breaks_in_modes": (
+        "def f(x, w):\n    with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):\n        y = x @ w\n        dynacompile.graph_break()\n        y = y @ w\n"
+        "    return y.float() + x @ w"
+    ),
+    "enters_modes": (
+        "def f(x, w):\n    with torch.no_grad():\n        y = x @ w\n    with torch.autocast('cpu', torch.bfloat16):\n        z = x @ w\n    return y + z.float()"
+    ),
+    "refused": "def f(x, w):\n    y = x @ w\n    return y * len(locals())",
+    "calls": "def g(x):\n    dynacompile.graph_break()\n    return x.exp()\ndef f(x, w):\n    return g(x @ w) * 2",
+    "asks": "def f(x, w):\n    return x @ w if torch.is_grad_enabled() and not torch.is_inference_mode_enabled() else x @ w * 2",
+}
+RAISES = {
+    "raises": "def f(x, w):\n    y = x @ w\n    raise KeyError(y.shape[0])",
+    "raises_after_a_break": "def f(x, w):\n    y = x @ w\n    dynacompile.graph_break()\n    with torch.no_grad():\n        y = y + 1\n        raise KeyError(y.shape[0])",
+    "operation_fails": "def f(x, w):\n    with torch.autocast('cpu', torch.bfloat16), torch.no_grad():\n        return x @ w @ torch.ones(7, 7)",
+}
+
+
+def state():
+    """threads: not of builds; files: those of the store may open meanwhile."""
+    found = torch_state()
+    del found["files"], found["threads"]
+    return {**found, "dtype": torch.get_default_dtype(), "device": torch.get_default_device(), "warns": torch.is_deterministic_algorithms_warn_only_enabled()}
+
+
+def arguments(manager):
+    with manager():
+        return torch.linspace(0, 1, 9).reshape(3, 3), torch.eye(3).requires_grad_()
+
+
+def check_results(wanted, found, what):
+    assert (wanted.dtype, wanted.requires_grad, wanted.is_inference()) == (found.dtype, found.requires_grad, found.is_inference()), what
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2, msg=lambda text: f"{what}: {text}")  # fused bfloat16 is rounded less often
+
+
+@pytest.mark.parametrize("made_inside", [False, True], ids=["outer_inputs", "inner_inputs"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("around", STATES)
+def test_programs(around, backend, made_inside):
+    for name, text in PROGRAMS.items():
+        fn = source(text)
+        c = compiled(fn, **BACKENDS[backend])
+        x, w = arguments(STATES[around] if made_inside else nullcontext)
+        x, w = (x, w) if made_inside or around != "default_dtype" else (x.double(), w.detach().double().requires_grad_())
+        with STATES[around]():
+            wanted, before = fn(x, w), state()
+            for call in range(2):
+                found = c(x, w)
+                assert state() == before, (name, call)
+                check_results(wanted, found, (name, call))
+            if wanted.requires_grad and around != "default_device":
+                check_results(*torch.autograd.grad(wanted.sum(), w), *torch.autograd.grad(found.sum(), w), name)
+                assert state() == before, f"{name}, after the backward"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("around", STATES)
+def test_calls_that_raise(around, backend):
+    for name, text in RAISES.items():
+        fn = source(text)
+        c = compiled(fn, **BACKENDS[backend])
+        x, w = arguments(STATES[around])
+        with STATES[around]():
+            before = state()
+            with pytest.raises((KeyError, RuntimeError)) as wanted:
+                fn(x, w)
+            for call in range(2):
+                with pytest.raises(wanted.type):
+                    c(x, w)
+                assert state() == before, (name, call)
+
+
+@pytest.mark.parametrize("around", [name for name in STATES if name not in LEFT_TO_PYTHON])
+def test_compiles_that_raise(around):
+    def backend(error):
+        def failing(graph, inputs):
+            torch.set_grad_enabled(True).__enter__()
+            torch.set_autocast_enabled("cpu", True)
+            raise error("of the backend")
+
+        return failing
+
+    x, w = arguments(STATES[around])
+    with STATES[around]():
+        before = state()
+        for error in (Stopped, KeyError):
+            with pytest.raises((Stopped, KeyError, dynacompile.errors.BackendError)):
+                compiled(source(PLAIN), backend=backend(error))(x, w)
+            assert state() == before, error
+        for name in ("breaks", "breaks_in_modes", "refused"):
+            with pytest.raises(Unsupported):
+                compiled(source(PROGRAMS[name]), fullgraph=True)(x, w)
+            assert state() == before, name
