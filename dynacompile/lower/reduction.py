@@ -163,7 +163,9 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     deviation = row.detail.startswith("std")
     whole = Loops(low, read.size, dims, True)
     center = low.add_temp(low.fresh(f"{node.name}_center"), exact, read.device, loops.kept)
-    drift = None if sums_are_exact(dtype_before_casts(node.args[0]), loops.count) else low.add_temp(low.fresh(f"{node.name}_drift"), exact, read.device, loops.kept)
+    drift = None
+    if not sums_are_exact(dtype_before_casts(node.args[0]), loops.count):
+        drift = low.add_temp(low.fresh(f"{node.name}_drift"), exact, read.device, loops.kept)
 
     def difference(o: Expander, v: Value) -> Value:
         return v - whole.load_kept(o, center)
