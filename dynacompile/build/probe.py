@@ -48,7 +48,8 @@ def find_safe_flags(key: str, store: Store, compile_program: Compile, compiler: 
                 store.put(key, json.dumps(flags).encode())
                 return flags
             first = first or wrong
-    raise BuildError(f"the C++ compiler {compiler} makes wrong code: {first}\n  fix: install another compiler (for example `apt install g++`), and set CXX to it")
+    fix = "install another compiler (for example `apt install g++`), and set CXX to it"
+    raise BuildError(f"the C++ compiler {compiler} makes wrong code: {first}\n  fix: {fix}")
 
 
 def wrong_pattern(source: Path, program: Path, flags: Sequence[str], compile_program: Compile) -> str | None:

@@ -147,7 +147,8 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     """Two passes: the mean c, then the sum of squares of x - c, corrected by the sum of x - c, which is 0 but for what c was rounded by.
 
     sum (x - mean)^2 = sum (x - c)^2 - (sum (x - c))^2 / n, the corrected two-pass algorithm (Chan, Golub and LeVeque 1983): without the
-    second term the result is off by the square of c's own error, a large part of it where the mean is 10^5 deviations and more.
+    second term the result is off by the square of c's own error, a large part of it where the mean is 10^5 deviations and more. Numbers of half
+    precision have no such means: where their sums are exact, c is as good as the mean.
     """
     read = low.buffer_of(node.args[0])
     vals = node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else (node.meta["val"],)
@@ -161,7 +162,10 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     exact = compute_dtype(read.dtype)
     deviation = row.detail.startswith("std")
     whole = Loops(low, read.size, dims, True)
-    center, drift = (low.add_temp(low.fresh(f"{node.name}_{part}"), exact, read.device, loops.kept) for part in ("center", "drift"))
+    center = low.add_temp(low.fresh(f"{node.name}_center"), exact, read.device, loops.kept)
+    drift = None
+    if not sums_are_exact(dtype_before_casts(node.args[0]), loops.count):
+        drift = low.add_temp(low.fresh(f"{node.name}_drift"), exact, read.device, loops.kept)
 
     def difference(o: Expander, v: Value) -> Value:
         return v - whole.load_kept(o, center)
@@ -172,6 +176,8 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
     def corrected(o: Expander, v: Value) -> Value:
         """Of infinite squares the correction may be infinite, too, and must not make a NaN."""
+        if drift is None:
+            return v
         off = whole.load_kept(o, drift)
         return o.max(v - o.min(off * per_element(o, off), torch.finfo(v.dtype).max), 0)
 
@@ -188,7 +194,8 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         return o.sqrt(variance) if deviation else variance
 
     emit_reduction(low, node, read, center, whole, "sum", lambda o, v: v, lambda o, v: v / loops.count)
-    emit_reduction(low, node, read, drift, whole, "sum", difference)
+    if drift is not None:
+        emit_reduction(low, node, read, drift, whole, "sum", difference)
     names = low.parts(node, len(vals))
     spread = low.add(names[0], vals[0])
     emit_reduction(low, node, read, spread, loops, "sum", squared, result)
@@ -196,9 +203,27 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         into = low.add(names[1], vals[1])
         if into.numel:
             o = low.expander(into.dtype)
-            rough, off = whole.load_kept(o, center), per_element(o, whole.load_kept(o, drift))
-            deviations = o.cast(low.load(o, spread, strided(loops.output, spread.stride, spread.offset)), exact)
-            size = o.abs(rough) if deviation else rough * rough
-            mean = o.select(size > deviations, rough + off, rough)  # of numbers about 0, and infinite ones, the drift is rounding alone, or NaN
+            mean = whole.load_kept(o, center)
+            if drift is not None:
+                off = per_element(o, whole.load_kept(o, drift))
+                deviations = o.cast(low.load(o, spread, strided(loops.output, spread.stride, spread.offset)), exact)
+                size = o.abs(mean) if deviation else mean * mean
+                mean = o.select(size > deviations, mean + off, mean)  # of numbers about 0, and infinite ones, the drift is rounding alone, or NaN
             low.finish(o, mean, into, [a for a in loops.axes if a.role == "x"], loops.output, node)
     low.values[node] = names if len(vals) > 1 else names[0]
+
+
+def dtype_before_casts(arg: object) -> torch.dtype:
+    """The narrowest dtype that a value had on its way here through casts alone."""
+    assert isinstance(arg, torch.fx.Node)
+    found = arg.meta["val"].dtype
+    while arg.target is torch.ops.aten._to_copy.default and isinstance(arg.args[0], torch.fx.Node):
+        arg = arg.args[0]
+        dtype = arg.meta["val"].dtype
+        found = dtype if dtype.is_floating_point and dtype.itemsize < found.itemsize else found
+    return found
+
+
+def sums_are_exact(dtype: torch.dtype, count: Extent) -> bool:
+    """Whether float32 holds every sum of so many numbers of the dtype and of one magnitude: a mean of theirs has one rounding, and a constant's none."""
+    return dtype in (torch.float16, torch.bfloat16) and isinstance(count, int) and count * 2 <= torch.finfo(dtype).eps / torch.finfo(torch.float32).eps

@@ -24,7 +24,7 @@ def value(fake: object, generator: torch.Generator) -> object:
         return fake
     size = 1 + sum((n - 1) * s for n, s in zip(fake.shape, fake.stride(), strict=True)) if fake.numel() else 0
     if fake.dtype.is_floating_point:
-        flat = (torch.rand(size, generator=generator) + 0.1).to(fake.dtype)
+        flat = (torch.rand(size, generator=generator) * 0.8 + 0.1).to(fake.dtype)  # probabilities are, too
     else:
         flat = torch.randint(0, 2, (size,), generator=generator).to(fake.dtype)
     return flat.as_strided(fake.shape, fake.stride())
