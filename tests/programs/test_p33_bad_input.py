@@ -98,13 +98,24 @@ def test_functions_without_a_source():
         compiled(fn, fullgraph=True)(arg())
 
 
-NO_FUNCTIONS = {"len": len, "torch.add": torch.add, "operator.add": operator.add, "partial": functools.partial(torch.add, 1), "number": 3, "list": [1]}
+NOT_CALLED = {"number": 3, "list": [1], "string": "len"}
 
 
-@pytest.mark.parametrize("target", NO_FUNCTIONS.values(), ids=NO_FUNCTIONS)
-def test_what_is_no_python_function_is_refused(target):
-    with pytest.raises(dynacompile.exc.ConfigError, match="takes a Python function"):
+@pytest.mark.parametrize("target", NOT_CALLED.values(), ids=NOT_CALLED)
+def test_what_is_not_called_is_refused(target):
+    with pytest.raises(dynacompile.exc.ConfigError, match="takes what can be called"):
         dynacompile.compile(target)
+
+
+CALLED = {"len": (len, 1), "torch.add": (torch.add, 2), "operator.add": (operator.add, 2), "partial": (functools.partial(torch.add, 1), 1)}
+
+
+@pytest.mark.parametrize("target,arguments", CALLED.values(), ids=CALLED)
+def test_what_is_called_without_a_python_frame_is_compiled(target, arguments):
+    given = [arg() for _ in range(arguments)]
+    call = compiled(target, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(call(*given), target(*given))
 
 
 def first(x):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import warnings
@@ -44,12 +45,11 @@ class Layer(nn.Module):
         torch.Tensor.cos,
         functools.partial(torch.add, torch.ones(3)),
         functools.partial(shifted, y=2),
-        functools.lru_cache(shifted),
         torch.ones(3).__mul__,
         torch.no_grad()(shifted),
         nn.functional.gelu,
     ],
-    ids=["builtin", "operator", "method-descriptor", "partial-of-builtin", "partial", "lru-cache", "method-wrapper", "no-grad", "torch-function"],
+    ids=["builtin", "operator", "method-descriptor", "partial-of-builtin", "partial", "method-wrapper", "no-grad", "torch-function"],
 )
 def test_callables_without_python_code_are_compiled(target):
     x = torch.linspace(-1, 1, 3)
@@ -57,6 +57,45 @@ def test_callables_without_python_code_are_compiled(target):
     torch.testing.assert_close(compiled(x), target(x))
     assert len(dynacompile.cache_entries(compiled)) == 1
     assert len(dynacompile.cache_entries(dynacompile.compile(target, backend="eager", isolate_recompiles=True))) == 0
+
+
+def test_a_cached_function_runs_as_python_and_counts_each_call():
+    """Its cache looks a tensor up by identity, which no guard does."""
+    target, x = functools.lru_cache(shifted), torch.ones(3)
+    with pytest.raises(Unsupported, match="a cached function"):
+        dynacompile.compile(target, backend="eager", fullgraph=True, isolate_recompiles=True)(x)
+    with pytest.warns(RuntimeWarning, match="compiled in name only"):
+        compiled = dynacompile.compile(target, backend="eager", isolate_recompiles=True)
+        first = compiled(x)
+    assert compiled(x) is first and target.cache_info()[:2] == (1, 1)
+    torch.testing.assert_close(first, shifted(x))
+
+
+@contextlib.contextmanager
+def managed():
+    yield
+
+
+def breaks_twice(x):
+    x = x.sin()
+    dynacompile.graph_break()
+    x = x.cos()
+    dynacompile.graph_break()
+    return x * 2
+
+
+@pytest.mark.parametrize("wraps", [torch.no_grad(), torch.enable_grad(), managed(), functools.singledispatch], ids=["no-grad", "enable-grad", "manager", "dispatch"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_wrappers_of_libraries_add_no_break(wraps, times):
+    target = breaks_twice
+    for _ in range(times):
+        target = wraps(target)
+    x, events = torch.linspace(-1, 1, 3), []
+    end = dynacompile.subscribe(events.append)
+    result = dynacompile.compile(target, backend="eager", isolate_recompiles=True)(x)
+    end()
+    torch.testing.assert_close(result, breaks_twice(x))
+    assert len([e for e in events if isinstance(e, Compiled)]) == 3
 
 
 @pytest.mark.parametrize(
