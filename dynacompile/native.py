@@ -62,6 +62,11 @@ def begin_child() -> None:
 os.register_at_fork(after_in_child=begin_child)
 
 
+def loaded() -> ModuleType | None:
+    """The native core, where it is loaded: it may not be yet, or no longer while the interpreter ends."""
+    return sys.modules.get(NAME)
+
+
 def core() -> ModuleType:
     """The native core, built into `env.native_dir()` where it isn't there yet. Raises BuildError, which names the compiler and the fix."""
     loaded = sys.modules.get(NAME)

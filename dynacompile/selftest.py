@@ -5,6 +5,8 @@ Each check returns what is wrong, or an empty string.
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -15,7 +17,8 @@ STATE_BUCKET = 2**31 - 1  # a bucket that no compile gets; its entries go with t
 
 
 def failure(core: ModuleType) -> str:
-    """The first assumption that does not hold, or an empty string. Dict tags and watchers that can't be relied on are turned off, and are no failure."""
+    """The first assumption that does not hold, or an empty string. Dict tags, dict watchers and entries of caches that can't be relied on are turned off, and are
+    no failure."""
     for check in (swap, closure, growth, generator, callback_error, tensor_reading):
         try:
             wrong = check(core)
@@ -25,6 +28,7 @@ def failure(core: ModuleType) -> str:
             return f"the native core's self-test {check.__name__!r} failed: {wrong}"
     core.use_dict_tags(changes_are_visible(core.dict_tag))
     core.use_dict_watchers(changes_are_visible(core.dict_epoch))
+    try_links(core)
     return ""
 
 
@@ -126,6 +130,18 @@ def tensor_reading(core: ModuleType) -> str:
         others = (tensor.t(), tensor.float(), tensor.new_empty(3, 3), torch.nn.Parameter(tensor), tensor.clone().requires_grad_())
         answers = [program.check((value,), None, {}, {}) for value in (tensor, *others)]
     return "" if answers == [True] + [False] * len(others) else f"tensor checks answered {answers}"
+
+
+def try_links(core: ModuleType) -> bool:
+    """Whether the core finds what functools.lru_cache remembers in the entries of a bounded cache, which no function of Python gives."""
+
+    @functools.lru_cache(maxsize=2)
+    def remembered(name: str) -> object:
+        return object()
+
+    results = {name: remembered(name) for name in ("first key of the self-test", "second key of the self-test")}
+    entries = [(found, name) for found in gc.get_referents(remembered) if type(found) is dict for name in results if name in found]
+    return len(entries) == len(results) and all(core.try_links(found[name], name, results[name]) for found, name in entries)
 
 
 def changes_are_visible(number: Callable[[Any], int]) -> bool:

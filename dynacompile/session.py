@@ -138,7 +138,10 @@ class Session:
 
 
 def drop_entries(code: CodeType) -> None:
-    native.core().reset_code(code)
+    """Of code that is gone."""
+    core = native.loaded()
+    if core is not None:
+        core.reset_code(code)
 
 
 SESSION = Session()

@@ -345,6 +345,14 @@ PyObject* result_of_link(PyObject*, PyObject* object) {
     return Py_NewRef(result);
 }
 
+PyObject* try_links_by(PyObject*, PyObject* args) {
+    PyObject *entry, *key, *result;
+    if (!PyArg_ParseTuple(args, "OOO:try_links", &entry, &key, &result)) return nullptr;
+    return PyBool_FromLong(try_links(entry, key, result));
+}
+
+PyObject* ask_links(PyObject*, PyObject*) { return PyBool_FromLong(links_are_known()); }
+
 PyObject* tag_of(PyObject*, PyObject* object) {
     PyObject* dict = dict_of(object);
     return dict ? PyLong_FromUnsignedLongLong(dict_tag(dict)) : nullptr;
@@ -363,6 +371,8 @@ PyMethodDef functions[] = {
     {"use_dict_watchers", use_watchers, METH_O, "use_dict_watchers(on): whether one number tells that no dict of an unchanged object has changed, where CPython can watch dicts."},
     {"dict_epoch", epoch_of, METH_O, "dict_epoch(object) -> int: a number that changes when a watched dict does; the dict, or the object's, is watched from now on. 0: dicts can't be watched."},
     {"link_result", result_of_link, METH_O, "link_result(entry) -> object: what functools.lru_cache remembers in an entry of a bounded cache."},
+    {"try_links", try_links_by, METH_VARARGS, "try_links(entry, key, result) -> bool: whether entries of bounded caches look as expected, by one whose content is known. Else link_result takes none."},
+    {"links_are_known", ask_links, METH_NOARGS, "links_are_known() -> bool: what try_links found."},
     {"dict_tag", tag_of, METH_O, "dict_tag(object) -> int: the version tag of a dict, or of the object's dict."},
     {nullptr},
 };

@@ -125,6 +125,18 @@ bool run_program(Run& run) {
     return true;
 }
 
+// pair: a function of torch without arguments, and the value that it is to give. Asked before anything is loaded, so that nothing is borrowed meanwhile. An error that
+// is left is not the function's.
+bool flag_holds(PyObject* pair) {
+    PyObject* now = PyObject_CallNoArgs(PyTuple_GET_ITEM(pair, 0));
+    if (!now && !raises_again(PyTuple_GET_ITEM(pair, 0))) return false;
+    bool holds = now && constant_equal(now, PyTuple_GET_ITEM(pair, 1));
+    Py_XDECREF(now);
+    return holds;
+}
+
+}  // namespace
+
 // Calls a function without arguments again, which raised. True where it raises the same: the error is cleared, the guard does not hold. Else
 // what it raised was a signal handler's, which the program is to get: that error is set.
 bool raises_again(PyObject* function) {
@@ -144,18 +156,6 @@ bool raises_again(PyObject* function) {
     PyErr_Restore(type, value, traceback);  // drops the other, if there is one
     return false;
 }
-
-// pair: a function of torch without arguments, and the value that it is to give. Asked before anything is loaded, so that nothing is borrowed meanwhile. An error that
-// is left is not the function's.
-bool flag_holds(PyObject* pair) {
-    PyObject* now = PyObject_CallNoArgs(PyTuple_GET_ITEM(pair, 0));
-    if (!now && !raises_again(PyTuple_GET_ITEM(pair, 0))) return false;
-    bool holds = now && constant_equal(now, PyTuple_GET_ITEM(pair, 1));
-    Py_XDECREF(now);
-    return holds;
-}
-
-}  // namespace
 
 Loaded load(const Node& node, PyObject* base, const Roots& roots) {
     switch (node.access) {

@@ -59,11 +59,7 @@ bool names_hold(NamesCheck& check) {
     }
     PyObject* counted = registrations(check);
     PyObject* answer = PyObject_CallNoArgs(check.repeat);
-    if (!answer) {
-        const bool interrupted = PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
-        PyErr_Clear();
-        if (interrupted) PyErr_SetInterrupt();  // for the frame, which comes next
-    }
+    if (!answer) raises_again(check.repeat);  // an error that is left is a signal handler's, for the caller
     const bool holds = answer == Py_True;
     Py_XDECREF(answer);
     if (!holds) {

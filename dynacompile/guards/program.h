@@ -226,8 +226,11 @@ bool shape_holds(const std::vector<int64_t>& program, const std::vector<int>& pl
 bool parse_shape(PyObject* tuple, size_t places, std::vector<int64_t>& into);  // false with an error set
 PyObject* number_from(const std::vector<int64_t>& program, PyObject* const* objects);  // a new int or float; null where there is none
 
+// machine.cpp
+bool raises_again(PyObject* function);  // called where a call of it raised: true, and the error cleared, where that is its own; else the error is left set
+
 // names.cpp
-bool names_hold(NamesCheck& check);  // looks at classes and modules, where a word differs, in Python; no code of the user runs
+bool names_hold(NamesCheck& check);  // looks at classes and modules, where a word differs, in Python; false with an error set where a signal handler raised meanwhile
 std::unique_ptr<NamesCheck> parse_names(PyObject* tuple);  // null with an error set
 
 // global_state.cpp

@@ -18,7 +18,7 @@ bool Held::hold(PyObject* object) {
 
 namespace {
 
-// As Modules/_functoolsmodule.c has it, in CPython 3.11 to 3.13.
+// As Modules/_functoolsmodule.c has it in the versions known. Nothing is read by it before `try_links` found it right.
 struct CacheLink {
     PyObject_HEAD
     CacheLink *previous, *next;
@@ -26,12 +26,24 @@ struct CacheLink {
     PyObject *key, *result;
 };
 
+bool links_known = false;
+
+bool is_link(PyObject* object) {
+    return std::strcmp(Py_TYPE(object)->tp_name, "functools._lru_list_elem") == 0 && Py_TYPE(object)->tp_basicsize == static_cast<Py_ssize_t>(sizeof(CacheLink));
+}
+
 }  // namespace
 
-PyObject* link_result(PyObject* object) {
-    if (std::strcmp(Py_TYPE(object)->tp_name, "functools._lru_list_elem") != 0) return nullptr;
-    return reinterpret_cast<CacheLink*>(object)->result;
+// Compares addresses alone, so that a layout that is another one does no harm.
+bool try_links(PyObject* entry, PyObject* key, PyObject* result) {
+    const auto* link = reinterpret_cast<CacheLink*>(entry);
+    links_known = is_link(entry) && link->key == key && link->result == result;
+    return links_known;
 }
+
+bool links_are_known() { return links_known; }
+
+PyObject* link_result(PyObject* object) { return links_known && is_link(object) ? reinterpret_cast<CacheLink*>(object)->result : nullptr; }
 
 PyObject** instance_dict_slot(PyObject* object) { return _PyObject_GetDictPtr(object); }
 

@@ -44,7 +44,9 @@ struct TorchTypes {
 };
 extern TorchTypes torch_types;
 
-PyObject* link_result(PyObject* object);                 // of an entry of functools.lru_cache, borrowed; null: it is none
+PyObject* link_result(PyObject* object);                 // of an entry of functools.lru_cache, borrowed; null: it is none, or how entries look is not known
+bool try_links(PyObject* entry, PyObject* key, PyObject* result);  // whether entries look as expected, by one whose key and result are known
+bool links_are_known();
 PyObject* instance_dict(PyObject* object);               // borrowed; null: it has none
 PyObject** instance_dict_slot(PyObject* object);         // where the object keeps it; null: nowhere
 Loaded load_attribute(PyObject* object, PyObject* name);  // the generic protocol; a null value: not found, or only a user's code could tell

@@ -66,6 +66,9 @@ class MemoizedFunction(CallableValue):
         key = None if cache is None else self.key(cx, args, kwargs)
         if cache is None or key is None:
             raise unsupported("unknown-function", f"{self.describe()}, with arguments that a guard can't look up in its cache,")
+        bounded = self.real.cache_parameters()["maxsize"] is not None
+        if bounded and not native.core().links_are_known():
+            raise unsupported("unknown-function", f"{self.describe()}, of bounded size, on a Python whose caches have entries of unknown form,")
         place = Constant(cache, f"the cache of {self.real.__qualname__}")
         if cx.fullgraph and key not in cache and not cx.effects:
             self.ask(cx, args, kwargs)
@@ -73,7 +76,7 @@ class MemoizedFunction(CallableValue):
             cx.guard("DICT_CONTAINS", place, Presence(key, False))
             raise unsupported("unknown-function", f"{self.describe()}, whose cache has no result for this call yet,")
         entry: Source = Item(place, key)
-        real, source = (cache[key], entry) if self.real.cache_parameters()["maxsize"] is None else (native.core().link_result(cache[key]), Remembered(entry))
+        real, source = (native.core().link_result(cache[key]), Remembered(entry)) if bounded else (cache[key], entry)
         again = functools.partial(call_again, self.real, tuple(kwargs)) if kwargs else self.real
         cx.effects.defer(again, [*args, *kwargs.values()], cx.frames[0].current.position)
         return cx.wrap(real, source)
