@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 import weakref
+from collections import deque
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType
@@ -50,8 +51,8 @@ class Session:
         self._buckets = itertools.count()
         self._graphs = itertools.count()
         self._class_buckets: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._codes: dict[int, weakref.ref[CodeType]] = {}  # by id: code objects of different functions may be equal
-        self._most_codes = 64
+        self._codes: dict[int, weakref.KeyedRef[int, CodeType]] = {}  # by id: code objects of different functions may be equal
+        self._codes_gone: deque[weakref.KeyedRef[int, CodeType]] = deque()
         self.code_cache = CodeCache(drop_entries)
         self.ready = False
 
@@ -109,11 +110,14 @@ class Session:
             return [code for held in self._codes.values() if (code := held()) is not None]
 
     def remember(self, code: CodeType) -> None:
-        """Ids of code that is gone are dropped when their number has doubled, rather than by callbacks of weak references: such may run anywhere."""
-        self._codes[id(code)] = weakref.ref(code)
-        if len(self._codes) > self._most_codes:
-            self._codes = {key: held for key, held in self._codes.items() if held() is not None}
-            self._most_codes = 2 * len(self._codes) + 64
+        """Code that is gone is forgotten here: callbacks of weak references may run anywhere, so they only leave a note of it."""
+        while self._codes_gone:
+            gone = self._codes_gone.popleft()
+            if self._codes.get(gone.key) is gone:
+                del self._codes[gone.key]
+        found = self._codes.get(id(code))
+        if found is None or found() is not code:
+            self._codes[id(code)] = weakref.KeyedRef(code, self._codes_gone.append, id(code))
 
     def begin_child(self) -> None:
         """In a forked process, which has one of its parent's threads: what the others held or were about to do is nobody's."""

@@ -227,8 +227,18 @@ def locked(name: str, inside: int) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too
-            os.close(descriptor)
+            unlock(descriptor, name)
+
+
+def unlock(descriptor: int, name: str) -> None:
+    """Closing alone is not enough where a process that was forked meanwhile has the file open, too. Where unlocking fails, others wait no longer than
+    LOCK_SECONDS: the work is done, so it is only warned of."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except OSError as error:
+        COMPLAINTS.warn(("unlock", type(error)), f"the lock file {name!r} of the cache can't be unlocked ({error}): other processes may wait for it")
+    finally:
+        os.close(descriptor)
 
 
 def wait_for_lock(descriptor: int) -> None:
