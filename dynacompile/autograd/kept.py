@@ -4,6 +4,7 @@ nowhere else."""
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import torch
 from dynacompile.autograd.functionalize import FunctionalInput, storage
 from dynacompile.autograd.outputs import Positions, shares_version
 from dynacompile.errors import Unsupported
-from dynacompile.ir.graphs import Marks, Output, Part, Target, ViewOfInput, Watch
+from dynacompile.ir.graphs import Fresh, Marks, Output, Part, Target, ViewOfInput, ViewOfOutput, Watch
 
 if TYPE_CHECKING:
     from dynacompile.autograd.joint import JointGraph
@@ -80,8 +81,8 @@ def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positi
             raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
 
 
-def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int]) -> Marks:
-    """Of a backward that is one node; where it is cut, each stage has marks of its own, and the call the rest."""
+def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int], needs: tuple[tuple[Part, ...], ...]) -> Marks:
+    """Of a backward that is one node; where it is cut, each stage has marks of its own, and the call the rest. needs: as in Marks."""
     whole = Marks(joint.inference, input_writes=joint.input_writes, output_writes=joint.output_writes)
     if joint.targets:
         return whole
@@ -91,7 +92,7 @@ def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Seque
         return part[0], tuple(places[i] for i in part[1] if i in places)
 
     parts = tuple(map(here, joint.history.parts))
-    return replace(whole, watches=watches(joint, saved_inputs, saved_positions, here), flags=joint.flags, parts=parts)
+    return replace(whole, watches=watches(joint, saved_inputs, saved_positions, here), flags=joint.flags, parts=parts, needs=needs)
 
 
 def watches(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int], here: Callable[[Part], Part]) -> tuple[Watch, ...]:
@@ -112,29 +113,87 @@ class StageGradients:
     edges: tuple[Target, ...]
 
     def arriving(self, tangents: Sequence[int]) -> tuple[int, ...]:
-        """Those of the gradients that the node gets which come from some of the tangents."""
+        """Those of the gradients that the node gets which come from these tangents, and from no others."""
         own = [i for i, t in enumerate(self.tangents) if t in tangents]
-        return (*own, *(len(self.tangents) + j for j, mask in enumerate(self.hidden) if any(mask >> t & 1 for t in tangents)))
+        every = sum(1 << t for t in tangents)
+        return (*own, *(len(self.tangents) + j for j, mask in enumerate(self.hidden) if mask and not mask & ~every))
 
-    def part(self, levels: Sequence[int], part: Part) -> Part:
+    def part(self, joint: JointGraph, part: Part) -> Part:
         """A part of eager's nodes as this stage has it: empty where it belongs to another one, the lowest that has a tangent which it is reached from."""
         reached, leads = part
-        if min(levels[t] for t in reached) != self.level:
+        if min(joint.levels[t] for t in reached) != self.level:
             return (), ()
-        return self.arriving(reached), tuple(e for e, target in enumerate(self.edges) if target.kind != "input" or target.index in leads)
+        return self.arriving(reached), tuple(e for e, target in enumerate(self.edges) if not led_to(joint, target).isdisjoint(leads))
 
 
-def stage_marks(joint: JointGraph, gradients: StageGradients, saved_inputs: Sequence[int], saved_positions: Sequence[int], flags: Sequence[int]) -> Marks:
-    """flags: those of the joint graph's that the stage's graph takes, by index."""
+def led_to(joint: JointGraph, target: Target) -> frozenset[int]:
+    """The inputs that a gradient comes to in the end. What one gives to another stage, that node's `further` tells."""
+    position = None
+    if target.kind == "hidden":
+        return frozenset()
+    if target.kind == "input":
+        return frozenset((target.index,))
+    written = {m.input: m.position for m in joint.mutations}
+    if target.kind == "written":
+        position = written[target.index]
+    else:
+        row = joint.outputs[target.index]
+        if isinstance(row, ViewOfInput):
+            if row.input not in written:
+                return frozenset((row.input,))
+            position = written[row.input]
+        elif isinstance(row, (Fresh, ViewOfOutput)):
+            position = row.position
+    bit = 1 << joint.tangents.index(position) if position in joint.tangents else 0
+    return frozenset(i for i, reached in joint.history.reached.items() if reached & bit)
+
+
+def stage_marks(
+    joint: JointGraph,
+    gradients: StageGradients,
+    saved_inputs: Sequence[int],
+    saved_positions: Sequence[int],
+    flags: Sequence[int],
+    needs: tuple[tuple[Part, ...], ...],
+) -> Marks:
+    """flags: those of the joint graph's that the stage's graph takes, by index. needs: as in Marks."""
 
     def here(part: Part) -> Part:
-        return gradients.part(joint.levels, part)
+        return gradients.part(joint, part)
 
     return Marks(
         watches=watches(joint, saved_inputs, saved_positions, here),
         flags=tuple(gradients.arriving(joint.flags[f]) for f in flags),
         parts=tuple(p for p in map(here, joint.history.parts) if all(p)),
+        needs=needs,
     )
+
+
+def needs_of(graph: torch.fx.Graph, symbols: int, saved: int, gradients: int) -> tuple[tuple[Part, ...], ...]:
+    """What of a backward graph reads each saved tensor, as Marks says. The graph takes so many symbols, saved tensors and gradients, in this order."""
+    reached: dict[torch.fx.Node, int] = {}
+    reads: dict[torch.fx.Node, int] = {}  # of what depends on no gradient: the saved tensors
+    order = list(graph.nodes)
+    for i, node in enumerate(n for n in order if n.op == "placeholder"):
+        reads[node] = 1 << i - symbols if symbols <= i < symbols + saved else 0
+        reached[node] = 1 << i - symbols - saved if symbols + saved <= i < symbols + saved + gradients else 0
+    for node in order:
+        if node.op != "placeholder":
+            reached[node] = functools.reduce(operator.or_, (reached[a] for a in node.all_input_nodes), 0)
+            reads[node] = functools.reduce(operator.or_, (reads[a] for a in node.all_input_nodes if not reached[a]), 0)
+    leads = dict.fromkeys(order, 0)
+    results = order[-1].args[0]
+    for i, result in enumerate(results):  # type: ignore[arg-type,union-attr]
+        leads[result] |= 1 << i  # type: ignore[index]
+    for node in reversed(order[:-1]):
+        for operand in node.all_input_nodes:
+            leads[operand] |= leads[node]
+    found: dict[tuple[int, int], int] = {}
+    for node in order[:-1]:
+        if reads[node] and (reached[node] or node in results):  # type: ignore[operator]
+            key = reached[node] or (1 << gradients) - 1, leads[node]
+            found[key] = found.get(key, 0) | reads[node]
+    return tuple(tuple((bits(key[0]), bits(key[1])) for key, mask in found.items() if mask >> i & 1) for i in range(saved))
 
 
 def history(roots: Sequence[Node | None]) -> list[Node]:

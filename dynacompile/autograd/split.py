@@ -10,12 +10,12 @@ import torch.fx
 from dynacompile.autograd.again import again
 from dynacompile.autograd.facts import byte_size
 from dynacompile.autograd.joint import JointGraph
-from dynacompile.autograd.kept import marks
+from dynacompile.autograd.kept import marks, needs_of
 from dynacompile.autograd.padding import pad_saved
 from dynacompile.autograd.partition import Cut, Sides, ancestors, choose_cut, sides
 from dynacompile.autograd.stages import Saved, write_stages
 from dynacompile.autograd.writing import Copy, Symbols, is_symbolic, symbolic_inputs
-from dynacompile.ir.graphs import ForwardBackward, RuntimeContract, Stage, View, ViewOfInput, ViewOfOutput
+from dynacompile.ir.graphs import ForwardBackward, Part, RuntimeContract, Stage, View, ViewOfInput, ViewOfOutput
 from dynacompile.ir.sizes import Sizes, sizes_of, symbols_in
 from dynacompile.ir.symbols import extent, sources
 
@@ -36,11 +36,13 @@ def split(joint: JointGraph, budget: float) -> ForwardBackward:
     pad_saved(saved_values, [*joint.groups[0], *joint.groups[1], *joint.groups[2], *joint.captured])
     forward, positions, kept = write_forward(joint, side, saved_values)
     backward, graphs = None, ()  # type: tuple[torch.fx.GraphModule | None, tuple[torch.fx.GraphModule, ...]]
+    needs: tuple[tuple[Part, ...], ...] = ()
     symbols, stages = (), ()  # type: tuple[Symbols, tuple[Stage, ...]]
     if joint.targets:
         graphs, stages = write_stages(joint, side, Saved({n: inputs.index(n) for n in saved_inputs}, dict(zip(kept, positions, strict=True))))
     else:
         backward, symbols = write_backward(joint, side, saved_inputs, kept)
+        needs = needs_of(backward.graph, len(symbols), len(saved_inputs) + len(kept), len(joint.tangents))
     facts = {
         "ops": calls(forward) + sum(map(calls, graphs if backward is None else (backward,))),
         "saved_bytes": sum(byte_size(n) for n in kept),
@@ -50,7 +52,7 @@ def split(joint: JointGraph, budget: float) -> ForwardBackward:
         "recomputed_ops": recomputed(joint, side, cut),
     }
     kept_inputs = tuple(inputs.index(n) for n in saved_inputs)
-    agreed = contract(joint, forward, kept_inputs, tuple(positions), symbols, stages)
+    agreed = contract(joint, forward, kept_inputs, tuple(positions), symbols, stages, needs)
     return ForwardBackward(forward, backward, agreed if stages else replace(agreed, again=again(joint, side, kept, joint.groups[2])), facts, graphs)
 
 
@@ -61,6 +63,7 @@ def contract(
     saved_positions: tuple[int, ...] = (),
     symbols: Symbols = (),
     stages: tuple[Stage, ...] = (),
+    needs: tuple[tuple[Part, ...], ...] = (),
 ) -> RuntimeContract:
     outputs, sizes = joint.outputs, Sizes()
     if is_symbolic(joint):
@@ -80,7 +83,7 @@ def contract(
         sources=joint.sources,
         symbols=symbols,
         sizes=sizes,
-        marks=marks(joint, saved_inputs, saved_positions),
+        marks=marks(joint, saved_inputs, saved_positions, needs),
         stages=stages,
     )
 

@@ -10,7 +10,7 @@ import torch.fx
 
 from dynacompile.autograd.again import again
 from dynacompile.autograd.joint import JointGraph, tangents_of
-from dynacompile.autograd.kept import StageGradients, stage_marks
+from dynacompile.autograd.kept import StageGradients, needs_of, stage_marks
 from dynacompile.autograd.partition import Sides
 from dynacompile.autograd.writing import Copy, symbolic_inputs
 from dynacompile.ir.graphs import Again, Hidden, Stage, Target
@@ -134,7 +134,7 @@ def write(
         sources=tuple(tuple(i for i in range(count) if reached[n] >> i & 1) for n in nodes),
         symbols=symbols,
         hidden=tuple(map(hidden_row, part.hidden)),
-        marks=stage_marks(joint, gradients, saved_inputs, saved_positions, part.flags),
+        marks=stage_marks(joint, gradients, saved_inputs, saved_positions, part.flags, needs_of(graph.graph, len(symbols), len(inputs) + len(values), count)),
     )
     if ahead:  # gradients of inputs that a replay has to give itself
         return graph, stage, again(joint, side, values, (*joint.groups[2], *joint.captured))

@@ -125,7 +125,8 @@ class Marks:
     inference: forward outputs that the user gets as inference tensors. watches: see there.
     flags: sets of tangents; backward is told of each, after all else, by a tensor of one truth value, whether one of them has come.
     input_writes, output_writes: inputs and forward outputs, and how often the graph writes them in place: their versions say so.
-    parts: the nodes that keep something: a backward pass frees it, and there is no second one through the same node.
+    parts: the nodes that keep something: a backward pass frees it, and there is no second one through the same node. None: everything is one such node.
+    needs: for each saved tensor, what of the backward reads it. It is freed when no backward pass can come to that any more.
     """
 
     inference: tuple[int, ...] = ()
@@ -133,7 +134,8 @@ class Marks:
     flags: tuple[tuple[int, ...], ...] = ()
     input_writes: tuple[tuple[int, int], ...] = ()
     output_writes: tuple[tuple[int, int], ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Part, ...] | None = None
+    needs: tuple[tuple[Part, ...], ...] = ()
 
 
 @dataclass(frozen=True)

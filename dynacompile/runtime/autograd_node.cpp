@@ -10,6 +10,7 @@
 #include <ATen/ops/zero_ops.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace torch::autograd {
 DYNACOMPILE_IMPORTED void deleteNode(Node* node);  // up to torch 2.11
@@ -66,13 +67,15 @@ at::Tensor empty_like(const TangentGeometry& g) {
     return at::_ops::empty_strided::call(c10::fromIntArrayRefSlow(g.size), c10::fromIntArrayRefSlow(g.stride), g.dtype, c10::Layout::Strided, g.device, false);
 }
 
+at::Tensor zeros(const TangentGeometry& g) {
+    at::Tensor made = empty_like(g);
+    at::_ops::zero_::call(made);
+    return made;
+}
+
 // The tangent as the backward graph was compiled for: zeros where nothing flowed, the forward output's strides, plain memory.
 at::Tensor fit_tangent(const at::Tensor& tangent, const TangentGeometry& g) {
-    if (!tangent.defined() || tangent._is_zerotensor()) {
-        at::Tensor zeros = empty_like(g);
-        at::_ops::zero_::call(zeros);
-        return zeros;
-    }
+    if (!tangent.defined() || tangent._is_zerotensor()) return zeros(g);
     const c10::TensorImpl& impl = *tangent.unsafeGetTensorImpl();
     if (impl.layout() != c10::Layout::Strided || !impl.has_storage() || impl.is_python_dispatch() || impl.key_set().has(c10::DispatchKey::FuncTorchBatched))
         fail("the backward of a compiled region takes plain dense gradients, not vmapped (is_grads_batched), sparse or subclassed ones");
@@ -180,11 +183,11 @@ public:
         Tensors flat;
         {
             std::lock_guard<std::mutex> lock(mutex_);
-            for (const SavedVariable& saved : saved_) flat.push_back(saved.unpack(getptr()));
+            for (size_t i = 0; i < saved_.size(); ++i) flat.push_back(i < stand_ins_.size() && stand_ins_[i] ? zeros(*stand_ins_[i]) : saved_[i].unpack(getptr()));
         }
-        std::string reason = "nothing was kept for it";
+        std::string reason = stand_ins_.empty() ? "nothing was kept for it" : "an earlier backward pass has freed a part of what it needs";
         const bool dual = std::any_of(tangents.begin(), tangents.end(), is_dual), batched = std::any_of(tangents.begin(), tangents.end(), is_batched);
-        if (region_->again && (twice || dual || batched)) {
+        if (region_->again && (batched || twice || dual) && (stand_ins_.empty() || !(twice || dual))) {
             variable_list grads;
             if (by_python(flat, tangents, twice || dual, grads, reason)) {
                 for (at::Tensor& grad : grads)
@@ -206,13 +209,13 @@ public:
     void release_variables() override {
         std::lock_guard<std::mutex> lock(mutex_);
         const std::vector<Part>& parts = region_->contract.marks.parts;
-        for (size_t i = 0; i < parts.size(); ++i)
-            if (i < runs_.size() && runs_[i]) freed_[i] = true;
-        // What keeps the rest from running is freed with the node.
-        if (is_spent()) {
-            for (SavedVariable& saved : saved_) saved.reset_data();
-            primals_.release();
+        bool frees = false;
+        for (size_t i = 0; i < parts.size(); ++i) {
+            if (i >= runs_.size() || !runs_[i]) continue;
+            frees = frees || !freed_[i];
+            freed_[i] = true;
         }
+        if (frees) free_saved();
     }
 
 private:
@@ -262,6 +265,10 @@ private:
                     at::Tensor like = empty_like((*geometry_)[i]);
                     PyTuple_SET_ITEM(strides.get(), Py_ssize_t(i), wrap(like));
                 }
+                std::vector<bool> arrived, asked;
+                for (const at::Tensor& tangent : tangents) arrived.push_back(tangent.defined());
+                for (size_t i = 0; i < next_edges().size(); ++i) asked.push_back(task_should_compute_output(i));
+                const auto pass = std::make_unique<Pass>(std::move(arrived), std::move(asked));
                 made = PyRef::take(checked(PyObject_CallMethod(region_->again->call.get(), "batch", "OOOOO", region_->backward_callable(), given.get(),
                                                                symbols().get(), saved.get(), strides.get())));
             }
@@ -353,14 +360,43 @@ private:
         return std::any_of(watch.parts.begin(), watch.parts.end(), [&](const Part& part) { return is_run(part, tangents); });
     }
 
-    // Whether every tangent leads to nodes whose kept tensors are freed: then no backward pass is left. Without any such nodes, what was computed here stays.
-    bool is_spent() const {
+    // Frees what no backward pass that is allowed still comes to: of a tangent and a gradient that a freed part lies between, nothing is computed again.
+    void free_saved() {
+        const size_t grads = next_edges().size();
+        std::vector<bool> dead(geometry_->size() * grads);
         const std::vector<Part>& parts = region_->contract.marks.parts;
-        if (std::find(freed_.begin(), freed_.end(), false) != freed_.end() || parts.empty()) return false;
-        std::vector<bool> leads(region_->contract.tangents.size());
-        for (const Part& part : parts)
-            for (int64_t tangent : part.first) leads[tangent] = true;
-        return std::find(leads.begin(), leads.end(), false) == leads.end();
+        for (size_t i = 0; i < parts.size(); ++i) {
+            if (!freed_[i]) continue;
+            for (int64_t tangent : parts[i].first)
+                for (int64_t grad : parts[i].second) dead[tangent * grads + grad] = true;
+        }
+        const auto is_dead = [&](int64_t tangent, int64_t grad) { return dead[tangent * grads + grad] || !next_edges()[grad].is_valid(); };
+        bool is_over = true;
+        for (size_t i = 0; is_over && i < region_->contract.grads.size(); ++i) {
+            const auto& sources = region_->contract.sources;
+            for (size_t tangent = 0; tangent < geometry_->size(); ++tangent) {
+                const bool is_source = sources.empty() || sources[i].empty() || std::find(sources[i].begin(), sources[i].end(), int64_t(tangent)) != sources[i].end();
+                is_over = is_over && (!is_source || is_dead(tangent, i));
+            }
+        }
+        if (is_over) {
+            for (SavedVariable& saved : saved_) saved.reset_data();
+            primals_.release();
+            return;
+        }
+        for (size_t i = 0; i < saved_.size(); ++i) {
+            const auto& needs = region_->contract.marks.needs[i];
+            const bool is_needed = std::any_of(needs.begin(), needs.end(), [&](const Part& part) {
+                return std::any_of(part.first.begin(), part.first.end(), [&](int64_t tangent) {
+                    return std::any_of(part.second.begin(), part.second.end(), [&](int64_t grad) { return !is_dead(tangent, grad); });
+                });
+            });
+            if (is_needed || (i < stand_ins_.size() && stand_ins_[i])) continue;
+            const at::Tensor tensor = saved_[i].unpack(getptr());
+            stand_ins_.resize(saved_.size());
+            stand_ins_[i] = TangentGeometry{tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.device()};
+            saved_[i].reset_data();
+        }
     }
 
     static void refuse_more(variable_list& grads, torch::autograd::edge_list above, std::string reason) {
@@ -376,6 +412,7 @@ private:
     std::shared_ptr<Region> region_;
     std::shared_ptr<const std::vector<TangentGeometry>> geometry_;
     std::vector<SavedVariable> saved_;
+    std::vector<std::optional<TangentGeometry>> stand_ins_;  // of saved tensors that are freed, while others are not
     std::vector<Watched> watched_;
     std::vector<bool> runs_, freed_;  // of the parts: those of the latest backward pass, and those that one has freed
     std::vector<int64_t> symbols_;

@@ -57,7 +57,7 @@ def differentiable(forward: Callable, make_backward: Callable[[], Callable] | No
         contract.sources,
         symbol_rows(contract.symbols),
         numbers.shared(),
-        marks_row(contract.marks),
+        marks_row(contract.marks, len(contract.tangents), len(contract.grads), len(contract.saved_inputs) + len(contract.saved_positions)),
     )
 
 
@@ -73,9 +73,12 @@ def lineage_row(lineage: Lineage) -> tuple[int, bool, bool, bool]:
     return int(lineage.made), lineage.detached, lineage.counted, lineage.leaf
 
 
-def marks_row(marks: Marks) -> tuple:
-    """(inference, watches, flags, writes of inputs, of outputs, parts), as read_marks takes them."""
-    return marks.inference, tuple((w.is_input, w.index, w.parts) for w in marks.watches), marks.flags, marks.input_writes, marks.output_writes, marks.parts
+def marks_row(marks: Marks, tangents: int, grads: int, saved: int) -> tuple:
+    """(inference, watches, flags, writes of inputs, of outputs, parts, needs), as read_marks takes them. tangents, grads, saved: how many there are."""
+    everything = ((tuple(range(tangents)), tuple(range(grads))),)
+    parts = marks.parts if marks.parts is not None else everything if saved else ()
+    watches = tuple((w.is_input, w.index, w.parts) for w in marks.watches)
+    return marks.inference, watches, marks.flags, marks.input_writes, marks.output_writes, parts, marks.needs or (everything,) * saved
 
 
 def output_row(output: Output, numbers: Numbers) -> tuple:

@@ -46,7 +46,7 @@ def keeping_primals(differentiable: Any, graph: torch.fx.GraphModule, fakes: Seq
 def whole(contract: RuntimeContract) -> Stage:
     """A backward that is not cut, as the only stage."""
     edges = tuple(Target("input", i) for i in contract.grads)
-    return Stage(contract.saved_inputs, contract.saved_positions, contract.tangents, edges, sources=contract.sources, again=contract.again)
+    return Stage(contract.saved_inputs, contract.saved_positions, contract.tangents, edges, sources=contract.sources, marks=contract.marks, again=contract.again)
 
 
 class Replay:
@@ -199,10 +199,11 @@ class Replay:
         def once(*given: torch.Tensor) -> Grads:
             fitted = [torch.empty_like(shape).copy_(t) if t.stride() != shape.stride() or t.is_conj() else t for t, shape in zip(given, like, strict=True)]
             with torch.no_grad(), torch._C._DisableAutocast():
-                return tuple(backward(*symbols, *(s.detach() for s in saved), *fitted))
+                return tuple(backward(*symbols, *(s.detach() for s in saved), *fitted, *flags))
 
         arrived = [shape.zero_() if t is None else t for t, shape in zip(tangents, like, strict=True)]
         here = [t is not None for t in tangents]
+        flags = [torch.full((), any(here[i] for i in flag), device=like[flag[0]].device) for flag in self.part.marks.flags]
         sources = self.part.sources or (tuple(range(len(here))),) * len(self.part.edges)
         made = sampled(once, arrived)
         found = [grad if not s or any(here[i] for i in s) else None for grad, s in zip(made, sources, strict=True)]

@@ -46,7 +46,7 @@ def one(whole: Any, make_backward: Callable[[], Callable], stage: Stage, contrac
         stage.sources,
         symbol_rows(stage.symbols),
         Numbers(type(contract.sizes)()).shared(),
-        marks_row(stage.marks),
+        marks_row(stage.marks, len(stage.tangents) + len(stage.hidden), len(stage.edges), len(stage.saved_inputs) + len(stage.saved_positions)),
     )
 
 
