@@ -70,7 +70,15 @@ def a_backward_whose_kernels_were_being_built_at_the_fork():
     assert torch.allclose(torch.autograd.grad(loss, x)[0], torch.autograd.grad(fn(x), x)[0])
 
 
-CHECKS = {check.__name__: check for check in (forks_spread_over_a_compile, a_fork_while_a_backend_runs_on_another_thread, a_backend_forks, a_backward_whose_kernels_were_being_built_at_the_fork)}
+CHECKS = {
+    check.__name__: check
+    for check in (
+        forks_spread_over_a_compile,
+        a_fork_while_a_backend_runs_on_another_thread,
+        a_backend_forks,
+        a_backward_whose_kernels_were_being_built_at_the_fork,
+    )
+}
 
 if __name__ == "__main__":
     CHECKS[sys.argv[1]](*sys.argv[2:])

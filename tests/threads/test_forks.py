@@ -22,5 +22,7 @@ CASES = [
 
 @pytest.mark.parametrize("words", CASES, ids="-".join)
 def test_forks(words):
-    done = subprocess.run([sys.executable, "-m", "tests.threads.forking", *words], cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.threads.forking", *words], cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
