@@ -64,7 +64,8 @@ PROGRAMS = {
     "compiles": PLAIN,
     "breaks": "def f(x, w):\n    y = x @ w\n    dynacompile.graph_break()\n    return y.cos()",
     "breaks_in_modes": (
-        "def f(x, w):\n    with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):\n        y = x @ w\n        dynacompile.graph_break()\n        y = y @ w\n"
+        "def f(x, w):\n    with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):\n        y = x @ w\n        dynacompile.graph_break()\n"
+        "        y = y @ w\n"
         "    return y.float() + x @ w"
     ),
     "enters_modes": (
