@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 
 import pytest
+import sympy  # noqa: F401 - its first import adds a filter of warnings
 import torch
 
 import dynacompile
@@ -63,11 +64,13 @@ PROGRAMS = {
     "compiles": PLAIN,
     "breaks": "def f(x, w):\n    y = x @ w\n    dynacompile.graph_break()\n    return y.cos()",
     "breaks_in_modes": (
-        "def f(x, w):\n    with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):\n        y = x @ w\n        dynacompile.graph_break()\n        y = y @ w\n"
+        "def f(x, w):\n    with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):\n        y = x @ w\n        dynacompile.graph_break()\n"
+        "        y = y @ w\n"
         "    return y.float() + x @ w"
     ),
     "enters_modes": (
-        "def f(x, w):\n    with torch.no_grad():\n        y = x @ w\n    with torch.autocast('cpu', torch.bfloat16):\n        z = x @ w\n    return y + z.float()"
+        "def f(x, w):\n    with torch.no_grad():\n        y = x @ w\n    with torch.autocast('cpu', torch.bfloat16):\n        z = x @ w\n"
+        "    return y + z.float()"
     ),
     "refused": "def f(x, w):\n    y = x @ w\n    return y * len(locals())",
     "calls": "def g(x):\n    dynacompile.graph_break()\n    return x.exp()\ndef f(x, w):\n    return g(x @ w) * 2",
@@ -75,7 +78,9 @@ PROGRAMS = {
 }
 RAISES = {
     "raises": "def f(x, w):\n    y = x @ w\n    raise KeyError(y.shape[0])",
-    "raises_after_a_break": "def f(x, w):\n    y = x @ w\n    dynacompile.graph_break()\n    with torch.no_grad():\n        y = y + 1\n        raise KeyError(y.shape[0])",
+    "raises_after_a_break": (
+        "def f(x, w):\n    y = x @ w\n    dynacompile.graph_break()\n    with torch.no_grad():\n        y = y + 1\n        raise KeyError(y.shape[0])"
+    ),
     "operation_fails": "def f(x, w):\n    with torch.autocast('cpu', torch.bfloat16), torch.no_grad():\n        return x @ w @ torch.ones(7, 7)",
 }
 
