@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 import torch
@@ -77,3 +78,18 @@ def test_variance_passes_memory_once() -> None:
         torch.testing.assert_close(got, wanted.float(), rtol=1e-5, atol=1e-5)
     plan = schedule(replace(program, buffers=on), ENV)
     assert plan.facts()["launches"] == 2
+
+
+def test_chunks_of_column_variances_fit_the_cache() -> None:
+    """They are read twice: 2048 rows would be two chunks of 3 MB each."""
+    program = lower(trace(lambda x: x.var(0), [torch.empty(2048, 768)]), ENV)
+    first = next(iter(schedule(program, ENV).kernels.values())).nest
+    (deep,) = {a.index for a in first.loads()}
+    assert len(first.stores()) == 3, "sums, differences and squares of a chunk are one kernel"
+    assert deep.variables() and prod(a.size for a in first.r_axes) * 768 * 4 <= 1 << 19
+
+
+def test_only_variances_of_wide_floats_sum_differences() -> None:
+    for dtype, expected in ((torch.float32, 3), (torch.bfloat16, 2), (torch.float16, 2)):
+        program = lower(trace(lambda x: x.var(1), [torch.empty(64, 512, dtype=dtype)]), ENV)
+        assert sum(op.name == "reduce" for step in program.steps if isinstance(step, Nest) for op in step.body) == expected, dtype
