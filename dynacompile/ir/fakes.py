@@ -47,6 +47,16 @@ class FakeMode(FakeTensorMode):
 
     HANDLER = FakeTensorMode.__torch_dispatch__
 
+    def _dispatch_impl(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Any) -> Any:
+        """Torch's, which no result that it keeps comes through. Up to torch 2.11 the positions and counts of `unique` have the elements' type there."""
+        made: Any = super()._dispatch_impl(func, types, args, kwargs)  # type: ignore[arg-type]
+        if func in UNIQUE:
+            return made[0], *(t if t.dtype is torch.int64 else t.new_empty(t.shape, dtype=torch.int64) for t in made[1:])
+        return made
+
+
+UNIQUE = frozenset({torch.ops.aten._unique2.default, torch.ops.aten.unique_dim.default, torch.ops.aten.unique_consecutive.default})
+
 
 def fake_mode(**settings: Any) -> FakeMode:
     """A mode for static shapes, unless `settings` say otherwise. Torch keeps the metadata of all results of fakes by their operation and arguments,

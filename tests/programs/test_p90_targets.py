@@ -84,7 +84,11 @@ def breaks_twice(x):
     return x * 2
 
 
-@pytest.mark.parametrize("wraps", [torch.no_grad(), torch.enable_grad(), managed(), functools.singledispatch], ids=["no-grad", "enable-grad", "manager", "dispatch"])
+@pytest.mark.parametrize(
+    "wraps",
+    [torch.no_grad(), torch.enable_grad(), managed(), functools.singledispatch],
+    ids=["no-grad", "enable-grad", "manager", "dispatch"],
+)
 @pytest.mark.parametrize("times", [1, 2])
 def test_wrappers_of_libraries_add_no_break(wraps, times):
     target = breaks_twice

@@ -95,9 +95,11 @@ def test_an_operation_that_gives_none(backend, weights):
         lambda x: x.round().unique(return_inverse=True, return_counts=True),
         lambda x: [t + 1 for t in torch.unique_consecutive(x.round(), return_counts=True)],
         lambda x: (x.unique(return_inverse=True)[1] + 1, x[x > 0].sum()),
+        lambda x: [t * 2 for t in torch.unique(x.round().reshape(-1, 1), return_inverse=True, return_counts=True, dim=0)],
+        lambda x: torch.zeros(3) if x.unique(return_counts=True)[1].dtype is torch.int64 else torch.ones(3),
         lambda x: torch.stack(torch.where(x > 0)),
     ],
-    ids=["inverse", "all", "consecutive", "inverse-and-mask", "where"],
+    ids=["inverse", "all", "consecutive", "inverse-and-mask", "rows", "type-of-counts", "where"],
 )
 def test_results_of_operations_whose_sizes_depend_on_values(fn, backend):
     compiled = dynacompile.compile(fn, backend=backend, options={"capture_values": True})
