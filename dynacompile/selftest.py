@@ -17,7 +17,7 @@ STATE_BUCKET = 2**31 - 1  # a bucket that no compile gets; its entries go with t
 
 
 def failure(core: ModuleType) -> str:
-    """The first assumption that does not hold, or an empty string. Dict tags, dict watchers and entries of caches that can't be relied on are turned off, and are
+    """The first assumption that does not hold, or an empty string. Dict tags and watchers and entries of caches that are not as expected are not used, and are
     no failure."""
     for check in (swap, closure, growth, generator, callback_error, tensor_reading):
         try:

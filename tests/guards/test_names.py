@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from dynacompile import native
 from dynacompile.guards.program import compile_guards, failures
 from dynacompile.ir.captured import Guard
 from dynacompile.ir.namespaces import MISSING, Names, class_lookup
@@ -124,4 +125,28 @@ def test_lookups_after_a_class():
     Thing.method = lambda self: 3
     assert program.check((), None, {}, {})
     Base.method = lambda self: 4
+    assert not program.check((), None, {}, {})
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_a_signal_handler_raises_while_lookups_are_repeated_reaches_the_caller(error):
+    raised = []
+
+    def repeat():
+        if not raised:
+            raised.append(error)
+            raise error("by a handler")
+        return True
+
+    program = native.core().GuardProgram([], [("names", -1, (({"a": 1},), (), repeat, None), 0)], [])
+    with pytest.raises(error, match="by a handler"):
+        program.check((), None, {}, {})
+    assert program.check((), None, {}, {})
+
+
+def test_lookups_that_raise_each_time_do_not_hold():
+    def repeat():
+        raise RuntimeError("always")
+
+    program = native.core().GuardProgram([], [("names", -1, (({"a": 1},), (), repeat, None), 0)], [])
     assert not program.check((), None, {}, {})
