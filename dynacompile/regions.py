@@ -278,7 +278,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
 
     env = Env(config=info.config, emit=emit, region=info.name, bucket=info.bucket, cache=cache_dir(), hand_off=SESSION.bus.hand_off)
     start = time.perf_counter()
-    texts_before = len(graph_module._loader.eval_cache)
+    texts_before = frozenset(graph_module._loader.eval_cache)  # texts of dropped graphs go meanwhile, so counting them would not do
     differences = nearest_failures(frame, own) if own else []
     try:
         with failures_forgotten():
@@ -312,7 +312,8 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     )
     announce(made, captured, differences, own, info)
     described_entry = EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph, (hot, cold), estimated_bytes(captured, bound))
-    weakref.finalize(described_entry, forget_texts, tuple(itertools.islice(graph_module._loader.eval_cache, texts_before, None))).atexit = False
+    texts_made = tuple(name for name in list(graph_module._loader.eval_cache) if name not in texts_before)
+    weakref.finalize(described_entry, forget_texts, texts_made).atexit = False
     info.made[code] += 1
     make_room(code, info, described_entry.bytes)
     return core.Entry(bound, guards, described_entry, captured.whole)
