@@ -6,7 +6,6 @@ A region is a native callable around the user's function. Its `RegionInfo` holds
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import linecache
 import sys
 import threading
@@ -283,7 +282,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
 
     env = Env(config=info.config, emit=emit, region=info.name, bucket=info.bucket, cache=cache_dir(), hand_off=SESSION.bus.hand_off)
     start = time.perf_counter()
-    texts_before = len(graph_module._loader.eval_cache)
+    texts_before = frozenset(graph_module._loader.eval_cache)  # texts of dropped graphs go meanwhile, so counting them would not do
     differences = nearest_failures(frame, own) if own else []
     try:
         with failures_forgotten():
@@ -317,7 +316,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     )
     announce(made, captured, differences, own, info)
     described_entry = EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph, (hot, cold), estimated_bytes(captured, bound))
-    weakref.finalize(described_entry, forget_texts, tuple(itertools.islice(graph_module._loader.eval_cache, texts_before, None))).atexit = False
+    weakref.finalize(described_entry, forget_texts, texts_since(texts_before)).atexit = False
     info.made[code] += 1
     make_room(code, info, described_entry.bytes)
     return core.Entry(bound, guards, described_entry, captured.whole)
@@ -361,12 +360,16 @@ def refused(captured: Captured, guards: Any, frame: Any) -> str:
 @contextmanager
 def failures_forgotten() -> Iterator[None]:
     """A compile that fails leaves no texts of its graphs."""
-    before = len(graph_module._loader.eval_cache)
+    before = frozenset(graph_module._loader.eval_cache)
     try:
         yield
     except BaseException:
-        forget_texts(tuple(itertools.islice(graph_module._loader.eval_cache, before, None)))
+        forget_texts(texts_since(before))
         raise
+
+
+def texts_since(before: frozenset[str]) -> tuple[str, ...]:
+    return tuple(name for name in list(graph_module._loader.eval_cache) if name not in before)
 
 
 def forget_texts(names: tuple[str, ...]) -> None:

@@ -38,7 +38,7 @@ class Failing:
     def __init__(self, path: str) -> None:
         self.library = ctypes.PyDLL(path)
         self.library.failing_seen.restype = self.library.failing_failed.restype = ctypes.c_long
-        self.watched = native.NAME.encode()
+        self.watched = native.core().__loader__.path.encode()  # the name that the loader was given, which is that of a descriptor
 
     def run(self, step: Callable[[], Any], number: int = -1, *, onward: bool = False) -> tuple[Any, BaseException | None]:
         """The step's result and what it raised."""

@@ -23,7 +23,8 @@ bool onward = false;  // all that come after the n-th fail too
 
 int look(dl_phdr_info* info, size_t, void*) {
     for (Range* range : {&watched, &standard, &unwinder, &own}) {
-        if (!range->name || !std::strstr(info->dlpi_name, range->name)) continue;
+        if (!range->name) continue;
+        if (range == &watched ? std::strcmp(info->dlpi_name, range->name) != 0 : !std::strstr(info->dlpi_name, range->name)) continue;
         for (int i = 0; i < info->dlpi_phnum; i++) {
             const auto& part = info->dlpi_phdr[i];
             if (part.p_type != PT_LOAD || !(part.p_flags & PF_X)) continue;
