@@ -163,5 +163,3 @@ def write_backward(joint: JointGraph, side: Sides, saved_inputs: list[Node], sav
         copy.demand(node)
     symbols = symbolic_inputs(copy.graph, [n.meta["val"] for n in joint.placeholders[: joint.inputs]]) if copy.symbolic else ()
     return copy.finish([copy.nodes[n] for n in grads]), symbols
-
-

@@ -22,7 +22,8 @@ Node = torch.fx.Node
 
 @dataclass
 class Part:
-    """One stage. results: what its graph gives, and where that goes. hidden: what stages above give to it, in order. flags: those of the joint graph that it takes."""
+    """One stage. results: what its graph gives, and where that goes. hidden: what stages above give to it, in order.
+    flags: those of the joint graph that it takes."""
 
     tangents: list[Node] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -124,7 +125,8 @@ def write(
     saved_inputs, saved_positions = tuple(saved.inputs[n] for n in inputs), tuple(saved.values[n] for n in values)
     whole = tangents_of(joint.graph, joint.inputs)
     own = tuple(joint.tangents.index(p) for p in part.positions)
-    gradients = StageGradients(k, own, tuple(whole[n] for n in part.hidden), (*(t for _, t in part.results), *ahead))
+    known = (1 << len(joint.tangents)) - 1  # without flags
+    gradients = StageGradients(k, own, tuple(whole[n] & known for n in part.hidden), (*(t for _, t in part.results), *ahead))
     stage = Stage(
         saved_inputs=saved_inputs,
         saved_positions=saved_positions,

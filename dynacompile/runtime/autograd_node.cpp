@@ -397,6 +397,7 @@ private:
             stand_ins_[i] = TangentGeometry{tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.device()};
             saved_[i].reset_data();
         }
+        if (!stand_ins_.empty()) primals_.release();  // a replay would compute with what is freed
     }
 
     static void refuse_more(variable_list& grads, torch::autograd::edge_list above, std::string reason) {

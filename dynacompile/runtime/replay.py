@@ -46,7 +46,9 @@ def keeping_primals(differentiable: Any, graph: torch.fx.GraphModule, fakes: Seq
 def whole(contract: RuntimeContract) -> Stage:
     """A backward that is not cut, as the only stage."""
     edges = tuple(Target("input", i) for i in contract.grads)
-    return Stage(contract.saved_inputs, contract.saved_positions, contract.tangents, edges, sources=contract.sources, marks=contract.marks, again=contract.again)
+    return Stage(
+        contract.saved_inputs, contract.saved_positions, contract.tangents, edges, sources=contract.sources, marks=contract.marks, again=contract.again
+    )
 
 
 class Replay:
@@ -191,9 +193,7 @@ class Replay:
             stack.enter_context(torch.set_grad_enabled(True))
             yield
 
-    def batch(
-        self, backward: Callable[..., Any], tangents: Grads, symbols: tuple, saved: tuple[torch.Tensor, ...], like: tuple[torch.Tensor, ...]
-    ) -> Grads:
+    def batch(self, backward: Callable[..., Any], tangents: Grads, symbols: tuple, saved: tuple[torch.Tensor, ...], like: tuple[torch.Tensor, ...]) -> Grads:
         """The gradients of a batch of tangents, by the compiled backward. like: tensors of the geometry that each tangent has to have."""
 
         def once(*given: torch.Tensor) -> Grads:

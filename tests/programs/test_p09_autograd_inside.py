@@ -2,12 +2,10 @@
 
 import threading
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-import dynacompile
 from tests.programs.test_p09_autograd import leaf
 from tests.scenarios import attempt, check_same
 

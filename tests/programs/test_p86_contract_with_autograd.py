@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import dynacompile
+from dynacompile.events import Compiled, GraphBroke
 from tests.scenarios import attempt, check_same
 
 LEVELS = pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
@@ -347,7 +348,11 @@ def test_values_that_eager_refuses(name, backend):
         yield attempt(run, *make())
         yield attempt(run, *make())
 
-    check_same(story, backend=backend)
+    events = check_same(story, least=None, backend=backend)
+    is_compiled = any(isinstance(e, Compiled) and e.ops > 0 for e in events)
+    codes = {e.code for e in events if isinstance(e, GraphBroke)}
+    # Where torch's own rule for fake tensors reads the points of a quantile, the graph breaks there by name.
+    assert is_compiled or (name.startswith("quantile") and codes == {"data-dependent-shape"})
 
 
 OVERLAPPING = {

@@ -137,13 +137,14 @@ def refuse_patched(cx: Trace, *names: str) -> None:
 
 class TensorValue(Value):
     """node: its value in the graph. fake: its metadata. real: the tensor at capture, for inputs only. new_grad: what the frame assigned to `.grad`.
-    is_number: a Python float in eager."""
+    is_number: a Python float in eager. has_become: it was no view, and stands for a view of what it was."""
 
     def __init__(self, node: torch.fx.Node, fake: torch.Tensor, source: Source | None = None, real: Any = None):
         self.node, self.fake, self.source, self.real = node, fake, source, real
         self.new_grad: Value | None = None
         self.attributes: dict[str, Value] = {}  # what the frame assigned beside that
         self.is_number = False
+        self.has_become = False
 
     def describe(self) -> str:
         return f"tensor {self.source.text() if self.source else self.node.name}"
@@ -364,12 +365,13 @@ class TensorValue(Value):
 
     def become(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The object stands for a view of what it was, from here on."""
-        refused = self.fake._is_view() and (name == "detach_" or self.fake.requires_grad)  # autograd may not let such a view be changed
+        is_view = self.fake._is_view() and not self.has_become
+        refused = is_view and (name == "detach_" or self.fake.requires_grad)  # autograd may not let such a view be changed
         if self.source is not None or refused:
             return self.refuse(name)
         view = cx.op("call_method", BECOMING[name], [self, *args], kwargs)
         if isinstance(view, TensorValue) and view is not self:
-            self.node, self.fake = view.node, view.fake
+            self.node, self.fake, self.has_become = view.node, view.fake, not is_view
             cx.recorder.values[id(view.fake)] = self
         return self
 
