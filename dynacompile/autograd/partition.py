@@ -23,14 +23,16 @@ NEVER = 1 << 40
 @dataclass(frozen=True)
 class Sides:
     """The joint graph's nodes by what they serve. primal: independent of the tangents. forward: needed by forward's results, or called for their effect.
-    backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use. copied: what others may write before
-    backward has read it: to save it is to save a copy."""
+    backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use. copied: inputs that may be written before
+    backward has read them, by the graph or, where eager's autograd keeps nothing of them, by the caller: to save one is to save a copy. exposed: results
+    that eager does not keep; they are saved as they are, and a write before backward is an error."""
 
     primal: list[Node]
     forward: set[Node]
     backward: list[Node]
     frontier: set[Node]
     copied: set[Node]
+    exposed: set[Node]
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,16 @@ def sides(joint: JointGraph) -> Sides:
     frontier = {arg for node in backward for arg in node.all_input_nodes if arg not in dependent}
     frontier.update(g for g in (*grads, *joint.captured) if g not in dependent)
     mutated = {placeholders[i] for i in (*joint.written, *(m.input for m in joint.mutations))}
-    return Sides(primal, ancestors(roots), backward, frontier, mutated | exposed(joint))
+    kept = {w.index for w in joint.history.watches if w.is_input}
+    others = {placeholders[i] for i in joint.others if i not in kept}
+    return Sides(primal, ancestors(roots), backward, frontier, mutated | others, exposed(joint))
 
 
 def exposed(joint: JointGraph) -> set[Node]:
-    """Inputs that are no leaves, and results that the caller gets, where eager's autograd keeps neither: in eager, both may be written before backward."""
-    kept = {(w.is_input, w.index) for w in joint.history.watches}
-    placeholders, values = joint.placeholders, joint.groups[0]
-    found = {placeholders[i] for i in joint.others if (True, i) not in kept}
-    shown = {o.position for o in joint.outputs if isinstance(o, (Fresh, ViewOfOutput))}
-    return found | {view_base(values[p]) for p in shown if (False, p) not in kept}
+    """Results that the caller gets, where eager's autograd does not keep them: in eager, they may be written before backward."""
+    kept = {w.index for w in joint.history.watches if not w.is_input}
+    results = {o.position for o in joint.outputs if isinstance(o, (Fresh, ViewOfOutput))}
+    return {view_base(joint.groups[0][p]) for p in results if p not in kept}
 
 
 def ancestors(roots: Sequence[Node], ends: Collection[Node] = ()) -> set[Node]:
@@ -203,8 +205,9 @@ def cut_at(joint: JointGraph, side: Sides, costs: Mapping[Node, int], limit: int
 
 
 def weight(node: Node, side: Sides, depth: Mapping[Node, int]) -> int:
-    """Price of saving a node. Inputs are alive anyway, unless they are mutated and must be copied; what forward does not store costs a write."""
+    """Price of saving a node. Inputs are alive anyway, unless they must be copied; what forward does not store costs a write. Of two nodes of one size,
+    the one that the caller can't write is saved."""
     size = max(byte_size(node), 1) * 4
     if node.op == "placeholder":
         return size * 2 if node in side.copied else 1
-    return size if node not in side.copied and is_stored(node, depth, side.forward) else size * 2
+    return size + (node in side.exposed) if is_stored(node, depth, side.forward) else size * 2

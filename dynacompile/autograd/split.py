@@ -127,9 +127,6 @@ def write_forward(joint: JointGraph, side: Sides, saved: tuple[Node, ...] | list
         if node.op == "placeholder":
             place[node] = len(outputs)
             outputs.append(call(copy.graph, torch.ops.aten.clone.default, (copy.nodes[node],), node))
-        elif node in side.copied:
-            place[node] = len(outputs)
-            outputs.append(call(copy.graph, torch.ops.aten.clone.default, (copy.nodes[node],), node))
         elif node in values:
             place[node] = values.index(node)
         else:

@@ -103,10 +103,10 @@ PyObject* run_code(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
     return result;
 }
 
-PyObject* run_entry(PyThreadState* ts, Frame* frame, Entry* entry) {
+PyObject* run_entry(Thread& thread, PyThreadState* ts, Frame* frame, Entry* entry) {
     mark_used(entry);
     if (!entry->whole) return run_code(ts, frame, entry->code);
-    RegionScope off(ts, nullptr, nullptr);
+    RegionScope off(thread, ts, nullptr, nullptr);
     return run_code(ts, frame, entry->code);
 }
 
@@ -165,7 +165,7 @@ PyObject* meet_unknown(PyThreadState* ts, Frame* frame, const Scope& scope, Extr
         Entry* entry = reinterpret_cast<Entry*>(answer);
         bool added = false;
         without_throwing([&] { added = add_entry(frame_code(frame), *state, entry); });
-        result = added ? run_entry(ts, frame, entry) : unwind(ts, frame);
+        result = added ? run_entry(this_thread(ts), ts, frame, entry) : unwind(ts, frame);
     } else {
         Way way = Way::error;
         without_throwing([&] { way = follow_answer(frame, state, answer, at_limit); });
@@ -230,7 +230,7 @@ PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     if (!find_entry(frame, extra, *scope.state, &entry)) return unwind(ts, frame);
     if (!entry && left) return _PyEval_EvalFrameDefault(ts, frame, 0);
     scope.state->met = 1;
-    return entry ? run_entry(ts, frame, entry) : meet_unknown(ts, frame, scope, extra);
+    return entry ? run_entry(thread, ts, frame, entry) : meet_unknown(ts, frame, scope, extra);
 }
 
 // Off in this thread until a region ends: torch.compile would compile the compiler's own frames. The callback it had (a new reference), or null

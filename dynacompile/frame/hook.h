@@ -131,7 +131,9 @@ Thread& this_thread(const PyThreadState* ts);  // with `now` of the running stac
 // Sets what holds for the frames of the running stack, for a C++ scope, and restores it.
 class RegionScope {
   public:
-    RegionScope(PyThreadState* ts, RegionState* state, PyObject* on_miss) : thread_(this_thread(ts)), saved_(thread_.now) {
+    RegionScope(PyThreadState* ts, RegionState* state, PyObject* on_miss) : RegionScope(this_thread(ts), ts, state, on_miss) {}
+    // thread: this_thread, found before.
+    RegionScope(Thread& thread, PyThreadState* ts, RegionState* state, PyObject* on_miss) : thread_(followed(thread, ts)), saved_(thread.now) {
         if (!saved_.id) {
             if (thread_.stacks >= thread_.room) thread_.make_room();
             thread_.stacks++;
@@ -150,6 +152,10 @@ class RegionScope {
     void target(PyCodeObject* code) { thread_.now.target = code; }
 
   private:
+    static Thread& followed(Thread& thread, const PyThreadState* ts) {
+        thread.follow(ts);
+        return thread;
+    }
     Thread& thread_;
     Scope saved_;
     uint64_t id_;

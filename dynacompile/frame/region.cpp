@@ -162,16 +162,17 @@ PyObject* said_once(RegionState* state, PyObject* result) {
     return nullptr;
 }
 
-PyObject* call_in_scope(PyThreadState* ts, Region* region, RegionState* state, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+PyObject* call_in_scope(Thread& thread, PyThreadState* ts, Region* region, RegionState* state, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     HookScope hook;
     PyObject* result;
     {
-        RegionScope scope(ts, state, region->on_miss);
+        RegionScope scope(thread, ts, state, region->on_miss);
         scope.target(region->target);
         result = call_object(region->function, args, nargsf, kwnames);
     }
     if (!hook.leave()) Py_CLEAR(result);
-    RegionState* above = this_thread(ts).now.state;
+    thread.follow(ts);
+    RegionState* above = thread.now.state;
     if (state->met && above) above->met = 1;
     return result && !state->met ? said_once(state, result) : result;
 }
@@ -179,14 +180,15 @@ PyObject* call_in_scope(PyThreadState* ts, Region* region, RegionState* state, P
 PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     Region* region = reinterpret_cast<Region*>(self);
     PyThreadState* ts = PyThreadState_Get();
-    if (this_thread(ts).now.compiling || is_finalizing() || is_traced()) return call_object(region->function, args, nargsf, kwnames);
+    Thread& thread = this_thread(ts);
+    if (thread.now.compiling || is_finalizing() || is_traced()) return call_object(region->function, args, nargsf, kwnames);
     if (!need_stack(ts)) return nullptr;
     const PyRef kept = PyRef::share(self);  // the call may drop the last reference to its own region
     if (region->choose) {
         const PyRef state = chosen_state(ts, region, args, nargsf, kwnames);
-        return state ? call_in_scope(ts, region, reinterpret_cast<RegionState*>(state.get()), args, nargsf, kwnames) : nullptr;
+        return state ? call_in_scope(this_thread(ts), ts, region, reinterpret_cast<RegionState*>(state.get()), args, nargsf, kwnames) : nullptr;
     }
-    if (region->on_miss) return call_in_scope(ts, region, region->state, args, nargsf, kwnames);
+    if (region->on_miss) return call_in_scope(thread, ts, region, region->state, args, nargsf, kwnames);
     RegionScope off(ts, nullptr, nullptr);
     return call_object(region->function, args, nargsf, kwnames);
 }
