@@ -379,7 +379,7 @@ private:
                 is_over = is_over && (!is_source || is_dead(tangent, i));
             }
         }
-        if (is_over) {
+        if (is_over || is_dying(*this)) {
             for (SavedVariable& saved : saved_) saved.reset_data();
             primals_.release();
             return;
