@@ -149,6 +149,32 @@ def led_to(joint: JointGraph, target: Target) -> frozenset[int]:
     return frozenset(i for i, reached in joint.history.reached.items() if reached & bit)
 
 
+def inputs_led_to(joint: JointGraph) -> dict[torch.fx.Node, int]:
+    """For each node of the backward, the inputs whose gradients it has a part in, as the bits of a number."""
+    leads: dict[torch.fx.Node, int] = dict.fromkeys(joint.graph.nodes, 0)
+    for node, index in zip(joint.groups[2], joint.grads, strict=True):
+        leads[node] |= 1 << index
+    for node, target in zip(joint.captured, joint.targets, strict=True):
+        leads[node] |= sum(1 << i for i in led_to(joint, target))
+    for node in reversed(list(joint.graph.nodes)[:-1]):
+        for operand in node.all_input_nodes:
+            leads[operand] |= leads[node]
+    return leads
+
+
+def beyond_hidden(joint: JointGraph, needs: tuple[tuple[Part, ...], ...], edges: Sequence[Target], leads: Mapping[int, int]) -> tuple[tuple[Part, ...], ...]:
+    """`needs` of a stage, with the edges that lead to the same inputs in the place of those that end at another stage. leads: the inputs of the latter, by
+    index, as the bits of a number."""
+    ends = {e: sum(1 << i for i in led_to(joint, target)) for e, target in enumerate(edges) if target.kind != "hidden"}
+
+    def there(part: Part) -> Part:
+        found = [e for e in part[1] if e in ends]
+        found += [e for h in part[1] if h in leads for e, inputs in ends.items() if inputs & leads[h]]
+        return part[0], tuple(sorted(set(found)))
+
+    return tuple(tuple(map(there, parts)) for parts in needs)
+
+
 def stage_marks(
     joint: JointGraph,
     gradients: StageGradients,

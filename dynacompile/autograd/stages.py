@@ -10,7 +10,7 @@ import torch.fx
 
 from dynacompile.autograd.again import again
 from dynacompile.autograd.joint import JointGraph, tangents_of
-from dynacompile.autograd.kept import StageGradients, needs_of, stage_marks
+from dynacompile.autograd.kept import StageGradients, beyond_hidden, inputs_led_to, needs_of, stage_marks
 from dynacompile.autograd.partition import Sides
 from dynacompile.autograd.writing import Copy, symbolic_inputs
 from dynacompile.ir.graphs import Again, Hidden, Stage, Target
@@ -44,7 +44,8 @@ def write_stages(joint: JointGraph, side: Sides, saved: Saved) -> tuple[tuple[to
     """The graphs of the stages, lowest outputs first."""
     parts, stage_of = divide(joint, side)
     ahead = further(parts)
-    written = [write(joint, side, saved, parts, k, stage_of, ahead[k]) for k in range(len(parts))]
+    leads = inputs_led_to(joint)
+    written = [write(joint, side, saved, parts, k, stage_of, ahead[k], leads) for k in range(len(parts))]
     draws = tuple(dict.fromkeys(device for _, _, kept in written for device in kept.draws))  # one call draws for all of them
     return tuple(graph for graph, _, _ in written), tuple(replace(stage, again=replace(kept, draws=draws)) for _, stage, kept in written)
 
@@ -94,7 +95,14 @@ def further(parts: Sequence[Part]) -> list[tuple[Target, ...]]:
 
 
 def write(
-    joint: JointGraph, side: Sides, saved: Saved, parts: Sequence[Part], k: int, stage_of: Mapping[Node, int], ahead: tuple[Target, ...]
+    joint: JointGraph,
+    side: Sides,
+    saved: Saved,
+    parts: Sequence[Part],
+    k: int,
+    stage_of: Mapping[Node, int],
+    ahead: tuple[Target, ...],
+    leads: Mapping[Node, int],
 ) -> tuple[torch.fx.GraphModule, Stage, Again]:
     part = parts[k]
     used = reads(part, saved)
@@ -127,6 +135,8 @@ def write(
     own = tuple(joint.tangents.index(p) for p in part.positions)
     known = (1 << len(joint.tangents)) - 1  # without flags
     gradients = StageGradients(k, own, tuple(whole[n] & known for n in part.hidden), (*(t for _, t in part.results), *ahead))
+    to_stages = {e: leads[n] for e, (n, target) in enumerate(part.results) if target.kind == "hidden"}
+    needs = beyond_hidden(joint, needs_of(graph.graph, len(symbols), len(inputs) + len(values), count), gradients.edges, to_stages)
     stage = Stage(
         saved_inputs=saved_inputs,
         saved_positions=saved_positions,
@@ -136,7 +146,7 @@ def write(
         sources=tuple(tuple(i for i in range(count) if reached[n] >> i & 1) for n in nodes),
         symbols=symbols,
         hidden=tuple(map(hidden_row, part.hidden)),
-        marks=stage_marks(joint, gradients, saved_inputs, saved_positions, part.flags, needs_of(graph.graph, len(symbols), len(inputs) + len(values), count)),
+        marks=stage_marks(joint, gradients, saved_inputs, saved_positions, part.flags, needs),
     )
     if ahead:  # gradients of inputs that a replay has to give itself
         return graph, stage, again(joint, side, values, (*joint.groups[2], *joint.captured))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from dynacompile.guards.tree import Tree
@@ -32,7 +32,7 @@ def explain_function(guard: Guard, value: Any, find: Find) -> Iterator[Differenc
         return
     code, wanted = facts.code, find.globals if facts.globals is None else facts.globals
     if value.__code__ is not code:
-        was, now = ("a function that is gone" if c is None else printable(f"{c.co_qualname} ({c.co_filename}:{c.co_firstlineno})") for c in (code, value.__code__))
+        was, now = ("a function that is gone" if c is None else printable(where(c)) for c in (code, value.__code__))
         yield f"{text(guard)}.__code__", was, now if now != was else f"another {now}"
     elif value.__globals__ is not wanted:
         yield f"{text(guard)}.__globals__", str(wanted.get("__name__")), str(value.__globals__.get("__name__"))
@@ -75,3 +75,7 @@ def explain_module(guard: Guard, value: Any, find: Find) -> Iterator[Difference]
     for table, missing in facts.lacks:
         where = own if table == "__dict__" else own.get(table, ())
         yield from differing(f"{shown_name(missing)} in {name}.{table}", False, missing in where)
+
+
+def where(code: CodeType) -> str:
+    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"

@@ -44,7 +44,7 @@ def turns_during(call: Callable[..., Any], *args: Any) -> list[int]:
     """During each of several calls."""
     found = []
     with turns() as count:
-        for _ in range(5):
+        for _ in range(8):
             before = count[0]
             call(*args)
             found.append(count[0] - before)
@@ -67,7 +67,7 @@ compile_dynamic = {"isolate_recompiles": True, "dynamic": True}
 
 @pytest.mark.parametrize(
     ("function", "shape", "options"),
-    [(pointwise, (1 << 20,), compile_static), (pointwise, (1 << 20,), compile_dynamic), (product, (400, 400), compile_static)],
+    [(pointwise, (1 << 20,), compile_static), (pointwise, (1 << 20,), compile_dynamic), (product, (1200, 1200), compile_static)],
     ids=["pointwise", "pointwise-dynamic", "product"],
 )
 def test_another_thread_runs_beside_a_long_call(function, shape, options):
