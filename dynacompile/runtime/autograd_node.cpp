@@ -184,6 +184,7 @@ public:
         {
             std::lock_guard<std::mutex> lock(mutex_);
             for (size_t i = 0; i < saved_.size(); ++i) flat.push_back(i < stand_ins_.size() && stand_ins_[i] ? zeros(*stand_ins_[i]) : saved_[i].unpack(getptr()));
+            note_shapes(flat);
         }
         std::string reason = stand_ins_.empty() ? "nothing was kept for it" : "an earlier backward pass has freed a part of what it needs";
         const bool dual = std::any_of(tangents.begin(), tangents.end(), is_dual), batched = std::any_of(tangents.begin(), tangents.end(), is_batched);
@@ -360,26 +361,48 @@ private:
         return std::any_of(watch.parts.begin(), watch.parts.end(), [&](const Part& part) { return is_run(part, tangents); });
     }
 
-    // Frees what no backward pass that is allowed still comes to: of a tangent and a gradient that a freed part lies between, nothing is computed again.
-    void free_saved() {
+    // Of each tangent and each gradient, whether a freed part lies between them: then no backward pass that is allowed computes one from the other.
+    std::vector<bool> dead_pairs(const std::vector<bool>& freed) const {
         const size_t grads = next_edges().size();
         std::vector<bool> dead(geometry_->size() * grads);
         const std::vector<Part>& parts = region_->contract.marks.parts;
         for (size_t i = 0; i < parts.size(); ++i) {
-            if (!freed_[i]) continue;
+            if (!freed[i]) continue;
             for (int64_t tangent : parts[i].first)
                 for (int64_t grad : parts[i].second) dead[tangent * grads + grad] = true;
         }
-        const auto is_dead = [&](int64_t tangent, int64_t grad) { return dead[tangent * grads + grad] || !next_edges()[grad].is_valid(); };
-        bool is_over = true;
-        for (size_t i = 0; is_over && i < region_->contract.grads.size(); ++i) {
-            const auto& sources = region_->contract.sources;
+        return dead;
+    }
+
+    bool is_dead(const std::vector<bool>& dead, size_t tangent, size_t grad) const {
+        return dead[tangent * next_edges().size() + grad] || !next_edges()[grad].is_valid();
+    }
+
+    // Whether no backward pass is left that computes anything.
+    bool is_over(const std::vector<bool>& dead) const {
+        const auto& sources = region_->contract.sources;
+        for (size_t i = 0; i < region_->contract.grads.size(); ++i) {
             for (size_t tangent = 0; tangent < geometry_->size(); ++tangent) {
                 const bool is_source = sources.empty() || sources[i].empty() || std::find(sources[i].begin(), sources[i].end(), int64_t(tangent)) != sources[i].end();
-                is_over = is_over && (!is_source || is_dead(tangent, i));
+                if (is_source && !is_dead(dead, tangent, i)) return false;
             }
         }
-        if (is_over || is_dying(*this)) {
+        return true;
+    }
+
+    // Keeps the shapes of what is saved where some of it will be freed after this pass and some will not. They can't be asked later, when it may be written.
+    void note_shapes(const Tensors& saved) {
+        if (!shapes_.empty()) return;
+        std::vector<bool> freed = freed_;
+        for (size_t i = 0; i < freed.size(); ++i) freed[i] = freed[i] || runs_[i];
+        if (is_over(dead_pairs(freed))) return;
+        for (const at::Tensor& tensor : saved) shapes_.push_back({tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.device()});
+    }
+
+    // Frees what no backward pass that is allowed still comes to.
+    void free_saved() {
+        const std::vector<bool> dead = dead_pairs(freed_);
+        if (is_over(dead) || is_dying(*this)) {
             for (SavedVariable& saved : saved_) saved.reset_data();
             primals_.release();
             return;
@@ -388,13 +411,13 @@ private:
             const auto& needs = region_->contract.marks.needs[i];
             const bool is_needed = std::any_of(needs.begin(), needs.end(), [&](const Part& part) {
                 return std::any_of(part.first.begin(), part.first.end(), [&](int64_t tangent) {
-                    return std::any_of(part.second.begin(), part.second.end(), [&](int64_t grad) { return !is_dead(tangent, grad); });
+                    return std::any_of(part.second.begin(), part.second.end(), [&](int64_t grad) { return !is_dead(dead, tangent, grad); });
                 });
             });
             if (is_needed || (i < stand_ins_.size() && stand_ins_[i])) continue;
-            const at::Tensor tensor = saved_[i].unpack(getptr());
+            if (shapes_.empty()) return;  // no pass has run
             stand_ins_.resize(saved_.size());
-            stand_ins_[i] = TangentGeometry{tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.device()};
+            stand_ins_[i] = shapes_[i];
             saved_[i].reset_data();
         }
         if (!stand_ins_.empty()) primals_.release();  // a replay would compute with what is freed
@@ -413,6 +436,7 @@ private:
     std::shared_ptr<Region> region_;
     std::shared_ptr<const std::vector<TangentGeometry>> geometry_;
     std::vector<SavedVariable> saved_;
+    std::vector<TangentGeometry> shapes_;  // of saved tensors
     std::vector<std::optional<TangentGeometry>> stand_ins_;  // of saved tensors that are freed, while others are not
     std::vector<Watched> watched_;
     std::vector<bool> runs_, freed_;  // of the parts: those of the latest backward pass, and those that one has freed
