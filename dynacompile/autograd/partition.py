@@ -60,8 +60,8 @@ def sides(joint: JointGraph) -> Sides:
             backward.append(node)
         else:
             primal.append(node)
-    kept = (n for n in primal if has_effect(n) or (not n.users and looks_at_values(n)))
-    roots = [*forward_group, *written_group, *kept]
+    checks = (n for n in primal if has_effect(n) or (not n.users and looks_at_values(n)))
+    roots = [*forward_group, *written_group, *checks]
     frontier = {arg for node in backward for arg in node.all_input_nodes if arg not in dependent}
     frontier.update(g for g in (*grads, *joint.captured) if g not in dependent)
     mutated = {placeholders[i] for i in (*joint.written, *(m.input for m in joint.mutations))}
