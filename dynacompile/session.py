@@ -107,14 +107,18 @@ class Session:
 
     def known_codes(self) -> list[CodeType]:
         with self.lock:
+            self.forget_codes()
             return [code for held in self._codes.values() if (code := held()) is not None]
 
-    def remember(self, code: CodeType) -> None:
-        """Code that is gone is forgotten here: callbacks of weak references may run anywhere, so they only leave a note of it."""
+    def forget_codes(self) -> None:
+        """Lets go of code that is gone. Callbacks of weak references may run anywhere, so they only leave a note of it."""
         while self._codes_gone:
             gone = self._codes_gone.popleft()
             if self._codes.get(gone.key) is gone:
                 del self._codes[gone.key]
+
+    def remember(self, code: CodeType) -> None:
+        self.forget_codes()
         found = self._codes.get(id(code))
         if found is None or found() is not code:
             self._codes[id(code)] = weakref.KeyedRef(code, self._codes_gone.append, id(code))
