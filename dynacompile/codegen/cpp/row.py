@@ -191,7 +191,7 @@ class Row:
         if not self.is_long(acc, sets):
             return f"unbroken_steps<{kinds}>({begin}, {end}, {f'Length<{size}>()' if isinstance(size, int) else size}"
         if not isinstance(size, int) or not isinstance(most, int):
-            return f"blocks_of_any_steps<Total{k}, {kinds}, {4 * BLOCK}>({begin}, {end}, {size}"
+            return f"blocks_of_any_steps<Total{k}, {kinds}, {4 * BLOCK if sets == 1 else BLOCK}>({begin}, {end}, {size}"
         if sets == 1 and self.weight(lane) <= HEAVY and most >= MANY:
             return f"blocks_of_short_steps<Total{k}, Lanes{k}, W, {BLOCK}, {most}, {size}>({begin}, {end}"
         return f"blocks_of_steps<Total{k}, {kinds}, {BLOCK}, {most}, {size}>({begin}, {end}"
