@@ -103,12 +103,11 @@ def values_of(value: Any) -> Any:
 
 def unlike(got: Any, want: Any, path: str = "") -> str:
     """The first part that differs."""
-    if isinstance(got, (list, tuple)) and isinstance(want, (list, tuple)) and len(got) == len(want):
-        return next((found for i, (a, b) in enumerate(zip(got, want)) if (found := unlike(a, b, f"{path}[{i}]"))), "")
+    if isinstance(got, (list, tuple)) and isinstance(want, (list, tuple)):
+        lengths = f"{path}: {len(got)} parts, eager: {len(want)}" if len(got) != len(want) else ""
+        return next((found for i, (a, b) in enumerate(zip(got, want)) if (found := unlike(a, b, f"{path}[{i}]"))), lengths)
     if isinstance(got, float) and isinstance(want, float) and (math.isclose(got, want, rel_tol=1e-3, abs_tol=1e-4) or got != got and want != want):
         return ""
-    if isinstance(got, list) and isinstance(want, list):
-        return f"{path}: ends with {got[-1:]}, eager: {want[-1:]}"
     return "" if got == want else f"{path}: {got}, eager: {want}"
 
 
