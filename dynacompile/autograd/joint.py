@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynacompile import native
 from dynacompile.autograd.arrivals import Together, cut_absent
-from dynacompile.autograd.cuts import Cuts, find_cuts, key
+from dynacompile.autograd.cuts import Cuts, find_cuts, key, refuse_hooked_views
 from dynacompile.autograd.facts import view_base
 from dynacompile.autograd.functionalize import (
     FunctionalInput,
@@ -31,7 +31,7 @@ from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
-from dynacompile.ir.graphs import Mutation, Output, Target, output_args
+from dynacompile.ir.graphs import Mutation, Output, Target, ViewOfInput, ViewOfOutput, output_args
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
@@ -113,6 +113,7 @@ def trace_joint(
         output_writes = tuple((i, t._version) for i, t in enumerate(positions.tensors) if t._version)
         mutated = mutated_inputs(inputs, names)
         mutations = tuple(Mutation(m.index, positions.of(m.value)) for m in mutated if not m.in_graph)
+        refuse_hooked_views(run.outputs, rows, [base_of_row(row, inputs, positions) for row in rows], run.hooked)
         written = [m for m in mutated if m.in_graph]
         forward = owned(recorder, [recorder.node_of(inner(t)) for t in positions.tensors])
         restride(recorder, forward, positions)
@@ -162,6 +163,17 @@ def trace_joint(
         bool(recorder.writes),
         any(storage(p.tensor) in recorder.writes for p in cuts.points),
     )
+
+
+def base_of_row(row: Output, inputs: Sequence[FunctionalInput], positions: Positions) -> torch.Tensor | None:
+    """The tensor that an output is made from as a view."""
+    match row:
+        case ViewOfInput():
+            return inputs[row.input].value
+        case ViewOfOutput():
+            return positions.tensors[row.position]
+        case _:
+            return None
 
 
 def captured_node(recorder: Recorder, forward: Sequence[torch.fx.Node], positions: Positions, cuts: Cuts, index: int) -> torch.fx.Node:
