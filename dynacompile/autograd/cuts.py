@@ -56,8 +56,10 @@ class Cuts:
             point.tensor.register_hook(hook)
             run_first(point.tensor._backward_hooks)
 
-    def hook(self, index: int, tangent: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
-        def capture(grad: torch.Tensor) -> torch.Tensor:
+    def hook(self, index: int, tangent: torch.Tensor | None) -> Callable[[torch.Tensor | None], torch.Tensor | None]:
+        def capture(grad: torch.Tensor | None) -> torch.Tensor | None:
+            if grad is None:
+                return None
             self.captured[index] = grad
             return torch.zeros_like(grad) if tangent is None else tangent
 
