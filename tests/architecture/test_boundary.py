@@ -12,7 +12,9 @@ import dynacompile
 ROOT = Path(dynacompile.__file__).parent
 SOURCES = [p for folder in ("frame", "guards", "runtime") for p in sorted((ROOT / folder).glob("*.cpp"))]
 TABLE = re.compile(r"Py(MethodDef|GetSetDef|Type_Slot) \w+(?:\[\])? = \{(.*?)\};", re.DOTALL)
-WRAPPED = re.compile(r"(?:dynacompile::)?boundary<\w+>|as_method<\w+>\(\)|as_slot<\w+>\(\)|nullptr|PyObject_Generic\w+|reinterpret_cast<void\*>\(PyVectorcall_Call\)")
+WRAPPED = re.compile(
+    r"(?:dynacompile::)?boundary<\w+>|as_method<\w+>\(\)|as_slot<\w+>\(\)|nullptr|PyObject_Generic\w+|reinterpret_cast<void\*>\(PyVectorcall_Call\)"
+)
 DATA = re.compile(r"Py_tp_(doc|methods|members|getset)")
 NEVER_THROWS = re.compile(r"Py_tp_(dealloc|traverse|clear)")
 
@@ -35,7 +37,9 @@ def unguarded(source: str) -> list[str]:
             else:
                 found += [cell for cell in cells if not WRAPPED.fullmatch(cell)]
     calls = re.findall(r"->(?:call|vectorcall) = (\w[\w<>]*);", source)
-    return found + [call for call in calls if not WRAPPED.fullmatch(call) and not re.search(rf"PyObject\* {call}\([^)]*\) \{{.*?\n    try \{{", source, re.DOTALL)]
+    return found + [
+        call for call in calls if not WRAPPED.fullmatch(call) and not re.search(rf"PyObject\* {call}\([^)]*\) \{{.*?\n    try \{{", source, re.DOTALL)
+    ]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: f"{p.parent.name}/{p.name}")

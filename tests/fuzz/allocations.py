@@ -28,6 +28,7 @@ import torch
 
 import dynacompile
 from dynacompile import native
+from tests.fuzz.devices import NONE
 from tests.fuzz.interrupts import torch_state
 
 SOURCE = Path(__file__).with_name("failing_new.cpp")
@@ -322,7 +323,7 @@ def build(folder: Path) -> Path:
 
 def run_child(library: Path, first: int, last: int, cheap_only: bool) -> tuple[int, list[str]]:
     """How many points there are in all, and what went wrong in those from first to last."""
-    env = dict(os.environ, LD_PRELOAD=str(library), PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1")
+    env = dict(os.environ | NONE, LD_PRELOAD=str(library), PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1")
     env[LIBRARY] = str(library)
     command = [sys.executable, "-X", "faulthandler", "-W", "ignore", "-m", "tests.fuzz.allocations", str(first), str(last), "--child"]
     done = subprocess.run(command + ["--cheap"] * cheap_only, env=env, capture_output=True, text=True, cwd=ROOT)
