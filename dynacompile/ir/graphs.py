@@ -128,6 +128,7 @@ class Marks:
     input_writes, output_writes: inputs and forward outputs, and how often the graph writes them in place: their versions say so.
     parts: the nodes that keep something: a backward pass frees it, and there is no second one through the same node. None: everything is one such node.
     needs: for each saved tensor, what of the backward reads it. It is freed when no backward pass can come to that any more.
+    keeps: for each saved tensor, the nodes of eager's that keep it: where one of them runs, a write after the call is an error.
     """
 
     inference: tuple[int, ...] = ()
@@ -137,6 +138,7 @@ class Marks:
     output_writes: tuple[tuple[int, int], ...] = ()
     parts: tuple[Part, ...] | None = None
     needs: tuple[tuple[Part, ...], ...] = ()
+    keeps: tuple[tuple[Part, ...], ...] = ()
 
 
 @dataclass(frozen=True)
