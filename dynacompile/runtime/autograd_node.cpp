@@ -186,8 +186,9 @@ public:
             for (size_t i = 0; i < saved_.size(); ++i) flat.push_back(i < stand_ins_.size() && stand_ins_[i] ? zeros(*stand_ins_[i]) : saved_[i].unpack(getptr()));
             note_shapes(flat);
         }
-        std::string reason = stand_ins_.empty() ? "nothing was kept for it" : "an earlier backward pass has freed a part of what it needs";
         const bool dual = std::any_of(tangents.begin(), tangents.end(), is_dual), batched = std::any_of(tangents.begin(), tangents.end(), is_batched);
+        std::string reason;
+        if (twice || dual || batched) reason = stand_ins_.empty() ? "nothing was kept for it" : "an earlier backward pass has freed a part of what it needs";
         if (region_->again && (batched || twice || dual) && (stand_ins_.empty() || !(twice || dual))) {
             variable_list grads;
             if (by_python(flat, tangents, twice || dual, grads, reason)) {
