@@ -211,8 +211,10 @@ public:
             written = unpack_saved(flat, tangents);
             note_shapes(flat);
         }
-        std::string reason = stand_ins_.empty() ? "nothing was kept for it" : "an earlier backward pass has freed a part of what it needs";
         const bool dual = std::any_of(tangents.begin(), tangents.end(), is_dual), batched = std::any_of(tangents.begin(), tangents.end(), is_batched);
+        std::string reason;
+        if (written || twice || dual || batched)
+            reason = stand_ins_.empty() ? "nothing was kept for it" : "an earlier backward pass has freed a part of what it needs";
         if (written) {
             variable_list grads;
             const Replayed how = twice || dual ? Replayed::differentiate : Replayed::repeated;
