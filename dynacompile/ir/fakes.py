@@ -22,6 +22,7 @@ from torch._prims_common import wrappers
 from torch._subclasses import FakeTensor, FakeTensorMode
 
 from dynacompile.ir.guard_facts import plain_twin
+from dynacompile.ir.layouts import LAYOUTS, laid_out
 
 CreationMeta, get_creation_meta = torch._C._autograd.CreationMeta, torch._C._autograd._get_creation_meta  # type: ignore[attr-defined]
 DYNAMO = f"{torch.__name__}._dynamo"
@@ -46,6 +47,15 @@ class FakeMode(FakeTensorMode):
     """The native core makes its handler one that can be interrupted: see `ModeMethod`."""
 
     HANDLER = FakeTensorMode.__torch_dispatch__
+
+    def dispatch(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        """Torch's, whose results, kept or not, are laid out as eager's."""
+        run = super().dispatch
+        made = run(func, types, args, kwargs or {})
+        layout = LAYOUTS.get(func)
+        if layout is None:
+            return made
+        return laid_out(layout, lambda op, *operands, **options: run(op, (), operands, options), made, args)
 
     def _dispatch_impl(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Any) -> Any:
         """Torch's, which no result that it keeps comes through. Up to torch 2.11 the positions and counts of `unique` have the elements' type there."""
