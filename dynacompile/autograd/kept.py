@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -93,14 +93,17 @@ def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Seque
         return part[0], tuple(places[i] for i in part[1] if i in places)
 
     parts = tuple(map(here, joint.history.parts))
-    return replace(whole, watches=watches(joint, saved_inputs, saved_positions, here), flags=joint.flags, parts=parts, needs=needs)
+    others, keeps = watches(joint, saved_inputs, saved_positions, here)
+    return replace(whole, watches=others, flags=joint.flags, parts=parts, needs=needs, keeps=keeps)
 
 
-def watches(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int], here: Callable[[Part], Part]) -> tuple[Watch, ...]:
-    """Without those that the node's own saved tensors make needless. here: a part as this node has it."""
-    own = {*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)}
-    kept = (replace(w, parts=tuple(p for p in map(here, w.parts) if all(p))) for w in joint.history.watches if (w.is_input, w.index) not in own)
-    return tuple(w for w in kept if w.parts)
+def watches(
+    joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int], here: Callable[[Part], Part]
+) -> tuple[tuple[Watch, ...], tuple[tuple[Part, ...], ...]]:
+    """(Those of what the node does not save itself, the parts that keep each of its saved tensors). here: a part as this node has it."""
+    kept = {(w.is_input, w.index): tuple(p for p in map(here, w.parts) if all(p)) for w in joint.history.watches}
+    own = [*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)]
+    return tuple(Watch(*key, parts) for key, parts in kept.items() if parts and key not in own), tuple(kept.get(key, ()) for key in own)
 
 
 @dataclass(frozen=True)
@@ -188,11 +191,13 @@ def stage_marks(
     def here(part: Part) -> Part:
         return gradients.part(joint, part)
 
+    others, keeps = watches(joint, saved_inputs, saved_positions, here)
     return Marks(
-        watches=watches(joint, saved_inputs, saved_positions, here),
+        watches=others,
         flags=tuple(gradients.arriving(joint.flags[f]) for f in flags),
         parts=tuple(p for p in map(here, joint.history.parts) if all(p)),
         needs=needs,
+        keeps=keeps,
     )
 
 
@@ -243,15 +248,16 @@ def next_nodes(node: Node) -> Iterator[Node]:
     return (following for following, _ in node.next_functions if following is not None)
 
 
-def reached_from(order: Sequence[Node], roots: Sequence[Node | None]) -> dict[Node, int]:
-    """The roots that each node is reached from, by index, as the bits of a number."""
+def reached_from(order: Sequence[Node], roots: Sequence[Node | None], cut: Collection[tuple[Any, int]] = ()) -> dict[Node, int]:
+    """The roots that each node is reached from, by index, as the bits of a number. cut: results of nodes, to which the gradients of others do not pass."""
     reached = dict.fromkeys(order, 0)
     for i, root in enumerate(roots):
         if root is not None:
             reached[root] |= 1 << i
     for node in order:
-        for following in next_nodes(node):
-            reached[following] |= reached[node]
+        for following, result in node.next_functions:
+            if following is not None and (following, result) not in cut:
+                reached[following] |= reached[node]
     return reached
 
 

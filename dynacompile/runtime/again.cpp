@@ -39,7 +39,7 @@ void Primals::remember(const Again& again, const Inputs& inputs, Generators gene
         if (is_accumulated)
             kept_.push_back({{}, int64_t(tensor._version())});
         else
-            kept_.push_back({torch::autograd::SavedVariable(tensor, false), -1});
+            kept_.push_back({torch::autograd::SavedVariable(tensor.is_inference() ? plain_alias(tensor) : tensor, false), -1});
     }
     if (again.has_numbers) numbers_.assign(inputs.numbers.begin(), inputs.numbers.end());
     for (int64_t input : again.measured)

@@ -205,11 +205,11 @@ at::Tensor unknown_to_autograd(const at::Tensor& tensor, bool counted) {
 }
 
 at::Tensor view_of(const at::Tensor& base, const Output& output, const int64_t* numbers) {
-    c10::AutoGradMode grad(output.made == Made::grad || output.made == Made::part);
+    c10::AutoGradMode grad(output.made == Made::grad || output.made == Made::part || output.made == Made::custom);
     at::Tensor from = output.detached ? unknown_to_autograd(base, output.counted) : base;
     at::Tensor view = at::_ops::as_strided::call(from, values_of(output.size, numbers), values_of(output.stride, numbers),
                                                  base.storage_offset() + output.offset.value(numbers));
-    if (output.made == Made::part) mark_part(view);
+    if (output.made == Made::part || output.made == Made::custom) refuse_writes(view, output.made);
     if (output.made == Made::detached) view = unknown_to_autograd(view, output.counted);
     if (output.leaf) view.set_requires_grad(true);
     return view;
