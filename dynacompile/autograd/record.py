@@ -26,6 +26,7 @@ VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, torch.ops.aten._uns
 LAZY = {torch.ops.aten._conj.default: torch.ops.aten._conj_physical.default, torch.ops.aten._neg_view.default: torch.ops.aten.neg.default}
 """Views that differ from what they view by a mark alone, and the ops that compute them: inside of other ops, where nothing is written through them."""
 TO_COPY = torch.ops.aten._to_copy.default
+PERMUTE = torch.ops.aten.permute.default
 LIFT_FRESH = torch.ops.aten.lift_fresh.default
 DEVICE = torch.ops.prim.device.default
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
@@ -34,6 +35,11 @@ FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 def suits(value: torch.Tensor, format: torch.memory_format) -> bool:
     rank = {torch.channels_last: 4, torch.channels_last_3d: 5}.get(format, value.dim())
     return value.dim() == rank and value.is_contiguous(memory_format=format)
+
+
+def is_concrete(value: torch.Tensor) -> bool:
+    """Whether no size or stride is symbolic."""
+    return all(type(n) is int for n in (*value.shape, *value.stride()))
 
 
 class Recorder(TorchDispatchMode):
@@ -127,11 +133,25 @@ class Recorder(TorchDispatchMode):
         else:
             value = self.fake(torch.ops.aten.empty_strided.default, list(value.shape), list(strides), dtype=value.dtype, device=value.device)
             formats = [f for f in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d) if suits(value, f)]
+            order = sorted(range(value.dim()), key=lambda d: (-value.stride(d), -value.shape[d], d)) if not formats and is_concrete(value) else []
+            if order and value.permute(order).is_contiguous():
+                return self.permuted_copy_of(node, order)
             kwargs = {"memory_format": formats[0]} if formats else {}
         copy = self.graph.create_node("call_function", torch.ops.aten.clone.default, (node,), kwargs)
         copy.meta = {**node.meta, "val": value}
         self._nodes[id(value)] = copy
         return copy
+
+    def permuted_copy_of(self, node: torch.fx.Node, order: Sequence[int]) -> torch.fx.Node:
+        """A copy whose dimensions lie in memory in this order."""
+        back = [order.index(d) for d in range(len(order))]
+        steps = ((PERMUTE, (order,), {}), (torch.ops.aten.clone.default, (), {"memory_format": torch.contiguous_format}), (PERMUTE, (back,), {}))
+        for op, args, kwargs in steps:
+            value = self.fake(op, node.meta["val"], *args, **kwargs)
+            node, before = self.graph.create_node("call_function", op, (node, *args), kwargs), node
+            node.meta = {**before.meta, "val": value}
+            self._nodes[id(value)] = node
+        return node
 
     def constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake value for a real tensor that the program holds: a fill where it has one element, else an attribute of the graph."""
