@@ -37,9 +37,17 @@ def suits(value: torch.Tensor, format: torch.memory_format) -> bool:
     return value.dim() == rank and value.is_contiguous(memory_format=format)
 
 
-def is_concrete(value: torch.Tensor) -> bool:
-    """Whether no size or stride is symbolic."""
-    return all(type(n) is int for n in (*value.shape, *value.stride()))
+def dense_order(value: torch.Tensor) -> list[int] | None:
+    """The order in which the dimensions of a tensor without gaps lie in memory; None where there are some, or where sizes are symbolic."""
+    if any(type(n) is not int for n in (*value.shape, *value.stride())):
+        return None
+    order = sorted(range(value.dim()), key=lambda d: (-value.stride(d), -value.shape[d], d))
+    step = 1
+    for d in reversed(order):
+        if value.shape[d] != 1 and value.stride(d) != step:
+            return None
+        step *= value.shape[d]
+    return order
 
 
 class Recorder(TorchDispatchMode):
@@ -133,8 +141,8 @@ class Recorder(TorchDispatchMode):
         else:
             value = self.fake(torch.ops.aten.empty_strided.default, list(value.shape), list(strides), dtype=value.dtype, device=value.device)
             formats = [f for f in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d) if suits(value, f)]
-            order = sorted(range(value.dim()), key=lambda d: (-value.stride(d), -value.shape[d], d)) if not formats and is_concrete(value) else []
-            if order and value.permute(order).is_contiguous():
+            order = None if formats else dense_order(value)
+            if order is not None:
                 return self.permuted_copy_of(node, order)
             kwargs = {"memory_format": formats[0]} if formats else {}
         copy = self.graph.create_node("call_function", torch.ops.aten.clone.default, (node,), kwargs)
