@@ -40,6 +40,9 @@ def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: 
     order = history([t.grad_fn for t in outputs])
     leaves = {id(inputs[i].leaf): 1 << n for n, i in enumerate(indices)}
     reached, leads = reached_from(order, [t.grad_fn for t in outputs]), leads_to(order, leaves)
+    if any(t.grad_fn is not None and not leads[t.grad_fn] for t in outputs):
+        reason = "an output requires gradients that come to no input: what they come to was made inside the graph"
+        raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
     owners: dict[int, tuple[bool, int, torch.Tensor]] = {}
     for position, tensor in enumerate(positions.tensors):
         owners.setdefault(storage(tensor), (False, position, tensor))

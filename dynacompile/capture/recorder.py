@@ -81,7 +81,9 @@ class Recorder:
         self.turned = 0  # tensors that require gradients since an operation wrote them
         self.folded = Folded()
         self.in_inference = False  # whether the frame is in inference mode
+        self.begins_in_inference = False
         self.inference_memory: set[int] = set()  # storages of inference tensors
+        self.inference_inputs: set[int] = set()  # of those that the graph is given
         self.nodes: list[torch.fx.Node] = []  # that have a result, in order
         self.log: list[Operation | None] = []  # all that was recorded, in order; None for what is no operation alone
         self._site, self._use = site, use
@@ -98,6 +100,7 @@ class Recorder:
         self.versions[id(fake)] = fake._version
         if real.is_inference():
             self.inference_memory.add(storage_of(fake))
+            self.inference_inputs.add(storage_of(fake))
         return value
 
     def number_input(self, source: Source, number: torch.SymInt | torch.SymFloat) -> torch.fx.Node:
@@ -188,6 +191,8 @@ class Recorder:
             raise unsupported("op-failed", f"{target_name(target)}: operands share a part of their memory")
         if self.inference_memory and not self.in_inference:
             self.check_inference(operands, written)
+        if self.inference_inputs and not self.begins_in_inference and any(storage_of(t) in self.inference_inputs for t in written):
+            raise unsupported("mutation", "an inference tensor of the caller's is written, in a block of inference mode,")
         if any(map(self.folded.has, written)):
             raise unsupported("aliased-mutation", f"{target_name(target)} writes a view of which several elements are one")
         for t in tensors_in(result):
