@@ -19,7 +19,20 @@ def is_refused_write(target: Any, args: Sequence[Any], operands: Sequence[torch.
         if any(isinstance(part, (torch.Tensor, list)) for part in (args[1] if isinstance(args[1], tuple) else (args[1],))):
             return False
         written = written[args[1]]
-    return any(shares_part(written, other) for other in operands[1:])
+    apart = getattr(target, "__name__", target) in APART
+    return any(shares_part(written, other) or (apart and is_same_memory(written, other)) for other in operands[1:])
+
+
+APART = frozenset("index_add_ index_copy_ index_put_ index_reduce_ masked_scatter_ put_ scatter_ scatter_add_ scatter_reduce_".split())
+"""Operations whose kernels refuse operands that share any memory with what they write, be it all of it in the same order."""
+
+
+def is_same_memory(written: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a tensor has the same elements in the same order."""
+    if written.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return False
+    facts = [(*t.shape, *t.stride(), t.storage_offset()) for t in (written, other)]
+    return not is_undecidable(*facts[0], *facts[1]) and facts[0] == facts[1]
 
 
 def reaches_out(args: Sequence[tuple[Any, Any]], kwargs: Mapping[str, tuple[Any, Any]]) -> bool:

@@ -175,6 +175,8 @@ class Recorder:
         check_types(target, [*fakes, *fake_kwargs.values()], operands)
         pairs, named = [as_dtype(target, p) for p in pairs], {k: as_dtype(target, p) for k, p in named.items()}
         before = [(f._version, f.requires_grad) for f in operands]
+        outs = tensors_in(fake_kwargs.get("out"))
+        sizes = [out.shape for out in outs]
         if any_known(operands):
             result, pairs, named = self.run_known(kind, target, pairs, named)
         else:
@@ -185,7 +187,9 @@ class Recorder:
         if writes:
             self.check_asked()
         given = tensors_in((fakes, {k: v for k, v in fake_kwargs.items() if k != "out"}))
-        if any(shares_part(out, t) for out in tensors_in(fake_kwargs.get("out")) for t in given):
+        if any(out.shape != size for out, size in zip(outs, sizes)):
+            raise unsupported("op-failed", f"{target_name(target)}: the operand to be written takes other sizes")
+        if any(shares_part(out, t) for out in outs for t in given):
             raise unsupported("op-failed", f"{target_name(target)}: the operand to be written shares a part of its memory with another")
         if writes and len(operands) > 1 and written[0] is operands[0] and is_refused_write(target, fakes, operands):
             raise unsupported("op-failed", f"{target_name(target)}: operands share a part of their memory")
