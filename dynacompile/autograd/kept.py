@@ -100,8 +100,9 @@ def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Seque
 
 
 def watches(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int], here: Callable[[Part], Part]) -> tuple[Watch, ...]:
-    """Without those that the node's own saved tensors make needless. here: a part as this node has it."""
-    own = {*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)}
+    """Without those that the node's own saved tensors make needless: they tell of writes, and not of a history that is gone. here: a part as this node has
+    it."""
+    own = {*((True, i) for i in saved_inputs if i not in joint.others), *((False, p) for p in saved_positions)}
     kept = (replace(w, parts=tuple(p for p in map(here, w.parts) if all(p))) for w in joint.history.watches if (w.is_input, w.index) not in own)
     return tuple(w for w in kept if w.parts)
 

@@ -75,6 +75,7 @@ class Replay:
         """Where a run shows the forward output at `position`: a user output, one that is a view of it, or an input that is written."""
         rows = list(enumerate(self.contract.outputs))
         fresh = [i for i, o in rows if isinstance(o, Fresh) and o.position == position and o.differentiable]
+        fresh += [i for i, o in rows if isinstance(o, ViewOfOutput) and o.position == position and o.lineage.made is Made.WHOLE]
         written = [m.input for m in self.contract.mutations if m.position == position]
         views = [i for i, o in rows if isinstance(o, ViewOfOutput) and o.position == position and is_differentiable(o)]
         for kind, found in (("output", fresh), ("input", written), ("view", views)):
