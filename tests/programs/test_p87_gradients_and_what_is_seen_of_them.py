@@ -1,9 +1,12 @@
 """Gradients that no tangent is part of, hooks on views, views of custom functions, modes that Python changes, inference tensors: as in eager, or by name."""
 
+import random
+
 import pytest
 import torch
 
 import dynacompile
+from dynacompile.capture.overlap import have_common_element
 from dynacompile.events import GraphBroke
 from tests.custom_functions import Dirty, DirtyOther, Marked, MaybeNone, Same
 from tests.scenarios import attempt, check_same
@@ -306,6 +309,49 @@ def test_writes_that_kernels_refuse(name, backend):
         yield kind(attempt(wrap(REFUSED[name]), x)), x
 
     check_same(story, backend=backend, least=None)
+
+
+@LEVELS
+@pytest.mark.parametrize("write", [lambda x: x.t()[1:].add_(x.t()[:-1]), lambda x: x[:, 1:].mul_(x[:, :-1])], ids=["columns", "rows"])
+def test_writes_whose_result_depends_on_the_order_of_elements(write, backend):
+    def story(wrap):
+        x = torch.arange(1.0, 13.0).view(4, 3)
+        wrap(write)(x)
+        yield x
+
+    check_same(story, backend=backend, least=None)
+
+
+def test_interleaved_parts_are_compiled():
+    def frame(x):
+        x[:, ::2].add_(x[:, 1::2])
+        return x * 1
+
+    def story(wrap):
+        x = torch.arange(12.0).view(3, 4)
+        yield wrap(frame)(x), x
+
+    events = check_same(story, backend="aot_eager")
+    assert not [e for e in events if isinstance(e, GraphBroke)]
+
+
+def places(tensor):
+    """The places in memory of a tensor's elements."""
+    return set(torch.arange(60).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).flatten().tolist())
+
+
+def test_common_elements_are_found():
+    rng = random.Random(0)
+    whole = torch.empty(60)
+    for _ in range(300):
+        parts = []
+        while len(parts) < 2:
+            size = [rng.randint(1, 4) for _ in range(rng.randint(1, 3))]
+            stride = [rng.choice([0, 1, 2, 3, 5, 6, 12]) for _ in size]
+            last = sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+            if last < 60:
+                parts.append(whole.as_strided(size, stride, rng.randint(0, 59 - last)))
+        assert have_common_element(*parts) == bool(places(parts[0]) & places(parts[1]))
 
 
 @LEVELS
