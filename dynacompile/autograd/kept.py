@@ -96,15 +96,19 @@ def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Seque
         return part[0], tuple(places[i] for i in part[1] if i in places)
 
     parts = tuple(map(here, joint.history.parts))
-    return replace(whole, watches=watches(joint, saved_inputs, saved_positions, here), flags=joint.flags, parts=parts, needs=needs)
+    others, keeps = watches(joint, saved_inputs, saved_positions, here)
+    return replace(whole, watches=others, flags=joint.flags, parts=parts, needs=needs, keeps=keeps)
 
 
-def watches(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int], here: Callable[[Part], Part]) -> tuple[Watch, ...]:
-    """Without those that the node's own saved tensors make needless: they tell of writes, and not of a history that is gone. here: a part as this node has
-    it."""
-    own = {*((True, i) for i in saved_inputs if i not in joint.others), *((False, p) for p in saved_positions)}
-    kept = (replace(w, parts=tuple(p for p in map(here, w.parts) if all(p))) for w in joint.history.watches if (w.is_input, w.index) not in own)
-    return tuple(w for w in kept if w.parts)
+def watches(
+    joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int], here: Callable[[Part], Part]
+) -> tuple[tuple[Watch, ...], tuple[tuple[Part, ...], ...]]:
+    """(Those of what the node does not save itself, or what may lose its history, the parts that keep each of its saved tensors). here: a part as this node
+    has it."""
+    kept = {(w.is_input, w.index): tuple(p for p in map(here, w.parts) if all(p)) for w in joint.history.watches}
+    own = [*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)]
+    lasting = {key for key in own if not (key[0] and key[1] in joint.others)}
+    return tuple(Watch(*key, parts) for key, parts in kept.items() if parts and key not in lasting), tuple(kept.get(key, ()) for key in own)
 
 
 @dataclass(frozen=True)
@@ -192,11 +196,13 @@ def stage_marks(
     def here(part: Part) -> Part:
         return gradients.part(joint, part)
 
+    others, keeps = watches(joint, saved_inputs, saved_positions, here)
     return Marks(
-        watches=watches(joint, saved_inputs, saved_positions, here),
+        watches=others,
         flags=tuple(gradients.arriving(joint.flags[f]) for f in flags),
         parts=tuple(p for p in map(here, joint.history.parts) if all(p)),
         needs=needs,
+        keeps=keeps,
     )
 
 

@@ -22,7 +22,7 @@ MADE = {
     CREATION.NO_GRAD_MODE: Made.NO_GRAD,
     CREATION.INFERENCE_MODE: Made.NO_GRAD,
 }
-GUARDED = (CREATION.IN_CUSTOM_FUNCTION, CREATION.MULTI_OUTPUT_NODE)
+GUARDED = {CREATION.IN_CUSTOM_FUNCTION: Made.CUSTOM, CREATION.MULTI_OUTPUT_NODE: Made.PART}
 
 
 @dataclass
@@ -117,10 +117,11 @@ def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory
         raise Unsupported("leaf-inside", "a tensor made inside the graph is marked with requires_grad_()", "make it outside of the compiled function")
     if len(family) == 1 and not overlaps(output if result.eager is None else result.eager):
         position = positions.of(output, result.eager)
-        if not is_guarded(output):
+        made = guarded(output)
+        if made is None:
             return Fresh(position, output.requires_grad)
         whole = inner(output) if result.eager is None else result.eager
-        return ViewOfOutput(position, geometry(whole, whole), Lineage(Made.WHOLE))
+        return ViewOfOutput(position, geometry(whole, whole), Lineage(made), alone=True)
     base, seen = base_of(family, memory)
     position = positions.of(base, seen)
     if output is base:
@@ -131,9 +132,11 @@ def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory
     return ViewOfOutput(position, view, lineage(output, base))
 
 
-def is_guarded(output: torch.Tensor) -> bool:
-    """Whether it is a view that autograd lets nobody write to."""
-    return output.requires_grad and output._base is not None and torch._C._autograd._get_creation_meta(output) in GUARDED  # type: ignore[attr-defined]
+def guarded(output: torch.Tensor) -> Made | None:
+    """Of a view that autograd lets nobody write to, how it was made."""
+    if not output.requires_grad or output._base is None:
+        return None
+    return GUARDED.get(torch._C._autograd._get_creation_meta(output))  # type: ignore[attr-defined]
 
 
 def lineage(output: torch.Tensor, base: torch.Tensor) -> Lineage:

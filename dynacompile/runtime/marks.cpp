@@ -72,6 +72,7 @@ Marks read_marks(PyObject* row) {
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 2)); ++i) marks.flags.push_back(to_ints(item(item(row, 2), i)));
     marks.parts = read_parts(item(row, 5));
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 6)); ++i) marks.needs.push_back(read_parts(item(item(row, 6), i)));
+    for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 7)); ++i) marks.keeps.push_back(read_parts(item(item(row, 7), i)));
     for (auto [index, writes] : {std::pair(3, &marks.input_writes), std::pair(4, &marks.output_writes)}) {
         PyObject* rows = item(row, index);
         for (Py_ssize_t i = 0; i < PyTuple_Size(rows); ++i) writes->emplace_back(int32_t(to_int(item(item(rows, i), 0))), int32_t(to_int(item(item(rows, i), 1))));

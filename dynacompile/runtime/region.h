@@ -51,7 +51,7 @@ struct Marks {
     std::vector<Watch> watches;
     std::vector<std::vector<int64_t>> flags;
     std::vector<Part> parts;
-    std::vector<std::vector<Part>> needs;  // by saved tensor
+    std::vector<std::vector<Part>> needs, keeps;  // by saved tensor
     std::vector<std::pair<int32_t, int32_t>> input_writes, output_writes;  // (input or forward output, how often it is written)
 };
 
@@ -181,7 +181,7 @@ struct Versions {
     c10::SmallVector<uint32_t, 4> before;
 };
 void count_writes(const Contract& contract, const Tensors& outputs);
-// (inference, watches, flags, (input, writes)..., (output, writes)..., parts, needs), as differentiable.py writes it.
+// (inference, watches, flags, (input, writes)..., (output, writes)..., parts, needs, keeps), as differentiable.py writes it.
 Marks read_marks(PyObject* row);
 // Gives the outputs at contract.tangents one autograd node. generators: as they were before the graph ran.
 void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs, Generators generators);
