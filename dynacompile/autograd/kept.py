@@ -26,11 +26,12 @@ Node = torch.autograd.graph.Node
 class History:
     """What eager's autograd has of a call. watches: the inputs and forward outputs that it keeps, or views of them. parts: as in Marks, with the inputs
     that they lead to in the place of gradients. reached: the tangents that the gradient of an input comes from, by the index of the input,
-    as the bits of a number."""
+    as the bits of a number. computed: the inputs that have a history of their own."""
 
     watches: tuple[Watch, ...] = ()
     parts: tuple[Part, ...] = ()
     reached: Mapping[int, int] = field(default_factory=dict)
+    computed: frozenset[int] = frozenset()
 
 
 def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> History:
@@ -64,8 +65,9 @@ def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: 
             if owner is not None and (kept is owner[2] or place in moved or shares_version(kept, owner[2])):
                 found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
     watches = tuple(Watch(*key, as_parts(nodes, indices)) for key, nodes in sorted(found.items()))
+    computed = frozenset(i for i in indices if inputs[i].value is not inputs[i].leaf)
     ends = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
-    return History(watches, as_parts(parts, indices), {i: ends.get(id(inputs[i].leaf), 0) for i in indices})
+    return History(watches, as_parts(parts, indices), {i: ends.get(id(inputs[i].leaf), 0) for i in indices}, computed)
 
 
 def as_parts(found: set[tuple[int, int]], inputs: Sequence[int]) -> tuple[Part, ...]:
@@ -107,7 +109,7 @@ def watches(
     has it."""
     kept = {(w.is_input, w.index): tuple(p for p in map(here, w.parts) if all(p)) for w in joint.history.watches}
     own = [*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)]
-    lasting = {key for key in own if not (key[0] and key[1] in joint.others)}
+    lasting = {key for key in own if not (key[0] and key[1] in joint.history.computed)}
     return tuple(Watch(*key, parts) for key, parts in kept.items() if parts and key not in lasting), tuple(kept.get(key, ()) for key in own)
 
 

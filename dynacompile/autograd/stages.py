@@ -160,7 +160,9 @@ def write(
         tangents=tuple(part.positions),
         edges=tuple(t for _, t in part.results),
         further=ahead,
-        sources=tuple(tuple(i for i in range(count) if (reached[n] | given.get(target, 0)) >> i & 1) for n, (_, target) in zip(nodes, part.results, strict=True)),
+        sources=tuple(
+            tuple(i for i in range(count) if (reached[n] | given.get(target, 0)) >> i & 1) for n, (_, target) in zip(nodes, part.results, strict=True)
+        ),
         symbols=symbols,
         hidden=tuple(map(hidden_row, part.hidden)),
         marks=stage_marks(joint, gradients, saved_inputs, saved_positions, part.flags, needs),

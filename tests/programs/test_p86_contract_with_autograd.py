@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dynacompile
 from dynacompile.events import Compiled, GraphBroke
-from tests.custom_functions import Dirty, DirtyOther, Marked, MaybeNone, Same, Zeros
+from tests.custom_functions import Dirty, MaybeNone, Same
 from tests.scenarios import attempt, check_same
 
 LEVELS = pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])

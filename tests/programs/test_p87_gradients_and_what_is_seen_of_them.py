@@ -56,8 +56,11 @@ def a_constant_past_an_output(x, y):
     return a, m, t**2
 
 
+CONSTANTS = (zeros_apart, zeros_of_an_output, zeros_of_a_view, a_constant_for_an_output, a_constant_past_an_output)
+
+
 @LEVELS
-@pytest.mark.parametrize("frame", [zeros_apart, zeros_of_an_output, zeros_of_a_view, a_constant_for_an_output, a_constant_past_an_output], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("frame", CONSTANTS, ids=lambda f: f.__name__)
 def test_gradients_that_are_computed_of_no_tangent(frame, backend):
     """They come where the autograd node runs that gives them, and only there."""
 
