@@ -39,12 +39,13 @@ def suits(value: torch.Tensor, format: torch.memory_format) -> bool:
 
 def dense_order(value: torch.Tensor) -> list[int] | None:
     """The order in which the dimensions of a tensor without gaps lie in memory; None where there are some, or where sizes are symbolic."""
-    if any(type(n) is not int for n in (*value.shape, *value.stride())):
+    strides = value.stride()
+    if any(type(n) is not int for n in (*value.shape, *strides)):
         return None
-    order = sorted(range(value.dim()), key=lambda d: (-value.stride(d), -value.shape[d], d))
+    order = sorted(range(value.dim()), key=lambda d: (-strides[d], -value.shape[d], d))
     step = 1
     for d in reversed(order):
-        if value.shape[d] != 1 and value.stride(d) != step:
+        if value.shape[d] != 1 and strides[d] != step:
             return None
         step *= value.shape[d]
     return order
@@ -153,7 +154,11 @@ class Recorder(TorchDispatchMode):
     def permuted_copy_of(self, node: torch.fx.Node, order: Sequence[int]) -> torch.fx.Node:
         """A copy whose dimensions lie in memory in this order."""
         back = [order.index(d) for d in range(len(order))]
-        steps = ((PERMUTE, (order,), {}), (torch.ops.aten.clone.default, (), {"memory_format": torch.contiguous_format}), (PERMUTE, (back,), {}))
+        steps: tuple[tuple[Any, tuple, dict[str, Any]], ...] = (
+            (PERMUTE, (order,), {}),
+            (torch.ops.aten.clone.default, (), {"memory_format": torch.contiguous_format}),
+            (PERMUTE, (back,), {}),
+        )
         for op, args, kwargs in steps:
             value = self.fake(op, node.meta["val"], *args, **kwargs)
             node, before = self.graph.create_node("call_function", op, (node, *args), kwargs), node
