@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -248,15 +248,16 @@ def next_nodes(node: Node) -> Iterator[Node]:
     return (following for following, _ in node.next_functions if following is not None)
 
 
-def reached_from(order: Sequence[Node], roots: Sequence[Node | None]) -> dict[Node, int]:
-    """The roots that each node is reached from, by index, as the bits of a number."""
+def reached_from(order: Sequence[Node], roots: Sequence[Node | None], cut: Collection[tuple[Any, int]] = ()) -> dict[Node, int]:
+    """The roots that each node is reached from, by index, as the bits of a number. cut: results of nodes, to which the gradients of others do not pass."""
     reached = dict.fromkeys(order, 0)
     for i, root in enumerate(roots):
         if root is not None:
             reached[root] |= 1 << i
     for node in order:
-        for following in next_nodes(node):
-            reached[following] |= reached[node]
+        for following, result in node.next_functions:
+            if following is not None and (following, result) not in cut:
+                reached[following] |= reached[node]
     return reached
 
 

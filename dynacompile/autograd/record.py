@@ -56,6 +56,7 @@ class Recorder(TorchDispatchMode):
         self._sequence: list[int] = []  # autograd sequence number at which each site began
         self._sites: list[Site | None] = []
         self._handles: dict[int, Handle] = {}
+        self.made_by: dict[torch.fx.Node, torch.autograd.graph.Node] = {}  # of the backward's nodes
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is DEVICE:
@@ -185,6 +186,7 @@ class Recorder(TorchDispatchMode):
         if site is None:
             running = torch._C._current_autograd_node()
             if running is not None:
+                self.made_by[node] = running
                 site = self._site_of(running)
         if site is not None:
             node.meta["site"] = site

@@ -21,7 +21,7 @@ from dynacompile.capture.suspended import Made, made_by_resume, unfolded
 from dynacompile.capture.values.base import NULL, IteratorValue, Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.contexts import ExitValue
+from dynacompile.capture.values.contexts import ContextValue, ExitValue
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.positions import StateValue, can_hand_on
 from dynacompile.ir.source import Source
@@ -66,7 +66,7 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
     exceptions = handled(frame.stack, cx.handling)
     alone = private([*left(frame, points_after(frame, instr, execute, handler, [])), *frame.stack, *cx.effects.values()])
     refuse_unbound(frame, points_after(frame, instr, execute, handler, []))
-    made = made_by_resume(lower, alone)
+    made = made_by_resume(lower, alone, instr.op == "BEFORE_WITH" and isinstance(operands[0], ContextValue))
     refuse_open(cx, made.blocks)
     base, parts = stack_entries(lower, made, exceptions)
     below, kept = flat(parts), flat(parts[: handler.depth]) if handler is not None else []

@@ -149,13 +149,13 @@ PyObject* gather_new(PyTypeObject* type, PyObject* args, PyObject*) {
     return add_steps(*gather, steps) && add_outputs(*gather, outputs) ? made.release() : nullptr;
 }
 
-int gather_traverse(PyObject* self, visitproc visit, void* arg) {
+int gather_traverse(PyObject* self, visitproc visit, void* arg) noexcept {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(reinterpret_cast<Gather*>(self)->target);
     return 0;
 }
 
-void gather_dealloc(PyObject* self) {
+void gather_dealloc(PyObject* self) noexcept {
     Gather* gather = reinterpret_cast<Gather*>(self);
     PyTypeObject* type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
@@ -180,7 +180,7 @@ PyType_Slot gather_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(gather_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(gather_traverse)},
     {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-    {Py_tp_repr, reinterpret_cast<void*>(gather_repr)},
+    {Py_tp_repr, as_slot<gather_repr>()},
     {Py_tp_members, gather_members},
     {0, nullptr},
 };

@@ -35,6 +35,7 @@ class Made(enum.IntEnum):
     PART = 1  # the same, as one of several results of one operation: autograd lets nobody write to it
     NO_GRAD = 2  # under no_grad: a leaf that requires gradients where its base does, and that nobody may write to under grad mode
     DETACHED = 3  # no view to autograd, though it shares memory
+    CUSTOM = 4  # under grad mode, by a custom function: autograd lets nobody write to it
 
 
 @dataclass(frozen=True)

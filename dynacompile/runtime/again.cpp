@@ -42,7 +42,7 @@ void Primals::remember(const Again& again, const Inputs& inputs, Generators gene
         if (is_accumulated)
             kept_.push_back({{}, int64_t(tensor._version())});
         else
-            kept_.push_back({torch::autograd::SavedVariable(tensor, false), -1});
+            kept_.push_back({torch::autograd::SavedVariable(tensor.is_inference() ? plain_alias(tensor) : tensor, false), -1});
     }
     if (again.has_numbers) numbers_.assign(inputs.numbers.begin(), inputs.numbers.end());
     for (int64_t input : again.measured)
@@ -115,7 +115,7 @@ PyObject* stand_above_node(PyObject*, PyObject* tensors) {
     try {
         const NodePtr node = torch::autograd::get_current_node();
         for (Py_ssize_t i = 0; i < PyTuple_Size(tensors); ++i)
-            if (const NodePtr& above = tensor_of(impl_of(item(tensors, i))).grad_fn()) above->update_topological_nr({node, 0});
+            if (const NodePtr above = tensor_of(impl_of(item(tensors, i))).grad_fn()) above->update_topological_nr({node, 0});
         Py_RETURN_NONE;
     } catch (...) {
         set_python_error();
@@ -130,6 +130,7 @@ PyObject* lead_to_node(PyObject*, PyObject* args) {
     if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &gradients, &PyTuple_Type, &results, &PyTuple_Type, &ends)) return nullptr;
     try {
         const NodePtr node = torch::autograd::get_current_node();
+        if (!node) raise(PyExc_RuntimeError, "no autograd node runs");
         auto node_of = [](PyObject* tensor) { return tensor_of(impl_of(tensor)).grad_fn(); };
         std::vector<std::pair<torch::autograd::Edge, uint32_t>> known;
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(results); ++i) {

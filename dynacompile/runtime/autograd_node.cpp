@@ -50,6 +50,8 @@ void set_history(const at::Tensor& tensor, const Pointer& node) {
 }
 
 const char no_double_backward[] = "double backward through this compiled region is not supported: ";
+const char was_detached[] =
+    "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_(). This is not supported, please use out-of-place `.detach()` instead";
 const char advice[] = "Compute it eagerly: leave the function that is differentiated twice out of the compiled region.";
 
 // The gradient function of our gradients where they can't be differentiated: names itself when somebody differentiates them again.
@@ -130,6 +132,13 @@ struct Watched {
     c10::VariableVersion counter;
     uint32_t version;
     const Watch* watch;
+    c10::weak_intrusive_ptr<c10::TensorImpl> computed;  // the tensor, where it had a history
+
+    // Whether the tensor has been detached in place.
+    bool is_detached() const {
+        c10::intrusive_ptr<c10::TensorImpl> impl = computed.lock();
+        return impl && !torch::autograd::impl::gradient_edge(at::Tensor(std::move(impl))).function;
+    }
 };
 
 class RegionBackward final : public Node {
@@ -164,7 +173,10 @@ public:
     void watch(const Inputs& inputs, const Tensors& outputs) {
         for (const Watch& watch : region_->contract.marks.watches) {
             c10::TensorImpl* impl = watch.is_input ? inputs.impls[watch.index] : outputs[watch.index].unsafeGetTensorImpl();
-            if (impl && !impl->is_inference()) watched_.push_back({impl->version_counter(), impl->version_counter().current_version(), &watch});
+            if (!impl || impl->is_inference()) continue;
+            c10::weak_intrusive_ptr<c10::TensorImpl> computed(c10::intrusive_ptr<c10::TensorImpl>{});
+            if (at::Tensor tensor = tensor_of(impl); watch.is_input && tensor.requires_grad() && !tensor.is_leaf()) computed = tensor.getIntrusivePtr();
+            watched_.push_back({impl->version_counter(), impl->version_counter().current_version(), &watch, std::move(computed)});
         }
     }
 
@@ -395,9 +407,11 @@ private:
             if (runs_[i] && freed_[i])
                 C10_THROW_ERROR(Error, torch::autograd::ERR_BACKWARD_TWICE);
         }
-        for (const Watched& w : watched_)
+        for (const Watched& w : watched_) {
+            if (w.is_detached() && has_part(w.watch->parts, tangents)) fail(was_detached);
             if (w.counter.current_version() != w.version && has_part(w.watch->parts, tangents))
                 refuse_write(w.watch->is_input ? "input " : "output ", w.watch->index, w.counter.current_version(), w.version);
+        }
     }
 
     [[noreturn]] static void refuse_write(const char* what, int64_t index, uint32_t version, uint32_t expected) {
@@ -579,10 +593,11 @@ PyObject* backward_pass(PyObject*, PyObject*) {
     return found;
 }
 
-void mark_part(const at::Tensor& view) {
+void refuse_writes(const at::Tensor& view, Made made) {
     using torch::autograd::CreationMeta;
     auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
-    if (meta && meta->has_bw_view()) meta->set_creation_meta(propagate_creation_meta(meta->get_creation_meta(), CreationMeta::MULTI_OUTPUT_NODE));
+    const CreationMeta mark = made == Made::part ? CreationMeta::MULTI_OUTPUT_NODE : CreationMeta::IN_CUSTOM_FUNCTION;
+    if (meta && meta->has_bw_view()) meta->set_creation_meta(propagate_creation_meta(meta->get_creation_meta(), mark));
 }
 
 bool init_node() {

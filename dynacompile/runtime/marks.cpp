@@ -6,11 +6,15 @@
 
 namespace dynacompile::runtime {
 
-at::Tensor inference_alias(const at::Tensor& tensor) {
-    c10::InferenceMode mode;
+at::Tensor plain_alias(const at::Tensor& tensor) {
     at::Tensor alias = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()), tensor.key_set(), tensor.dtype());
     alias.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
     return alias;
+}
+
+at::Tensor inference_alias(const at::Tensor& tensor) {
+    c10::InferenceMode mode;
+    return plain_alias(tensor);
 }
 
 namespace {

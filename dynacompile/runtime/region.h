@@ -17,7 +17,7 @@ namespace dynacompile::runtime {
 enum class From : uint8_t { fresh, input, input_view, output_view, constant };
 
 // How autograd knows a view: as ir.graphs.Made.
-enum class Made : uint8_t { grad, part, no_grad, detached };
+enum class Made : uint8_t { grad, part, no_grad, detached, custom };
 
 // How one user output is made. index: a forward output, or an input. detached: it is a view of a detached alias of that; counted: with its version.
 // leaf: it is told to require gradients.
@@ -169,8 +169,9 @@ private:
 
 // From now on, writes to what eager's autograd would keep are noticed by the node of the outputs.
 void watch_writes(const Region& region, const Inputs& inputs, const Tensors& outputs);
-// The same memory as an inference tensor.
+// The same memory as an inference tensor, and as one that is none.
 at::Tensor inference_alias(const at::Tensor& tensor);
+at::Tensor plain_alias(const at::Tensor& tensor);
 // Versions of inputs are counted from those at the begin of the call.
 struct Versions {
     Versions(const Contract& contract, const Inputs& inputs);
@@ -195,8 +196,8 @@ PyObject* set_again(PyObject*, PyObject* args);
 PyObject* unbatched(PyObject*, PyObject* tensor);
 PyObject* stand_above_node(PyObject*, PyObject* tensors);
 PyObject* lead_to_node(PyObject*, PyObject* args);
-// Has autograd refuse writes to a view, as to one of several that an operation gives.
-void mark_part(const at::Tensor& view);
+// Has autograd refuse writes to a view, as to one of several that an operation gives, or to one that a custom function gives.
+void refuse_writes(const at::Tensor& view, Made made);
 bool init_node();
 PyObject* backward_pass(PyObject*, PyObject*);
 

@@ -367,7 +367,8 @@ class TensorValue(Value):
         """The object stands for a view of what it was, from here on."""
         is_view = self.fake._is_view() and not self.has_become
         refused = is_view and (name == "detach_" or self.fake.requires_grad)  # autograd may not let such a view be changed
-        if self.source is not None or refused:
+        is_forgetting = name == "detach_" and self.fake.requires_grad  # what was computed of it can't be differentiated any more
+        if self.source is not None or refused or is_forgetting:
             return self.refuse(name)
         view = cx.op("call_method", BECOMING[name], [self, *args], kwargs)
         if isinstance(view, TensorValue) and view is not self:
