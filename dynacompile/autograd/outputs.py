@@ -121,7 +121,7 @@ def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory
         if made is None:
             return Fresh(position, output.requires_grad)
         whole = inner(output) if result.eager is None else result.eager
-        return ViewOfOutput(position, geometry(whole, whole), Lineage(made))
+        return ViewOfOutput(position, geometry(whole, whole), Lineage(made), alone=True)
     base, seen = base_of(family, memory)
     position = positions.of(base, seen)
     if output is base:

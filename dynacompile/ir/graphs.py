@@ -75,11 +75,13 @@ class ViewOfInput:
 
 @dataclass(frozen=True)
 class ViewOfOutput:
-    """A user output that shares storage with other outputs: a view of the forward graph's output at `position`."""
+    """A user output that shares storage with other outputs: a view of the forward graph's output at `position`. alone: that is this output itself, which
+    shares with no other and is a view in eager for autograd alone."""
 
     position: int
     view: View
     lineage: Lineage = Lineage()
+    alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,9 @@ class Replay:
         rows = list(enumerate(self.contract.outputs))
         fresh = [i for i, o in rows if isinstance(o, Fresh) and o.position == position and o.differentiable]
         written = [m.input for m in self.contract.mutations if m.position == position]
-        views = [i for i, o in rows if isinstance(o, ViewOfOutput) and o.position == position and is_differentiable(o)]
-        for kind, found in (("output", fresh), ("input", written), ("view", views)):
+        views = [(i, o) for i, o in rows if isinstance(o, ViewOfOutput) and o.position == position and is_differentiable(o)]
+        alone = [i for i, o in views if o.alone]
+        for kind, found in (("output", fresh + alone), ("input", written), ("view", [i for i, _ in views])):
             if found:
                 return kind, found[0]
         return None
@@ -237,7 +238,7 @@ class Replay:
 
 def is_differentiable(view: ViewOfOutput) -> bool:
     """Whether gradients flow through the view to what it is a view of."""
-    return view.lineage.made in (Made.GRAD, Made.PART) and not view.lineage.detached
+    return view.lineage.made in (Made.GRAD, Made.PART, Made.CUSTOM) and not view.lineage.detached
 
 
 def going_on_from(module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None) -> torch.fx.GraphModule:
