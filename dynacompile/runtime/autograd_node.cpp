@@ -219,6 +219,7 @@ public:
             variable_list grads;
             const Replayed how = twice || dual ? Replayed::differentiate : Replayed::repeated;
             if (!region_->again || batched || !stand_ins_.empty() || !by_python(flat, tangents, how, grads, reason)) std::rethrow_exception(written);
+            if (!twice) own_memory(grads, next_edges());
             return grads;
         }
         if (region_->again && (batched || twice || dual) && (stand_ins_.empty() || !(twice || dual))) {
@@ -226,6 +227,7 @@ public:
             if (by_python(flat, tangents, twice || dual ? Replayed::differentiate : Replayed::batch, grads, reason)) {
                 for (at::Tensor& grad : grads)
                     if (dual && !twice && grad.defined()) grad = without_history(grad);
+                if (dual && !twice) own_memory(grads, next_edges());
                 return grads;
             }
             if (dual || batched) fail(no_double_backward, reason, ". ", advice);
