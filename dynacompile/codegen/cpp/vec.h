@@ -388,7 +388,7 @@ template <class Total, class A, int Sets, int W, class On, int Block, i64 Most =
   constexpr i64 block = (i64)Block * Sets * W;
   if constexpr (Most <= block) return unbroken<A, Sets, W, On>(begin, end, f);
   else {
-    constexpr bool few = Most <= Block / 2 * block;  // of which a sum may be rounded as often as one of few vectors
+    constexpr bool few = Most <= Block * block;  // of which a sum may be rounded as often as one of few vectors
     typename Either<few, A, Total>::type total;
     for (i64 b = begin; b < end; b += block) {
       A a[Sets];
