@@ -383,8 +383,9 @@ template <class A, int Sets, int W, class On, class F> INLINE auto unbroken(i64 
   each_into<W, On>(begin, end, a, f);
   return gathered(a).part();
 }
-// The same, at most `Most` of them, with floats added up: of every `Block` vectors that an accumulator took in, the sum goes to a total.
-template <class Total, class A, int Sets, int W, class On, int Block, i64 Most = 1l << 62, class F> INLINE auto blocks(i64 begin, i64 end, F f) {
+// The same, at most, or exactly, `Most` of them, with floats added up: of every `Block` vectors that an accumulator took in, the sum goes to a total.
+template <class Total, class A, int Sets, int W, class On, int Block, i64 Most = 1l << 62, bool Exact = false, class F>
+INLINE auto blocks(i64 begin, i64 end, F f) {
   constexpr i64 block = (i64)Block * Sets * W;
   if constexpr (Most <= block) return unbroken<A, Sets, W, On>(begin, end, f);
   else {
@@ -392,7 +393,7 @@ template <class Total, class A, int Sets, int W, class On, int Block, i64 Most =
     typename Either<few, A, Total>::type total;
     for (i64 b = begin; b < end; b += block) {
       A a[Sets];
-      each_into<W, On>(b, b + block < end ? b + block : end, a, f);
+      each_into<W, On>(b, (Exact && Most % block == 0) || b + block < end ? b + block : end, a, f);
       if constexpr (few) total.merge(gathered(a));
       else total.take(gathered(a));
     }
