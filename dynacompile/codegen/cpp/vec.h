@@ -425,7 +425,7 @@ template <class Total, class A, int Sets, int W, int Block, i64 Most, i64 n, cla
 }
 // The same over rows of n elements, which may be few or many. Where they are many, it is a function of its own.
 template <class Total, class A, int Sets, int W, int Block, class F> INLINE auto blocks_of_any_steps(i64 begin, i64 end, i64 n, F f) {
-  constexpr i64 vector = (i64)Sets * W, block = Block * vector;
+  constexpr i64 vector = (i64)Sets * W, block = (Block < 16 ? Block : 16) * vector;
   if (n > block)
     return [=]() OUTLINED {
       Total total;
