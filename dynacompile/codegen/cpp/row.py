@@ -160,7 +160,7 @@ class Row:
         kinds = f"Lanes{k}, {self.sets(lane)}, W"
         if acc.reduces and not plan.middle:
             kinds += f", {self.loads(lane)}"
-            bound = f", {most}" if isinstance(most, int) else ""
+            bound = f", {most}, {'false' if plan.split else 'true'}" if isinstance(most, int) else ""
             form = f"blocks<Total{k}, {kinds}, {BLOCK}{bound}>" if self.is_long(acc, self.sets(lane)) else f"unbroken<{kinds}>"
             out.open(f"{part} = {form}({begin}, {end}, [&](i64 {name}, auto on, auto& a) BODY")
         elif acc.reduces:

@@ -383,16 +383,17 @@ template <class A, int Sets, int W, class On, class F> INLINE auto unbroken(i64 
   each_into<W, On>(begin, end, a, f);
   return gathered(a).part();
 }
-// The same, at most `Most` of them, with floats added up: of every `Block` vectors that an accumulator took in, the sum goes to a total.
-template <class Total, class A, int Sets, int W, class On, int Block, i64 Most = 1l << 62, class F> INLINE auto blocks(i64 begin, i64 end, F f) {
+// The same, at most, or exactly, `Most` of them, with floats added up: of every `Block` vectors that an accumulator took in, the sum goes to a total.
+template <class Total, class A, int Sets, int W, class On, int Block, i64 Most = 1l << 62, bool Exact = false, class F>
+INLINE auto blocks(i64 begin, i64 end, F f) {
   constexpr i64 block = (i64)Block * Sets * W;
   if constexpr (Most <= block) return unbroken<A, Sets, W, On>(begin, end, f);
   else {
-    constexpr bool few = Most <= Block / 2 * block;  // of which a sum may be rounded as often as one of few vectors
+    constexpr bool few = Most <= Block * block;  // of which a sum may be rounded as often as one of few vectors
     typename Either<few, A, Total>::type total;
     for (i64 b = begin; b < end; b += block) {
       A a[Sets];
-      each_into<W, On>(b, b + block < end ? b + block : end, a, f);
+      each_into<W, On>(b, (Exact && Most % block == 0) || b + block < end ? b + block : end, a, f);
       if constexpr (few) total.merge(gathered(a));
       else total.take(gathered(a));
     }
@@ -424,7 +425,7 @@ template <class Total, class A, int Sets, int W, int Block, i64 Most, i64 n, cla
 }
 // The same over rows of n elements, which may be few or many. Where they are many, it is a function of its own.
 template <class Total, class A, int Sets, int W, int Block, class F> INLINE auto blocks_of_any_steps(i64 begin, i64 end, i64 n, F f) {
-  constexpr i64 vector = (i64)Sets * W, block = Block * vector;
+  constexpr i64 vector = (i64)Sets * W, block = (Block < 16 ? Block : 16) * vector;
   if (n > block)
     return [=]() OUTLINED {
       Total total;

@@ -51,7 +51,7 @@ extern "C" void kernel_softmax(void* const* params) {
         a.max_1 = on.pick(max(a.max_1, load_0), a.max_1);
       });
       const f32 max_1 = part0.max_1;
-      const Part1 part1 = blocks<Total1, Lanes1, 4, W, Ahead, 16, 1000>(0, 1000, [&](i64 r0, auto on, auto& a) BODY {
+      const Part1 part1 = blocks<Total1, Lanes1, 4, W, Ahead, 16, 1000, true>(0, 1000, [&](i64 r0, auto on, auto& a) BODY {
         const auto load_0 = load<W>(x + r0 + x0 * 1000, on);
         const auto sub_2 = load_0 - max_1;
         const auto exp_3 = exp(sub_2);
