@@ -208,7 +208,9 @@ def test_the_core_is_built_while_the_program_ends(how, tmp_path):
     for name in ("one", "two", "three"):
         (tmp_path / f"{name}.cpp").write_text(TEXT.replace("seven", name))
     env = dict(os.environ, DYNACOMPILE_NATIVE_DIR=str(tmp_path / "native"))
-    done = subprocess.run([sys.executable, "-c", CORE_AT_EXIT.format(how=how), str(tmp_path)], capture_output=True, text=True, timeout=120, env=env, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CORE_AT_EXIT.format(how=how), str(tmp_path)], capture_output=True, text=True, timeout=120, env=env, check=False
+    )
     assert (done.returncode, done.stdout.split()) == (0, ["True"]) and "Traceback" not in done.stderr, done.stderr[-2000:]
     assert not list((tmp_path / "native").glob(".new-*"))
 
