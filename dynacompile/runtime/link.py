@@ -176,7 +176,8 @@ def product_work(schedule: Schedule, step: Extern) -> int:
         return LONG
     left = schedule.buffers[[a for a in step.args if isinstance(a, Ref)][-2].buffer]
     sizes = (*schedule.buffers[step.outputs[0]].size, left.size[-1])
-    return LONG if any(isinstance(size, Index) for size in sizes) else math.prod(sizes)
+    fixed = [size for size in sizes if not isinstance(size, Index)]
+    return math.prod(fixed) if len(fixed) == len(sizes) else LONG
 
 
 def exact_device(device: torch.device) -> torch.device:
