@@ -72,8 +72,8 @@ def answer(program: Program, call: Callable[..., tuple[torch.Tensor, ...]], stor
 
 
 def is_known(story: Story, expected: Any, got: Any) -> bool:
-    """An input that eager keeps for one gradient is read here for another one, too."""
-    return got == ("error", "modified") and any(i < 3 for i, _ in story.written)
+    """An input that eager keeps for one gradient is read here for another one, too; of two writes, the second may take what running again needs."""
+    return got == ("error", "modified") and (len(story.written) > 1 or story.written[0][0] < 3)
 
 
 def difference(program: Program, seed: int, backend: str) -> str:
