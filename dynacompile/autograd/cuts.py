@@ -108,7 +108,7 @@ def visible(outputs: Sequence[object], rows: Sequence[Output], mutated: Sequence
     for j, (output, row) in enumerate(zip(outputs, rows, strict=True)):
         if not isinstance(output, torch.Tensor) or not isinstance(row, (Fresh, ViewOfInput, ViewOfOutput)):
             continue
-        if not output.requires_grad or output.is_leaf:
+        if not has_history(output):
             continue
         if isinstance(row, ViewOfInput):
             position = positions.of(written[row.input].value) if row.input in written else None
@@ -132,6 +132,14 @@ def refuse_hooked_views(outputs: Sequence[object], rows: Sequence[Output], bases
             if at in keys:
                 raise Unsupported("hooks", "an output is a view with hooks of its own, or a view of one", "clone it before its hook is registered")
             pending += at[0].next_functions
+
+
+def has_history(output: torch.Tensor) -> bool:
+    try:
+        return output.requires_grad and not output.is_leaf
+    except RuntimeError as error:  # in eager, whoever uses it hears that its memory was written since; ours would be made after that write
+        reason = "an output is a view that autograd tells nothing of, as its memory was written after it was made"
+        raise Unsupported("aliased-outputs", reason, "return it before, or clone it") from error
 
 
 def key(tensor: torch.Tensor) -> Key:

@@ -126,6 +126,8 @@ def trace_joint(
         return trace_joint(graph, fakes, table, careful, False)
     reached = tangents_of(recorder.graph, len(fakes))
     grads = [(i, node) for i, node in grads if reached[node] or not cuts.has_views_of_inputs]
+    if tangents and not grads and not cuts.has_views_of_inputs:
+        raise no_gradient()
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads), tuple(captured)))
     if not careful and any(reached[node] != (1 << len(tangents)) - 1 for node in hooked):
         return trace_joint(graph, fakes, table, True, cutting)
@@ -266,9 +268,13 @@ def trace_backward(
             raise Unsupported("sparse-gradient", "the gradient of an input is sparse", "set sparse=False, or leave the layer outside of the compiled function")
     found = [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]
     if not found and not cuts.points:
-        reason = "outputs require gradients, and no input gets one: what does was made inside the graph"
-        raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
+        raise no_gradient()
     return differentiable, found
+
+
+def no_gradient() -> Unsupported:
+    reason = "outputs require gradients, and no input gets one: what does was made inside the graph"
+    return Unsupported("leaf-inside", reason, "make it outside of the compiled function")
 
 
 def gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:

@@ -141,6 +141,9 @@ def guarded(output: torch.Tensor) -> Made | None:
 
 def lineage(output: torch.Tensor, base: torch.Tensor) -> Lineage:
     """How autograd knows `output`, which shares the memory of `base`."""
+    if output.requires_grad and (output._base is not base or not base.requires_grad) and not is_new_leaf(output):
+        reason = "an output shares memory with another tensor, and requires gradients that do not come by it"
+        raise Unsupported("aliased-outputs", reason, "clone the output")
     if output._base is None:
         return Lineage(Made.DETACHED, counted=shares_version(output, base))
     created = torch._C._autograd._get_creation_meta(output)  # type: ignore[attr-defined]

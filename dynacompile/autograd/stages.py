@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -89,6 +91,13 @@ def flag_nodes(joint: JointGraph) -> list[Node]:
     return joint.placeholders[joint.inputs + len(joint.tangents) :]
 
 
+def behind_flags(joint: JointGraph, reached: int) -> int:
+    """The tangents of a node, with those that the flags tell of which it takes. Both are bits of a number, the flags behind the tangents."""
+    count = len(joint.tangents)
+    told = (t for f, tangents in enumerate(joint.flags) if reached >> (count + f) & 1 for t in tangents)
+    return functools.reduce(operator.or_, (1 << t for t in told), reached & ((1 << count) - 1))
+
+
 def further(parts: Sequence[Part]) -> list[tuple[Target, ...]]:
     """For each stage, what gets gradients through those that it gives to lower stages, and not from itself."""
     reached: list[dict[Target, None]] = []
@@ -142,8 +151,7 @@ def write(
     saved_inputs, saved_positions = tuple(saved.inputs[n] for n in inputs), tuple(saved.values[n] for n in values)
     whole = tangents_of(joint.graph, joint.inputs)
     own = tuple(joint.tangents.index(p) for p in part.positions)
-    known = (1 << len(joint.tangents)) - 1  # without flags
-    gradients = StageGradients(k, own, tuple(whole[n] & known for n in part.hidden), (*(t for _, t in part.results), *ahead))
+    gradients = StageGradients(k, own, tuple(behind_flags(joint, whole[n]) for n in part.hidden), (*(t for _, t in part.results), *ahead))
     to_stages = {e: leads[n] for e, (n, target) in enumerate(part.results) if target.kind == "hidden"}
     needs = beyond_hidden(joint, needs_of(graph.graph, len(symbols), len(inputs) + len(values), count), gradients.edges, to_stages)
     stage = Stage(
@@ -152,7 +160,9 @@ def write(
         tangents=tuple(part.positions),
         edges=tuple(t for _, t in part.results),
         further=ahead,
-        sources=tuple(tuple(i for i in range(count) if (reached[n] | given.get(target, 0)) >> i & 1) for n, (_, target) in zip(nodes, part.results, strict=True)),
+        sources=tuple(
+            tuple(i for i in range(count) if (reached[n] | given.get(target, 0)) >> i & 1) for n, (_, target) in zip(nodes, part.results, strict=True)
+        ),
         symbols=symbols,
         hidden=tuple(map(hidden_row, part.hidden)),
         marks=stage_marks(joint, gradients, saved_inputs, saved_positions, part.flags, needs),

@@ -11,7 +11,7 @@ import torch
 from dynacompile.build.cpp import build_cpp
 from dynacompile.build.pool import warm_workers
 from dynacompile.build.store import Store
-from dynacompile.build.threads import begin
+from dynacompile.threads import begin
 from dynacompile.build.triton import build_triton
 from dynacompile.env import Env
 from dynacompile.ir.schedule import BuiltKernel, KernelSource, Module, ReferenceKernel, Sources

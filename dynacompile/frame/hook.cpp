@@ -225,7 +225,7 @@ PyObject* evaluate_plainly(PyThreadState* ts, Frame* frame, int throwflag) {
 
 // Nothing in here throws once the frame runs: what may is caught where it can be unwound.
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
-    Thread& thread = current_thread;
+    Thread& thread = *found_once(&current_thread);
     if (!thread.now.on_miss && !thread.parked) return evaluate_plainly(ts, frame, throwflag);
     if (throwflag || !is_fresh(frame)) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
     thread.follow(ts);
@@ -244,12 +244,8 @@ PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     return entry ? run_entry(thread, ts, frame, entry) : meet_unknown(ts, frame, scope, extra);
 }
 
-// Off in this thread until a region ends: torch.compile would compile the compiler's own frames. The callback it had (a new reference), or null
-// where it was not on, or with an error set.
-PyObject* suspend_rival(_PyFrameEvalFunction installed) {
-    if (!set_rival || installed == evaluate || installed == _PyEval_EvalFrameDefault) return nullptr;
-    return PyObject_CallOneArg(set_rival, Py_None);
-}
+// Whether this is torch.compile's hook, which is off in a thread until its region ends: it would compile the compiler's own frames.
+bool is_rival(_PyFrameEvalFunction installed) { return set_rival && installed != evaluate && installed != _PyEval_EvalFrameDefault; }
 
 PyObject* watch_rival(PyObject*, PyObject* function) {
     Py_XSETREF(set_rival, Py_NewRef(function));
@@ -264,7 +260,8 @@ PyMethodDef functions[] = {
 }  // namespace
 
 Thread& this_thread(const PyThreadState* ts) {
-    Thread& thread = current_thread;
+    Thread& thread = *found_once(&current_thread);
+    if (!thread.keys) thread.keys = dispatch_keys();
     thread.follow(ts);
     return thread;
 }
@@ -311,9 +308,12 @@ bool need_stack(const PyThreadState* ts) {
 // Installs the hook for one region, in the place of the one that was there: ours inside another region, or a foreign one.
 bool hook_enter(Before& before) {
     PyInterpreterState* interp = interpreter();
-    before.callback = suspend_rival(_PyInterpreterState_GetEvalFrameFunc(interp));
-    if (!before.callback && PyErr_Occurred()) return false;
     before.evaluator = _PyInterpreterState_GetEvalFrameFunc(interp);
+    if (is_rival(before.evaluator)) {
+        before.callback = PyObject_CallOneArg(set_rival, Py_None);
+        if (!before.callback) return false;
+        before.evaluator = _PyInterpreterState_GetEvalFrameFunc(interp);
+    }
     if (before.evaluator != evaluate) {
         if (regions_open == 0) before_us = before.evaluator;
         _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);

@@ -185,7 +185,7 @@ PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
     Region* region = reinterpret_cast<Region*>(self);
     PyThreadState* ts = PyThreadState_Get();
     Thread& thread = this_thread(ts);
-    if (thread.now.compiling || is_finalizing() || is_traced()) return call_object(region->function, args, nargsf, kwnames);
+    if (thread.now.compiling || is_finalizing() || is_traced(thread.keys)) return call_object(region->function, args, nargsf, kwnames);
     if (!need_stack(ts)) return nullptr;
     const PyRef kept = PyRef::share(self);  // the call may drop the last reference to its own region
     if (region->choose) {

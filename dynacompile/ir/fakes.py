@@ -199,6 +199,10 @@ def constructed(settings: dict[str, Any]) -> FakeMode:
     return made
 
 
+LOOKED_AT: dict[int, Any] = {}
+"""What torch's tables had when they were looked through: objects by id, kept so that ids stay theirs. Each is looked at once."""
+
+
 def leave_dynamo_unloaded() -> None:
     """Has torch's wrappers around dispatch modes and Python meta functions call straight through. Safe to repeat."""
     wrapped: list[Any] = [FakeTensorMode.__torch_dispatch__]
@@ -206,16 +210,21 @@ def leave_dynamo_unloaded() -> None:
         wrapped += table.values()
     for module in (torch._refs, torch._refs.nn.functional, torch._refs.special, torch._decomp.decompositions):
         wrapped += vars(module).values()
-    seen: set[int] = set()
+    if LOOKED_AT.keys() >= set(map(id, wrapped)):
+        return
+    seen: dict[int, Any] = {}
     while wrapped:
         function = wrapped.pop()
-        if not isinstance(function, FunctionType) or id(function) in seen:
+        if id(function) in seen or id(function) in LOOKED_AT:
             continue
-        seen.add(id(function))
+        seen[id(function)] = function
+        if not isinstance(function, FunctionType):
+            continue
         inner = [cell.cell_contents for cell in function.__closure__ or () if isinstance(cell.cell_contents, FunctionType)]
         if function.__code__ is WRAPPER:
             inner[0].__dict__.setdefault(CALL_THROUGH, inner[0])
         wrapped += inner
+    LOOKED_AT.update(seen)  # at the end: an interrupt may come before
 
 
 WRAPPER = torch._disable_dynamo(wrappers.elementwise_type_promotion_wrapper.__call__).__code__  # of every wrapper that torch makes

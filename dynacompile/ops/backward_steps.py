@@ -90,6 +90,7 @@ class TensorHook(Step):
 
     def traced(self, args: tuple, tracing: Tracing) -> None:
         tensor, *rest = args
+        _ = tensor.grad_fn  # autograd may refuse to tell, and does it again where it is asked again
 
         def hook(grad: torch.Tensor | None) -> torch.Tensor | None:
             if grad is None:

@@ -211,12 +211,15 @@ public:
             written = unpack_saved(flat, tangents);
             note_shapes(flat);
         }
-        std::string reason = stand_ins_.empty() ? "nothing was kept for it" : "an earlier backward pass has freed a part of what it needs";
         const bool dual = std::any_of(tangents.begin(), tangents.end(), is_dual), batched = std::any_of(tangents.begin(), tangents.end(), is_batched);
+        std::string reason;
+        if (written || twice || dual || batched)
+            reason = stand_ins_.empty() ? "nothing was kept for it" : "an earlier backward pass has freed a part of what it needs";
         if (written) {
             variable_list grads;
             const Replayed how = twice || dual ? Replayed::differentiate : Replayed::repeated;
             if (!region_->again || batched || !stand_ins_.empty() || !by_python(flat, tangents, how, grads, reason)) std::rethrow_exception(written);
+            if (!twice) own_memory(grads, next_edges());
             return grads;
         }
         if (region_->again && (batched || twice || dual) && (stand_ins_.empty() || !(twice || dual))) {
@@ -224,6 +227,7 @@ public:
             if (by_python(flat, tangents, twice || dual ? Replayed::differentiate : Replayed::batch, grads, reason)) {
                 for (at::Tensor& grad : grads)
                     if (dual && !twice && grad.defined()) grad = without_history(grad);
+                if (dual && !twice) own_memory(grads, next_edges());
                 return grads;
             }
             if (dual || batched) fail(no_double_backward, reason, ". ", advice);

@@ -426,6 +426,10 @@ PyMethodDef functions[] = {{"make_differentiable", boundary<make_differentiable>
                             "set_again(differentiable, call, kept, measured, accumulated, copies, outputs, has_numbers, draws): how the backward is differentiated again."},
                            {"set_stages", boundary<set_stages>, METH_VARARGS,
                             "set_stages(differentiable, ((stage, edges, hidden), ...)): the parts of its backward."},
+                           {"stand_above_node", boundary<stand_above_node>, METH_O,
+                            "stand_above_node(tensors): has the nodes of new tensors count as above the autograd node that runs"},
+                           {"lead_to_node", boundary<lead_to_node>, METH_VARARGS,
+                            "lead_to_node(gradients, ((result, tangent), ...), ends): has histories that come to results go on at the autograd node that runs"},
                            {"unbatched", boundary<unbatched>, METH_O,
                             "unbatched(tensor) -> (the tensor without its innermost batch of torch.autograd's own vmap, that batch's dimension, its level), or "
                             "None."},

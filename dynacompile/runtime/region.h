@@ -194,6 +194,8 @@ std::shared_ptr<Region> region_of(PyObject* differentiable);
 PyObject* set_stages(PyObject*, PyObject* args);
 PyObject* set_again(PyObject*, PyObject* args);
 PyObject* unbatched(PyObject*, PyObject* tensor);
+PyObject* stand_above_node(PyObject*, PyObject* tensors);
+PyObject* lead_to_node(PyObject*, PyObject* args);
 // Has autograd refuse writes to a view, as to one of several that an operation gives, or to one that a custom function gives.
 void refuse_writes(const at::Tensor& view, Made made);
 bool init_node();

@@ -136,18 +136,24 @@ class Replay:
         with torch.enable_grad():
             leaves = self.aliases(primals)
             below = {j: value.view_as(value) for j, value in zip(self.below, kept[0][len(self.kept) :], strict=True)}
+            ends = tuple(t for t in (*leaves, *below.values()) if isinstance(t, torch.Tensor) and t.grad_fn is not None)
+            native.core().stand_above_node(ends)
             inputs = self.inputs(leaves)
             with self.modes(kept[3]):
                 outputs = self.run(*inputs, *below.values())
-            pairs = [(self.base(i, inputs, outputs), tangent) for i, tangent in tangents.items()]
-            ends = [below.get(t.index) if t.kind == "output" else leaves[t.index] if t.kind == "input" else None for t in self.edges]
-            asked = {i: end for i, (end, w) in enumerate(zip(ends, wanted, strict=True)) if w and end is not None and end.requires_grad}
+            results = {i: self.base(i, inputs, outputs) for i in tangents}
+            pairs = [(results[i], tangent) for i, tangent in tangents.items()]
+            targets = [below.get(t.index) if t.kind == "output" else leaves[t.index] if t.kind == "input" else None for t in self.edges]
+            asked = {i: end for i, (end, w) in enumerate(zip(targets, wanted, strict=True)) if w and end is not None and end.requires_grad}
             pairs = [(base, tangent) for base, tangent in pairs if base.requires_grad]
             if not pairs or not asked:
                 return (None,) * len(wanted)
             with torch._C._DisableAutocast():
                 bases, given = [base for base, _ in pairs], [tangent for _, tangent in pairs]
                 made = torch.autograd.grad(bases, list(asked.values()), given, create_graph=True, allow_unused=True)
+            shown = tuple((result, i) for i, result in results.items() if result.grad_fn is not None and all(result.grad_fn is not e.grad_fn for e in ends))
+            recorded = tuple(g for g in made if g is not None and g.grad_fn is not None)
+            native.core().lead_to_node(recorded, shown, (*ends, *(t for t in given if t.grad_fn is not None)))
         found = dict(zip(asked, made, strict=True))
         return tuple(found.get(i) for i in range(len(self.edges)))
 

@@ -126,6 +126,8 @@ def differences(story: Story, backends: tuple[str, ...]) -> Iterator[str]:
                     yield f"{backend}: {got}, eager: {want}"
                 continue
             found = unlike(got, want) if UNTOLD not in str(want) else ""
+            if found and not is_told_again(story, want):
+                return
             if found:
                 yield f"{backend}: {found}"
 
@@ -153,6 +155,21 @@ def main(make: Callable[[int], Story]) -> None:
 
 
 DIFFERS, SAME = b"d", b"s"
+
+
+def is_told_again(story: Story, want: list[Any]) -> bool:
+    """Whether eager tells the same once more. It does not where a program reads memory that nothing was written to."""
+    for value in (float("nan"), 7.0):
+        dirty_memory(value)
+        if unlike(attempt(story.told, lambda frame: frame), want):
+            return False
+    return True
+
+
+def dirty_memory(value: float) -> None:
+    """Leaves a value in memory that is taken next."""
+    for size in range(1, 64):
+        torch.full((size,), value)
 
 
 def run(make: Callable[[int], Story], seeds: Iterable[int], backends: tuple[str, ...], show: bool) -> Iterator[bytes]:
