@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import dynacompile
 from tests.scenarios import check_same
 
 CAPTURE = {"backend": "eager"}
