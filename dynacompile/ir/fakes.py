@@ -50,7 +50,7 @@ class FakeMode(FakeTensorMode):
 
     def dispatch(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
         """Torch's, whose results, kept or not, are laid out as eager's."""
-        run = super().dispatch
+        run: Any = super().dispatch
         made = run(func, types, args, kwargs or {})
         layout = LAYOUTS.get(func)
         if layout is None:

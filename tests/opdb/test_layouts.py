@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -45,20 +46,22 @@ def strides(result: object) -> list[tuple[int, ...]]:
     return [tuple(s for s, size in zip(t.stride(), t.shape) if size > 1) if math.prod(t.shape) > 1 else () for t in tensors]
 
 
+def strides_of_call(op, leaves: list[object], spec: object, operands: list[torch.Tensor]) -> list[tuple[int, ...]]:
+    """Of what the op gives for the leaves of its arguments, with `operands` for those that are tensors."""
+    remaining = iter(operands)
+    args, kwargs = tree_unflatten([next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
+    return strides(op.op(*args, **kwargs))
+
+
 @pytest.mark.parametrize("op", [op for op in op_db if op.name in OPS], ids=lambda op: f"{op.name}-{op.variant_test_name}".strip("-"))
 def test_fakes_have_eagers_strides(op):
     compared = 0
     for sample in list(op.sample_inputs("cpu", torch.float32))[:MOST_SAMPLES]:
         leaves, spec = tree_flatten(([sample.input, *sample.args], sample.kwargs))
-        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        for tensors in layouts([leaves[i].detach() for i in places]):
-            mode = fake_mode()
-
-            def call(operands):
-                args, kwargs = tree_unflatten([dict(zip(places, operands)).get(i, leaf) for i, leaf in enumerate(leaves)], spec)
-                return strides(op.op(*args, **kwargs))
-
+        call = functools.partial(strides_of_call, op, leaves, spec)
+        for tensors in layouts([leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]):
             expected = call([t.clone() for t in tensors])
+            mode = fake_mode()
             fakes = [fake_of(mode, t) for t in tensors]
             with mode:
                 assert call(fakes) == expected, [(tuple(t.shape), t.stride()) for t in tensors]
