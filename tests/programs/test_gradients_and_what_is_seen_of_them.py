@@ -409,3 +409,51 @@ def test_hooked_views_break_by_name():
     finally:
         end()
     assert {e.code for e in events if isinstance(e, GraphBroke)} <= {"hooks"}
+
+
+def detached_after(x, view, mode):
+    with mode:
+        v = view(x * 2)
+    v.detach_()
+    return v * 3
+
+
+def written_by_a_function(x, view, mode):
+    with mode:
+        v = view(x * 2)
+    return DirtyOther.apply(v, x)[0] * 3
+
+
+def looked_at(x, view, mode):
+    with mode:
+        v = view(x * 2)
+    print(end="")
+    return v._is_view(), v._base is not None, v.requires_grad, v.is_leaf, v + 1
+
+
+VIEWS_OF_WHOLES = {
+    "transposed": torch.Tensor.t,
+    "part": lambda y: y[:1],
+    "one of several": lambda y: y.unbind()[0],
+    "view of a view": lambda y: y.view(-1)[1:],
+    "detached": torch.Tensor.detach,
+    "no view": torch.Tensor.clone,
+}
+
+
+@LEVELS
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("view", VIEWS_OF_WHOLES.values(), ids=VIEWS_OF_WHOLES.keys())
+@pytest.mark.parametrize("frame", [detached_after, written_by_a_function, looked_at], ids=lambda f: f.__name__)
+def test_views_that_outlive_their_whole_at_a_break(frame, view, mode, backend):
+    """What Python goes on with is a view to autograd where it is one in eager, also where the whole is not needed any more."""
+
+    def story(wrap):
+        leaf, x = computed()
+        out = attempt(lambda: wrap(lambda t: frame(t, view, mode()))(x))
+        yield str(out) if isinstance(out, Exception) else out
+        if isinstance(out, torch.Tensor) and out.requires_grad:
+            out.sum().backward()
+        yield leaf.grad
+
+    check_same(story, backend=backend, least=None)
