@@ -93,7 +93,8 @@ def trace_joint(
     keeps_views: bool = False,
 ) -> JointGraph:
     """graph: torch-level, static shapes; fakes: one per placeholder. careful: hooks of tensors ask whether a gradient has come; else the graph is traced
-    again where one may not. cutting: outputs that others are computed from get their gradients. keeps_views: as in classify.
+    again where one may not. cutting: outputs that others are computed from get their gradients. keeps_views: outputs that are views in eager are views to autograd, also without their
+    wholes.
     Raises Unsupported where autograd or functionalization can't follow."""
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
@@ -107,7 +108,8 @@ def trace_joint(
         run = interpret(graph, inputs_values(inputs), recorder, tracing, together.note)
         positions = Positions()
         seen = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in output_args(graph)]
-        rows = classify(run.outputs, seen, inputs, run.memories, positions, keeps_views)
+        stays = [keeps_views and not is_changed(node) for node in output_args(graph)]
+        rows = classify(run.outputs, seen, inputs, run.memories, positions, stays)
         refuse_used_leaves(rows, run.outputs, positions)
         inference = tuple(i for i, t in enumerate(positions.tensors) if storage(t) in run.inference)
         output_writes = tuple((i, t._version) for i, t in enumerate(positions.tensors) if t._version)
@@ -164,6 +166,14 @@ def trace_joint(
         bool(recorder.writes),
         any(storage(p.tensor) in recorder.writes for p in cuts.points),
     )
+
+
+def is_changed(output: object) -> bool:
+    """Whether an output stands for a tensor that was no view, and whose metadata was changed in place. (Of a view that gets gradients, capture has none
+    changed; what was no view, and gets none, it detaches.)"""
+    if not isinstance(output, torch.fx.Node) or not isinstance(value := output.meta.get("val"), torch.Tensor) or not value.requires_grad:
+        return False
+    return any(user.target is torch.autograd.graph.increment_version for user in output.users)
 
 
 def base_of_row(row: Output, inputs: Sequence[FunctionalInput], positions: Positions) -> torch.Tensor | None:

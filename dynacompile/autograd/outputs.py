@@ -59,10 +59,10 @@ def classify(
     inputs: Sequence[FunctionalInput],
     memories: Mapping[int, Memory],
     positions: Positions,
-    keeps_views: bool = False,
+    stays_view: Sequence[bool],
 ) -> tuple[Output, ...]:
     """One row per user output; the tensors that the forward graph must give are added to `positions`. seen: the outputs as capture saw them.
-    keeps_views: an output that is a view in eager is one to autograd, also where no other output shares its memory."""
+    stays_view: whether an output that is a view is one to the caller's autograd, also where no other output shares its memory."""
     owners: dict[int, int] = {}
     for i, entry in enumerate(inputs):
         if entry.is_tensor:
@@ -75,7 +75,7 @@ def classify(
             if all(output is not member for member in family):
                 family.append(output)
     rows: list[Output] = []
-    for output, eager in zip(outputs, seen, strict=True):
+    for output, eager, stays in zip(outputs, seen, stays_view, strict=True):
         if not isinstance(output, torch.Tensor):
             rows.append(Constant(plain(output)))
             continue
@@ -85,7 +85,7 @@ def classify(
         elif storage(output) in owners:
             rows.append(view_of_input(result, owners[storage(output)], inputs))
         else:
-            rows.append(view_or_fresh(result, families[storage(output)], memories.get(storage(output)), positions, keeps_views))
+            rows.append(view_or_fresh(result, families[storage(output)], memories.get(storage(output)), positions, stays))
     return tuple(rows)
 
 
@@ -113,7 +113,7 @@ def is_new_leaf(output: torch.Tensor) -> bool:
 
 
 def view_or_fresh(
-    result: Result, family: Sequence[torch.Tensor], memory: Memory | None, positions: Positions, keeps_views: bool
+    result: Result, family: Sequence[torch.Tensor], memory: Memory | None, positions: Positions, stays_view: bool
 ) -> Fresh | ViewOfOutput:
     output = result.tensor
     try:
@@ -125,7 +125,7 @@ def view_or_fresh(
         raise Unsupported("leaf-inside", "a tensor made inside the graph is marked with requires_grad_()", "make it outside of the compiled function")
     if len(family) == 1 and not overlaps(output if result.eager is None else result.eager):
         position = positions.of(output, result.eager)
-        made = known_as(output) if keeps_views else guarded(output)
+        made = known_as(output) if stays_view else guarded(output)
         if made is None:
             return Fresh(position, output.requires_grad)
         whole = inner(output) if result.eager is None else result.eager

@@ -457,3 +457,63 @@ def test_views_that_outlive_their_whole_at_a_break(frame, view, mode, backend):
         yield leaf.grad
 
     check_same(story, backend=backend, least=None)
+
+
+def kept_result(x):
+    y = x.exp()
+    y.t_()
+    return y
+
+
+def result_of_a_write(x):
+    y = x.clone()
+    y.relu_()
+    y.unsqueeze_(0)
+    return y
+
+
+def kept_operand(x):
+    y = x.detach() + 1
+    z = y * x
+    y.unsqueeze_(0).squeeze_(0)
+    return z
+
+
+def not_kept(x):
+    y = x + 1
+    y.t_()
+    return y
+
+
+def detached_since(x):
+    y = x.detach() + 1
+    y.t_()
+    print(end="")
+    y.detach_()
+    return y.t() * x
+
+
+@LEVELS
+@pytest.mark.parametrize("frame", [kept_result, result_of_a_write, kept_operand, not_kept, detached_since], ids=lambda f: f.__name__)
+@pytest.mark.filterwarnings("ignore:.*compiled in name only")
+def test_metadata_that_changes_in_place_counts_as_a_write(frame, backend):
+    """What a node keeps for its gradient must not change, nor its sizes and strides."""
+
+    def story(wrap):
+        leaf, x = computed()
+        out = wrap(frame)(x)
+        yield out._version, kind(attempt(out.sum().backward)), leaf.grad
+
+    check_same(story, backend=backend, least=None)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+def test_a_tensor_that_was_no_view_is_none_where_its_metadata_changed_before_a_break(backend):
+    def frame(x):
+        y = x + 1
+        y.t_()
+        print(end="")
+        y.detach_()
+        return y
+
+    check_same(lambda wrap: iter([wrap(frame)(computed()[1])]), backend=backend, least=None)
