@@ -93,8 +93,8 @@ def trace_joint(
     keeps_views: bool = False,
 ) -> JointGraph:
     """graph: torch-level, static shapes; fakes: one per placeholder. careful: hooks of tensors ask whether a gradient has come; else the graph is traced
-    again where one may not. cutting: outputs that others are computed from get their gradients. keeps_views: outputs that are views in eager are views to autograd, also without their
-    wholes.
+    again where one may not. cutting: outputs that others are computed from get their gradients.
+    keeps_views: outputs that are views in eager are views to autograd, also without their wholes.
     Raises Unsupported where autograd or functionalization can't follow."""
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)

@@ -112,9 +112,7 @@ def is_new_leaf(output: torch.Tensor) -> bool:
         return False
 
 
-def view_or_fresh(
-    result: Result, family: Sequence[torch.Tensor], memory: Memory | None, positions: Positions, stays_view: bool
-) -> Fresh | ViewOfOutput:
+def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory | None, positions: Positions, stays_view: bool) -> Fresh | ViewOfOutput:
     output = result.tensor
     try:
         is_leaf = output.requires_grad and output.is_leaf
