@@ -25,7 +25,7 @@ class Env:
     """The context of one compile, passed to every stage.
 
     config: the options. emit: where events go. region, bucket: names for events. cache: folder of the compile caches.
-    hand_off: is told what each stage hands on.
+    hand_off: is told what each stage hands on. breaks: the graph ends before its frame does, so that Python goes on with its results.
     """
 
     config: CompileConfig
@@ -34,6 +34,7 @@ class Env:
     bucket: int
     cache: Path
     hand_off: Observer = unobserved
+    breaks: bool = False
 
     def with_config(self, **changes: Any) -> Env:
         return replace(self, config=replace(self.config, **changes))

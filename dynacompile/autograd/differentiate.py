@@ -21,6 +21,6 @@ def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
     static shape whose requires_grad and is_leaf are the real inputs', or numbers, which become constants. backward is None where no output
     needs a gradient. Raises Unsupported, naming the op, where functionalization or autograd can't follow.
     """
-    joint = trace_joint(graph, fakes, decomposition_table())
+    joint = trace_joint(graph, fakes, decomposition_table(), keeps_views=env.breaks)
     simplify(joint.graph)
     return split(joint, env.config.memory_budget)

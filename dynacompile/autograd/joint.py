@@ -91,9 +91,11 @@ def trace_joint(
     table: Mapping[torch._ops.OpOverload, Callable],
     careful: bool = False,
     cutting: bool = True,
+    keeps_views: bool = False,
 ) -> JointGraph:
     """graph: torch-level, static shapes; fakes: one per placeholder. careful: hooks of tensors ask whether a gradient has come; else the graph is traced
     again where one may not. cutting: outputs that others are computed from get their gradients.
+    keeps_views: outputs that are views in eager are views to autograd, also without their wholes.
     Raises Unsupported where autograd or functionalization can't follow."""
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
@@ -107,7 +109,8 @@ def trace_joint(
         run = interpret(graph, inputs_values(inputs), recorder, tracing, together.note)
         positions = Positions()
         seen = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in output_args(graph)]
-        rows = classify(run.outputs, seen, inputs, run.memories, positions)
+        stays = [keeps_views and not is_changed(node) for node in output_args(graph)]
+        rows = classify(run.outputs, seen, inputs, run.memories, positions, stays)
         refuse_used_leaves(rows, run.outputs, positions)
         inference = tuple(i for i, t in enumerate(positions.tensors) if storage(t) in run.inference)
         output_writes = tuple((i, t._version) for i, t in enumerate(positions.tensors) if t._version)
@@ -124,14 +127,14 @@ def trace_joint(
         captured = [captured_node(recorder, forward, positions, cuts, i) for i in sorted(cuts.captured)]
         constants = reach_of_constants(recorder, positions, cuts) if len(tangents) > 1 else {}
     if len(captured) != len(cuts.points):  # some formula has no gradient there
-        return trace_joint(graph, fakes, table, careful, False)
+        return trace_joint(graph, fakes, table, careful, False, keeps_views)
     reached = tangents_of(recorder.graph, len(fakes))
     grads = [(i, node) for i, node in grads if reached[node] or not cuts.has_views_of_inputs]
     if tangents and not grads and not cuts.has_views_of_inputs:
         raise no_gradient()
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads), tuple(captured)))
     if not careful and any(reached[node] != (1 << len(tangents)) - 1 for node in hooked):
-        return trace_joint(graph, fakes, table, True, cutting)
+        return trace_joint(graph, fakes, table, True, cutting, keeps_views)
     note_places(tuple(recorder.graph.nodes), reached.__getitem__, [node for _, node in grads])
     flags: tuple[tuple[int, ...], ...] = ()
     arriving = tangents_of(recorder.graph, len(fakes), constants)
@@ -165,6 +168,14 @@ def trace_joint(
         bool(recorder.writes),
         any(storage(p.tensor) in recorder.writes for p in cuts.points),
     )
+
+
+def is_changed(output: object) -> bool:
+    """Whether an output stands for a tensor that was no view, and whose metadata was changed in place. (Of a view that gets gradients, capture has none
+    changed; what was no view, and gets none, it detaches.)"""
+    if not isinstance(output, torch.fx.Node) or not isinstance(value := output.meta.get("val"), torch.Tensor) or not value.requires_grad:
+        return False
+    return any(user.target is torch.autograd.graph.increment_version for user in output.users)
 
 
 def base_of_row(row: Output, inputs: Sequence[FunctionalInput], positions: Positions) -> torch.Tensor | None:

@@ -54,9 +54,15 @@ class Result:
 
 
 def classify(
-    outputs: Sequence[object], seen: Sequence[object], inputs: Sequence[FunctionalInput], memories: Mapping[int, Memory], positions: Positions
+    outputs: Sequence[object],
+    seen: Sequence[object],
+    inputs: Sequence[FunctionalInput],
+    memories: Mapping[int, Memory],
+    positions: Positions,
+    stays_view: Sequence[bool],
 ) -> tuple[Output, ...]:
-    """One row per user output; the tensors that the forward graph must give are added to `positions`. seen: the outputs as capture saw them."""
+    """One row per user output; the tensors that the forward graph must give are added to `positions`. seen: the outputs as capture saw them.
+    stays_view: whether an output that is a view is one to the caller's autograd, also where no other output shares its memory."""
     owners: dict[int, int] = {}
     for i, entry in enumerate(inputs):
         if entry.is_tensor:
@@ -69,7 +75,7 @@ def classify(
             if all(output is not member for member in family):
                 family.append(output)
     rows: list[Output] = []
-    for output, eager in zip(outputs, seen, strict=True):
+    for output, eager, stays in zip(outputs, seen, stays_view, strict=True):
         if not isinstance(output, torch.Tensor):
             rows.append(Constant(plain(output)))
             continue
@@ -79,7 +85,7 @@ def classify(
         elif storage(output) in owners:
             rows.append(view_of_input(result, owners[storage(output)], inputs))
         else:
-            rows.append(view_or_fresh(result, families[storage(output)], memories.get(storage(output)), positions))
+            rows.append(view_or_fresh(result, families[storage(output)], memories.get(storage(output)), positions, stays))
     return tuple(rows)
 
 
@@ -106,7 +112,7 @@ def is_new_leaf(output: torch.Tensor) -> bool:
         return False
 
 
-def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory | None, positions: Positions) -> Fresh | ViewOfOutput:
+def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory | None, positions: Positions, stays_view: bool) -> Fresh | ViewOfOutput:
     output = result.tensor
     try:
         is_leaf = output.requires_grad and output.is_leaf
@@ -117,7 +123,7 @@ def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory
         raise Unsupported("leaf-inside", "a tensor made inside the graph is marked with requires_grad_()", "make it outside of the compiled function")
     if len(family) == 1 and not overlaps(output if result.eager is None else result.eager):
         position = positions.of(output, result.eager)
-        made = guarded(output)
+        made = known_as(output) if stays_view else guarded(output)
         if made is None:
             return Fresh(position, output.requires_grad)
         whole = inner(output) if result.eager is None else result.eager
@@ -137,6 +143,13 @@ def guarded(output: torch.Tensor) -> Made | None:
     if not output.requires_grad or output._base is None:
         return None
     return GUARDED.get(torch._C._autograd._get_creation_meta(output))  # type: ignore[attr-defined]
+
+
+def known_as(output: torch.Tensor) -> Made | None:
+    """How autograd knows an output whose memory is its own as a view. None where it is no view."""
+    if output._base is None or output.is_inference():
+        return None
+    return guarded(output) or MADE[torch._C._autograd._get_creation_meta(output)]  # type: ignore[attr-defined]
 
 
 def lineage(output: torch.Tensor, base: torch.Tensor) -> Lineage:

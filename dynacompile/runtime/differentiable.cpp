@@ -1,6 +1,7 @@
 // The callable of a compiled graph: flat inputs to user outputs, under the runtime contract, with autograd.
 #include "runtime/region.h"
 
+#include <ATen/ops/alias_ops.h>
 #include <ATen/ops/as_strided_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/detach_ops.h>
@@ -207,8 +208,10 @@ at::Tensor unknown_to_autograd(const at::Tensor& tensor, bool counted) {
 at::Tensor view_of(const at::Tensor& base, const Output& output, const int64_t* numbers) {
     c10::AutoGradMode grad(output.made == Made::grad || output.made == Made::part || output.made == Made::custom);
     at::Tensor from = output.detached ? unknown_to_autograd(base, output.counted) : base;
-    at::Tensor view = at::_ops::as_strided::call(from, values_of(output.size, numbers), values_of(output.stride, numbers),
-                                                 base.storage_offset() + output.offset.value(numbers));
+    const auto size = values_of(output.size, numbers), stride = values_of(output.stride, numbers);
+    const int64_t offset = output.offset.value(numbers);
+    const bool is_whole = !offset && c10::SymIntArrayRef(size) == from.sym_sizes() && c10::SymIntArrayRef(stride) == from.sym_strides();
+    at::Tensor view = is_whole ? at::_ops::alias::call(from) : at::_ops::as_strided::call(from, size, stride, base.storage_offset() + offset);
     if (output.made == Made::part || output.made == Made::custom) refuse_writes(view, output.made);
     if (output.made == Made::detached) view = unknown_to_autograd(view, output.counted);
     if (output.leaf) view.set_requires_grad(true);

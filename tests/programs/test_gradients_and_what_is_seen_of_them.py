@@ -409,3 +409,111 @@ def test_hooked_views_break_by_name():
     finally:
         end()
     assert {e.code for e in events if isinstance(e, GraphBroke)} <= {"hooks"}
+
+
+def detached_after(x, view, mode):
+    with mode:
+        v = view(x * 2)
+    v.detach_()
+    return v * 3
+
+
+def written_by_a_function(x, view, mode):
+    with mode:
+        v = view(x * 2)
+    return DirtyOther.apply(v, x)[0] * 3
+
+
+def looked_at(x, view, mode):
+    with mode:
+        v = view(x * 2)
+    print(end="")
+    return v._is_view(), v._base is not None, v.requires_grad, v.is_leaf, v + 1
+
+
+VIEWS_OF_WHOLES = {
+    "transposed": torch.Tensor.t,
+    "part": lambda y: y[:1],
+    "one of several": lambda y: y.unbind()[0],
+    "view of a view": lambda y: y.view(-1)[1:],
+    "detached": torch.Tensor.detach,
+    "no view": torch.Tensor.clone,
+}
+
+
+@LEVELS
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("view", VIEWS_OF_WHOLES.values(), ids=VIEWS_OF_WHOLES.keys())
+@pytest.mark.parametrize("frame", [detached_after, written_by_a_function, looked_at], ids=lambda f: f.__name__)
+def test_views_that_outlive_their_whole_at_a_break(frame, view, mode, backend):
+    """What Python goes on with is a view to autograd where it is one in eager, also where the whole is not needed any more."""
+
+    def story(wrap):
+        leaf, x = computed()
+        out = attempt(lambda: wrap(lambda t: frame(t, view, mode()))(x))
+        yield str(out) if isinstance(out, Exception) else out
+        if isinstance(out, torch.Tensor) and out.requires_grad:
+            out.sum().backward()
+        yield leaf.grad
+
+    check_same(story, backend=backend, least=None)
+
+
+def kept_result(x):
+    y = x.exp()
+    y.t_()
+    return y
+
+
+def result_of_a_write(x):
+    y = x.clone()
+    y.relu_()
+    y.unsqueeze_(0)
+    return y
+
+
+def kept_operand(x):
+    y = x.detach() + 1
+    z = y * x
+    y.unsqueeze_(0).squeeze_(0)
+    return z
+
+
+def not_kept(x):
+    y = x + 1
+    y.t_()
+    return y
+
+
+def detached_since(x):
+    y = x.detach() + 1
+    y.t_()
+    print(end="")
+    y.detach_()
+    return y.t() * x
+
+
+@LEVELS
+@pytest.mark.parametrize("frame", [kept_result, result_of_a_write, kept_operand, not_kept, detached_since], ids=lambda f: f.__name__)
+@pytest.mark.filterwarnings("ignore:.*compiled in name only")
+def test_metadata_that_changes_in_place_counts_as_a_write(frame, backend):
+    """What a node keeps for its gradient must not change, nor its sizes and strides."""
+
+    def story(wrap):
+        leaf, x = computed()
+        out = wrap(frame)(x)
+        yield out._version, kind(attempt(out.sum().backward)), leaf.grad
+
+    check_same(story, backend=backend, least=None)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+def test_a_tensor_that_was_no_view_is_none_where_its_metadata_changed_before_a_break(backend):
+    def frame(x):
+        y = x + 1
+        y.t_()
+        print(end="")
+        y.detach_()
+        return y
+
+    check_same(lambda wrap: iter([wrap(frame)(computed()[1])]), backend=backend, least=None)
