@@ -291,20 +291,25 @@ def launch_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, i
 
 
 def list_row(kernel: Kernel, built: BuiltKernel, step: Launch, device: torch.device) -> tuple:
-    """Members; their numbers one after the other; of a device the programs of all, and tables in its memory: (member, program of that member) for each
-    program, and the numbers."""
+    """Members; their numbers one after the other; of a device the programs of all, and tables in its memory."""
     own = kernel.own or ()
     if any(len(row) != len(own) for row in step.sizes):
         raise VerifyError("schedule", f"a member of {step.kernel} has other numbers than {[s.name for s in own]}")
     flat = tuple(n for row in step.sizes for n in row)
     if not isinstance(built, CudaKernel):
         return len(step.sizes), flat, 0, ()
-    programs = [computed(built.grid[0], dict(zip(own, row, strict=True))) for row in step.sizes]
-    counts = torch.tensor(programs)
-    member = torch.repeat_interleave(torch.arange(len(programs)), counts)
+    blocks, numbers = list_tables(kernel, built.grid[0], step)
+    return len(step.sizes), flat, len(blocks), (blocks.to(device), numbers.to(device))
+
+
+def list_tables(kernel: Kernel, programs: Extent, step: Launch) -> tuple[torch.Tensor, torch.Tensor]:
+    """(member, program of that member) for each program of a list on a device, and the members' numbers. programs: how many a member needs."""
+    own = kernel.own or ()
+    counts = torch.tensor([computed(programs, dict(zip(own, row, strict=True))) for row in step.sizes])
+    member = torch.repeat_interleave(torch.arange(len(counts)), counts)
     place = torch.arange(len(member)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-    blocks = torch.stack((member, place), 1).to(torch.int32).to(device)
-    return len(step.sizes), flat, len(member), (blocks, torch.tensor(flat or (0,), dtype=torch.int64).to(device))
+    numbers = [n for row in step.sizes for n in row] or [0]
+    return torch.stack((member, place), 1).to(torch.int32), torch.tensor(numbers, dtype=torch.int64)
 
 
 def reference_row(module: Module, slots: Mapping[str, int], sizes: Numbers, name: str, buffers: Sequence[str], own: Sequence[int]) -> tuple:
