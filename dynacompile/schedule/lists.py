@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from dynacompile.ir.body import needs, rewrite
 from dynacompile.ir.index import Extent, Index, Symbol, Var, atom, constant
 from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op
 from dynacompile.schedule.units import Unit, Units
@@ -98,6 +99,38 @@ def pattern_of(nest: Nest, buffers: Mapping[str, Buffer]) -> Pattern | None:
         key.append((op.name, op.args, op.dtype, attr))
     key.append(tuple((buffers[n].dtype, buffers[n].device) for n in names))
     return Pattern(tuple(key), tuple(taking.numbers), tuple(names))
+
+
+def in_order(nest: Nest) -> Nest:
+    """The nest with its values in the order in which its stores need them, so that equal bodies are equal texts however they were joined."""
+    body: list[Op] = []
+    ids: dict[int, int] = {}
+    stores = [i for i, op in enumerate(nest.body) if op.name == "store"]
+    if any(op.name == "load" for op in nest.body[stores[0] :]):
+        return nest
+    for store in stores:
+        waiting = [(store, False)]
+        while waiting:
+            i, ready = waiting.pop()
+            if i in ids:
+                continue
+            if not ready:
+                waiting.append((i, True))
+                waiting += [(a, False) for a in reversed(needs(nest.body[i])) if a not in ids]
+            elif i != store:
+                ids[i] = len(body)
+                body.append(renumbered(nest.body[i], ids))
+    return replace(nest, body=(*body, *(renumbered(nest.body[i], ids) for i in stores)))
+
+
+def renumbered(op: Op, ids: Mapping[int, int]) -> Op:
+    attr: Any = op.attr
+    if type(attr) is Access:
+        mask = None if attr.mask is None else ids[attr.mask]
+        attr = Access(attr.buffer, rewrite(attr.index, {}, ids), mask, attr.other, attr.summed)
+    elif type(attr) is Index:
+        attr = rewrite(attr, {}, ids)
+    return Op(op.name, tuple(ids[a] for a in op.args), op.dtype, attr)
 
 
 class Putting:
@@ -233,6 +266,7 @@ def gather(units: Units, nests: Mapping[int, Nest]) -> tuple[dict[int, Group], l
     """Joins like units in place. The groups by the id of their unit, and which like units stay apart, with the reason.
 
     nests: of each unit that is no call, what its kernel does."""
+    nests = {i: in_order(n) if n.stores() else n for i, n in nests.items()}
     groups: dict[int, Group] = {}
     apart: list[tuple[list[Unit], str]] = []
     number = max(units.by_id, default=0) + 1

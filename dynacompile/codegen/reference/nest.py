@@ -19,7 +19,8 @@ def run_kernel(kernel: Kernel | Member, tensors: Sequence[torch.Tensor], sizes: 
     Stores are made in place."""
     if isinstance(kernel, Member):
         kernel, sizes = kernel.kernel, (*kernel.sizes, *sizes)
-    run_nest(kernel.nest, {p.name: t for p, t in zip(kernel.params, tensors, strict=True)}, dict(zip((*(kernel.own or ()), *kernel.symbols), sizes, strict=True)))
+    symbols = (*(kernel.own or ()), *kernel.symbols)
+    run_nest(kernel.nest, {p.name: t for p, t in zip(kernel.params, tensors, strict=True)}, dict(zip(symbols, sizes, strict=True)))
 
 
 def run_nest(nest: Nest, buffers: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int] | None = None) -> None:

@@ -15,8 +15,9 @@ from dynacompile.ir.loops import Access, Nest, Op, levels
 from dynacompile.ir.schedule import Kernel
 from dynacompile.quoting import identifier
 
-TILE = {"x", "y", "r", "row", "r_base", "x_start", "x_base", "xmask", "ymask", "rmask", "pid", "start", "member", "list_blocks", "list_numbers", "list_pointers"}
-RESERVED = {"tl", "triton", "libdevice", "range", "float", *TILE, *scalars.DEVICE_FUNCTIONS, *keyword.kwlist}
+TILE = {"x", "y", "r", "row", "r_base", "x_start", "x_base", "xmask", "ymask", "rmask", "pid", "start"}
+LIST = {"member", "list_blocks", "list_numbers", "list_pointers"}
+RESERVED = {"tl", "triton", "libdevice", "range", "float", *TILE, *LIST, *scalars.DEVICE_FUNCTIONS, *keyword.kwlist}
 
 
 class Values:
