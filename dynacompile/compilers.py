@@ -240,7 +240,6 @@ def first_errors(output: str, most: int = 8) -> str:
     return "\n  ".join(printable(line) for line in errors[:most])
 
 
-
 def made_file(compiler: str, path: Path) -> bytes:
     """What the compiler made. Raises BuildError where it reported no error, and made nothing."""
     try:

@@ -15,7 +15,6 @@ import threading
 import time
 import warnings
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -30,6 +29,7 @@ from dynacompile.errors import BuildError
 from dynacompile.ir.guard_facts import GLOBAL_HOOKS
 from dynacompile.libraries import in_memory, name_of
 from dynacompile.quoting import printable
+from dynacompile.threads import on_threads
 from dynacompile.trusted import Untrusted, drop, locked, open_folder, private_folder, read_own, scratch_folder, sealed, touch, unsealed, write_own
 
 NAME = "dynacompile_native"
@@ -243,9 +243,8 @@ def build(tools: Toolchain, folder: Path, inside: int | None, name: str) -> int:
     try:
         with scratch_folder() as scratch:
             missing = [source for source in objects if not fetched(objects[source], inside, folder, scratch)]
-            with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
-                largest_first = sorted(missing, key=lambda s: -s.stat().st_size)
-                list(pool.map(lambda source: compile_one(tools, flags, source, objects[source], inside, folder, scratch), largest_first))
+            largest_first = sorted(missing, key=lambda s: -s.stat().st_size)
+            on_threads(max(2, os.cpu_count() or 2), lambda source: compile_one(tools, flags, source, objects[source], inside, folder, scratch), largest_first)
             lib, made = Path(torch.__file__).parent / "lib", scratch / "core.so"
             placed = [str(scratch / name) for name in objects.values()]
             run([*tools.command, "-shared", "-o", str(made), *placed, f"-L{lib}", *(f"-l{name}" for name in LIBRARIES), "-ldl"], "link the native core")

@@ -54,7 +54,7 @@ def compile_frame(
     """
     expect_builds(env)
     native.core().keep_fake_devices()
-    with dynamo_unloaded(), unseen_by_hooks():
+    with forgetting_shape_envs(policy), dynamo_unloaded(), unseen_by_hooks():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy, FrameFacts(frame))
         with under(captured.settings):
             call = make_call(captured, env) if captured.graph is not None else None
@@ -64,9 +64,17 @@ def compile_frame(
     code = captured.code
     if call is not None:
         code = captured.bind(compile_gather(captured.roots, [i.source for i in captured.inputs], call))
-    if policy is not None:
-        forget_shape_envs()
     return captured, code, stage("guards", env, compile_guards, captured.guards)
+
+
+@contextmanager
+def forgetting_shape_envs(policy: ShapePolicy | None) -> Iterator[None]:
+    """However the compile ends, where it may have used symbols."""
+    try:
+        yield
+    finally:
+        if policy is not None:
+            forget_shape_envs()
 
 
 @contextmanager

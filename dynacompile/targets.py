@@ -15,7 +15,8 @@ from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.config import CompileConfig
 from dynacompile.entries import BucketView, EntryView
 from dynacompile.errors import ConfigError
-from dynacompile.regions import Dispatch, buckets_of, make_region, runs_later
+from dynacompile.region_info import buckets_of, runs_later
+from dynacompile.regions import Dispatch, make_region
 from dynacompile.session import SESSION
 
 REGION = "__dynacompile_region__"

@@ -14,7 +14,8 @@ import torch
 
 from dynacompile.autograd.functionalize import MutatedInput
 from dynacompile.autograd.outputs import Positions
-from dynacompile.ir.graphs import Fresh, Output, Target, ViewOfInput, ViewOfOutput
+from dynacompile.errors import Unsupported
+from dynacompile.ir.graphs import Fresh, Made, Output, Target, ViewOfInput, ViewOfOutput
 
 Key = tuple[Any, int]  # an autograd node, and which of its results
 INPUT = -1  # the level of views of inputs that no graph writes
@@ -55,8 +56,10 @@ class Cuts:
             point.tensor.register_hook(hook)
             run_first(point.tensor._backward_hooks)
 
-    def hook(self, index: int, tangent: torch.Tensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
-        def capture(grad: torch.Tensor) -> torch.Tensor:
+    def hook(self, index: int, tangent: torch.Tensor | None) -> Callable[[torch.Tensor | None], torch.Tensor | None]:
+        def capture(grad: torch.Tensor | None) -> torch.Tensor | None:
+            if grad is None:
+                return None
             self.captured[index] = grad
             return torch.zeros_like(grad) if tangent is None else tangent
 
@@ -105,7 +108,7 @@ def visible(outputs: Sequence[object], rows: Sequence[Output], mutated: Sequence
     for j, (output, row) in enumerate(zip(outputs, rows, strict=True)):
         if not isinstance(output, torch.Tensor) or not isinstance(row, (Fresh, ViewOfInput, ViewOfOutput)):
             continue
-        if not output.requires_grad or output.is_leaf:
+        if not has_history(output):
             continue
         if isinstance(row, ViewOfInput):
             position = positions.of(written[row.input].value) if row.input in written else None
@@ -113,6 +116,30 @@ def visible(outputs: Sequence[object], rows: Sequence[Output], mutated: Sequence
             position = row.position
         found.setdefault(key(output), Visible(output, Target("output", j), position))
     return list(found.values())
+
+
+def refuse_hooked_views(outputs: Sequence[object], rows: Sequence[Output], bases: Sequence[torch.Tensor | None], hooked: Sequence[torch.Tensor]) -> None:
+    """Views among the outputs are made again from what they are views of, past the hooks of those that were made between. bases: what they are made from."""
+    keys = {key(t) for t in hooked}
+    for output, row, base in zip(outputs, rows, bases, strict=True):
+        if not keys or base is None or not isinstance(output, torch.Tensor) or row.lineage.made is not Made.GRAD or not output.requires_grad:  # type: ignore[union-attr]
+            continue
+        pending, end = [key(output)], key(base)
+        while pending:
+            at = pending.pop()
+            if at == end or at[0] is None:
+                continue
+            if at in keys:
+                raise Unsupported("hooks", "an output is a view with hooks of its own, or a view of one", "clone it before its hook is registered")
+            pending += at[0].next_functions
+
+
+def has_history(output: torch.Tensor) -> bool:
+    try:
+        return output.requires_grad and not output.is_leaf
+    except RuntimeError as error:  # in eager, whoever uses it hears that its memory was written since; ours would be made after that write
+        reason = "an output is a view that autograd tells nothing of, as its memory was written after it was made"
+        raise Unsupported("aliased-outputs", reason, "return it before, or clone it") from error
 
 
 def key(tensor: torch.Tensor) -> Key:

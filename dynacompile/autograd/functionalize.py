@@ -18,7 +18,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.memory import Folded, overlaps
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import as_static, exceeds, expression_of, is_undecidable, same_size
-from dynacompile.ops.backward_steps import Step, Tracing
+from dynacompile.ops.backward_steps import Step, TensorHook, Tracing
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
 from dynacompile.ops.checks import checked_quantile
 from dynacompile.ops.fused_steps import FUSED_STEPS
@@ -145,12 +145,13 @@ Note = Callable[[Sequence[torch.Tensor], Any, Recorder], None]
 @dataclass(frozen=True)
 class Interpreted:
     """What a graph gave. outputs: flat. memories: those that it made. inference: the storages of inference tensors among them. laid: results of operations,
-    and those in their place that have eager's strides."""
+    and those in their place that have eager's strides. hooked: tensors that have hooks."""
 
     outputs: tuple
     memories: dict[int, Memory]
     inference: set[int]
     laid: list[tuple[torch.Tensor, torch.Tensor]]
+    hooked: list[torch.Tensor]
 
 
 def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder, tracing: Tracing, note: Note) -> Interpreted:
@@ -174,7 +175,8 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
         if node.op == "output":
             made = {memory: m for memory, m in memories.items() if memory not in given}
-            return Interpreted(tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made, inference.storages, laid)
+            hooked = [env[n.args[0]] for n in graph.graph.nodes if isinstance(n.target, TensorHook)]
+            return Interpreted(tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made, inference.storages, laid, hooked)
         if isinstance(node.meta.get("val"), torch.SymInt):  # a size that capture has computed
             env[node] = as_static(node.meta["val"])
             continue
@@ -251,9 +253,10 @@ def interpret_node(
     results = tensors_of(env[node])
     if len(results) > 1:
         note(results, node.target, recorder)
+    read = [t for n in node.all_input_nodes for t in tensors_of(env[n])]  # those of lists, too
     for made in results:
         folded.note(node.target, made, operands)
-        inference.note(made, operands)
+        inference.note(made, read)
     if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
         plain = env[node]
         env[node] = as_eager(plain, node.meta.get("val"), memories)

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynacompile import native
 from dynacompile.autograd.arrivals import Together, cut_absent
-from dynacompile.autograd.cuts import Cuts, find_cuts
+from dynacompile.autograd.cuts import Cuts, find_cuts, key, refuse_hooked_views
 from dynacompile.autograd.facts import view_base
 from dynacompile.autograd.functionalize import (
     FunctionalInput,
@@ -26,12 +26,12 @@ from dynacompile.autograd.functionalize import (
     storage,
     wrap_inputs,
 )
-from dynacompile.autograd.kept import History, read_history, refuse_used_leaves
+from dynacompile.autograd.kept import History, bits, history, reached_from, read_history, refuse_used_leaves
 from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
-from dynacompile.ir.graphs import Mutation, Output, Target, output_args
+from dynacompile.ir.graphs import Mutation, Output, Target, ViewOfInput, ViewOfOutput, output_args
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
@@ -45,9 +45,9 @@ class JointGraph:
     graph: placeholders are the inputs, then the tangents; the output node holds ((forward values by position), (values that inputs take in
     the graph), (gradients), (gradients of outputs that others are computed from)). outputs, mutations: as in the RuntimeContract. written: the
     inputs of the second group. tangents: positions that have one. grads: the inputs that the third group belongs to. sources: as in the
-    RuntimeContract. inference, flags, input_writes, output_writes: as in Marks. others: inputs that are no leaves of autograd, and may be written by
-    anybody. constants: the graph's attributes. targets: where the fourth group goes. levels: of each tangent, the stage of the backward that takes it.
-    writes: the graph has in-place operations; written_targets: on the memory of a target, too.
+    RuntimeContract. inference, flags, input_writes, output_writes: as in Marks. constants: the graph's attributes. targets: where the fourth group
+    goes; target_sources: the tangents that it comes from. levels: of each tangent, the stage of the backward that takes it. writes: the graph has
+    in-place operations; written_targets: on the memory of a target, too.
     """
 
     graph: torch.fx.Graph
@@ -64,8 +64,8 @@ class JointGraph:
     flags: tuple[tuple[int, ...], ...]
     input_writes: tuple[tuple[int, int], ...]
     output_writes: tuple[tuple[int, int], ...]
-    others: frozenset[int]
     targets: tuple[Target, ...] = ()
+    target_sources: tuple[tuple[int, ...], ...] = ()
     levels: tuple[int, ...] = ()
     writes: bool = False
     written_targets: bool = False
@@ -112,26 +112,34 @@ def trace_joint(
         output_writes = tuple((i, t._version) for i, t in enumerate(positions.tensors) if t._version)
         mutated = mutated_inputs(inputs, names)
         mutations = tuple(Mutation(m.index, positions.of(m.value)) for m in mutated if not m.in_graph)
+        refuse_hooked_views(run.outputs, rows, [base_of_row(row, inputs, positions) for row in rows], run.hooked)
         written = [m for m in mutated if m.in_graph]
         forward = owned(recorder, [recorder.node_of(inner(t)) for t in positions.tensors])
         restride(recorder, forward, positions)
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
-        history = read_history(positions, inputs, run.laid) if positions.differentiable else History()
+        eager = read_history(positions, inputs, run.laid) if positions.differentiable else History()
         cuts = find_cuts(run.outputs, rows, mutated, positions) if cutting else Cuts()
         tangents, grads = trace_backward(recorder, positions, forward, inputs, cuts)
         captured = [captured_node(recorder, forward, positions, cuts, i) for i in sorted(cuts.captured)]
+        constants = reach_of_constants(recorder, positions, cuts) if len(tangents) > 1 else {}
     if len(captured) != len(cuts.points):  # some formula has no gradient there
         return trace_joint(graph, fakes, table, careful, False)
     reached = tangents_of(recorder.graph, len(fakes))
     grads = [(i, node) for i, node in grads if reached[node] or not cuts.has_views_of_inputs]
+    if tangents and not grads and not cuts.has_views_of_inputs:
+        raise no_gradient()
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads), tuple(captured)))
     if not careful and any(reached[node] != (1 << len(tangents)) - 1 for node in hooked):
         return trace_joint(graph, fakes, table, True, cutting)
     note_places(tuple(recorder.graph.nodes), reached.__getitem__, [node for _, node in grads])
-    sources = tuple(tuple(t for t in range(len(tangents)) if (reached[g] or history.reached[i]) >> t & 1) for i, g in grads)
     flags: tuple[tuple[int, ...], ...] = ()
+    arriving = tangents_of(recorder.graph, len(fakes), constants)
+    sources = tuple(bits(arriving[g] or eager.reached[i]) for i, g in grads)
+    target_sources = tuple(bits(arriving[g]) for g in captured)
     if len(tangents) > 1:
-        reached = tangents_of(recorder.graph, len(fakes), together)
+        together_reached = together.reach(reached)
+        more = {node: constants.get(node, 0) | together_reached.get(node, 0) for node in (*constants, *together_reached)}
+        reached = tangents_of(recorder.graph, len(fakes), more)
         placeholders = [n for n in recorder.graph.nodes if n.op == "placeholder"]
         flags = cut_absent(recorder.graph, reached, placeholders[len(fakes) :], recorder.fake)
     return JointGraph(
@@ -145,16 +153,27 @@ def trace_joint(
         tuple(i for i, _ in grads),
         sources,
         inference,
-        history,
+        eager,
         flags,
         tuple((m.index, m.value._version - before[m.index]) for m in mutated),
         output_writes,
-        frozenset(i for i, entry in enumerate(inputs) if entry.is_tensor and not (entry.differentiable and entry.value is entry.leaf)),
         tuple(p.target for p in cuts.points),
+        target_sources,
         tuple(cuts.levels.get(p, 0) for p in tangents) if cuts.points else (),
         bool(recorder.writes),
         any(storage(p.tensor) in recorder.writes for p in cuts.points),
     )
+
+
+def base_of_row(row: Output, inputs: Sequence[FunctionalInput], positions: Positions) -> torch.Tensor | None:
+    """The tensor that an output is made from as a view."""
+    match row:
+        case ViewOfInput():
+            return inputs[row.input].value
+        case ViewOfOutput():
+            return positions.tensors[row.position]
+        case _:
+            return None
 
 
 def captured_node(recorder: Recorder, forward: Sequence[torch.fx.Node], positions: Positions, cuts: Cuts, index: int) -> torch.fx.Node:
@@ -167,9 +186,9 @@ def captured_node(recorder: Recorder, forward: Sequence[torch.fx.Node], position
     return node
 
 
-def tangents_of(graph: torch.fx.Graph, inputs: int, together: Together | None = None) -> dict[torch.fx.Node, int]:
-    """The tangents that each node is computed from, by index, as the bits of a number. together: counts tangents that make a custom function run, too."""
-    more = {} if together is None else together.reach(tangents_of(graph, inputs))
+def tangents_of(graph: torch.fx.Graph, inputs: int, more: Mapping[torch.fx.Node, int] | None = None) -> dict[torch.fx.Node, int]:
+    """The tangents that each node is computed from, by index, as the bits of a number. more: those that some nodes count in any case."""
+    further = more or {}
     reached: dict[torch.fx.Node, int] = {}
     placeholders = 0
     for node in graph.nodes:
@@ -177,8 +196,16 @@ def tangents_of(graph: torch.fx.Graph, inputs: int, together: Together | None = 
             reached[node] = 1 << (placeholders - inputs) if placeholders >= inputs else 0
             placeholders += 1
         else:
-            reached[node] = functools.reduce(operator.or_, (reached[a] for a in node.all_input_nodes), more.get(node, 0))
+            reached[node] = functools.reduce(operator.or_, (reached[a] for a in node.all_input_nodes), further.get(node, 0))
     return reached
+
+
+def reach_of_constants(recorder: Recorder, positions: Positions, cuts: Cuts) -> dict[torch.fx.Node, int]:
+    """Gradients need not be computed from tangents, as the zeros that `x ** 0` has, and come where the autograd node runs that gives them. For each node that
+    one has made, the tangents that it is reached from, as the bits of a number."""
+    roots = [positions.tensors[p].grad_fn for p in positions.differentiable]
+    reached = reached_from(history(roots), roots, {key(point.tensor) for point in cuts.points})
+    return {node: reached[made_by] for node, made_by in recorder.made_by.items() if reached.get(made_by)}
 
 
 def owned(recorder: Recorder, nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
@@ -241,9 +268,13 @@ def trace_backward(
             raise Unsupported("sparse-gradient", "the gradient of an input is sparse", "set sparse=False, or leave the layer outside of the compiled function")
     found = [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]
     if not found and not cuts.points:
-        reason = "outputs require gradients, and no input gets one: what does was made inside the graph"
-        raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
+        raise no_gradient()
     return differentiable, found
+
+
+def no_gradient() -> Unsupported:
+    reason = "outputs require gradients, and no input gets one: what does was made inside the graph"
+    return Unsupported("leaf-inside", reason, "make it outside of the compiled function")
 
 
 def gradients(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,12 @@ Node = torch.autograd.graph.Node
 class History:
     """What eager's autograd has of a call. watches: the inputs and forward outputs that it keeps, or views of them. parts: as in Marks, with the inputs
     that they lead to in the place of gradients. reached: the tangents that the gradient of an input comes from, by the index of the input,
-    as the bits of a number."""
+    as the bits of a number. computed: the inputs that have a history of their own."""
 
     watches: tuple[Watch, ...] = ()
     parts: tuple[Part, ...] = ()
     reached: Mapping[int, int] = field(default_factory=dict)
+    computed: frozenset[int] = frozenset()
 
 
 def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> History:
@@ -40,6 +41,9 @@ def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: 
     order = history([t.grad_fn for t in outputs])
     leaves = {id(inputs[i].leaf): 1 << n for n, i in enumerate(indices)}
     reached, leads = reached_from(order, [t.grad_fn for t in outputs]), leads_to(order, leaves)
+    if any(t.grad_fn is not None and not leads[t.grad_fn] for t in outputs):
+        reason = "an output requires gradients that come to no input: what they come to was made inside the graph"
+        raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
     owners: dict[int, tuple[bool, int, torch.Tensor]] = {}
     for position, tensor in enumerate(positions.tensors):
         owners.setdefault(storage(tensor), (False, position, tensor))
@@ -61,8 +65,9 @@ def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: 
             if owner is not None and (kept is owner[2] or place in moved or shares_version(kept, owner[2])):
                 found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
     watches = tuple(Watch(*key, as_parts(nodes, indices)) for key, nodes in sorted(found.items()))
+    computed = frozenset(i for i in indices if inputs[i].value is not inputs[i].leaf)
     ends = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
-    return History(watches, as_parts(parts, indices), {i: ends.get(id(inputs[i].leaf), 0) for i in indices})
+    return History(watches, as_parts(parts, indices), {i: ends.get(id(inputs[i].leaf), 0) for i in indices}, computed)
 
 
 def as_parts(found: set[tuple[int, int]], inputs: Sequence[int]) -> tuple[Part, ...]:
@@ -93,14 +98,19 @@ def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Seque
         return part[0], tuple(places[i] for i in part[1] if i in places)
 
     parts = tuple(map(here, joint.history.parts))
-    return replace(whole, watches=watches(joint, saved_inputs, saved_positions, here), flags=joint.flags, parts=parts, needs=needs)
+    others, keeps = watches(joint, saved_inputs, saved_positions, here)
+    return replace(whole, watches=others, flags=joint.flags, parts=parts, needs=needs, keeps=keeps)
 
 
-def watches(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int], here: Callable[[Part], Part]) -> tuple[Watch, ...]:
-    """Without those that the node's own saved tensors make needless. here: a part as this node has it."""
-    own = {*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)}
-    kept = (replace(w, parts=tuple(p for p in map(here, w.parts) if all(p))) for w in joint.history.watches if (w.is_input, w.index) not in own)
-    return tuple(w for w in kept if w.parts)
+def watches(
+    joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int], here: Callable[[Part], Part]
+) -> tuple[tuple[Watch, ...], tuple[tuple[Part, ...], ...]]:
+    """(Those of what the node does not save itself, or what may lose its history, the parts that keep each of its saved tensors). here: a part as this node
+    has it."""
+    kept = {(w.is_input, w.index): tuple(p for p in map(here, w.parts) if all(p)) for w in joint.history.watches}
+    own = [*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)]
+    lasting = {key for key in own if not (key[0] and key[1] in joint.history.computed)}
+    return tuple(Watch(*key, parts) for key, parts in kept.items() if parts and key not in lasting), tuple(kept.get(key, ()) for key in own)
 
 
 @dataclass(frozen=True)
@@ -188,11 +198,13 @@ def stage_marks(
     def here(part: Part) -> Part:
         return gradients.part(joint, part)
 
+    others, keeps = watches(joint, saved_inputs, saved_positions, here)
     return Marks(
-        watches=watches(joint, saved_inputs, saved_positions, here),
+        watches=others,
         flags=tuple(gradients.arriving(joint.flags[f]) for f in flags),
         parts=tuple(p for p in map(here, joint.history.parts) if all(p)),
         needs=needs,
+        keeps=keeps,
     )
 
 
@@ -243,15 +255,16 @@ def next_nodes(node: Node) -> Iterator[Node]:
     return (following for following, _ in node.next_functions if following is not None)
 
 
-def reached_from(order: Sequence[Node], roots: Sequence[Node | None]) -> dict[Node, int]:
-    """The roots that each node is reached from, by index, as the bits of a number."""
+def reached_from(order: Sequence[Node], roots: Sequence[Node | None], cut: Collection[tuple[Any, int]] = ()) -> dict[Node, int]:
+    """The roots that each node is reached from, by index, as the bits of a number. cut: results of nodes, to which the gradients of others do not pass."""
     reached = dict.fromkeys(order, 0)
     for i, root in enumerate(roots):
         if root is not None:
             reached[root] |= 1 << i
     for node in order:
-        for following in next_nodes(node):
-            reached[following] |= reached[node]
+        for following, result in node.next_functions:
+            if following is not None and (following, result) not in cut:
+                reached[following] |= reached[node]
     return reached
 
 

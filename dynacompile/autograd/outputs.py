@@ -22,6 +22,7 @@ MADE = {
     CREATION.NO_GRAD_MODE: Made.NO_GRAD,
     CREATION.INFERENCE_MODE: Made.NO_GRAD,
 }
+GUARDED = {CREATION.IN_CUSTOM_FUNCTION: Made.CUSTOM, CREATION.MULTI_OUTPUT_NODE: Made.PART}
 
 
 @dataclass
@@ -115,7 +116,12 @@ def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory
     if is_leaf:
         raise Unsupported("leaf-inside", "a tensor made inside the graph is marked with requires_grad_()", "make it outside of the compiled function")
     if len(family) == 1 and not overlaps(output if result.eager is None else result.eager):
-        return Fresh(positions.of(output, result.eager), output.requires_grad)
+        position = positions.of(output, result.eager)
+        made = guarded(output)
+        if made is None:
+            return Fresh(position, output.requires_grad)
+        whole = inner(output) if result.eager is None else result.eager
+        return ViewOfOutput(position, geometry(whole, whole), Lineage(made), alone=True)
     base, seen = base_of(family, memory)
     position = positions.of(base, seen)
     if output is base:
@@ -126,8 +132,18 @@ def view_or_fresh(result: Result, family: Sequence[torch.Tensor], memory: Memory
     return ViewOfOutput(position, view, lineage(output, base))
 
 
+def guarded(output: torch.Tensor) -> Made | None:
+    """Of a view that autograd lets nobody write to, how it was made."""
+    if not output.requires_grad or output._base is None:
+        return None
+    return GUARDED.get(torch._C._autograd._get_creation_meta(output))  # type: ignore[attr-defined]
+
+
 def lineage(output: torch.Tensor, base: torch.Tensor) -> Lineage:
     """How autograd knows `output`, which shares the memory of `base`."""
+    if output.requires_grad and (output._base is not base or not base.requires_grad) and not is_new_leaf(output):
+        reason = "an output shares memory with another tensor, and requires gradients that do not come by it"
+        raise Unsupported("aliased-outputs", reason, "clone the output")
     if output._base is None:
         return Lineage(Made.DETACHED, counted=shares_version(output, base))
     created = torch._C._autograd._get_creation_meta(output)  # type: ignore[attr-defined]

@@ -24,8 +24,8 @@ NEVER = 1 << 40
 class Sides:
     """The joint graph's nodes by what they serve. primal: independent of the tangents. forward: needed by forward's results, or called for their effect.
     backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use. copied: inputs that may be written before
-    backward has read them, by the graph or, where eager's autograd keeps nothing of them, by the caller: to save one is to save a copy. exposed: results
-    that eager does not keep; they are saved as they are, and a write before backward is an error."""
+    backward has read them, by the graph or, where eager's autograd keeps nothing of them, by the caller (parameters, too, by an optimizer): to save one
+    is to save a copy. exposed: results that eager does not keep; they are saved as they are, and a backward after a write runs the graph again."""
 
     primal: list[Node]
     forward: set[Node]
@@ -66,8 +66,8 @@ def sides(joint: JointGraph) -> Sides:
     frontier.update(g for g in (*grads, *joint.captured) if g not in dependent)
     mutated = {placeholders[i] for i in (*joint.written, *(m.input for m in joint.mutations))}
     kept = {w.index for w in joint.history.watches if w.is_input}
-    others = {placeholders[i] for i in joint.others if i not in kept}
-    return Sides(primal, ancestors(roots), backward, frontier, mutated | others, exposed(joint))
+    writable = {n for i, n in enumerate(placeholders[: joint.inputs]) if i not in kept and isinstance(n.meta["val"], FakeTensor)}
+    return Sides(primal, ancestors(roots), backward, frontier, mutated | writable, exposed(joint))
 
 
 def exposed(joint: JointGraph) -> set[Node]:

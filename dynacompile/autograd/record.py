@@ -26,6 +26,7 @@ VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, torch.ops.aten._uns
 LAZY = {torch.ops.aten._conj.default: torch.ops.aten._conj_physical.default, torch.ops.aten._neg_view.default: torch.ops.aten.neg.default}
 """Views that differ from what they view by a mark alone, and the ops that compute them: inside of other ops, where nothing is written through them."""
 TO_COPY = torch.ops.aten._to_copy.default
+PERMUTE = torch.ops.aten.permute.default
 LIFT_FRESH = torch.ops.aten.lift_fresh.default
 DEVICE = torch.ops.prim.device.default
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
@@ -34,6 +35,20 @@ FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 def suits(value: torch.Tensor, format: torch.memory_format) -> bool:
     rank = {torch.channels_last: 4, torch.channels_last_3d: 5}.get(format, value.dim())
     return value.dim() == rank and value.is_contiguous(memory_format=format)
+
+
+def dense_order(value: torch.Tensor) -> list[int] | None:
+    """The order in which the dimensions of a tensor without gaps lie in memory; None where there are some, or where sizes are symbolic."""
+    strides = value.stride()
+    if any(type(n) is not int for n in (*value.shape, *strides)):
+        return None
+    order = sorted(range(value.dim()), key=lambda d: (-strides[d], -value.shape[d], d))
+    step = 1
+    for d in reversed(order):
+        if value.shape[d] != 1 and strides[d] != step:
+            return None
+        step *= value.shape[d]
+    return order
 
 
 class Recorder(TorchDispatchMode):
@@ -56,6 +71,7 @@ class Recorder(TorchDispatchMode):
         self._sequence: list[int] = []  # autograd sequence number at which each site began
         self._sites: list[Site | None] = []
         self._handles: dict[int, Handle] = {}
+        self.made_by: dict[torch.fx.Node, torch.autograd.graph.Node] = {}  # of the backward's nodes
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is DEVICE:
@@ -126,11 +142,29 @@ class Recorder(TorchDispatchMode):
         else:
             value = self.fake(torch.ops.aten.empty_strided.default, list(value.shape), list(strides), dtype=value.dtype, device=value.device)
             formats = [f for f in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d) if suits(value, f)]
+            order = None if formats else dense_order(value)
+            if order is not None:
+                return self.permuted_copy_of(node, order)
             kwargs = {"memory_format": formats[0]} if formats else {}
         copy = self.graph.create_node("call_function", torch.ops.aten.clone.default, (node,), kwargs)
         copy.meta = {**node.meta, "val": value}
         self._nodes[id(value)] = copy
         return copy
+
+    def permuted_copy_of(self, node: torch.fx.Node, order: Sequence[int]) -> torch.fx.Node:
+        """A copy whose dimensions lie in memory in this order."""
+        back = [order.index(d) for d in range(len(order))]
+        steps: tuple[tuple[Any, tuple, dict[str, Any]], ...] = (
+            (PERMUTE, (order,), {}),
+            (torch.ops.aten.clone.default, (), {"memory_format": torch.contiguous_format}),
+            (PERMUTE, (back,), {}),
+        )
+        for op, args, kwargs in steps:
+            value = self.fake(op, node.meta["val"], *args, **kwargs)
+            node, before = self.graph.create_node("call_function", op, (node, *args), kwargs), node
+            node.meta = {**before.meta, "val": value}
+            self._nodes[id(value)] = node
+        return node
 
     def constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake value for a real tensor that the program holds: a fill where it has one element, else an attribute of the graph."""
@@ -185,6 +219,7 @@ class Recorder(TorchDispatchMode):
         if site is None:
             running = torch._C._current_autograd_node()
             if running is not None:
+                self.made_by[node] = running
                 site = self._site_of(running)
         if site is not None:
             node.meta["site"] = site

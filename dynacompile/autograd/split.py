@@ -71,6 +71,8 @@ def contract(
         views = [(o.view.size, o.view.stride, o.view.offset) for o in outputs if isinstance(o, (ViewOfInput, ViewOfOutput))]
         views += [(h.size, h.stride, 0) for stage in stages for h in stage.hidden]
         sizes = sizes_of(symbols_in(views), sources(forward)[0])
+    behind = (joint.outputs[t.index] for t in joint.targets if t.kind == "output")  # views get gradients for the inputs that they are views of
+    grads = tuple(dict.fromkeys((*joint.grads, *(o.input for o in behind if isinstance(o, ViewOfInput)))))
     return RuntimeContract(
         inputs=joint.inputs,
         outputs=outputs,
@@ -79,8 +81,8 @@ def contract(
         saved_inputs=saved_inputs,
         saved_positions=saved_positions,
         tangents=joint.tangents,
-        grads=joint.grads,
-        sources=joint.sources,
+        grads=grads,
+        sources=(*joint.sources, *((),) * (len(grads) - len(joint.grads))),
         symbols=symbols,
         sizes=sizes,
         marks=marks(joint, saved_inputs, saved_positions, needs),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -64,10 +66,11 @@ def divide(joint: JointGraph, side: Sides) -> tuple[list[Part], dict[Node, int]]
         parts[stage_of[node]].flags.append(index)
     for node in side.backward:
         stage_of[node] = min(stage_of[a] for a in node.all_input_nodes if a in stage_of)
-    results = [(node, Target("input", i)) for node, i in zip(joint.groups[2], joint.grads, strict=True)]
-    results += zip(joint.captured, joint.targets, strict=True)
-    for node, target in results:
-        parts[stage_of.get(node, 0)].results.append((node, target))
+    for node, target, sources in results_of(joint):
+        # What is computed from no tangent comes from each stage that has a tangent which makes eager's autograd give it.
+        levels = [stage_of[node]] if node in stage_of else sorted({joint.levels[t] for t in sources}) or [0]
+        for level in levels:
+            parts[level].results.append((node, target))
     for node in side.backward:
         for operand in node.all_input_nodes:
             k = stage_of[node]
@@ -77,9 +80,22 @@ def divide(joint: JointGraph, side: Sides) -> tuple[list[Part], dict[Node, int]]
     return parts, stage_of
 
 
+def results_of(joint: JointGraph) -> list[tuple[Node, Target, tuple[int, ...]]]:
+    """The gradients that leave the graph: the node, where it goes, and the tangents that it comes from."""
+    found = [(node, Target("input", i), sources) for node, i, sources in zip(joint.groups[2], joint.grads, joint.sources, strict=True)]
+    return found + list(zip(joint.captured, joint.targets, joint.target_sources, strict=True))
+
+
 def flag_nodes(joint: JointGraph) -> list[Node]:
     """The placeholders that tell whether some of the tangents have come."""
     return joint.placeholders[joint.inputs + len(joint.tangents) :]
+
+
+def behind_flags(joint: JointGraph, reached: int) -> int:
+    """The tangents of a node, with those that the flags tell of which it takes. Both are bits of a number, the flags behind the tangents."""
+    count = len(joint.tangents)
+    told = (t for f, tangents in enumerate(joint.flags) if reached >> (count + f) & 1 for t in tangents)
+    return functools.reduce(operator.or_, (1 << t for t in told), reached & ((1 << count) - 1))
 
 
 def further(parts: Sequence[Part]) -> list[tuple[Target, ...]]:
@@ -130,11 +146,12 @@ def write(
     graph = copy.finish(nodes)
     count = len(part.tangents) + len(part.hidden)
     note_places(tuple(copy.graph.nodes), lambda n: reached.get(n, 0) & ((1 << count) - 1), nodes)
+    places = {joint.tangents.index(p): i for i, p in enumerate(part.positions)}
+    given = {target: sum(1 << places[t] for t in sources if t in places) for _, target, sources in results_of(joint)}
     saved_inputs, saved_positions = tuple(saved.inputs[n] for n in inputs), tuple(saved.values[n] for n in values)
     whole = tangents_of(joint.graph, joint.inputs)
     own = tuple(joint.tangents.index(p) for p in part.positions)
-    known = (1 << len(joint.tangents)) - 1  # without flags
-    gradients = StageGradients(k, own, tuple(whole[n] & known for n in part.hidden), (*(t for _, t in part.results), *ahead))
+    gradients = StageGradients(k, own, tuple(behind_flags(joint, whole[n]) for n in part.hidden), (*(t for _, t in part.results), *ahead))
     to_stages = {e: leads[n] for e, (n, target) in enumerate(part.results) if target.kind == "hidden"}
     needs = beyond_hidden(joint, needs_of(graph.graph, len(symbols), len(inputs) + len(values), count), gradients.edges, to_stages)
     stage = Stage(
@@ -143,7 +160,9 @@ def write(
         tangents=tuple(part.positions),
         edges=tuple(t for _, t in part.results),
         further=ahead,
-        sources=tuple(tuple(i for i in range(count) if reached[n] >> i & 1) for n in nodes),
+        sources=tuple(
+            tuple(i for i in range(count) if (reached[n] | given.get(target, 0)) >> i & 1) for n, (_, target) in zip(nodes, part.results, strict=True)
+        ),
         symbols=symbols,
         hidden=tuple(map(hidden_row, part.hidden)),
         marks=stage_marks(joint, gradients, saved_inputs, saved_positions, part.flags, needs),

@@ -11,10 +11,10 @@ import torch
 from dynacompile.build.cpp import build_cpp
 from dynacompile.build.pool import warm_workers
 from dynacompile.build.store import Store
-from dynacompile.build.threads import begin
 from dynacompile.build.triton import build_triton
 from dynacompile.env import Env
 from dynacompile.ir.schedule import BuiltKernel, KernelSource, Module, ReferenceKernel, Sources
+from dynacompile.threads import begin
 
 Builder = Callable[[Mapping[str, KernelSource], Env, Store], Mapping[str, BuiltKernel]]
 BUILDERS: dict[str, Builder] = {"cpp": build_cpp, "triton": build_triton}

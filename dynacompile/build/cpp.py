@@ -19,12 +19,12 @@ from dynacompile.build import probe
 from dynacompile.build.autotune import tune
 from dynacompile.build.processor import measure_here, processor
 from dynacompile.build.store import Store
-from dynacompile.build.threads import begin, on_threads
 from dynacompile.compilers import first_errors, made_library, run_compiler, words
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
 from dynacompile.events import CacheLooked
 from dynacompile.ir.schedule import CpuKernel, KernelSource
+from dynacompile.threads import begin, on_threads
 from dynacompile.trusted import scratch_folder
 
 FORMAT = "2"

@@ -224,4 +224,3 @@ def files_in(inside: int) -> list[tuple[float, int, str]]:
         elif now - status.st_mtime > STALE_SECONDS:
             drop(name, inside)
     return found
-

@@ -53,12 +53,16 @@ GOES_TO = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 KEEP_ON_JUMP = ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
 
 
+MODE_CODES = frozenset({"grad-mode", "context-manager"})
+"""Codes of breaks after which Python changes a mode of torch."""
+
+
 def can_execute(instr: Instr) -> bool:
     return instr.op in OPERANDS
 
 
-def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
-    """The residual code of a frame that stops before `frame.current`; execute: it runs that instruction itself."""
+def finish_break(frame: SymbolicFrame, execute: bool, code: str) -> Ending:
+    """The residual code of a frame that stops before `frame.current`; execute: it runs that instruction itself. code: of the break."""
     cx, instr = frame.cx, frame.current
     taken = OPERANDS[instr.op](instr.arg) if execute else 0
     lower, operands = split(frame.stack, taken)
@@ -66,7 +70,7 @@ def finish_break(frame: SymbolicFrame, execute: bool) -> Ending:
     exceptions = handled(frame.stack, cx.handling)
     alone = private([*left(frame, points_after(frame, instr, execute, handler, [])), *frame.stack, *cx.effects.values()])
     refuse_unbound(frame, points_after(frame, instr, execute, handler, []))
-    made = made_by_resume(lower, alone)
+    made = made_by_resume(lower, alone, code in MODE_CODES)
     refuse_open(cx, made.blocks)
     base, parts = stack_entries(lower, made, exceptions)
     below, kept = flat(parts), flat(parts[: handler.depth]) if handler is not None else []

@@ -294,7 +294,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     elif stop is None:
         ending = finish_return(cx, symbolic, attempt.returned)  # type: ignore[arg-type]
     else:
-        ending = finish_break(symbolic, stop.execute)
+        ending = finish_break(symbolic, stop.execute, stop.why.code)
     if not all(hook.is_as_read() for hook in cx.hooks):
         raise unsupported("hooks", f"{code.co_qualname}, where a variable changes after the hook of a tensor has read it,")
     graph = graph_module(cx, ending.outputs, state)

@@ -19,7 +19,20 @@ def is_refused_write(target: Any, args: Sequence[Any], operands: Sequence[torch.
         if any(isinstance(part, (torch.Tensor, list)) for part in (args[1] if isinstance(args[1], tuple) else (args[1],))):
             return False
         written = written[args[1]]
-    return any(shares_part(written, other) for other in operands[1:])
+    apart = getattr(target, "__name__", target) in APART
+    return any(shares_part(written, other) or (apart and is_same_memory(written, other)) for other in operands[1:])
+
+
+APART = frozenset("index_add_ index_copy_ index_put_ index_reduce_ masked_scatter_ put_ scatter_ scatter_add_ scatter_reduce_".split())
+"""Operations whose kernels refuse operands that share any memory with what they write, be it all of it in the same order."""
+
+
+def is_same_memory(written: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a tensor has the same elements in the same order."""
+    if written.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return False
+    facts = [(*t.shape, *t.stride(), t.storage_offset()) for t in (written, other)]
+    return not is_undecidable(*facts[0], *facts[1]) and facts[0] == facts[1]
 
 
 def reaches_out(args: Sequence[tuple[Any, Any]], kwargs: Mapping[str, tuple[Any, Any]]) -> bool:
@@ -55,19 +68,52 @@ def is_same_part(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def shares_part(written: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether both are dense, and share some elements but not all in the same order."""
+    """Whether they share some elements but not all in the same order. Eager refuses it where both are dense; else what it computes depends on the order in
+    which its loop goes through them."""
     if written is other or written.untyped_storage()._cdata != other.untyped_storage()._cdata:
         return False
     if is_undecidable(*written.shape, *other.shape, written.storage_offset(), other.storage_offset()):
         return False  # only the values of tensors tell
-    if not is_non_overlapping_and_dense_or_false(written) or not is_non_overlapping_and_dense_or_false(other):
-        return False
     if not written.numel() or not other.numel():
         return False
+    if not is_non_overlapping_and_dense_or_false(written) or not is_non_overlapping_and_dense_or_false(other):
+        return not is_same_memory(written, other) and have_common_element(written, other)
     (begin, end), (other_begin, other_end) = extent(written), extent(other)
     if (begin, end) == (other_begin, other_end):
         return written.stride() != other.stride()
     return begin < other_end and other_begin < end
+
+
+MOST_STEPS = 1000
+
+
+def have_common_element(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one storage and dtype share an element; True, too, where that takes long to find out."""
+    if a.dtype != b.dtype or is_undecidable(*a.stride(), *b.stride()):
+        return False
+    ranges: dict[int, tuple[int, int]] = {}  # of the difference of two elements' places: by stride, how often it is in it
+    for tensor, sign in ((a, 1), (b, -1)):
+        for size, stride in zip(map(hint_of, tensor.shape), map(hint_of, tensor.stride())):
+            low, high = ranges.get(stride, (0, 0))
+            ranges[stride] = (low, high + size - 1) if sign > 0 else (low - size + 1, high)
+    terms = sorted((stride, low, high) for stride, (low, high) in ranges.items() if stride)
+    reach = [(0, 0)]
+    for stride, low, high in terms:
+        reach.append((reach[-1][0] + low * stride, reach[-1][1] + high * stride))
+    pending = [(hint_of(b.storage_offset()) - hint_of(a.storage_offset()), len(terms))]
+    for _ in range(MOST_STEPS):
+        if not pending:
+            return False
+        rest, count = pending.pop()
+        if not count:
+            if rest == 0:
+                return True
+            continue
+        stride, low, high = terms[count - 1]
+        least, most = reach[count - 1]
+        first, last = max(low, -((most - rest) // stride)), min(high, (rest - least) // stride)
+        pending += [(rest - k * stride, count - 1) for k in range(first, last + 1)]
+    return True
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

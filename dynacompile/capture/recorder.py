@@ -81,7 +81,9 @@ class Recorder:
         self.turned = 0  # tensors that require gradients since an operation wrote them
         self.folded = Folded()
         self.in_inference = False  # whether the frame is in inference mode
+        self.begins_in_inference = False
         self.inference_memory: set[int] = set()  # storages of inference tensors
+        self.inference_inputs: set[int] = set()  # of those that the graph is given
         self.nodes: list[torch.fx.Node] = []  # that have a result, in order
         self.log: list[Operation | None] = []  # all that was recorded, in order; None for what is no operation alone
         self._site, self._use = site, use
@@ -98,6 +100,7 @@ class Recorder:
         self.versions[id(fake)] = fake._version
         if real.is_inference():
             self.inference_memory.add(storage_of(fake))
+            self.inference_inputs.add(storage_of(fake))
         return value
 
     def number_input(self, source: Source, number: torch.SymInt | torch.SymFloat) -> torch.fx.Node:
@@ -172,6 +175,8 @@ class Recorder:
         check_types(target, [*fakes, *fake_kwargs.values()], operands)
         pairs, named = [as_dtype(target, p) for p in pairs], {k: as_dtype(target, p) for k, p in named.items()}
         before = [(f._version, f.requires_grad) for f in operands]
+        outs = tensors_in(fake_kwargs.get("out"))
+        sizes = [out.shape for out in outs]
         if any_known(operands):
             result, pairs, named = self.run_known(kind, target, pairs, named)
         else:
@@ -182,12 +187,16 @@ class Recorder:
         if writes:
             self.check_asked()
         given = tensors_in((fakes, {k: v for k, v in fake_kwargs.items() if k != "out"}))
-        if any(shares_part(out, t) for out in tensors_in(fake_kwargs.get("out")) for t in given):
+        if any(out.shape != size for out, size in zip(outs, sizes)):
+            raise unsupported("op-failed", f"{target_name(target)}: the operand to be written takes other sizes")
+        if any(shares_part(out, t) for out in outs for t in given):
             raise unsupported("op-failed", f"{target_name(target)}: the operand to be written shares a part of its memory with another")
         if writes and len(operands) > 1 and written[0] is operands[0] and is_refused_write(target, fakes, operands):
             raise unsupported("op-failed", f"{target_name(target)}: operands share a part of their memory")
         if self.inference_memory and not self.in_inference:
             self.check_inference(operands, written)
+        if self.inference_inputs and not self.begins_in_inference and any(storage_of(t) in self.inference_inputs for t in written):
+            raise unsupported("mutation", "an inference tensor of the caller's is written, in a block of inference mode,")
         if any(map(self.folded.has, written)):
             raise unsupported("aliased-mutation", f"{target_name(target)} writes a view of which several elements are one")
         for t in tensors_in(result):

@@ -124,6 +124,8 @@ CLAMPS = ("clamp", "clamp_", "clip", "clip_", "clamp_min", "clamp_max")
     "argmin",
     "addcmul",
     "addcmul_",
+    "cumsum_",
+    "cumprod_",
 )
 def bools(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return all(operand.dtype == torch.bool for operand in operands)

@@ -212,7 +212,7 @@ class Repetition:
         changed = {value.source for value in pending}
         if any(value.source is None for value in pending):  # a closure's cell
             raise DiffersError
-        for guard in self.guards:
+        for guard in self.guards if changed else ():
             if guard.kind != "DUPLICATE_INPUT" and any(step in changed for step in guard.source.steps()):  # type: ignore[union-attr]
                 raise DiffersError
 

@@ -105,11 +105,12 @@ class Made:
         out.call(1)
 
 
-def made_by_resume(stack: Sequence[Value], alone: Callable[[Value], bool]) -> Made:
+def made_by_resume(stack: Sequence[Value], alone: Callable[[Value], bool], enters: bool) -> Made:
     """Blocks of torch's managers are left after the break, and entered again by the resume function, so that it is not one that begins in their mode:
-    a graph that begins without gradients can't turn them on. That it can't is why those around which they are off go on as they are."""
+    a graph that begins without gradients can't turn them on. That it can't is why those around which they are off go on as they are.
+    enters: the break itself changes a mode, as by another of them, which the ones around it must not be entered within."""
     blocks = [value for value in unfolded(stack, alone) if isinstance(value, ExitValue)]
-    again = [block for block in blocks if block.context.can_enter_again()]
+    again = [block for block in blocks if block.context.can_enter_again() and not enters]
     modes = [pair for block in again if (pair := block.context.grad_modes()) is not None]
     if modes and not modes[0][0]:
         again = [block for block in again if block.context.grad_modes() is None]

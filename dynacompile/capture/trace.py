@@ -79,7 +79,7 @@ class Trace:
         self.given: list[GivenIterator] = []  # of loops that the frame goes on with
         self.effects = Effects()
         self.recorder = Recorder(self.site, self.use_settings, self.symbols, policy is not None)
-        self.recorder.in_inference = inference
+        self.recorder.in_inference = self.recorder.begins_in_inference = inference
         self.overrides = Overrides(self)
         self.repeats = None if facts is None else Repeats(self, facts)
         self.guards: dict[tuple, Guard] = {}

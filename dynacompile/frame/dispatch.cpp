@@ -150,7 +150,7 @@ PyCodeObject* as_code(PyObject* object) {
 
 // --- Entry ---
 
-int entry_traverse(PyObject* self, visitproc visit, void* arg) {
+int entry_traverse(PyObject* self, visitproc visit, void* arg) noexcept {
     Entry* entry = reinterpret_cast<Entry*>(self);
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(entry->code);
@@ -159,13 +159,13 @@ int entry_traverse(PyObject* self, visitproc visit, void* arg) {
     return 0;
 }
 
-int entry_clear(PyObject* self) {
+int entry_clear(PyObject* self) noexcept {
     Entry* entry = reinterpret_cast<Entry*>(self);
     Py_CLEAR(entry->info);
     return 0;
 }
 
-void entry_dealloc(PyObject* self) {
+void entry_dealloc(PyObject* self) noexcept {
     Entry* entry = reinterpret_cast<Entry*>(self);
     PyTypeObject* type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);

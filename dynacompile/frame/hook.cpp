@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "frame/outside.h"
 
@@ -110,19 +111,26 @@ PyObject* run_entry(Thread& thread, PyThreadState* ts, Frame* frame, Entry* entr
     return run_code(ts, frame, entry->code);
 }
 
-// The answer of the region's callback, or null with an error set. The callback runs with the hook off, and a compile that raises leaves torch's state
-// as it was.
-PyObject* ask(PyThreadState* ts, Frame* frame, Extra* extra, RegionState* state, PyObject* on_miss) {
-    PyObject* proxy = new_proxy(frame, extra, state);
-    if (!proxy) return nullptr;
+// The answer of the region's callback about the frame that `proxy` stands for, or null with an error set.
+PyObject* ask_about(PyThreadState* ts, PyObject* proxy, RegionState* state, PyObject* on_miss) {
     Outside outside;
     RegionScope off(ts, nullptr, nullptr);
     off.compiling();
     PyObject* arguments[] = {proxy, reinterpret_cast<PyObject*>(state)};
     PyObject* answer = call_object(on_miss, arguments, 2, nullptr);
     end_proxy(proxy);
-    Py_DECREF(proxy);
     if (!answer) outside.restore();
+    return answer;
+}
+
+// The answer of the region's callback, or null with an error set. The callback runs with the hook off, and a compile that raises leaves torch's state
+// as it was.
+PyObject* ask(PyThreadState* ts, Frame* frame, Extra* extra, RegionState* state, PyObject* on_miss) {
+    PyObject* proxy = new_proxy(frame, extra, state);
+    PyObject* answer = nullptr;
+    if (!proxy || !without_throwing([&] { answer = ask_about(ts, proxy, state, on_miss); })) answer = nullptr;
+    if (proxy) end_proxy(proxy);
+    Py_XDECREF(proxy);
     return answer;
 }
 
@@ -156,7 +164,9 @@ PyObject* meet_unknown(PyThreadState* ts, Frame* frame, const Scope& scope, Extr
     RegionState* state = scope.state;
     PyObject* on_miss = scope.on_miss;
     if (ts->tracing || state->full->count(extra->serial)) return run_plainly(ts, frame);  // tracing: code of audit hooks, tracers and profilers
-    if (is_signal_handler(frame_code(frame))) return run_plainly(ts, frame);  // it is no part of the program that it interrupts
+    bool handles = false;
+    if (!without_throwing([&] { handles = is_signal_handler(frame_code(frame)); })) return unwind(ts, frame);
+    if (handles) return run_plainly(ts, frame);  // it is no part of the program that it interrupts
     const bool at_limit = limit_reached(*extra, *state) != nullptr;
     PyObject* answer = ask(ts, frame, extra, state, on_miss);
     if (!answer) return unwind(ts, frame);
@@ -208,13 +218,14 @@ bool find_entry(Frame* frame, Extra* extra, const RegionState& state, Entry** fo
 PyObject* evaluate_plainly(PyThreadState* ts, Frame* frame, int throwflag) {
     Outside* outside = compile_of_thread();
     if (!outside || !outside->handles_signals(frame_code(frame))) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
-    Outside::Visit visit(outside);
-    return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+    std::optional<Outside::Visit> visit;
+    const bool visits = without_throwing([&] { visit.emplace(outside); });
+    return _PyEval_EvalFrameDefault(ts, frame, visits ? throwflag : 1);
 }
 
 // Nothing in here throws once the frame runs: what may is caught where it can be unwound.
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
-    Thread& thread = current_thread;
+    Thread& thread = *found_once(&current_thread);
     if (!thread.now.on_miss && !thread.parked) return evaluate_plainly(ts, frame, throwflag);
     if (throwflag || !is_fresh(frame)) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
     thread.follow(ts);
@@ -233,12 +244,8 @@ PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     return entry ? run_entry(thread, ts, frame, entry) : meet_unknown(ts, frame, scope, extra);
 }
 
-// Off in this thread until a region ends: torch.compile would compile the compiler's own frames. The callback it had (a new reference), or null
-// where it was not on, or with an error set.
-PyObject* suspend_rival(_PyFrameEvalFunction installed) {
-    if (!set_rival || installed == evaluate || installed == _PyEval_EvalFrameDefault) return nullptr;
-    return PyObject_CallOneArg(set_rival, Py_None);
-}
+// Whether this is torch.compile's hook, which is off in a thread until its region ends: it would compile the compiler's own frames.
+bool is_rival(_PyFrameEvalFunction installed) { return set_rival && installed != evaluate && installed != _PyEval_EvalFrameDefault; }
 
 PyObject* watch_rival(PyObject*, PyObject* function) {
     Py_XSETREF(set_rival, Py_NewRef(function));
@@ -253,7 +260,8 @@ PyMethodDef functions[] = {
 }  // namespace
 
 Thread& this_thread(const PyThreadState* ts) {
-    Thread& thread = current_thread;
+    Thread& thread = *found_once(&current_thread);
+    if (!thread.keys) thread.keys = dispatch_keys();
     thread.follow(ts);
     return thread;
 }
@@ -300,9 +308,12 @@ bool need_stack(const PyThreadState* ts) {
 // Installs the hook for one region, in the place of the one that was there: ours inside another region, or a foreign one.
 bool hook_enter(Before& before) {
     PyInterpreterState* interp = interpreter();
-    before.callback = suspend_rival(_PyInterpreterState_GetEvalFrameFunc(interp));
-    if (!before.callback && PyErr_Occurred()) return false;
     before.evaluator = _PyInterpreterState_GetEvalFrameFunc(interp);
+    if (is_rival(before.evaluator)) {
+        before.callback = PyObject_CallOneArg(set_rival, Py_None);
+        if (!before.callback) return false;
+        before.evaluator = _PyInterpreterState_GetEvalFrameFunc(interp);
+    }
     if (before.evaluator != evaluate) {
         if (regions_open == 0) before_us = before.evaluator;
         _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);

@@ -111,6 +111,7 @@ struct Thread {
     uint32_t stacks;  // stacks with a scope: so many fit into `others`
     uint32_t room;
     uint64_t last;    // id given last
+    const void* keys;  // torch's dispatch keys of this thread; null before it was met
 
     // Whether `now` belongs to the running stack. Chunks of a stack are linked, and belong to no other.
     bool is_current(const PyThreadState* ts) const {

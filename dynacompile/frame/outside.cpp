@@ -122,19 +122,19 @@ PyObject* code_of(PyObject* handler, int depth = 0) {
     return call && PyFunction_Check(call) ? PyFunction_GET_CODE(call) : nullptr;
 }
 
-void find_handlers(std::vector<PyObject*>& into) {
-    if (!_PyOS_IsMainThread()) return;
+std::vector<PyRef> find_handlers() {
+    std::vector<PyRef> found;
+    if (!_PyOS_IsMainThread()) return found;
     KeptError kept;
-    PyObject* module = PyImport_ImportModule("_signal");
+    const PyRef module = PyRef::take(PyImport_ImportModule("_signal"));
     for (int number = 1; module && number < NSIG; number++) {
-        PyObject* handler = PyObject_CallMethod(module, "getsignal", "i", number);
-        PyObject* code = handler ? code_of(handler) : nullptr;
-        if (code) into.push_back(Py_NewRef(code));
-        Py_XDECREF(handler);
+        const PyRef handler = PyRef::take(PyObject_CallMethod(module.get(), "getsignal", "i", number));
+        PyObject* code = handler ? code_of(handler.get()) : nullptr;
+        if (code) found.push_back(PyRef::share(code));
         PyErr_Clear();
     }
-    Py_XDECREF(module);
     PyErr_Clear();
+    return found;
 }
 
 // Of gc.callbacks: finalizers of the program's garbage run as they would outside of the compile that set the collection off.
@@ -151,6 +151,7 @@ PyObject* around_collection(PyObject*, PyObject* args) {
 PyObject* changed_by_compiles(PyObject*, PyObject* args) {
     PyObject *dict, *key, *ours = nullptr;
     if (!PyArg_ParseTuple(args, "O!U|O:changed_by_compiles", &PyDict_Type, &dict, &key, &ours)) return nullptr;
+    places->reserve(places->size() + 1);
     places->push_back({Py_NewRef(dict), Py_NewRef(key), Py_XNewRef(ours), nullptr});
     Py_RETURN_NONE;
 }
@@ -158,6 +159,7 @@ PyObject* changed_by_compiles(PyObject*, PyObject* args) {
 PyObject* set_by_compiles(PyObject*, PyObject* args) {
     PyObject *read, *set;
     if (!PyArg_ParseTuple(args, "OO:set_by_compiles", &read, &set)) return nullptr;
+    settings->reserve(settings->size() + 1);
     settings->push_back({Py_NewRef(read), Py_NewRef(set), nullptr});
     Py_RETURN_NONE;
 }
@@ -171,15 +173,15 @@ PyObject* forget_other_compiles(PyObject*, PyObject*) {
 }
 
 PyMethodDef functions[] = {
-    {"changed_by_compiles", changed_by_compiles, METH_VARARGS,
+    {"changed_by_compiles", boundary<changed_by_compiles>, METH_VARARGS,
      "changed_by_compiles(dict, key, ours=...): what is there when the first of several compiles begins is there again when the last has ended; given `ours`, only where "
      "that is found."},
-    {"set_by_compiles", set_by_compiles, METH_VARARGS, "set_by_compiles(read, set): as changed_by_compiles, for what `read()` gives and `set(value)` sets."},
-    {"forget_other_compiles", forget_other_compiles, METH_NOARGS, "In a forked process: the compiles of threads that it does not have are over."},
+    {"set_by_compiles", boundary<set_by_compiles>, METH_VARARGS, "set_by_compiles(read, set): as changed_by_compiles, for what `read()` gives and `set(value)` sets."},
+    {"forget_other_compiles", boundary<forget_other_compiles>, METH_NOARGS, "In a forked process: the compiles of threads that it does not have are over."},
     {nullptr},
 };
 
-PyMethodDef collection_function = {"dynacompile_around_collection", around_collection, METH_VARARGS, nullptr};
+PyMethodDef collection_function = {"dynacompile_around_collection", boundary<around_collection>, METH_VARARGS, nullptr};
 
 // A method that takes what it left on the stack of dispatch modes off, where it raised. torch aborts the process where a handler of a mode of its own
 // leaves that mode on the stack, as one does that is interrupted.
@@ -204,20 +206,20 @@ PyObject* mode_method_new(PyTypeObject* type, PyObject* args, PyObject*) {
     if (!PyArg_ParseTuple(args, "O!:ModeMethod", &PyFunction_Type, &function)) return nullptr;
     ModeMethod* self = reinterpret_cast<ModeMethod*>(type->tp_alloc(type, 0));
     if (!self) return nullptr;
-    self->call = mode_method_call;
+    self->call = boundary<mode_method_call>;
     self->function = Py_NewRef(function);
     return reinterpret_cast<PyObject*>(self);
 }
 
 PyObject* mode_method_bind(PyObject* self, PyObject* object, PyObject*) { return object && object != Py_None ? PyMethod_New(self, object) : Py_NewRef(self); }
 
-int mode_method_traverse(PyObject* self, visitproc visit, void* arg) {
+int mode_method_traverse(PyObject* self, visitproc visit, void* arg) noexcept {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(reinterpret_cast<ModeMethod*>(self)->function);
     return 0;
 }
 
-void mode_method_dealloc(PyObject* self) {
+void mode_method_dealloc(PyObject* self) noexcept {
     PyTypeObject* type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     Py_DECREF(reinterpret_cast<ModeMethod*>(self)->function);
@@ -233,11 +235,11 @@ PyMemberDef mode_method_members[] = {
 
 PyType_Slot mode_method_slots[] = {
     {Py_tp_doc, const_cast<char*>("ModeMethod(function): a method that leaves the stack of dispatch modes as it was, where it raises.")},
-    {Py_tp_new, reinterpret_cast<void*>(mode_method_new)},
+    {Py_tp_new, as_slot<mode_method_new>()},
     {Py_tp_dealloc, reinterpret_cast<void*>(mode_method_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(mode_method_traverse)},
     {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-    {Py_tp_descr_get, reinterpret_cast<void*>(mode_method_bind)},
+    {Py_tp_descr_get, as_slot<mode_method_bind>()},
     {Py_tp_members, mode_method_members},
     {0, nullptr},
 };
@@ -263,16 +265,15 @@ Outside::Outside()
       warn_only_(at::globalContext().deterministicAlgorithmsWarnOnly()),
       fill_(at::globalContext().deterministicFillUninitializedMemory()),
       nesting_(nesting()),
-      around_(innermost) {
+      around_(innermost),
+      handlers_(find_handlers()) {
     if (compiles++ == 0) save_process();
-    find_handlers(handlers_);
     innermost = this;
 }
 
 Outside::~Outside() {
     innermost = around_;
     if (--compiles == 0) restore_process();
-    for (PyObject* code : handlers_) Py_DECREF(code);
 }
 
 void Outside::restore() {
@@ -290,19 +291,15 @@ void Outside::restore() {
 }
 
 bool is_signal_handler(PyCodeObject* code) {
-    std::vector<PyObject*> handlers;
-    find_handlers(handlers);
-    bool found = false;
-    for (PyObject* handler : handlers) {
-        found = found || handler == reinterpret_cast<PyObject*>(code);
-        Py_DECREF(handler);
+    for (const PyRef& handler : find_handlers()) {
+        if (handler.get() == reinterpret_cast<PyObject*>(code)) return true;
     }
-    return found;
+    return false;
 }
 
 bool Outside::handles_signals(PyCodeObject* code) const {
-    for (PyObject* handler : handlers_) {
-        if (handler == reinterpret_cast<PyObject*>(code)) return true;
+    for (const PyRef& handler : handlers_) {
+        if (handler.get() == reinterpret_cast<PyObject*>(code)) return true;
     }
     return false;
 }

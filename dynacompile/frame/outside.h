@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "frame/boundary.h"
+
 namespace dynacompile {
 
 // The state of torch around one compile, which capture and autograd change while they run. One lives for the length of a compile, on its thread.
@@ -44,7 +46,7 @@ class Outside {
     bool cache_, deterministic_, warn_only_, fill_;
     int nesting_;
     Outside* around_;
-    std::vector<PyObject*> handlers_;
+    std::vector<PyRef> handlers_;
 };
 
 // Whether a function of this code is set to handle a signal; false on threads on which none is handled. Takes some microseconds.

@@ -86,19 +86,19 @@ int set_ticket(PyObject* self, PyObject* value, void*) {
 }
 
 PyGetSetDef proxy_fields[] = {
-    {"code", get_code, nullptr, "the code object of the frame"},
-    {"function", get_function, nullptr, "the function that was called"},
-    {"globals", get_globals, nullptr, "its globals dict"},
-    {"builtins", get_builtins, nullptr, "its builtins dict"},
-    {"closure", get_closure, nullptr, "the function's tuple of cells, or None"},
-    {"slots", get_slots, nullptr, "the frame's localsplus by index, arguments first; NULL marks a slot that is not filled yet"},
+    {"code", boundary<get_code>, nullptr, "the code object of the frame"},
+    {"function", boundary<get_function>, nullptr, "the function that was called"},
+    {"globals", boundary<get_globals>, nullptr, "its globals dict"},
+    {"builtins", boundary<get_builtins>, nullptr, "its builtins dict"},
+    {"closure", boundary<get_closure>, nullptr, "the function's tuple of cells, or None"},
+    {"slots", boundary<get_slots>, nullptr, "the frame's localsplus by index, arguments first; NULL marks a slot that is not filled yet"},
     {"entries", boundary<get_entries>, nullptr, "this code's entries in the region's bucket, most recently used first"},
-    {"ticket", get_ticket, set_ticket, "any object, let go when the callback is over and before its answer is used"},
-    {"limit_reached", get_limit, nullptr, "'recompile_limit' or 'accumulated_recompile_limit' where one is reached, else ''"},
+    {"ticket", boundary<get_ticket>, boundary<set_ticket>, "any object, let go when the callback is over and before its answer is used"},
+    {"limit_reached", boundary<get_limit>, nullptr, "'recompile_limit' or 'accumulated_recompile_limit' where one is reached, else ''"},
     {nullptr},
 };
 
-void plain_dealloc(PyObject* self) {
+void plain_dealloc(PyObject* self) noexcept {
     PyTypeObject* type = Py_TYPE(self);
     type->tp_free(self);
     Py_DECREF(type);
@@ -109,8 +109,8 @@ PyType_Spec proxy_spec = {"dynacompile_native.FrameProxy", sizeof(Proxy), 0, Py_
 
 PyObject* sentinel_repr(PyObject* self) { return PyUnicode_FromFormat("<%s>", reinterpret_cast<Sentinel*>(self)->name); }
 PyObject* sentinel_reduce(PyObject* self, PyObject*) { return PyUnicode_FromString(reinterpret_cast<Sentinel*>(self)->name); }
-PyMethodDef sentinel_methods[] = {{"__reduce__", sentinel_reduce, METH_NOARGS, nullptr}, {nullptr}};
-PyType_Slot sentinel_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(plain_dealloc)}, {Py_tp_repr, reinterpret_cast<void*>(sentinel_repr)}, {Py_tp_methods, sentinel_methods}, {0, nullptr}};
+PyMethodDef sentinel_methods[] = {{"__reduce__", boundary<sentinel_reduce>, METH_NOARGS, nullptr}, {nullptr}};
+PyType_Slot sentinel_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(plain_dealloc)}, {Py_tp_repr, as_slot<sentinel_repr>()}, {Py_tp_methods, sentinel_methods}, {0, nullptr}};
 PyType_Spec sentinel_spec = {"dynacompile_native.Answer", sizeof(Sentinel), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, sentinel_slots};
 
 bool add_sentinel(PyObject* module, const char* name, PyObject** into) {

@@ -29,6 +29,14 @@ std::unordered_map<long, int>* states_of_bucket;
 
 // --- RegionState ---
 
+// A bucket ends with its last state.
+void leave_bucket(long bucket) noexcept {
+    auto states = states_of_bucket->find(bucket);
+    if (--states->second > 0) return;
+    states_of_bucket->erase(states);
+    if (bucket != default_bucket && !is_finalizing()) drop_bucket(bucket);
+}
+
 PyObject* state_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     static const char* names[] = {"bucket", "fallback", "limit", "accumulated_limit", "name", "owner", "kind", nullptr};
     long bucket = default_bucket, limit = 8, accumulated = 256, kind = 0;
@@ -40,13 +48,12 @@ PyObject* state_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
         return nullptr;
     }
     auto full = std::make_unique<std::unordered_set<uint64_t>>();
-    int& states = (*states_of_bucket)[bucket];
+    ++(*states_of_bucket)[bucket];  // first: making an object may set off a collection, which drops states
     RegionState* state = reinterpret_cast<RegionState*>(type->tp_alloc(type, 0));
     if (!state) {
-        if (states == 0) states_of_bucket->erase(bucket);
+        leave_bucket(bucket);
         return nullptr;
     }
-    states++;
     state->bucket = bucket;
     state->kind = kind;
     state->fallback = static_cast<char>(fallback);
@@ -58,13 +65,13 @@ PyObject* state_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     return reinterpret_cast<PyObject*>(state);
 }
 
-int state_traverse(PyObject* self, visitproc visit, void* arg) {
+int state_traverse(PyObject* self, visitproc visit, void* arg) noexcept {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(reinterpret_cast<RegionState*>(self)->owner);
     return 0;
 }
 
-int state_clear(PyObject* self) {
+int state_clear(PyObject* self) noexcept {
     RegionState* state = reinterpret_cast<RegionState*>(self);
     PyObject* owner = state->owner;
     state->owner = Py_NewRef(Py_None);
@@ -72,7 +79,7 @@ int state_clear(PyObject* self) {
     return 0;
 }
 
-void state_dealloc(PyObject* self) {
+void state_dealloc(PyObject* self) noexcept {
     RegionState* state = reinterpret_cast<RegionState*>(self);
     PyTypeObject* type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
@@ -82,10 +89,7 @@ void state_dealloc(PyObject* self) {
     delete state->full;
     type->tp_free(self);
     Py_DECREF(type);
-    auto states = states_of_bucket->find(bucket);
-    if (--states->second > 0) return;
-    states_of_bucket->erase(states);
-    if (bucket != default_bucket && !is_finalizing()) drop_bucket(bucket);
+    leave_bucket(bucket);
 }
 
 PyMemberDef state_members[] = {
@@ -181,7 +185,7 @@ PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
     Region* region = reinterpret_cast<Region*>(self);
     PyThreadState* ts = PyThreadState_Get();
     Thread& thread = this_thread(ts);
-    if (thread.now.compiling || is_finalizing() || is_traced()) return call_object(region->function, args, nargsf, kwnames);
+    if (thread.now.compiling || is_finalizing() || is_traced(thread.keys)) return call_object(region->function, args, nargsf, kwnames);
     if (!need_stack(ts)) return nullptr;
     const PyRef kept = PyRef::share(self);  // the call may drop the last reference to its own region
     if (region->choose) {
@@ -240,7 +244,7 @@ PyObject* region_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     return reinterpret_cast<PyObject*>(region);
 }
 
-int region_traverse(PyObject* self, visitproc visit, void* arg) {
+int region_traverse(PyObject* self, visitproc visit, void* arg) noexcept {
     Region* region = reinterpret_cast<Region*>(self);
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(region->function);
@@ -254,7 +258,7 @@ int region_traverse(PyObject* self, visitproc visit, void* arg) {
     return 0;
 }
 
-int region_clear(PyObject* self) {
+int region_clear(PyObject* self) noexcept {
     Region* region = reinterpret_cast<Region*>(self);
     PyObject* function = region->function;
     region->function = Py_NewRef(Py_None);  // stays callable while a cycle is taken apart
@@ -268,7 +272,7 @@ int region_clear(PyObject* self) {
     return 0;
 }
 
-void region_dealloc(PyObject* self) {
+void region_dealloc(PyObject* self) noexcept {
     Region* region = reinterpret_cast<Region*>(self);
     PyTypeObject* type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
@@ -342,7 +346,7 @@ PyObject* region_repr(PyObject* self) { return PyUnicode_FromFormat("<compiled %
 // Pickles and copies as the function does: by its qualified name, under which a decorator put this region.
 PyObject* region_reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
 
-PyMethodDef region_methods[] = {{"__reduce__", region_reduce, METH_NOARGS, nullptr}, {"__dir__", region_dir, METH_NOARGS, nullptr}, {nullptr}};
+PyMethodDef region_methods[] = {{"__reduce__", boundary<region_reduce>, METH_NOARGS, nullptr}, {"__dir__", boundary<region_dir>, METH_NOARGS, nullptr}, {nullptr}};
 
 PyMemberDef region_members[] = {
     {"_region_function", T_OBJECT, offsetof(Region, function), READONLY, "the function that the region runs"},
@@ -355,21 +359,21 @@ PyMemberDef region_members[] = {
 };
 
 PyGetSetDef region_fields[] = {
-    {"buckets", get_buckets, nullptr, "its buckets of entries, one for each key of its dispatch"},
+    {"buckets", boundary<get_buckets>, nullptr, "its buckets of entries, one for each key of its dispatch"},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict},
     {nullptr},
 };
 
 PyType_Slot region_slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(region_new)},
+    {Py_tp_new, as_slot<region_new>()},
     {Py_tp_dealloc, reinterpret_cast<void*>(region_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(region_traverse)},
     {Py_tp_clear, reinterpret_cast<void*>(region_clear)},
     {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-    {Py_tp_descr_get, reinterpret_cast<void*>(region_bind)},
-    {Py_tp_getattro, reinterpret_cast<void*>(region_getattro)},
-    {Py_tp_setattro, reinterpret_cast<void*>(region_setattro)},
-    {Py_tp_repr, reinterpret_cast<void*>(region_repr)},
+    {Py_tp_descr_get, as_slot<region_bind>()},
+    {Py_tp_getattro, as_slot<region_getattro>()},
+    {Py_tp_setattro, as_slot<region_setattro>()},
+    {Py_tp_repr, as_slot<region_repr>()},
     {Py_tp_methods, region_methods},
     {Py_tp_members, region_members},
     {Py_tp_getset, region_fields},
@@ -386,8 +390,8 @@ PyObject* current_region(PyObject*, PyObject*) {
 PyObject* is_compiling(PyObject*, PyObject*) { return PyBool_FromLong(this_thread(PyThreadState_Get()).now.compiling); }
 
 PyMethodDef functions[] = {
-    {"current_region", current_region, METH_NOARGS, "The RegionState that this thread, or its current greenlet, is in, or None."},
-    {"is_compiling_frame", is_compiling, METH_NOARGS, "Whether this thread is inside a region's compile_frame."},
+    {"current_region", boundary<current_region>, METH_NOARGS, "The RegionState that this thread, or its current greenlet, is in, or None."},
+    {"is_compiling_frame", boundary<is_compiling>, METH_NOARGS, "Whether this thread is inside a region's compile_frame."},
     {nullptr},
 };
 

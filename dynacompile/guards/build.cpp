@@ -223,7 +223,7 @@ PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject*) {
     return reinterpret_cast<PyObject*>(made);
 }
 
-void program_dealloc(PyObject* self) {
+void program_dealloc(PyObject* self) noexcept {
     PyTypeObject* type = Py_TYPE(self);
     delete reinterpret_cast<GuardProgram*>(self)->program;
     type->tp_free(self);
@@ -294,7 +294,7 @@ PyMethodDef program_methods[] = {
      "measure(slots, closure, globals, builtins, times) -> (hot, cold, held): nanoseconds of a check, mean of `times` and with caches cooled; how many of times + 2 held."},
     {nullptr},
 };
-PyGetSetDef program_fields[] = {{"last_failed", program_failed, nullptr, "index of the guard that failed last, or -1"}, {nullptr}};
+PyGetSetDef program_fields[] = {{"last_failed", boundary<program_failed>, nullptr, "index of the guard that failed last, or -1"}, {nullptr}};
 
 PyType_Slot program_slots[] = {
     {Py_tp_doc, const_cast<char*>("GuardProgram(accessors, checks, relations): lists made by dynacompile.guards.program.")},
@@ -302,7 +302,7 @@ PyType_Slot program_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(program_dealloc)},
     {Py_tp_methods, program_methods},
     {Py_tp_getset, program_fields},
-    {Py_sq_length, reinterpret_cast<void*>(program_length)},
+    {Py_sq_length, as_slot<program_length>()},
     {0, nullptr},
 };
 PyType_Spec program_spec = {"dynacompile_native.GuardProgram", sizeof(GuardProgram), 0, Py_TPFLAGS_DEFAULT, program_slots};
@@ -367,13 +367,13 @@ PyObject* epoch_of(PyObject*, PyObject* object) {
 
 PyMethodDef functions[] = {
     {"configure", boundary<configure>, METH_VARARGS, "configure(Tensor, Parameter, Size, device, deque, singleton_types, hook_dicts, a_tensor, a_parameter): torch's types; probes where tensors keep their TensorImpl."},
-    {"use_dict_tags", use_dict_tags, METH_O, "use_dict_tags(on): whether unchanged objects are recognised by their dicts' version tags."},
-    {"use_dict_watchers", use_watchers, METH_O, "use_dict_watchers(on): whether one number tells that no dict of an unchanged object has changed, where CPython can watch dicts."},
-    {"dict_epoch", epoch_of, METH_O, "dict_epoch(object) -> int: a number that changes when a watched dict does; the dict, or the object's, is watched from now on. 0: dicts can't be watched."},
-    {"link_result", result_of_link, METH_O, "link_result(entry) -> object: what functools.lru_cache remembers in an entry of a bounded cache."},
-    {"try_links", try_links_by, METH_VARARGS, "try_links(entry, key, result) -> bool: whether entries of bounded caches look as expected, by one whose content is known. Else link_result takes none."},
-    {"links_are_known", ask_links, METH_NOARGS, "links_are_known() -> bool: what try_links found."},
-    {"dict_tag", tag_of, METH_O, "dict_tag(object) -> int: the version tag of a dict, or of the object's dict."},
+    {"use_dict_tags", boundary<use_dict_tags>, METH_O, "use_dict_tags(on): whether unchanged objects are recognised by their dicts' version tags."},
+    {"use_dict_watchers", boundary<use_watchers>, METH_O, "use_dict_watchers(on): whether one number tells that no dict of an unchanged object has changed, where CPython can watch dicts."},
+    {"dict_epoch", boundary<epoch_of>, METH_O, "dict_epoch(object) -> int: a number that changes when a watched dict does; the dict, or the object's, is watched from now on. 0: dicts can't be watched."},
+    {"link_result", boundary<result_of_link>, METH_O, "link_result(entry) -> object: what functools.lru_cache remembers in an entry of a bounded cache."},
+    {"try_links", boundary<try_links_by>, METH_VARARGS, "try_links(entry, key, result) -> bool: whether entries of bounded caches look as expected, by one whose content is known. Else link_result takes none."},
+    {"links_are_known", boundary<ask_links>, METH_NOARGS, "links_are_known() -> bool: what try_links found."},
+    {"dict_tag", boundary<tag_of>, METH_O, "dict_tag(object) -> int: the version tag of a dict, or of the object's dict."},
     {nullptr},
 };
 

@@ -201,7 +201,12 @@ def load_attribute(value: Any, name: str) -> Any:
     if found is not MISSING and is_data_descriptor(found):
         asks = isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter) and name != "__dict__"
         native_getter = isinstance(found, C_FIELDS) and not asks
-        return found.__get__(value, type(value)) if native_getter else MISSING
+        if not native_getter:
+            return MISSING
+        try:
+            return found.__get__(value, type(value))
+        except AttributeError:  # a slot that is empty
+            return MISSING
     if isinstance(value, type):
         own = in_type(value, name)
         if own is not MISSING:

@@ -28,24 +28,46 @@ struct Gather {
 
 PyTypeObject* gather_type;
 
+// Room for values of a trivial type, on the stack where they are few. Nothing is in it at first.
+template <typename T>
+class Room {
+  public:
+    explicit Room(size_t count) : many_(count > few ? new T[count] : nullptr) {}
+    ~Room() { delete[] many_; }
+    Room(const Room&) = delete;
+    T* data() { return many_ ? many_ : reinterpret_cast<T*>(here_); }
+
+  private:
+    static constexpr size_t few = 16;
+    T* many_;
+    alignas(T) unsigned char here_[few * sizeof(T)];
+};
+
 // What the steps have loaded. A callee may drop what objects hold, and so may a getter: what is passed on is kept alive, and where a getter is among
 // the steps, all is.
 class Values {
   public:
     Values(size_t steps, size_t outputs) : loaded_(steps), arguments_(outputs + 1) {}
     ~Values() {
-        for (const Loaded& l : loaded_) {
-            if (l.owned) Py_DECREF(l.value);
+        for (size_t i = 0; i < steps_; i++) {
+            if (loaded()[i].owned) Py_DECREF(loaded()[i].value);
         }
-        for (size_t i = 1; i < arguments_.size(); i++) Py_XDECREF(arguments_[i]);
+        for (size_t i = 0; i < outputs_; i++) Py_DECREF(arguments()[i]);
     }
     Values(const Values&) = delete;
-    std::vector<Loaded> loaded_;
-    std::vector<PyObject*> arguments_;  // new references; the first is scratch for the callee
+    void load(const Loaded& value) { loaded()[steps_++] = value; }
+    void pass(const Loaded& value) { arguments()[outputs_++] = Py_NewRef(value.value); }
+    Loaded* loaded() { return loaded_.data(); }
+    PyObject** arguments() { return arguments_.data() + 1; }  // the one before is scratch for the callee
+
+  private:
+    Room<Loaded> loaded_;
+    Room<PyObject*> arguments_;  // new references
+    size_t steps_ = 0, outputs_ = 0;
 };
 
 // What a step loads or computes; value null where it can't.
-Loaded take(const Step& step, const std::vector<Loaded>& before, const Roots& roots) {
+Loaded take(const Step& step, const Loaded* before, const Roots& roots) {
     if (step.program.empty()) return load(step.node, step.parent < 0 ? nullptr : before[step.parent].value, roots);
     std::vector<PyObject*> objects;
     for (int place : step.places) objects.push_back(before[place].value);
@@ -64,18 +86,17 @@ PyObject* gather_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
     Values values(steps.size(), gather->outputs->size());
     Roots roots{args, count, nullptr, nullptr, nullptr};
     for (size_t i = 0; i < steps.size(); i++) {
-        Loaded loaded = take(steps[i], values.loaded_, roots);
+        Loaded loaded = take(steps[i], values.loaded(), roots);
         if (!loaded.value) {
             if (PyErr_Occurred()) return nullptr;
             PyErr_Format(PyExc_RuntimeError, "%U: step %zd of its inputs can't be loaded, though the guards hold", gather->text, static_cast<Py_ssize_t>(i));
             return nullptr;
         }
         if (gather->calls && !loaded.owned) loaded = {Py_NewRef(loaded.value), true};
-        values.loaded_[i] = loaded;
+        values.load(loaded);
     }
-    PyObject** pushed = values.arguments_.data() + 1;
-    for (size_t i = 0; i < gather->outputs->size(); i++) pushed[i] = Py_NewRef(values.loaded_[(*gather->outputs)[i]].value);
-    return call_object(gather->target, pushed, gather->outputs->size() | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    for (int step : *gather->outputs) values.pass(values.loaded()[step]);
+    return call_object(gather->target, values.arguments(), gather->outputs->size() | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
 }
 
 // argument: (steps, program in postfix form)
@@ -149,13 +170,13 @@ PyObject* gather_new(PyTypeObject* type, PyObject* args, PyObject*) {
     return add_steps(*gather, steps) && add_outputs(*gather, outputs) ? made.release() : nullptr;
 }
 
-int gather_traverse(PyObject* self, visitproc visit, void* arg) {
+int gather_traverse(PyObject* self, visitproc visit, void* arg) noexcept {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(reinterpret_cast<Gather*>(self)->target);
     return 0;
 }
 
-void gather_dealloc(PyObject* self) {
+void gather_dealloc(PyObject* self) noexcept {
     Gather* gather = reinterpret_cast<Gather*>(self);
     PyTypeObject* type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
@@ -180,7 +201,7 @@ PyType_Slot gather_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(gather_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(gather_traverse)},
     {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-    {Py_tp_repr, reinterpret_cast<void*>(gather_repr)},
+    {Py_tp_repr, as_slot<gather_repr>()},
     {Py_tp_members, gather_members},
     {0, nullptr},
 };

@@ -42,7 +42,8 @@ struct ThreadPlaces {
 };
 
 const ThreadPlaces& thread_places() {
-    static thread_local ThreadPlaces places;
+    static thread_local ThreadPlaces of_thread;
+    ThreadPlaces& places = *found_once(&of_thread);
     if (!places.autograd) {
         places.keys = &c10::impl::raw_local_dispatch_key_set;
         places.functions = &PythonTorchFunctionTLS::get_state();
@@ -102,7 +103,11 @@ bool parse_dtype(PyObject* object, int8_t& into) {
 
 }  // namespace
 
-bool is_traced() { return c10::impl::LocalDispatchKeySet(*thread_places().keys).included_.has(c10::DispatchKey::Tracer); }
+const void* dispatch_keys() { return thread_places().keys; }
+
+bool is_traced(const void* keys) {
+    return c10::impl::LocalDispatchKeySet(*static_cast<const c10::impl::PODLocalDispatchKeySet*>(keys)).included_.has(c10::DispatchKey::Tracer);
+}
 
 bool state_holds(const StateCheck& check) {
     static const at::Context& context = at::globalContext();

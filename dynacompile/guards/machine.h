@@ -16,6 +16,13 @@ struct Roots {
     PyObject* builtins;
 };
 
+// The address of a thread-local variable, as a value that the compiler does not know: it would find the address anew at each use, by a call.
+template <typename T>
+T* found_once(T* address) {
+    asm("" : "+r"(address));
+    return address;
+}
+
 bool is_guard_program(PyObject* object);
 
 // Whether every guard holds. Runs no Python code of the user, but signals may be handled meanwhile: where it is false, an error may be set, which the
@@ -31,6 +38,7 @@ uint64_t feature_wanted(PyObject* program, size_t feature);
 uint64_t feature_now(PyObject* program, size_t feature, const Roots& roots);  // runs no Python code, changes nothing
 
 // global_state.cpp
-bool is_traced();  // torch.jit.trace records this thread's operations
+const void* dispatch_keys();         // where this thread's lie, as long as it lives
+bool is_traced(const void* keys);  // by those of a thread: torch.jit.trace records its operations
 
 }  // namespace dynacompile

@@ -38,6 +38,7 @@ class Tree:
         self.relations: list[tuple[str, tuple[int, ...], int, int, tuple[int, ...]]] = []
         self._known: dict[tuple, int] = {}
         self._asked: set[tuple] = set()
+        self._places: dict[Source, int] = {}
 
     def step(self, parent: int, accessor: str, argument: object = None) -> int:
         """The node that `accessor` loads from node `parent` (-1: from the frame); made at the first use."""
@@ -49,13 +50,20 @@ class Tree:
 
     def node(self, source: Source, guard: int) -> int:
         """The node of a source. A builtin counts only while no global hides it, which is checked on behalf of `guard`."""
-        parent = -1
-        for part in source.steps():
-            if isinstance(part, ir.Builtin):
-                self.check("dict_has", self.step(-1, "globals"), (part.name, False), guard)
-            for accessor, argument in STEPS[type(part)](part):
-                parent = self.step(parent, accessor, argument)
-        return parent
+        root = source.root
+        if isinstance(root, ir.Builtin):
+            self.check("dict_has", self.step(-1, "globals"), (root.name, False), guard)
+        return self.place(source)
+
+    def place(self, source: Source) -> int:
+        known = self._places.get(source)
+        if known is None:
+            base = getattr(source, "base", None)
+            known = -1 if base is None else self.place(base)
+            for accessor, argument in STEPS[type(source)](source):
+                known = self.step(known, accessor, argument)
+            self._places[source] = known
+        return known
 
     def check(self, op: str, node: int, argument: object, guard: int) -> None:
         if op == "dict_has":  # asked for each use of a builtin

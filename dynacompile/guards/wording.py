@@ -25,8 +25,6 @@ class Find(Protocol):
     def __call__(self, source: Source) -> Any: ...
 
 
-
-
 def text(guard: Guard) -> str:
     return "" if guard.source is None else without_values(guard.source.text())
 

@@ -14,6 +14,10 @@ READERS: dict[str, Callable[[], bool]] = {
 }
 
 
+def now() -> dict[str, bool]:
+    return {name: read() for name, read in READERS.items()}
+
+
 def apply(settings: Mapping[str, bool]) -> None:
     torch._C._set_deterministic_algorithms(settings["enabled"], warn_only=settings["warn_only"])
     torch._C._set_deterministic_fill_uninitialized_memory(settings["fill"])
@@ -21,20 +25,23 @@ def apply(settings: Mapping[str, bool]) -> None:
 
 def restore(settings: tuple[tuple[str, bool], ...]) -> None:
     """Sets some of them, as a program would."""
-    wanted = {**{name: read() for name, read in READERS.items()}, **dict(settings)}
+    wanted = {**now(), **dict(settings)}
     torch.use_deterministic_algorithms(wanted["enabled"], warn_only=wanted["warn_only"])
     torch._C._set_deterministic_fill_uninitialized_memory(wanted["fill"])
 
 
 @contextmanager
 def under(changes: Mapping[str, bool]) -> Iterator[None]:
-    """The settings with these changes, while a graph is compiled that will run under them."""
+    """The settings with these changes, while a graph is compiled that will run under them: other threads see them, as they do while such a program runs.
+    What another thread sets meanwhile stays."""
     if not changes:
         yield
         return
-    before = {name: read() for name, read in READERS.items()}
-    apply({**before, **changes})
+    before = now()
+    during = {**before, **changes}
+    apply(during)
     try:
         yield
     finally:
-        apply(before)
+        if now() == during:
+            apply(before)

@@ -22,6 +22,7 @@ from torch._prims_common import wrappers
 from torch._subclasses import FakeTensor, FakeTensorMode
 
 from dynacompile.ir.guard_facts import plain_twin
+from dynacompile.ir.layouts import LAYOUTS, laid_out
 
 CreationMeta, get_creation_meta = torch._C._autograd.CreationMeta, torch._C._autograd._get_creation_meta  # type: ignore[attr-defined]
 DYNAMO = f"{torch.__name__}._dynamo"
@@ -46,6 +47,15 @@ class FakeMode(FakeTensorMode):
     """The native core makes its handler one that can be interrupted: see `ModeMethod`."""
 
     HANDLER = FakeTensorMode.__torch_dispatch__
+
+    def dispatch(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        """Torch's, whose results, kept or not, are laid out as eager's."""
+        run: Any = super().dispatch
+        made = run(func, types, args, kwargs or {})
+        layout = LAYOUTS.get(func)
+        if layout is None:
+            return made
+        return laid_out(layout, lambda op, *operands, **options: run(op, (), operands, options), made, args)
 
     def _dispatch_impl(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Any) -> Any:
         """Torch's, which no result that it keeps comes through. Up to torch 2.11 the positions and counts of `unique` have the elements' type there."""
@@ -189,6 +199,10 @@ def constructed(settings: dict[str, Any]) -> FakeMode:
     return made
 
 
+LOOKED_AT: dict[int, Any] = {}
+"""What torch's tables had when they were looked through: objects by id, kept so that ids stay theirs. Each is looked at once."""
+
+
 def leave_dynamo_unloaded() -> None:
     """Has torch's wrappers around dispatch modes and Python meta functions call straight through. Safe to repeat."""
     wrapped: list[Any] = [FakeTensorMode.__torch_dispatch__]
@@ -196,16 +210,21 @@ def leave_dynamo_unloaded() -> None:
         wrapped += table.values()
     for module in (torch._refs, torch._refs.nn.functional, torch._refs.special, torch._decomp.decompositions):
         wrapped += vars(module).values()
-    seen: set[int] = set()
+    if LOOKED_AT.keys() >= set(map(id, wrapped)):
+        return
+    seen: dict[int, Any] = {}
     while wrapped:
         function = wrapped.pop()
-        if not isinstance(function, FunctionType) or id(function) in seen:
+        if id(function) in seen or id(function) in LOOKED_AT:
             continue
-        seen.add(id(function))
+        seen[id(function)] = function
+        if not isinstance(function, FunctionType):
+            continue
         inner = [cell.cell_contents for cell in function.__closure__ or () if isinstance(cell.cell_contents, FunctionType)]
         if function.__code__ is WRAPPER:
             inner[0].__dict__.setdefault(CALL_THROUGH, inner[0])
         wrapped += inner
+    LOOKED_AT.update(seen)  # at the end: an interrupt may come before
 
 
 WRAPPER = torch._disable_dynamo(wrappers.elementwise_type_promotion_wrapper.__call__).__code__  # of every wrapper that torch makes

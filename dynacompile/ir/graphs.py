@@ -35,6 +35,7 @@ class Made(enum.IntEnum):
     PART = 1  # the same, as one of several results of one operation: autograd lets nobody write to it
     NO_GRAD = 2  # under no_grad: a leaf that requires gradients where its base does, and that nobody may write to under grad mode
     DETACHED = 3  # no view to autograd, though it shares memory
+    CUSTOM = 4  # under grad mode, by a custom function: autograd lets nobody write to it
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,13 @@ class ViewOfInput:
 
 @dataclass(frozen=True)
 class ViewOfOutput:
-    """A user output that shares storage with other outputs: a view of the forward graph's output at `position`."""
+    """A user output that shares storage with other outputs: a view of the forward graph's output at `position`. alone: that is this output itself, which
+    shares with no other and is a view in eager for autograd alone."""
 
     position: int
     view: View
     lineage: Lineage = Lineage()
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ class Marks:
     input_writes, output_writes: inputs and forward outputs, and how often the graph writes them in place: their versions say so.
     parts: the nodes that keep something: a backward pass frees it, and there is no second one through the same node. None: everything is one such node.
     needs: for each saved tensor, what of the backward reads it. It is freed when no backward pass can come to that any more.
+    keeps: for each saved tensor, the nodes of eager's that keep it: where one of them runs, a write after the call is an error.
     """
 
     inference: tuple[int, ...] = ()
@@ -136,6 +140,7 @@ class Marks:
     output_writes: tuple[tuple[int, int], ...] = ()
     parts: tuple[Part, ...] | None = None
     needs: tuple[tuple[Part, ...], ...] = ()
+    keeps: tuple[tuple[Part, ...], ...] = ()
 
 
 @dataclass(frozen=True)

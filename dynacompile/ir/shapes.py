@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
 
 import torch
@@ -72,9 +74,27 @@ def shape_env(site: Callable[[], Any], values: bool = False) -> Any:
     """A ShapeEnv in which equal sizes are not taken for the same, and whose guards carry the user's place, `site()`, as it was. values: operations
     whose results depend on values have symbols for these."""
     env = importlib.import_module(SYMBOLIC).ShapeEnv(duck_shape=False, allow_scalar_outputs=values, allow_dynamic_output_shape_ops=values)
-    env._get_stack_summary = lambda is_debug=False, framework_loc=None: (SLoc(site(), None), "")
+    place = weak(site)
+    env._get_stack_summary = lambda is_debug=False, framework_loc=None: (SLoc(place(), None), "")
     env._log_guard = lambda prefix, guard, forcing_spec: None
     return env
+
+
+def weak(function: Callable[[], Any]) -> Callable[[], Any]:
+    """The function, which gives None once the object is gone whose method it is.
+
+    What a ShapeEnv and a mode for fakes hold must not lead back to them: fakes hold both through C++, where the collector does not see them, so that
+    a cycle of theirs outlives a first collection of what the program has dropped, and a full collection is rare.
+    """
+    if not isinstance(function, MethodType):
+        return function
+    reference = weakref.WeakMethod(function)
+
+    def call() -> Any:
+        method = reference()
+        return None if method is None else method()
+
+    return call
 
 
 def forget_shape_envs() -> None:
@@ -94,13 +114,15 @@ def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeTensorMo
     """A mode for fakes with symbolic sizes. torch's cache of fake results is off, since a cached result would install no guards."""
     mode = fake_mode(shape_env=shape_env(site, values), static_shapes=False)
     mode.cache_enabled = False
-    dispatch = mode.dispatch
+    this, dispatch = weakref.ref(mode), type(mode).dispatch
     small = mode.shape_env.small = lenient(mode.shape_env)  # type: ignore[union-attr]
 
     def decomposed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        mode = this()
+        assert mode is not None  # it is what is called
         if func not in CONCRETE:
             with small.within(func, args):
-                return dispatch(func, types, args, kwargs)
+                return dispatch(mode, func, types, args, kwargs)
         with torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE), mode:
             return torch._decomp.decomposition_table[func](*args, **(kwargs or {}))
 

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Source:
-    """Base of all sources; hashable, so that a source can key a table."""
+    """Base of all sources; hashable, so that a source can key a table. A hash is computed once: that of a long path asks for those of all its bases."""
+
+    def __init_subclass__(cls) -> None:
+        if "__hash__" not in cls.__dict__:
+            cls.__hash__ = Source.__hash__  # type: ignore[method-assign]  # dataclass would make one that computes it anew
+
+    def __hash__(self) -> int:
+        known = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = hash((type(self), *self.__dict__.values()))
+        return known
 
     def text(self) -> str:
         """The Python expression that a user would write for it."""
@@ -20,10 +30,10 @@ class Source:
 
     def steps(self) -> Iterator[Source]:
         """The path from the root to self, root first."""
-        base = getattr(self, "base", None)
-        if base is not None:
-            yield from base.steps()
-        yield self
+        path: list[Source] = [self]
+        while (base := getattr(path[-1], "base", None)) is not None:
+            path.append(base)
+        return reversed(path)
 
     @property
     def root(self) -> Source:

@@ -8,7 +8,8 @@ copies or not), size 1 has an entry of its own. So has size 0, always: reduction
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -39,10 +40,10 @@ ASKING = frozenset(
 
 @dataclass
 class Lenience:
-    """symbols: sizes that may be 1 in an entry made for another size, which is the value. free: which questions need no guard: none, all, or (outside
-    of operations, while autograd adds up gradients) those that torch has an answer to without a value."""
+    """find_env: the ShapeEnv, which holds this. symbols: sizes that may be 1 in an entry made for another size, which is the value. free: which questions
+    need no guard: none, all, or (outside of operations, while autograd adds up gradients) those that torch has an answer to without a value."""
 
-    env: Any
+    find_env: Callable[[], Any]
     symbols: dict[Any, int] = field(default_factory=dict)
     free: Literal["none", "answered", "all"] = "none"
 
@@ -71,7 +72,7 @@ class Lenience:
     def keep_apart(self, sizes: Iterator[torch.SymInt]) -> None:
         """Guards that the symbols of these sizes are not 1."""
         for symbol in sorted({s for n in sizes for s in n.node.expr.free_symbols} & self.symbols.keys(), key=str):
-            bool(self.env.create_symintnode(symbol, hint=self.symbols[symbol]) != 1)
+            bool(self.find_env().create_symintnode(symbol, hint=self.symbols[symbol]) != 1)
 
     def decided(self, condition: Any, is_answered: bool) -> bool | None:
         """The answer to a question about sizes that needs no guard; None where it is to be asked."""
@@ -84,7 +85,7 @@ class Lenience:
             or not (condition.is_Relational or condition.is_Boolean)
         ):
             return None
-        answer = self.env._maybe_evaluate_static(condition, size_oblivious=True)
+        answer = self.find_env()._maybe_evaluate_static(condition, size_oblivious=True)
         return bool(answer) if answer in (True, False) else None
 
 
@@ -122,11 +123,12 @@ def within(env: Any, operation: Any, arguments: Any) -> AbstractContextManager:
 
 def lenient(env: Any) -> Lenience:
     """Has the ShapeEnv ask it first."""
-    made, asked = Lenience(env), env.evaluate_sym_node
+    this, ask = weakref.ref(env), type(env).evaluate_sym_node
+    made = Lenience(this)
 
     def evaluate(node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> Any:
         known = made.decided(node.expr, fallback_value is not None)
-        return asked(node, size_oblivious, fallback_value) if known is None else known
+        return ask(this(), node, size_oblivious, fallback_value) if known is None else known
 
     env.evaluate_sym_node = evaluate
     return made

@@ -21,6 +21,24 @@ from dynacompile.ops.table import Row
 
 CONVERSIONS = frozenset({"to_copy", "cast_prims"})  # an explicit conversion of a narrow number sees it rounded, as eager does
 DIVISIONS = frozenset({"floordiv", "mod", "fmod"})
+CONVERTING = frozenset(
+    {
+        torch.ops.aten.add.Tensor,
+        torch.ops.aten.add.Scalar,
+        torch.ops.aten.sub.Tensor,
+        torch.ops.aten.sub.Scalar,
+        torch.ops.aten.rsub.Scalar,
+        torch.ops.aten.rsub.Tensor,
+        torch.ops.aten.remainder.Scalar,
+        torch.ops.aten.remainder.Tensor,
+        torch.ops.aten.remainder.Scalar_Tensor,
+        torch.ops.aten.fmod.Scalar,
+        torch.ops.aten.fmod.Tensor,
+        torch.ops.aten.pow.Tensor_Scalar,
+        torch.ops.aten.pow.Scalar,
+    }
+)
+"""Operations whose kernels on the CPU have no form for a number in float32 beside tensors of half precision, as mul and div have."""
 
 
 def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
@@ -30,6 +48,7 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     size = geometry(val)[0]
     o = Expander(Body(), compute_dtype(promoted), val.dtype)
     raw = row.operands == "own"
+    converts = promoted in NEAREST and (row.operands == "args" or converts_numbers(node, val))
 
     def operand(arg: object) -> object:
         if isinstance(arg, torch.fx.Node):
@@ -50,10 +69,10 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
                 if raw:
                     raise NotCovered
                 value = o.cast(arg, o.compute)
-                return getattr(o, NEAREST[promoted])(value) if row.operands == "args" and promoted in NEAREST else value
+                return getattr(o, NEAREST[promoted])(value) if converts else value
         if isinstance(arg, Index) and (promoted in (torch.bfloat16, torch.float16) or row.operands == "own"):
             raise NotCovered
-        if isinstance(arg, (int, float)) and row.operands == "args" and promoted in (torch.bfloat16, torch.float16):
+        if isinstance(arg, (int, float)) and converts:
             return torch.tensor(arg, dtype=promoted).item()
         if isinstance(arg, complex):
             raise NotCovered
@@ -61,11 +80,18 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
     args = [operand(a) for a in node.args]
     result = row.expand(o, *args, **{k: operand(v) for k, v in node.kwargs.items()})  # type: ignore[misc]
+    if node.target is torch.ops.aten.reciprocal.default and val.dtype in NEAREST:  # half of a division of a number, which is one operation to the user
+        result = getattr(o, NEAREST[val.dtype])(result)
     if val.device.type == "cpu" and any(may_divide_by_zero(op, o.body.ops) for op in o.body.ops):
         raise NotCovered
     buffer = low.add(node.name, val)
     low.finish_pointwise(o, result, buffer, node)
     low.values[node] = node.name
+
+
+def converts_numbers(node: torch.fx.Node, val: torch.Tensor) -> bool:
+    """Whether eager's kernel takes a number beside a tensor as one of the tensor's dtype: of half precision it is rounded before the operation."""
+    return val.device.type == "cpu" and val.dtype in NEAREST and node.target in CONVERTING and not node.kwargs
 
 
 def may_divide_by_zero(op: Op, body: Sequence[Op]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from dynacompile.errors import Unsupported
 from dynacompile.ops.regions import REGION, Handle, Tensors, Work, handle
 
 Pass = Callable[[], "tuple[tuple[bool, ...], tuple[bool, ...]] | None"]
@@ -89,8 +90,11 @@ class TensorHook(Step):
 
     def traced(self, args: tuple, tracing: Tracing) -> None:
         tensor, *rest = args
+        _ = tensor.grad_fn  # autograd may refuse to tell, and does it again where it is asked again
 
-        def hook(grad: torch.Tensor) -> torch.Tensor | None:
+        def hook(grad: torch.Tensor | None) -> torch.Tensor | None:
+            if grad is None:
+                raise Unsupported("hooks", "a tensor's hook is called where no gradient comes", "register it outside of the compiled function")
             tracing.note(grad)
             made = self.run(grad, tuple(rest))
             if made is None or not tracing.careful:

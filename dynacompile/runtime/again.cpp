@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <mutex>
+#include <unordered_set>
 
 namespace dynacompile::runtime {
 namespace {
+
+using NodePtr = decltype(torch::autograd::Edge::function);  // shared_ptr up to torch 2.11, intrusive_ptr later
 
 PyRef tuple_of(const std::vector<int64_t>& numbers) {
     PyRef found = PyRef::take(checked(PyTuple_New(Py_ssize_t(numbers.size()))));
@@ -39,7 +42,7 @@ void Primals::remember(const Again& again, const Inputs& inputs, Generators gene
         if (is_accumulated)
             kept_.push_back({{}, int64_t(tensor._version())});
         else
-            kept_.push_back({torch::autograd::SavedVariable(tensor, false), -1});
+            kept_.push_back({torch::autograd::SavedVariable(tensor.is_inference() ? plain_alias(tensor) : tensor, false), -1});
     }
     if (again.has_numbers) numbers_.assign(inputs.numbers.begin(), inputs.numbers.end());
     for (int64_t input : again.measured)
@@ -100,6 +103,59 @@ PyObject* unbatched(PyObject*, PyObject* tensor) {
         for (const at::BatchDim& other : rest) dim -= other.dim() < last.dim();
         PyRef value = PyRef::take(wrap(rest.empty() ? batched->value() : at::makeBatched(batched->value(), rest)));
         return Py_BuildValue("OLL", value.get(), static_cast<long long>(dim), static_cast<long long>(last.level()));
+    } catch (...) {
+        set_python_error();
+        return nullptr;
+    }
+}
+
+// stand_above_node(tensors): their nodes, which are new, count as lying above the node that runs, by which torch prunes its ways. Nodes that are made of
+// them later may have edges to it.
+PyObject* stand_above_node(PyObject*, PyObject* tensors) {
+    try {
+        const NodePtr node = torch::autograd::get_current_node();
+        for (Py_ssize_t i = 0; i < PyTuple_Size(tensors); ++i)
+            if (const NodePtr above = tensor_of(impl_of(item(tensors, i))).grad_fn()) above->update_topological_nr({node, 0});
+        Py_RETURN_NONE;
+    } catch (...) {
+        set_python_error();
+        return nullptr;
+    }
+}
+
+// lead_to_node(gradients, ((result, tangent), ...), ends): wherever the history of the gradients comes to a result of the replay, it goes on at the node
+// that runs, at its tangent of this number, as in eager it does at the result of the call. Nothing is changed beyond the nodes of ends.
+PyObject* lead_to_node(PyObject*, PyObject* args) {
+    PyObject *gradients, *results, *ends;
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &gradients, &PyTuple_Type, &results, &PyTuple_Type, &ends)) return nullptr;
+    try {
+        const NodePtr node = torch::autograd::get_current_node();
+        if (!node) raise(PyExc_RuntimeError, "no autograd node runs");
+        auto node_of = [](PyObject* tensor) { return tensor_of(impl_of(tensor)).grad_fn(); };
+        std::vector<std::pair<torch::autograd::Edge, uint32_t>> known;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(results); ++i) {
+            PyObject* row = PyTuple_GET_ITEM(results, i);
+            known.emplace_back(torch::autograd::impl::gradient_edge(tensor_of(impl_of(item(row, 0)))), uint32_t(to_int(item(row, 1))));
+        }
+        std::unordered_set<torch::autograd::Node*> seen{node.get(), nullptr};
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(ends); ++i) seen.insert(node_of(PyTuple_GET_ITEM(ends, i)).get());
+        std::vector<torch::autograd::Node*> pending;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(gradients); ++i) {
+            const NodePtr start = node_of(PyTuple_GET_ITEM(gradients, i));
+            if (seen.insert(start.get()).second) pending.push_back(start.get());
+        }
+        while (!pending.empty()) {
+            torch::autograd::Node* at = pending.back();
+            pending.pop_back();
+            for (torch::autograd::Edge& edge : at->next_edges()) {
+                auto found = std::find_if(known.begin(), known.end(), [&](const auto& row) { return row.first == edge; });
+                if (found != known.end())
+                    edge = {node, found->second};
+                else if (seen.insert(edge.function.get()).second)
+                    pending.push_back(edge.function.get());
+            }
+        }
+        Py_RETURN_NONE;
     } catch (...) {
         set_python_error();
         return nullptr;

@@ -4,6 +4,7 @@
 #include "runtime/region.h"
 #include "runtime/torch_autograd.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace dynacompile::runtime {
@@ -15,11 +16,12 @@ public:
     void release() { kept_.clear(); }
 
     // (values of Again::kept and Again::outputs, where a leaf is kept by its AccumulateGrad its version alone; numbers; (sizes, strides) of Again::measured; states of the
-    // generators). Holds the GIL.
+    // generators). outputs: how many of the last are left out. Holds the GIL.
     template <typename NodePtr>
-    PyRef unpack(const NodePtr& node) const {
-        PyRef values = PyRef::take(checked(PyTuple_New(Py_ssize_t(kept_.size()))));
-        for (size_t i = 0; i < kept_.size(); ++i) {
+    PyRef unpack(const NodePtr& node, size_t outputs = 0) const {
+        const size_t count = kept_.size() - std::min(outputs, kept_.size());
+        PyRef values = PyRef::take(checked(PyTuple_New(Py_ssize_t(count))));
+        for (size_t i = 0; i < count; ++i) {
             const Kept& kept = kept_[i];
             PyTuple_SET_ITEM(values.get(), Py_ssize_t(i), kept.version < 0 ? wrap(kept.saved.unpack(node)) : checked(PyLong_FromLongLong(kept.version)));
         }

@@ -10,6 +10,7 @@
 #include <ATen/ops/zero_ops.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 
 namespace torch::autograd {
@@ -49,6 +50,8 @@ void set_history(const at::Tensor& tensor, const Pointer& node) {
 }
 
 const char no_double_backward[] = "double backward through this compiled region is not supported: ";
+const char was_detached[] =
+    "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_(). This is not supported, please use out-of-place `.detach()` instead";
 const char advice[] = "Compute it eagerly: leave the function that is differentiated twice out of the compiled region.";
 
 // The gradient function of our gradients where they can't be differentiated: names itself when somebody differentiates them again.
@@ -114,11 +117,28 @@ struct Pass {
 };
 thread_local Pass* Pass::current = nullptr;
 
+// How Python gives the gradients in the place of the backward program: with a history; of a batch of tangents; or by the graph, run again, where what the
+// program reads was written, and eager's autograd does not keep it.
+enum class Replayed : uint8_t { differentiate, batch, repeated };
+
+// impl: of the tensor, where it is an input, or an output that is not this node's.
+struct Saved {
+    SavedVariable variable;
+    const c10::TensorImpl* impl = nullptr;
+};
+
 // A tensor that is not to be written before the backward pass, as of the end of the call.
 struct Watched {
     c10::VariableVersion counter;
     uint32_t version;
     const Watch* watch;
+    c10::weak_intrusive_ptr<c10::TensorImpl> computed;  // the tensor, where it had a history
+
+    // Whether the tensor has been detached in place.
+    bool is_detached() const {
+        c10::intrusive_ptr<c10::TensorImpl> impl = computed.lock();
+        return impl && !torch::autograd::impl::gradient_edge(at::Tensor(std::move(impl))).function;
+    }
 };
 
 class RegionBackward final : public Node {
@@ -136,23 +156,27 @@ public:
         saved_.reserve(contract.saved_inputs.size() + contract.saved_positions.size());
         for (int64_t input : contract.saved_inputs) {
             if (!impls[input]) fail("input ", input, " is saved for backward and is no tensor");
-            saved_.emplace_back(tensor_of(impls[input]), false);
+            saved_.push_back({SavedVariable(tensor_of(impls[input]), false), impls[input]});
         }
         for (int64_t position : contract.saved_positions) {
             if (!later.empty() && later[position]) {  // a node above this one, which must not be held by it
                 const c10::TensorImpl* impl = outputs[position].unsafeGetTensorImpl();
-                saved_.emplace_back(at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true)), false);
+                const at::Tensor below(impl->shallow_copy_and_detach(impl->version_counter(), true));
+                saved_.push_back({SavedVariable(below, false), below.unsafeGetTensorImpl()});
                 continue;
             }
             bool is_output = outputs[position].grad_fn().get() == this;
-            saved_.emplace_back(outputs[position], is_output);
+            saved_.push_back({SavedVariable(outputs[position], is_output), is_output ? nullptr : outputs[position].unsafeGetTensorImpl()});
         }
     }
 
     void watch(const Inputs& inputs, const Tensors& outputs) {
         for (const Watch& watch : region_->contract.marks.watches) {
             c10::TensorImpl* impl = watch.is_input ? inputs.impls[watch.index] : outputs[watch.index].unsafeGetTensorImpl();
-            if (impl && !impl->is_inference()) watched_.push_back({impl->version_counter(), impl->version_counter().current_version(), &watch});
+            if (!impl || impl->is_inference()) continue;
+            c10::weak_intrusive_ptr<c10::TensorImpl> computed(c10::intrusive_ptr<c10::TensorImpl>{});
+            if (at::Tensor tensor = tensor_of(impl); watch.is_input && tensor.requires_grad() && !tensor.is_leaf()) computed = tensor.getIntrusivePtr();
+            watched_.push_back({impl->version_counter(), impl->version_counter().current_version(), &watch, std::move(computed)});
         }
     }
 
@@ -181,18 +205,29 @@ public:
         check_state(tangents);
         const bool twice = c10::GradMode::is_enabled();
         Tensors flat;
+        std::exception_ptr written;  // why the program can't run, and the graph has to run again
         {
             std::lock_guard<std::mutex> lock(mutex_);
-            for (size_t i = 0; i < saved_.size(); ++i) flat.push_back(i < stand_ins_.size() && stand_ins_[i] ? zeros(*stand_ins_[i]) : saved_[i].unpack(getptr()));
+            written = unpack_saved(flat, tangents);
             note_shapes(flat);
         }
-        std::string reason = stand_ins_.empty() ? "nothing was kept for it" : "an earlier backward pass has freed a part of what it needs";
         const bool dual = std::any_of(tangents.begin(), tangents.end(), is_dual), batched = std::any_of(tangents.begin(), tangents.end(), is_batched);
+        std::string reason;
+        if (written || twice || dual || batched)
+            reason = stand_ins_.empty() ? "nothing was kept for it" : "an earlier backward pass has freed a part of what it needs";
+        if (written) {
+            variable_list grads;
+            const Replayed how = twice || dual ? Replayed::differentiate : Replayed::repeated;
+            if (!region_->again || batched || !stand_ins_.empty() || !by_python(flat, tangents, how, grads, reason)) std::rethrow_exception(written);
+            if (!twice) own_memory(grads, next_edges());
+            return grads;
+        }
         if (region_->again && (batched || twice || dual) && (stand_ins_.empty() || !(twice || dual))) {
             variable_list grads;
-            if (by_python(flat, tangents, twice || dual, grads, reason)) {
+            if (by_python(flat, tangents, twice || dual ? Replayed::differentiate : Replayed::batch, grads, reason)) {
                 for (at::Tensor& grad : grads)
                     if (dual && !twice && grad.defined()) grad = without_history(grad);
+                if (dual && !twice) own_memory(grads, next_edges());
                 return grads;
             }
             if (dual || batched) fail(no_double_backward, reason, ". ", advice);
@@ -237,8 +272,8 @@ private:
         return plain;
     }
 
-    // Gradients that can be differentiated again, or, where not `twice`, of a batch of tangents, as replay.py makes them. False, and why, where it can't.
-    bool by_python(const Tensors& flat, const variable_list& tangents, bool twice, variable_list& grads, std::string& reason) {
+    // Gradients as replay.py makes them. False, and why, where it can't.
+    bool by_python(const Tensors& flat, const variable_list& tangents, Replayed how, variable_list& grads, std::string& reason) {
         WithGil gil;
         c10::impl::ExcludeDispatchKeyGuard unmapped(c10::DispatchKey::VmapMode);  // it refuses random numbers, which samples draw one by one
         try {
@@ -256,10 +291,11 @@ private:
                 if (PyTuple_SetItem(saved.get(), Py_ssize_t(place), wrap(before)) < 0) throw PythonErrorSet();
             }
             PyRef made;
-            if (twice) {
-                PyRef primals = primals_.unpack(getptr());
-                made = PyRef::take(checked(PyObject_CallMethod(region_->again->call.get(), "differentiate", "OOOO", wanted.get(), given.get(), saved.get(),
-                                                               primals.get())));
+            if (how != Replayed::batch) {
+                const bool again = how == Replayed::repeated;
+                PyRef primals = primals_.unpack(getptr(), again ? region_->again->outputs.size() : 0);
+                made = PyRef::take(checked(PyObject_CallMethod(region_->again->call.get(), again ? "repeat" : "differentiate", "OOOO", wanted.get(),
+                                                               given.get(), saved.get(), primals.get())));
             } else {
                 PyRef strides = PyRef::take(checked(PyTuple_New(Py_ssize_t(geometry_->size()))));
                 for (size_t i = 0; i < geometry_->size(); ++i) {
@@ -329,6 +365,39 @@ private:
         return std::any_of(sources[i].begin(), sources[i].end(), [&](int64_t tangent) { return arrived[tangent]; });
     }
 
+    // What is saved. Zeros stand for what was written since the call, where this pass comes through no node of eager's that keeps it. Where the program
+    // reads an output of these nevertheless: torch's error.
+    std::exception_ptr unpack_saved(Tensors& flat, const variable_list& tangents) {
+        const Marks& marks = region_->contract.marks;
+        std::exception_ptr read, unread;  // an error of an output that the program reads; of an input that it does not read
+        for (size_t i = 0; i < saved_.size(); ++i) {
+            if (i < stand_ins_.size() && stand_ins_[i]) {
+                flat.push_back(zeros(*stand_ins_[i]));
+                continue;
+            }
+            try {
+                flat.push_back(saved_[i].variable.unpack(getptr()));
+            } catch (const c10::Error& error) {
+                const bool is_read = has_part(marks.needs[i], tangents), is_input = i < region_->contract.saved_inputs.size();
+                if (!is_write(error) || has_part(marks.keeps[i], tangents) || (is_read && is_input)) throw;
+                if (is_read) read = std::current_exception();
+                if (is_input) unread = std::current_exception();
+                flat.push_back(zeros(geometry_of(i)));
+            }
+        }
+        if (read && unread) std::rethrow_exception(unread);  // the graph can't run again
+        return read;
+    }
+
+    static bool is_write(const c10::Error& error) { return error.msg().find("modified by an inplace operation") != std::string::npos; }
+
+    TangentGeometry geometry_of(size_t i) const {
+        const Contract& contract = region_->contract;
+        if (const c10::TensorImpl* impl = saved_[i].impl) return {impl->sizes().vec(), impl->strides().vec(), c10::typeMetaToScalarType(impl->dtype()), impl->device()};
+        const auto& tangents = contract.tangents;
+        return (*geometry_)[std::find(tangents.begin(), tangents.end(), contract.saved_positions[i - contract.saved_inputs.size()]) - tangents.begin()];
+    }
+
     // Raises what eager's nodes would raise, of those that this backward pass comes through.
     void check_state(const variable_list& tangents) {
         std::lock_guard<std::mutex> lock(mutex_);
@@ -340,9 +409,11 @@ private:
             if (runs_[i] && freed_[i])
                 C10_THROW_ERROR(Error, torch::autograd::ERR_BACKWARD_TWICE);
         }
-        for (const Watched& w : watched_)
-            if (w.counter.current_version() != w.version && has_part(*w.watch, tangents))
+        for (const Watched& w : watched_) {
+            if (w.is_detached() && has_part(w.watch->parts, tangents)) fail(was_detached);
+            if (w.counter.current_version() != w.version && has_part(w.watch->parts, tangents))
                 refuse_write(w.watch->is_input ? "input " : "output ", w.watch->index, w.counter.current_version(), w.version);
+        }
     }
 
     [[noreturn]] static void refuse_write(const char* what, int64_t index, uint32_t version, uint32_t expected) {
@@ -357,8 +428,8 @@ private:
         return std::any_of(part.first.begin(), part.first.end(), came) && std::any_of(part.second.begin(), part.second.end(), asked);
     }
 
-    bool has_part(const Watch& watch, const variable_list& tangents) {
-        return std::any_of(watch.parts.begin(), watch.parts.end(), [&](const Part& part) { return is_run(part, tangents); });
+    bool has_part(const std::vector<Part>& parts, const variable_list& tangents) {
+        return std::any_of(parts.begin(), parts.end(), [&](const Part& part) { return is_run(part, tangents); });
     }
 
     // Of each tangent and each gradient, whether a freed part lies between them: then no backward pass that is allowed computes one from the other.
@@ -403,7 +474,7 @@ private:
     void free_saved() {
         const std::vector<bool> dead = dead_pairs(freed_);
         if (is_over(dead) || is_dying(*this)) {
-            for (SavedVariable& saved : saved_) saved.reset_data();
+            for (Saved& saved : saved_) saved.variable.reset_data();
             primals_.release();
             return;
         }
@@ -418,7 +489,7 @@ private:
             if (shapes_.empty()) return;  // no pass has run
             stand_ins_.resize(saved_.size());
             stand_ins_[i] = shapes_[i];
-            saved_[i].reset_data();
+            saved_[i].variable.reset_data();
         }
         if (!stand_ins_.empty()) primals_.release();  // a replay would compute with what is freed
     }
@@ -435,7 +506,7 @@ private:
 
     std::shared_ptr<Region> region_;
     std::shared_ptr<const std::vector<TangentGeometry>> geometry_;
-    std::vector<SavedVariable> saved_;
+    std::vector<Saved> saved_;
     std::vector<TangentGeometry> shapes_;  // of saved tensors
     std::vector<std::optional<TangentGeometry>> stand_ins_;  // of saved tensors that are freed, while others are not
     std::vector<Watched> watched_;
@@ -524,10 +595,11 @@ PyObject* backward_pass(PyObject*, PyObject*) {
     return found;
 }
 
-void mark_part(const at::Tensor& view) {
+void refuse_writes(const at::Tensor& view, Made made) {
     using torch::autograd::CreationMeta;
     auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
-    if (meta && meta->has_bw_view()) meta->set_creation_meta(propagate_creation_meta(meta->get_creation_meta(), CreationMeta::MULTI_OUTPUT_NODE));
+    const CreationMeta mark = made == Made::part ? CreationMeta::MULTI_OUTPUT_NODE : CreationMeta::IN_CUSTOM_FUNCTION;
+    if (meta && meta->has_bw_view()) meta->set_creation_meta(propagate_creation_meta(meta->get_creation_meta(), mark));
 }
 
 bool init_node() {

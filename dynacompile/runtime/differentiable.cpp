@@ -205,11 +205,11 @@ at::Tensor unknown_to_autograd(const at::Tensor& tensor, bool counted) {
 }
 
 at::Tensor view_of(const at::Tensor& base, const Output& output, const int64_t* numbers) {
-    c10::AutoGradMode grad(output.made == Made::grad || output.made == Made::part);
+    c10::AutoGradMode grad(output.made == Made::grad || output.made == Made::part || output.made == Made::custom);
     at::Tensor from = output.detached ? unknown_to_autograd(base, output.counted) : base;
     at::Tensor view = at::_ops::as_strided::call(from, values_of(output.size, numbers), values_of(output.stride, numbers),
                                                  base.storage_offset() + output.offset.value(numbers));
-    if (output.made == Made::part) mark_part(view);
+    if (output.made == Made::part || output.made == Made::custom) refuse_writes(view, output.made);
     if (output.made == Made::detached) view = unknown_to_autograd(view, output.counted);
     if (output.leaf) view.set_requires_grad(true);
     return view;
@@ -391,7 +391,7 @@ PyObject* make_differentiable(PyObject*, PyObject* args) {
     }
 }
 
-void free_differentiable(PyObject* self) {
+void free_differentiable(PyObject* self) noexcept {
     if (self_of(self)->weakrefs) PyObject_ClearWeakRefs(self);
     PyTypeObject* type = Py_TYPE(self);
     self_of(self)->region.~shared_ptr();
@@ -416,17 +416,21 @@ PyType_Slot slots[] = {
 PyType_Spec spec = {"dynacompile_native.Differentiable", sizeof(DifferentiableObject), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
-PyMethodDef functions[] = {{"make_differentiable", make_differentiable, METH_VARARGS,
+PyMethodDef functions[] = {{"make_differentiable", boundary<make_differentiable>, METH_VARARGS,
                             "make_differentiable(forward, make_backward, inputs, positions, outputs, mutations, mutated_in_graph, saved_inputs, "
                             "saved_positions, tangents, grads, sources, symbols, sizes, marks) -> Differentiable"},
-                           {"backward_pass", backward_pass, METH_NOARGS,
+                           {"backward_pass", boundary<backward_pass>, METH_NOARGS,
                             "backward_pass() -> (for each tangent whether it has come, for each gradient whether it is asked for) of the backward that runs on "
                             "this thread; None outside of one."},
-                           {"set_again", set_again, METH_VARARGS,
+                           {"set_again", boundary<set_again>, METH_VARARGS,
                             "set_again(differentiable, call, kept, measured, accumulated, copies, outputs, has_numbers, draws): how the backward is differentiated again."},
-                           {"set_stages", set_stages, METH_VARARGS,
+                           {"set_stages", boundary<set_stages>, METH_VARARGS,
                             "set_stages(differentiable, ((stage, edges, hidden), ...)): the parts of its backward."},
-                           {"unbatched", unbatched, METH_O,
+                           {"stand_above_node", boundary<stand_above_node>, METH_O,
+                            "stand_above_node(tensors): has the nodes of new tensors count as above the autograd node that runs"},
+                           {"lead_to_node", boundary<lead_to_node>, METH_VARARGS,
+                            "lead_to_node(gradients, ((result, tangent), ...), ends): has histories that come to results go on at the autograd node that runs"},
+                           {"unbatched", boundary<unbatched>, METH_O,
                             "unbatched(tensor) -> (the tensor without its innermost batch of torch.autograd's own vmap, that batch's dimension, its level), or "
                             "None."},
                            {nullptr}};

@@ -231,7 +231,7 @@ PyObject* graph_memory(PyObject*, PyObject* tensor) {
     return PyBool_FromLong(is_graph_memory(*impl_of(tensor)));
 }
 
-void free_replay(PyObject* self) {
+void free_replay(PyObject* self) noexcept {
     PyTypeObject* type = Py_TYPE(self);
     delete reinterpret_cast<ReplayObject*>(self)->replay;
     type->tp_free(self);
@@ -239,9 +239,9 @@ void free_replay(PyObject* self) {
 }
 
 PyMethodDef methods[] = {
-    {"prepare", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(prepare)), METH_FASTCALL,
+    {"prepare", as_method<prepare>(), METH_FASTCALL,
      "Puts the inputs where the graph reads them; -1, or the number of an input whose address is not the recorded one."},
-    {"finish", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(finish)), METH_FASTCALL, "Copies mutated inputs back and returns the outputs."},
+    {"finish", as_method<finish>(), METH_FASTCALL, "Copies mutated inputs back and returns the outputs."},
     {nullptr},
 };
 
@@ -255,8 +255,8 @@ PyType_Slot slots[] = {
 PyType_Spec spec = {"dynacompile_native.Replay", sizeof(ReplayObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 PyMethodDef functions[] = {
-    {"make_replay", make_replay, METH_VARARGS, "make_replay(inputs, copied, fixed, outputs) -> Replay"},
-    {"is_graph_memory", graph_memory, METH_O, "Whether a tensor's memory belongs to a recorded graph, so that its address is the same at every replay."},
+    {"make_replay", boundary<make_replay>, METH_VARARGS, "make_replay(inputs, copied, fixed, outputs) -> Replay"},
+    {"is_graph_memory", boundary<graph_memory>, METH_O, "Whether a tensor's memory belongs to a recorded graph, so that its address is the same at every replay."},
     {nullptr},
 };
 

@@ -37,6 +37,8 @@ from dynacompile.ops.regions import Handle
 # As enum Memory of program.h.
 INPUT, ARENA, OWNED, EXTERNAL, CONSTANT, VIEW = range(6)
 
+LONG = 1 << 40  # work of an op of which it is not known
+
 Reference = Callable[..., None]  # (kernel, tensors), and the values of the kernel's symbols, where it has some
 
 
@@ -154,10 +156,12 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
 
 
 def work_of(module: Module) -> tuple[int, int]:
-    """Operations on elements that the CPU's kernels do: of launches of fixed sizes in all; of the others for each element. It decides whether other
-    threads may run Python meanwhile."""
+    """Operations on elements that the CPU does: of launches and products of fixed sizes in all; of other launches for each element. It decides whether
+    other threads may run Python meanwhile: beside other ops they always may, since those may wait for anything."""
     fixed = symbolic = 0
     for step in module.schedule.steps:
+        if isinstance(step, Extern):
+            fixed += product_work(module.schedule, step)
         if not isinstance(step, Launch) or not isinstance(module.kernels[step.kernel], CpuKernel):
             continue
         kernel = module.schedule.kernels[step.kernel]
@@ -172,6 +176,16 @@ def work_of(module: Module) -> tuple[int, int]:
         else:
             fixed += points * len(nest.body)
     return fixed, symbolic
+
+
+def product_work(schedule: Schedule, step: Extern) -> int:
+    """Multiplications of a matrix product on the CPU, of fixed sizes; LONG for any other op."""
+    if step.out is None or step.outputs[0] is None or schedule.device.type != "cpu":
+        return LONG
+    left = schedule.buffers[[a for a in step.args if isinstance(a, Ref)][-2].buffer]
+    sizes = (*schedule.buffers[step.outputs[0]].size, left.size[-1])
+    fixed = [size for size in sizes if not isinstance(size, Index)]
+    return math.prod(fixed) if len(fixed) == len(sizes) else LONG
 
 
 def exact_device(device: torch.device) -> torch.device:

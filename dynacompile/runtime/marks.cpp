@@ -6,11 +6,15 @@
 
 namespace dynacompile::runtime {
 
-at::Tensor inference_alias(const at::Tensor& tensor) {
-    c10::InferenceMode mode;
+at::Tensor plain_alias(const at::Tensor& tensor) {
     at::Tensor alias = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()), tensor.key_set(), tensor.dtype());
     alias.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
     return alias;
+}
+
+at::Tensor inference_alias(const at::Tensor& tensor) {
+    c10::InferenceMode mode;
+    return plain_alias(tensor);
 }
 
 namespace {
@@ -68,6 +72,7 @@ Marks read_marks(PyObject* row) {
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 2)); ++i) marks.flags.push_back(to_ints(item(item(row, 2), i)));
     marks.parts = read_parts(item(row, 5));
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 6)); ++i) marks.needs.push_back(read_parts(item(item(row, 6), i)));
+    for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 7)); ++i) marks.keeps.push_back(read_parts(item(item(row, 7), i)));
     for (auto [index, writes] : {std::pair(3, &marks.input_writes), std::pair(4, &marks.output_writes)}) {
         PyObject* rows = item(row, index);
         for (Py_ssize_t i = 0; i < PyTuple_Size(rows); ++i) writes->emplace_back(int32_t(to_int(item(item(rows, i), 0))), int32_t(to_int(item(item(rows, i), 1))));

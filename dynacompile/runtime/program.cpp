@@ -237,7 +237,7 @@ void Program::settle() {
             shared_inputs.push_back(root);
         }
     constexpr size_t many_launches = 16;  // of some microseconds each
-    waits = !externs.empty() || (on_cuda() && steps.size() >= many_launches);
+    waits = on_cuda() && steps.size() >= many_launches;
 }
 
 Program::Program() = default;

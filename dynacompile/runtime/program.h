@@ -168,8 +168,8 @@ public:
     c10::Device device{c10::DeviceType::CPU};
     bool dispatches = false;  // some step calls an op or Python
     std::vector<int32_t> shared_inputs;  // buffers of inputs that ops take
-    int64_t work = 0, symbolic_work = 0;  // operations on elements: of kernels of fixed sizes; per element of the call's largest buffer, of the others
-    bool waits = false;  // ops, or many launches on a device: other threads are not to wait for them
+    int64_t work = 0, symbolic_work = 0;  // operations on elements, as work_of of link.py counts them: of fixed sizes; per element of the call's largest buffer, of the others
+    bool waits = false;  // many launches on a device: other threads are not to wait for them
 
     void settle();  // once all is read
 

@@ -287,7 +287,7 @@ PyObject* make_program(PyObject*, PyObject* args) {
     }
 }
 
-int traverse_program(PyObject* self, visitproc visit, void* arg) {
+int traverse_program(PyObject* self, visitproc visit, void* arg) noexcept {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self_of(self)->schedule);
     if (const Program* program = self_of(self)->program) {
@@ -297,12 +297,12 @@ int traverse_program(PyObject* self, visitproc visit, void* arg) {
     return 0;
 }
 
-int clear_program(PyObject* self) {
+int clear_program(PyObject* self) noexcept {
     Py_CLEAR(self_of(self)->schedule);
     return 0;
 }
 
-void free_program(PyObject* self) {
+void free_program(PyObject* self) noexcept {
     PyObject_GC_UnTrack(self);
     if (self_of(self)->weakrefs) PyObject_ClearWeakRefs(self);
     PyTypeObject* type = Py_TYPE(self);
@@ -329,9 +329,9 @@ PyObject* show_program(PyObject* self) {
 }
 
 PyGetSetDef getters[] = {
-    {"facts", program_facts, nullptr, "Counts: launches, kernels, externs, bytes that kernels move, arena bytes.", nullptr},
-    {"text", program_text, nullptr, "The schedule as text.", nullptr},
-    {"schedule", program_schedule, nullptr, "The ir.schedule.Schedule that it runs.", nullptr},
+    {"facts", boundary<program_facts>, nullptr, "Counts: launches, kernels, externs, bytes that kernels move, arena bytes.", nullptr},
+    {"text", boundary<program_text>, nullptr, "The schedule as text.", nullptr},
+    {"schedule", boundary<program_schedule>, nullptr, "The ir.schedule.Schedule that it runs.", nullptr},
     {nullptr},
 };
 
@@ -369,10 +369,10 @@ PyObject* memory(PyObject*, PyObject*) {
     return Py_BuildValue("nn", Py_ssize_t(bytes.kept), Py_ssize_t(bytes.in_use));
 }
 
-PyMethodDef functions[] = {{"release_memory", release_memory, METH_VARARGS,
+PyMethodDef functions[] = {{"release_memory", boundary<release_memory>, METH_VARARGS,
                             "release_memory(idle=0): frees the memory that CPU programs keep for their next call; that which was kept for so many seconds."},
-                           {"memory", memory, METH_NOARGS, "memory() -> (bytes that CPU programs keep for their next call, bytes of theirs in use)."},
-                           {"make_program", make_program, METH_VARARGS,
+                           {"memory", boundary<memory>, METH_NOARGS, "memory() -> (bytes that CPU programs keep for their next call, bytes of theirs in use)."},
+                           {"make_program", boundary<make_program>, METH_VARARGS,
                             "make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference, sizes, work) -> Program"},
                            {nullptr}};
 

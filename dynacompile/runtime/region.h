@@ -17,7 +17,7 @@ namespace dynacompile::runtime {
 enum class From : uint8_t { fresh, input, input_view, output_view, constant };
 
 // How autograd knows a view: as ir.graphs.Made.
-enum class Made : uint8_t { grad, part, no_grad, detached };
+enum class Made : uint8_t { grad, part, no_grad, detached, custom };
 
 // How one user output is made. index: a forward output, or an input. detached: it is a view of a detached alias of that; counted: with its version.
 // leaf: it is told to require gradients.
@@ -51,7 +51,7 @@ struct Marks {
     std::vector<Watch> watches;
     std::vector<std::vector<int64_t>> flags;
     std::vector<Part> parts;
-    std::vector<std::vector<Part>> needs;  // by saved tensor
+    std::vector<std::vector<Part>> needs, keeps;  // by saved tensor
     std::vector<std::pair<int32_t, int32_t>> input_writes, output_writes;  // (input or forward output, how often it is written)
 };
 
@@ -169,8 +169,9 @@ private:
 
 // From now on, writes to what eager's autograd would keep are noticed by the node of the outputs.
 void watch_writes(const Region& region, const Inputs& inputs, const Tensors& outputs);
-// The same memory as an inference tensor.
+// The same memory as an inference tensor, and as one that is none.
 at::Tensor inference_alias(const at::Tensor& tensor);
+at::Tensor plain_alias(const at::Tensor& tensor);
 // Versions of inputs are counted from those at the begin of the call.
 struct Versions {
     Versions(const Contract& contract, const Inputs& inputs);
@@ -180,7 +181,7 @@ struct Versions {
     c10::SmallVector<uint32_t, 4> before;
 };
 void count_writes(const Contract& contract, const Tensors& outputs);
-// (inference, watches, flags, (input, writes)..., (output, writes)..., parts, needs), as differentiable.py writes it.
+// (inference, watches, flags, (input, writes)..., (output, writes)..., parts, needs, keeps), as differentiable.py writes it.
 Marks read_marks(PyObject* row);
 // Gives the outputs at contract.tangents one autograd node. generators: as they were before the graph ran.
 void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs, Generators generators);
@@ -193,8 +194,10 @@ std::shared_ptr<Region> region_of(PyObject* differentiable);
 PyObject* set_stages(PyObject*, PyObject* args);
 PyObject* set_again(PyObject*, PyObject* args);
 PyObject* unbatched(PyObject*, PyObject* tensor);
-// Has autograd refuse writes to a view, as to one of several that an operation gives.
-void mark_part(const at::Tensor& view);
+PyObject* stand_above_node(PyObject*, PyObject* tensors);
+PyObject* lead_to_node(PyObject*, PyObject* args);
+// Has autograd refuse writes to a view, as to one of several that an operation gives, or to one that a custom function gives.
+void refuse_writes(const at::Tensor& view, Made made);
 bool init_node();
 PyObject* backward_pass(PyObject*, PyObject*);
 

@@ -76,8 +76,9 @@ class Replay:
         rows = list(enumerate(self.contract.outputs))
         fresh = [i for i, o in rows if isinstance(o, Fresh) and o.position == position and o.differentiable]
         written = [m.input for m in self.contract.mutations if m.position == position]
-        views = [i for i, o in rows if isinstance(o, ViewOfOutput) and o.position == position and is_differentiable(o)]
-        for kind, found in (("output", fresh), ("input", written), ("view", views)):
+        views = [(i, o) for i, o in rows if isinstance(o, ViewOfOutput) and o.position == position and is_differentiable(o)]
+        alone = [i for i, o in views if o.alone]
+        for kind, found in (("output", fresh + alone), ("input", written), ("view", [i for i, _ in views])):
             if found:
                 return kind, found[0]
         return None
@@ -95,12 +96,16 @@ class Replay:
     @property
     def run(self) -> Callable[..., Sequence[Any]]:
         if self._run is None:
-            graph = with_regions(self.graph) if any(node.target in FORMS for node in self.graph.graph.nodes) else self.graph
+            graph = self.with_regions
             if self.below:
                 needed = {place[1] for place in self.places if place is not None}
                 graph = going_on_from(graph, self.below, None if self.again.draws or self.again.writes else needed)
             self._run = disable(executable(graph).forward)
         return self._run
+
+    @property
+    def with_regions(self) -> torch.fx.GraphModule:
+        return with_regions(self.graph) if any(node.target in FORMS for node in self.graph.graph.nodes) else self.graph
 
     def differentiate(self, wanted: tuple[bool, ...], tangents: Grads, saved: tuple[torch.Tensor, ...], kept: Kept) -> Grads | str:
         """The gradients of the edges that are wanted, recorded by autograd. tangents: None for those that have not come. A text says why not."""
@@ -115,26 +120,47 @@ class Replay:
         found = sampled(lambda *given: self.once(wanted, dict(zip(indices, given, strict=True)), saved, kept), [t for _, t in arrived])
         return tuple(found)
 
+    def repeat(self, wanted: tuple[bool, ...], tangents: Grads, saved: tuple[torch.Tensor, ...], kept: Kept) -> Grads | str:
+        """The gradients as `differentiate` gives them, without a history, where results of the call were written since that the compiled backward reads
+        and eager's does not. kept: without the outputs that this stage goes on from, which are computed again."""
+        if self.below and not self.refusal():
+            whole = disable(executable(self.with_regions).forward)
+            with self.modes(kept[3]), torch.no_grad():
+                outputs = whole(*self.inputs(self.aliases(self.primals(saved, kept))))
+            kept = ((*kept[0], *(outputs[j].detach().requires_grad_() for j in self.below)), *kept[1:])
+        found = self.differentiate(wanted, tangents, saved, kept)
+        return found if isinstance(found, str) else tuple(None if g is None else g.detach() for g in found)
+
     def once(self, wanted: Sequence[bool], tangents: dict[int, torch.Tensor], saved: Sequence[torch.Tensor], kept: Kept) -> Grads:
         primals = self.primals(saved, kept)
         with torch.enable_grad():
             leaves = self.aliases(primals)
             below = {j: value.view_as(value) for j, value in zip(self.below, kept[0][len(self.kept) :], strict=True)}
-            written = {i: leaves[i].clone() for i in self.again.written}
-            inputs = [written.get(i, leaf) for i, leaf in zip(self.same, leaves, strict=True)]
+            ends = tuple(t for t in (*leaves, *below.values()) if isinstance(t, torch.Tensor) and t.grad_fn is not None)
+            native.core().stand_above_node(ends)
+            inputs = self.inputs(leaves)
             with self.modes(kept[3]):
                 outputs = self.run(*inputs, *below.values())
-            pairs = [(self.base(i, inputs, outputs), tangent) for i, tangent in tangents.items()]
-            ends = [below.get(t.index) if t.kind == "output" else leaves[t.index] if t.kind == "input" else None for t in self.edges]
-            asked = {i: end for i, (end, w) in enumerate(zip(ends, wanted, strict=True)) if w and end is not None and end.requires_grad}
+            results = {i: self.base(i, inputs, outputs) for i in tangents}
+            pairs = [(results[i], tangent) for i, tangent in tangents.items()]
+            targets = [below.get(t.index) if t.kind == "output" else leaves[t.index] if t.kind == "input" else None for t in self.edges]
+            asked = {i: end for i, (end, w) in enumerate(zip(targets, wanted, strict=True)) if w and end is not None and end.requires_grad}
             pairs = [(base, tangent) for base, tangent in pairs if base.requires_grad]
             if not pairs or not asked:
                 return (None,) * len(wanted)
             with torch._C._DisableAutocast():
                 bases, given = [base for base, _ in pairs], [tangent for _, tangent in pairs]
                 made = torch.autograd.grad(bases, list(asked.values()), given, create_graph=True, allow_unused=True)
+            shown = tuple((result, i) for i, result in results.items() if result.grad_fn is not None and all(result.grad_fn is not e.grad_fn for e in ends))
+            recorded = tuple(g for g in made if g is not None and g.grad_fn is not None)
+            native.core().lead_to_node(recorded, shown, (*ends, *(t for t in given if t.grad_fn is not None)))
         found = dict(zip(asked, made, strict=True))
         return tuple(found.get(i) for i in range(len(self.edges)))
+
+    def inputs(self, leaves: Sequence[Any]) -> list[Any]:
+        """What the graph is called with: it may write to copies."""
+        written = {i: leaves[i].clone() for i in self.again.written}
+        return [written.get(i, leaf) for i, leaf in zip(self.same, leaves, strict=True)]
 
     def base(self, tangent: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> torch.Tensor:
         place = self.places[tangent]
@@ -212,7 +238,7 @@ class Replay:
 
 def is_differentiable(view: ViewOfOutput) -> bool:
     """Whether gradients flow through the view to what it is a view of."""
-    return view.lineage.made in (Made.GRAD, Made.PART) and not view.lineage.detached
+    return view.lineage.made in (Made.GRAD, Made.PART, Made.CUSTOM) and not view.lineage.detached
 
 
 def going_on_from(module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None) -> torch.fx.GraphModule:

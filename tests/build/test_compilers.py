@@ -153,7 +153,7 @@ def test_the_end_of_the_program_ends_the_compiler(number, end):
 
 WAITS = """
 import threading, time
-from dynacompile.build.threads import begin, on_threads
+from dynacompile.threads import begin, on_threads
 from dynacompile.compilers import run_compiler
 runs = []
 def work(item=0):
@@ -184,6 +184,35 @@ def test_no_process_is_left_unwaited_for():
         run_compiler(["true"], "test")
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
+
+
+CORE_AT_EXIT = """
+import atexit, os, pathlib, sys, threading, time
+from dynacompile import native
+folder = pathlib.Path(sys.argv[1])
+native.sources = lambda: sorted(folder.glob("*.cpp"))
+native.shared_key, native.LIBRARIES, native.FLAGS = lambda: "key", ("c10",), ("-O0", "-fPIC")
+def build():
+    descriptor, path = native.library()
+    print(os.fstat(descriptor).st_size > 0, flush=True)
+{how}
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["atexit.register(build)", "threading.Thread(target=build).start()", "threading.Thread(target=build).start(); time.sleep(0.05)"],
+    ids=["atexit", "thread", "thread-that-has-begun"],
+)  # fmt: skip
+def test_the_core_is_built_while_the_program_ends(how, tmp_path):
+    """No thread is started any more then, and compilers that run are ended: whoever builds runs them itself."""
+    for name in ("one", "two", "three"):
+        (tmp_path / f"{name}.cpp").write_text(TEXT.replace("seven", name))
+    env = dict(os.environ, DYNACOMPILE_NATIVE_DIR=str(tmp_path / "native"))
+    done = subprocess.run(
+        [sys.executable, "-c", CORE_AT_EXIT.format(how=how), str(tmp_path)], capture_output=True, text=True, timeout=120, env=env, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["True"]) and "Traceback" not in done.stderr, done.stderr[-2000:]
+    assert not list((tmp_path / "native").glob(".new-*"))
 
 
 @pytest.mark.parametrize("damage", ["half", "empty", "other bytes", "another core's", "unsealed", "fifo", "folder", "unreadable"])

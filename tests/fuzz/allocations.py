@@ -2,20 +2,24 @@
 
     python -m tests.fuzz.allocations 0 20000
 
-A point is a step, the number of the allocation that fails, and whether all later ones fail too. After it, the step either gave what eager gives or
-raised, nothing was aborted, the same step gives what eager gives, and the arguments have as many references as before.
+A point is a step, the number of the allocation that fails, and whether all later ones fail too. Where a step compiles, garbage is collected every few
+objects. After the point, the step either gave what eager gives or raised, nothing was aborted, a collection of garbage went well, no collection and no
+compile is under way, the same step gives what eager gives, and the arguments have as many references as before.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import gc
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import types
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +29,14 @@ import torch
 
 import dynacompile
 from dynacompile import native
+from tests.fuzz.devices import NONE
+from tests.fuzz.interrupts import torch_state
 
 SOURCE = Path(__file__).with_name("failing_new.cpp")
 ROOT = SOURCE.parents[2]
 LIBRARY = "DYNACOMPILE_FAILING_NEW"
 CHILD_POINTS = 400
+OFTEN = 40  # objects between two collections
 
 
 class Failing:
@@ -40,16 +47,20 @@ class Failing:
         self.library.failing_seen.restype = self.library.failing_failed.restype = ctypes.c_long
         self.watched = native.core().__loader__.path.encode()  # the name that the loader was given, which is that of a descriptor
 
-    def run(self, step: Callable[[], Any], number: int = -1, *, onward: bool = False) -> tuple[Any, BaseException | None]:
-        """The step's result and what it raised."""
+    def run(self, step: Callable[[], Any], number: int = -1, *, onward: bool = False, collecting: bool = False) -> tuple[Any, str]:
+        """The step's result, and what it raised; collecting: garbage, often."""
+        usual = gc.get_threshold()
+        if collecting:
+            gc.set_threshold(OFTEN, 1 << 30)
         self.library.failing_arm(self.watched, ctypes.c_long(number), int(onward))
         try:
-            return step(), None
+            return step(), ""
         except (MemoryError, RuntimeError) as error:
             self.library.failing_disarm()
-            return None, error.with_traceback(None)
+            return None, f"{type(error).__name__}: {error}"
         finally:
             self.library.failing_disarm()
+            gc.set_threshold(*usual)
 
     @property
     def seen(self) -> int:
@@ -92,12 +103,13 @@ def writes(x: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Step:
-    """name; prepare: what is done before, with no failures. run: gives what is compared. cheap: no compile is in it."""
+    """name; prepare: what is done before, with no failures; it gives what is run and compared. cheap: no compile is in it."""
 
     name: str
     prepare: Callable[[], Callable[[], Any]]
     eager: Callable[[], Any]
     cheap: bool
+    arguments: tuple[torch.Tensor, ...] = ()
 
 
 def steps() -> list[Step]:
@@ -163,8 +175,9 @@ def steps() -> list[Step]:
         return drop
 
     def entries() -> Callable[[], Any]:
-        made = compiled(function, (x, y, 2.0), (wide, wide, 2.0))
-        return lambda: len(dynacompile.cache_entries(made)) and function(x, y, 2.0)
+        own = types.FunctionType(function.__code__.replace(), globals())  # with entries of its own alone, so that their number is the same each time
+        made = compiled(own, (x, y, 2.0), (wide, wide, 2.0))
+        return lambda: len(dynacompile.cache_entries(made)) and own(x, y, 2.0)
 
     def reset() -> Callable[[], Any]:
         made = compiled(function, (x, y, 2.0))
@@ -177,22 +190,23 @@ def steps() -> list[Step]:
         return lambda: made and run()
 
     model = Model()
+    step = functools.partial(Step, arguments=(x, y, wide))
     return [
-        Step("hit", hit(function, x, y, 2.0), lambda: function(x, y, 2.0), True),
-        Step("hit of a model", lambda: (lambda made: lambda: made(x))(compiled(model, (x,))), lambda: model(x), True),
-        Step("hit with a break", hit(broken, x, y, y), lambda: broken(x, y, y), True),
-        Step("hit among several", several, lambda: function(x, y, 2.5), True),
-        Step("hit that writes", lambda: (lambda made: lambda: made(x.clone()))(compiled(writes, (x.clone(),))), lambda: writes(x.clone()), True),
-        Step("hit of symbolic sizes", hit(function, wide, wide, 2.0, dynamic=True), lambda: function(wide, wide, 2.0), True),
-        Step("dispatched", chosen, lambda: function(x, y, 2.0), True),
-        Step("backward", backward, eager_gradients, True),
-        Step("entries", entries, lambda: function(x, y, 2.0), True),
-        Step("reset", reset, lambda: function(x, y, 2.0), True),
-        Step("dropped", dropped, lambda: broken(x, y), True),
-        Step("first call", first, lambda: function(x, y, 2.0), False),
-        Step("miss", missed, lambda: function(wide, wide, 3), False),
-        Step("first backward", first_backward, eager_gradients, False),
-        Step("first call with a break", lambda: (lambda made: lambda: made(x, y))(dynacompile.compile(broken, **options)), lambda: broken(x, y), False),
+        step("hit", hit(function, x, y, 2.0), lambda: function(x, y, 2.0), True),
+        step("hit of a model", lambda: (lambda made: lambda: made(x))(compiled(model, (x,))), lambda: model(x), True),
+        step("hit with a break", hit(broken, x, y, y), lambda: broken(x, y, y), True),
+        step("hit among several", several, lambda: function(x, y, 2.5), True),
+        step("hit that writes", lambda: (lambda made: lambda: made(x.clone()))(compiled(writes, (x.clone(),))), lambda: writes(x.clone()), True),
+        step("hit of symbolic sizes", hit(function, wide, wide, 2.0, dynamic=True), lambda: function(wide, wide, 2.0), True),
+        step("dispatched", chosen, lambda: function(x, y, 2.0), True),
+        step("backward", backward, eager_gradients, True),
+        step("entries", entries, lambda: function(x, y, 2.0), True),
+        step("reset", reset, lambda: function(x, y, 2.0), True),
+        step("dropped", dropped, lambda: broken(x, y), True),
+        step("first call", first, lambda: function(x, y, 2.0), False),
+        step("miss", missed, lambda: function(wide, wide, 3), False),
+        step("first backward", first_backward, eager_gradients, False),
+        step("first call with a break", lambda: (lambda made: lambda: made(x, y))(dynacompile.compile(broken, **options)), lambda: broken(x, y), False),
     ]
 
 
@@ -221,34 +235,65 @@ def points(failing: Failing, cheap_only: bool = False) -> list[Point]:
         if step.cheap:
             run()
             run = step.prepare()
-        failing.run(run)
+        failing.run(run, collecting=not step.cheap)
         found += [Point(index, number, onward) for number in range(failing.seen) for onward in (False, True)]
     return found
+
+
+def collects() -> bool:
+    """Collects all garbage; whether that was done."""
+
+    class Cycle:
+        pass
+
+    cycle: Any = Cycle()
+    cycle.itself = cycle
+    gone = weakref.ref(cycle)
+    del cycle
+    gc.collect()
+    return gone() is None
+
+
+def references(step: Step) -> list[int]:
+    return [sys.getrefcount(tensor) for tensor in step.arguments]
 
 
 def check(failing: Failing, step: Step, point: Point) -> str | None:
     """What is wrong at a point; None: nothing."""
     run = step.prepare()
     expected = step.eager()
-    result, raised = failing.run(run, point.number, onward=point.onward)
-    if step.cheap and not failing.failed and failing.seen > point.number:
-        return "no allocation failed"
-    if raised is None and differs(result, expected):
+    references_before, before = references(step), torch_state()
+    result, raised = failing.run(run, point.number, onward=point.onward, collecting=not step.cheap)
+    if not raised and differs(result, expected):
         return f"gave {result}, eager {expected}"
-    if raised is not None and not isinstance(raised, MemoryError) and "bad_alloc" not in str(raised):
-        return f"raised {type(raised).__name__}: {raised}"
+    if raised and not raised.startswith("MemoryError") and "bad_alloc" not in raised:
+        return f"raised {raised}"
+    del result
+    if not collects():
+        return "the collector takes itself to be at work"
+    if native.core().is_compiling_frame() or native.core().current_region() is not None:
+        return "a compile or a region is taken to be open"
+    later, after = references(step), torch_state()
+    if later != references_before:
+        return f"references to the arguments: {references_before}, then {later}"
+    changed = [f"{what}: {value} became {after[what]}" for what, value in before.items() if after[what] != value]
     again = run()
-    return f"after it, gave {again}, eager {expected}" if differs(again, expected) else None
+    if differs(again, expected):
+        return f"after it, gave {again}, eager {expected}"
+    return "; ".join(changed) or None
 
 
 def child(first: int, last: int, cheap_only: bool) -> None:
     failing = Failing(os.environ[LIBRARY])
     every, all_steps = points(failing, cheap_only), steps()
+    gc.freeze()  # so that collections look at what came since
     print("points", len(every), flush=True)
     for index in range(first, min(last, len(every))):
         point = every[index]
         print("at", index, all_steps[point.step].name, point.number, point.onward, flush=True)
         told = check(failing, all_steps[point.step], point)
+        if not failing.failed:
+            print("idle", flush=True)
         if told:
             print("wrong", told.replace("\n", " ")[:300], flush=True)
         if index % 100 == 0:
@@ -280,36 +325,39 @@ def build(folder: Path) -> Path:
     return path
 
 
-def run_child(library: Path, first: int, last: int, cheap_only: bool) -> tuple[int, list[str]]:
-    """How many points there are in all, and what went wrong in those from first to last."""
-    env = dict(os.environ, LD_PRELOAD=str(library), PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1")
+def run_child(library: Path, first: int, last: int, cheap_only: bool) -> tuple[int, int, list[str]]:
+    """How many points there are in all, at how many from first to last nothing failed since the step made fewer allocations than when they were counted
+    (indices are keyed by addresses, and collections of garbage come where they may), and what went wrong."""
+    env = dict(os.environ | NONE, LD_PRELOAD=str(library), PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1")
     env[LIBRARY] = str(library)
     command = [sys.executable, "-X", "faulthandler", "-W", "ignore", "-m", "tests.fuzz.allocations", str(first), str(last), "--child"]
     done = subprocess.run(command + ["--cheap"] * cheap_only, env=env, capture_output=True, text=True, cwd=ROOT)
-    at, count, wrong = "start", 0, []
+    at, count, idle, wrong = "start", 0, 0, []
     for line in done.stdout.splitlines():
         kind, _, rest = line.partition(" ")
         if kind == "points":
             count = int(rest)
         elif kind == "at":
             at = rest
+        elif kind == "idle":
+            idle += 1
         elif kind == "wrong":
             wrong.append(f"{at}: {rest}")
         elif kind == "kept" and rest != "0":
             wrong.append(f"{rest} references are left")
     if done.returncode:
         wrong.append(f"{at}: ended with {done.returncode}: {done.stderr[-1500:]}")
-    return count, wrong
+    return count, idle, wrong
 
 
 def run(first: int, last: int, cheap_only: bool = False) -> Iterator[tuple[int, int, list[str]]]:
-    """(points run, points there are, what went wrong) of each child."""
+    """(points at which an allocation failed, points there are, what went wrong) of each child."""
     with tempfile.TemporaryDirectory() as folder:
         library = build(Path(folder))
         for start in range(first, last, CHILD_POINTS):
             end = min(start + CHILD_POINTS, last)
-            count, wrong = run_child(library, start, end, cheap_only)
-            yield max(min(end, count) - start, 0), count, wrong
+            count, idle, wrong = run_child(library, start, end, cheap_only)
+            yield max(min(end, count) - start - idle, 0), count, wrong
             if end >= count:
                 return
 
@@ -327,7 +375,7 @@ def main() -> None:
     for ran, count, told in run(args.first, args.last, args.cheap):
         total += ran
         wrong += told
-        print(f"{total} of {count} points, {len(wrong)} wrong", *told, sep="\n", flush=True)
+        print(f"an allocation failed at {total} of {count} points, {len(wrong)} wrong", *told, sep="\n", flush=True)
     raise SystemExit(1 if wrong else 0)
 
 

@@ -108,7 +108,7 @@ def generate(seed: int) -> Program:
 
 
 def query(rng: random.Random, count: int) -> tuple[Any, ...]:
-    kind = rng.choice(("backward", "grad", "between", "order", "order", "hook", "retain", "inputs", "batched", "partial", "batched_twice"))
+    kind = rng.choice(("backward", "grad", "between", "order", "order", "hook", "retain", "inputs", "batched", "partial", "batched_twice", "by_outputs"))
     some = tuple(sorted(rng.sample(range(count), rng.randint(1, count))))
     return kind, some, rng.randrange(count), rng.randrange(count), rng.choice((2, 2, 3))
 
@@ -203,6 +203,14 @@ def batched_twice(outputs, leaves, some, i, j, order):
     return rows, torch.autograd.grad(sum(terms), leaves, allow_unused=True, retain_graph=True) if terms else None  # type: ignore[arg-type]
 
 
+def by_outputs(outputs, leaves, some, i, j, order):
+    """Gradients of gradients with respect to outputs, which the formulas of the first may read."""
+    grads = torch.autograd.grad(total(outputs, some), leaves, create_graph=True, allow_unused=True)
+    terms = [g.square().sum() for g in grads if g is not None and g.requires_grad]
+    asked = tuple(t for t in (outputs[i], outputs[j]) if t.requires_grad)
+    return torch.autograd.grad(sum(terms), (*asked, *leaves), retain_graph=True, allow_unused=True) if terms else None  # type: ignore[arg-type]
+
+
 ASK: dict[str, Callable[..., Any]] = {
     "backward": backward,
     "grad": grad,
@@ -214,6 +222,7 @@ ASK: dict[str, Callable[..., Any]] = {
     "batched": batched,
     "batched_twice": batched_twice,
     "partial": partial,
+    "by_outputs": by_outputs,
 }
 REFUSALS = ("double backward through this compiled region is not supported: the graph writes",)
 

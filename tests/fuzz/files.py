@@ -9,6 +9,7 @@ fault, finds a cache that works.
 from __future__ import annotations
 
 import _ctypes
+import argparse
 import ctypes
 import errno
 import fcntl
@@ -17,6 +18,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import stat
 import subprocess
@@ -25,8 +27,9 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +48,7 @@ from dynacompile.complaints import COMPLAINTS
 from dynacompile.env import cache_dir
 from dynacompile.events import Bus, CacheLooked, Guarded
 from dynacompile.observe.trace import jsonl
+from tests.fuzz.devices import hide_devices
 
 ERRORS = (errno.ENOSPC, errno.EACCES, errno.EIO, errno.EMFILE, errno.EROFS, errno.ENOENT, errno.ESTALE, errno.EDQUOT)
 CALLS = ("open", "read", "write", "rename", "replace", "mkdir", "stat", "lstat", "fstat", "listdir", "unlink", "utime", "link", "fsync", "fchmod", "readlink")
@@ -310,9 +314,18 @@ def environment(world: World) -> dict[str, str]:
     return {"XDG_CACHE_HOME": f"{used}/xdg", "DYNACOMPILE_CACHE_DIR": f"{used}/cache", "DYNACOMPILE_NATIVE_DIR": f"{used}/native"}
 
 
+def open_files() -> Counter[str]:
+    """What the descriptors of this process stand for. Pipes and the like are numbered, and one is as good as another."""
+    found: Counter[str] = Counter()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the descriptor by which the folder was listed
+            found[re.sub(r":\[\d+\]$", "", os.readlink(f"/proc/self/fd/{name}"))] += 1
+    return found
+
+
 def attempt(world: World, scenario: str, faults: Faults | None) -> str:
     """Runs a scenario under the faults; what is wrong, or an empty string."""
-    descriptors, before, start = len(os.listdir("/proc/self/fd")), world.state_outside(), time.monotonic()
+    descriptors, before, start = open_files(), world.state_outside(), time.monotonic()
     with warnings.catch_warnings(record=True) as given, mock.patch.dict(os.environ, environment(world)):
         warnings.simplefilter("always")
         try:
@@ -332,8 +345,8 @@ def attempt(world: World, scenario: str, faults: Faults | None) -> str:
         return f"took {time.monotonic() - start:.0f} s"
     if world.state_outside() != before:
         return "touched what is outside"
-    left = len(os.listdir("/proc/self/fd")) - descriptors
-    return f"{left} descriptors are left open" if left > 0 else ""
+    left = open_files() - descriptors
+    return f"{left.total()} descriptors are left open: {', '.join(sorted(left.elements()))}" if left else ""
 
 
 def calls(world: World, scenario: str, warm: bool) -> int:
@@ -414,8 +427,14 @@ def run(first: int, last: int, step: int = 1, show: bool = False) -> list[str]:
 
 
 def main() -> None:
-    wrong = run(int(sys.argv[1]), int(sys.argv[2]), show=True)
-    print(f"{int(sys.argv[2]) - int(sys.argv[1])} points: {len(wrong)} wrong")
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.files", description="A file system that fails.")
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    parser.add_argument("--step", type=int, default=1, help="run every STEP-th point")
+    given = parser.parse_args()
+    hide_devices()
+    wrong = run(given.first, given.last, given.step, show=True)
+    print(f"{len(range(given.first, given.last, given.step))} points: {len(wrong)} wrong")
     sys.exit(bool(wrong))
 
 

@@ -2,6 +2,7 @@
 
 A compile stops at the chosen place, as those of `interrupts` are; meanwhile another thread forks. The child has that thread alone: it compiles the
 program that the other one was at, and another one, differentiates, collects its garbage, and ends by itself within a bounded time. The parent goes on.
+The parent sees no CUDA device: torch refuses a backward in a child of a process whose autograd keeps threads for devices.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 
 import dynacompile
+from tests.fuzz.devices import hide_devices
 from tests.fuzz.interrupts import SCENARIOS, Case, compiled, places_of, same, source
 from tests.fuzz.ticking import interrupted
 
@@ -119,6 +121,7 @@ def main() -> int:
     parser.add_argument("last", type=int)
     parser.add_argument("--scenario", action="append", choices=NAMES)
     given = parser.parse_args()
+    hide_devices()
     logging.disable(logging.ERROR)
     warnings.simplefilter("ignore")
     wrong = run(given.first, given.last, given.scenario or list(NAMES))

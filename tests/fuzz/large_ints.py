@@ -43,7 +43,7 @@ EDGES = [
     10**30,
 ]
 FLOATS = [0.0, -0.0, 1.0, -2.5, 0.1, 1e308, -1e308, 5e-324, 2.0**53 + 2, 1e19, math.inf, -math.inf, math.nan, 3e38, 1e-45]
-DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"]
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,12 @@ def test_a_short_call_keeps_the_gil(options):
     assert min(turns_during(compiled, x)) == 0
 
 
+def test_a_small_product_keeps_the_gil():
+    compiled, x = dynacompile.compile(product, **compile_static), torch.randn(8, 8)
+    compiled(x)
+    assert min(turns_during(compiled, x)) == 0
+
+
 def test_one_program_on_several_threads():
     """Each run has memory of its own; inputs that others replace meanwhile stay as they were."""
     model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256))

@@ -1,12 +1,16 @@
-"""CPython's own allocations that fail during a call: MemoryError or the right result, and the next call is right."""
+"""Allocations that fail, CPython's own and those of the core: MemoryError or the right result, and the next call is right."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 import subprocess
 import sys
 
 import pytest
+
+from tests.fuzz import allocations
 
 PROGRAM = """
 import sys, _testcapi, torch, dynacompile
@@ -42,3 +46,49 @@ def test_each_allocation_of_a_hit(cut):
     program = PROGRAM.format(cut=cut)
     run = subprocess.run([sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", program], capture_output=True, text=True)
     assert run.returncode == 0 and int(run.stdout.split()[1]) > 3, (run.stdout, run.stderr[-2500:])
+
+
+COMPILES = """
+import gc, os, signal, sys, torch, dynacompile
+from tests.fuzz.allocations import LIBRARY, Failing, collects
+from tests.fuzz.interrupts import torch_state
+def backend(graph, inputs):
+    {midst}
+    return graph.forward
+def handled(number, frame):
+    pass
+signal.signal(signal.SIGUSR1, handled)
+def program(x, y):
+    def inner(x):
+        return x.sin()
+    return inner(x) + y
+x, failing, failed = torch.ones(3), Failing(os.environ[LIBRARY]), 0
+dynacompile.compile(program, backend=backend, isolate_recompiles=True)(x, x)
+before = torch_state()
+gc.freeze()  # so that collections look at what came since
+for number in range(40):
+    for onward in (False, True):
+        count = sys.getrefcount(x)
+        result, raised = failing.run(lambda: dynacompile.compile(program, backend=backend, isolate_recompiles=True)(x, x), number, onward=onward)
+        failed += bool(failing.failed)
+        assert raised.startswith("MemoryError") or (not raised and torch.equal(result, program(x, x))), raised
+        del result
+        assert collects(), (number, onward)
+        assert torch_state() == before and sys.getrefcount(x) == count, (number, onward, sys.getrefcount(x), count)
+print("failed", failed)
+"""
+MIDST = {
+    "a-collection": "gc.collect()",
+    "a-signal": "os.kill(os.getpid(), signal.SIGUSR1)",
+    "a-dispatch-mode": "torch.fx.experimental.proxy_tensor.make_fx(graph, tracing_mode='fake')(*inputs)",
+}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("c++") is None, reason="it builds a library")
+@pytest.mark.parametrize("midst", MIDST.values(), ids=MIDST)
+def test_allocations_of_the_core_in_the_midst_of_a_compile(tmp_path, midst):
+    library = str(allocations.build(tmp_path))
+    program = COMPILES.format(midst=midst)
+    env = dict(os.environ, LD_PRELOAD=library, PYTHONPATH=str(allocations.ROOT), **{allocations.LIBRARY: library})
+    run = subprocess.run([sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", program], capture_output=True, text=True, env=env)
+    assert run.returncode == 0 and int(run.stdout.split()[1]) > 10, (run.stdout, run.stderr[-2500:])

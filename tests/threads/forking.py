@@ -1,6 +1,6 @@
-"""python -m tests.threads.forking NAME [SCENARIO]: one of the checks of test_forks, in a process of its own.
+"""python -m tests.threads.forking NAME [SCENARIO]: one of the checks of test_forks, in a process of its own that sees no CUDA device.
 
-torch refuses a backward in a child of a process in which a backward has run on a device.
+torch refuses a backward in a child of a process that sees a device and in which any backward has run, or was traced by a compile.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def a_fork_while_a_backend_runs_on_another_thread():
     told = forks.forked(go_on_in_child)
     go_on.set()
     thread.join()
-    assert not told
+    assert not told, told
 
 
 def a_backend_forks():
@@ -66,7 +66,8 @@ def a_backward_whose_kernels_were_being_built_at_the_fork():
     c, x = compiled(fn, backend="default"), torch.ones(5, requires_grad=True)
     loss = c(x)
     case = Case(lambda: torch.autograd.grad(loss, x), lambda: torch.autograd.grad(fn(x), x), c)
-    assert not forks.forked(case)
+    told = forks.forked(case)
+    assert not told, told
     assert torch.allclose(torch.autograd.grad(loss, x)[0], torch.autograd.grad(fn(x), x)[0])
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.devices import NONE
+
 ROOT = Path(__file__).parents[2]
 CASES = [
     ("forks_spread_over_a_compile", "first_call"),
@@ -23,6 +25,6 @@ CASES = [
 @pytest.mark.parametrize("words", CASES, ids="-".join)
 def test_forks(words):
     done = subprocess.run(
-        [sys.executable, "-m", "tests.threads.forking", *words], cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "tests.threads.forking", *words], cwd=ROOT, env=os.environ | NONE, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import dynacompile
 from dynacompile.errors import Unsupported
+from dynacompile.ir import determinism
 from tests.fuzz.interrupts import Stopped, compiled, source, torch_state
 
 
@@ -160,3 +162,33 @@ def test_compiles_that_raise(around):
             with pytest.raises(Unsupported):
                 compiled(source(PROGRAMS[name]), fullgraph=True)(x, w)
             assert state() == before, name
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_settings_of_the_process_seen_by_another_thread_during_a_compile(backend):
+    """Those of a program that does not set them: at every event of the compile, on a thread of its own, as they are outside."""
+    program = source("def f(x, w):\n    return (x @ w).sin() + torch.empty(3).fill_(2)")
+    before, seen = determinism.now(), []
+    with ThreadPoolExecutor(1) as other:
+        end = dynacompile.subscribe(lambda event: seen.append(other.submit(determinism.now).result()))
+        try:
+            x, w = torch.ones(2, 3), torch.ones(3, 3, requires_grad=True)
+            torch.testing.assert_close(compiled(program, **BACKENDS[backend])(x, w), program(x, w))
+        finally:
+            end()
+    assert len(seen) > 2 and all(settings == before for settings in seen)
+
+
+def test_what_another_thread_sets_during_a_compile_stays():
+    before = determinism.now()
+    wanted = {"enabled": True, "warn_only": True, "fill": False}
+    try:
+        with determinism.under({"enabled": True}), ThreadPoolExecutor(1) as other:
+            other.submit(determinism.apply, wanted).result()
+        assert determinism.now() == wanted
+        determinism.apply(before)
+        with determinism.under({"enabled": True}):
+            assert determinism.now()["enabled"]
+        assert determinism.now() == before
+    finally:
+        determinism.apply(before)

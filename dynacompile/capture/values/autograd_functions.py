@@ -55,6 +55,8 @@ class ApplyValue(CallableValue):
             if not isinstance(part, types.FunctionType) or is_trusted(part.__module__):
                 raise unsupported("autograd-function", f"{self.describe()}, whose {name} is not given,")
             guard_part(cx, part, Attr(Constant(self.cls, self.cls.__qualname__), name), self.describe(), seen)
+        if cx.inference and torch.is_grad_enabled() and any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args):
+            raise unsupported("autograd-function", f"{self.describe()}, under grad mode inside of inference mode,")
         self.try_backward(cx, [a.argument()[1] for a in args])
         takes_none = any("set_materialize_grads" in names for code in seen for names in all_names(code))
         return cx.op("call_function", leaf(self.cls, takes_none), args, {})

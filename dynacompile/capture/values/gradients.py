@@ -45,8 +45,11 @@ def requires_grad(cx: Trace, tensor: TensorValue, args: list[Value], kwargs: dic
     """`requires_grad_()`. A tensor of the graph becomes a leaf; that of an input outlives the graph, and is Python's to change."""
     (flag,) = bind_arguments("requires_grad_", ["requires_grad"], args, kwargs, {"requires_grad": ConstantValue(True)})
     wanted = bool(flag.truth(cx))
-    if tensor.fake.requires_grad is wanted:
+    is_quiet_view = tensor.fake.is_leaf and tensor.fake._is_view()  # made without gradients, it says what its base says, until it is told otherwise
+    if tensor.fake.requires_grad is wanted and not (wanted and is_quiet_view):
         return tensor
+    if is_quiet_view and tensor.fake.requires_grad:
+        raise unsupported("autograd-call", f"{tensor.describe()}.requires_grad_(), of a view that was made without gradients,")
     if tensor.source is not None or cx.bodies or cx.inference or cx.recorder.is_inference(tensor.fake):
         raise unsupported("autograd-call", f"{tensor.describe()}.requires_grad_()")
     if not tensor.fake.is_leaf or not (tensor.fake.is_floating_point() or tensor.fake.is_complex()):

@@ -367,9 +367,13 @@ class TensorValue(Value):
         """The object stands for a view of what it was, from here on."""
         is_view = self.fake._is_view() and not self.has_become
         refused = is_view and (name == "detach_" or self.fake.requires_grad)  # autograd may not let such a view be changed
-        if self.source is not None or refused:
+        refused = refused or (not is_view and self.fake.requires_grad and shares_input(cx, self.fake))  # a view of it would be one of the input
+        is_forgetting = name == "detach_" and self.fake.requires_grad  # what was computed of it can't be differentiated any more
+        if self.source is not None or refused or is_forgetting:
             return self.refuse(name)
         view = cx.op("call_method", BECOMING[name], [self, *args], kwargs)
+        if name != "detach_" and not is_view and isinstance(view, TensorValue) and not view.fake.requires_grad:
+            view = cx.op("call_method", "detach", [view], {})  # a tensor that was no view is none
         if isinstance(view, TensorValue) and view is not self:
             self.node, self.fake, self.has_become = view.node, view.fake, not is_view
             cx.recorder.values[id(view.fake)] = self
@@ -397,6 +401,10 @@ class TensorValue(Value):
             out.value(value)
             out.emit("SWAP", 2)
             out.store_attr(name)
+
+
+def shares_input(cx: Trace, fake: torch.Tensor) -> bool:
+    return any(fake.untyped_storage()._cdata == item.fake.untyped_storage()._cdata for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor))
 
 
 def check_kind(real: torch.Tensor, source: Source) -> None:

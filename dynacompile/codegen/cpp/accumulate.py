@@ -38,8 +38,11 @@ class Accumulators:
     def is_place(self, i: int) -> bool:
         return self.body[i].attr in PLACES
 
+    def is_float_sum(self, i: int) -> bool:
+        return self.body[i].attr == "sum" and self.body[i].dtype.is_floating_point
+
     def adds_floats(self) -> bool:
-        return any(self.body[i].attr == "sum" and self.body[i].dtype.is_floating_point for i in self.reduces)
+        return any(self.is_float_sum(i) for i in self.reduces)
 
     def best(self, i: int, lanes: bool) -> str:
         kind, place = value_type(self.dtype(i)), self.place

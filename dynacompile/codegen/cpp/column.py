@@ -9,8 +9,9 @@ from dynacompile.codegen.cpp.render import value_type
 from dynacompile.ir.body import needs
 
 CHEAP = ("load", "index", "constant", "reduce", "store")
-BLOCK = 32  # steps whose floats are summed one by one: more are sums of such sums, whose rounding grows with neither number
-ROWS = 4  # steps that sums take in at once, where a tile's accumulators are in memory: each is loaded and stored once for so many steps
+BLOCK = 32  # steps whose floats an accumulator takes in one by one: the sums of more are added up with what their own roundings lose
+ROWS = 4  # steps whose values are added up before an accumulator takes them in: it is loaded, stored and rounded once for so many steps
+BLOCK_OF_ROWS = 64  # steps as BLOCK, where an accumulator takes them in so
 FEW_OPS = 12  # ops in lanes that are written once for each of those
 IN_REGISTERS = 128  # elements of accumulators over a tile; as a local that nothing else may alias, the compiler keeps so many in registers
 
@@ -78,15 +79,61 @@ class Column:
         out.close()
         out.open(f"void merge(const Part{k}& other)")
         out.open(f"each<W>(0, {tile}, [&](i64 t, auto) BODY")
+        self.merge(acc, acc.reduces)
+        out.close(");")
+        out.close()
+        out.close(";")
+        if self.is_long(acc, 2 * BLOCK):
+            self.total(k, acc)
+
+    def is_long(self, acc: Accumulators, steps: int) -> bool:
+        """Whether floats of so many steps, or more, may enter the same accumulators."""
+        most = self.plan.step if self.plan.split else self.plan.steps
+        return acc.adds_floats() and not (isinstance(most, int) and most < steps)
+
+    def total(self, k: int, acc: Accumulators) -> None:
+        """Part: of any number of parts, with what the additions of floats lose by rounding beside the sums."""
+        out, tile = self.out, self.plan.tile
+        sums = [acc.name(i) for i in acc.reduces if acc.is_float_sum(i)]
+        others = [i for i in acc.reduces if not acc.is_float_sum(i)]
+        out.open(f"struct Total{k} : Part{k}")
         for i in acc.reduces:
+            if acc.is_float_sum(i):
+                out.line(f"alignas(64) {self.field_type(acc, i)} {acc.name(i)}_lost[{tile}];")
+        out.open("void clear()")
+        out.line(f"Part{k}::clear();")
+        out.open(f"each<W>(0, {tile}, [&](i64 t, auto) BODY")
+        for i in acc.reduces:
+            if acc.is_float_sum(i):
+                out.line(f"put({acc.name(i)}_lost + t, all<W>({acc.start(i)}));")
+        out.close(");")
+        out.close()
+        out.open(f"void take(const Part{k}& other)")
+        out.open(f"each<W>(0, {tile}, [&](i64 t, auto) BODY")
+        for n in sums:
+            out.line(f"auto {n}_exact = exact(get<W>({n} + t), get<W>({n}_lost + t));")
+            out.line(f"{n}_exact.add(get<W>(other.{n} + t));")
+            out.line(f"put({n} + t, {n}_exact.sum);")
+            out.line(f"put({n}_lost + t, {n}_exact.lost);")
+        self.merge(acc, others)
+        out.close(");")
+        out.close()
+        out.open("void settle()")
+        out.open(f"each<W>(0, {tile}, [&](i64 t, auto) BODY")
+        for n in sums:
+            out.line(f"put({n} + t, exact(get<W>({n} + t), get<W>({n}_lost + t)).value());")
+        out.close(");")
+        out.close()
+        out.close(";")
+
+    def merge(self, acc: Accumulators, reduces: list[int]) -> None:
+        """The accumulators take in those of `other`, in lanes at t."""
+        for i in reduces:
             n = acc.name(i)
             if acc.is_place(i):
                 self.take(acc, i, "", "t", f"get<W>(other.{n} + t)", f"get<W>(other.{n}_at + t)")
             else:
-                out.line(f"put({n} + t, {acc.combine(i, f'get<W>({n} + t)', f'get<W>(other.{n} + t)')});")
-        out.close(");")
-        out.close()
-        out.close(";")
+                self.out.line(f"put({n} + t, {acc.combine(i, f'get<W>({n} + t)', f'get<W>(other.{n} + t)')});")
 
     def take(self, acc: Accumulators, i: int, part: str, at: str, value: str, place: str) -> None:
         n = f"{part}{acc.name(i)}"
@@ -106,54 +153,54 @@ class Column:
         given = self.ready | self.columns
         frame.statements(frame.scalars(starts, given))
         steps, lane = frame.parts(starts, given)
+        walks = self.is_long(acc, 2 * self.block(acc, starts, steps, lane))
         if acc.reduces and plan.split and plan.chunks != 1:
             out.line(f"auto* parts{k} = (Part{k}*)aligned_alloc(64, {plan.chunks} * sizeof(Part{k}));")
         elif acc.reduces:
-            out.line(f"Part{k} part{k};")
+            out.line(f"{'Total' if walks else 'Part'}{k} part{k};")
             out.line(f"part{k}.clear();")
-        if plan.walked and acc.reduces:
-            self.walk(k, acc, starts, steps, lane, plan.chunk)
-        elif plan.chunks == 1 and acc.adds_floats() and isinstance(plan.steps, int) and plan.steps >= 2 * BLOCK:
-            self.walk(k, acc, starts, steps, lane, BLOCK)
-        elif plan.walked or plan.chunks == 1:
-            self.stretch(k, acc, starts, steps, lane, f"part{k}.", "0", str(plan.steps))
+        if plan.split and plan.chunks != 1:
+            self.chunks(k, acc, starts, steps, lane, walks)
+        elif walks:
+            self.walk(k, acc, starts, steps, lane, "0", str(plan.steps))
         else:
-            self.chunks(k, acc, starts, steps, lane)
+            self.stretch(k, acc, starts, steps, lane, f"part{k}.", "0", str(plan.steps))
         self.ready |= {i for i in lane if i in plan.kept}
 
-    def walk(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], unit: int) -> None:
-        """As many chunks as there are, one after the other."""
-        out, n = self.out, str(self.plan.steps)
-        out.line(f"Part{k} next{k};")
-        out.open(f"for (i64 b = 0; b < {n}; b += {unit})")
-        out.line(f"const i64 e = b + {unit} < {n} ? b + {unit} : {n};")
-        out.line(f"if (b > 0) next{k}.clear();")
-        out.line(f"Part{k}& chunk = b > 0 ? next{k} : part{k};")
-        self.stretch(k, acc, starts, steps, lane, "chunk.", "b", "e")
-        out.line(f"if (b > 0) part{k}.merge(next{k});")
-        out.close()
+    def block(self, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> int:
+        return BLOCK_OF_ROWS if self.takes_rows_at_once(acc, starts, steps, lane) else BLOCK
 
-    def chunks(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> None:
+    def walk(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], begin: str, end: str) -> None:
+        """Sums of floats in as many blocks as there are, one after the other."""
+        out, unit = self.out, self.block(acc, starts, steps, lane)
+        out.open(f"for (i64 b{k} = {begin}; b{k} < {end}; b{k} += {unit})")
+        out.line(f"Part{k} block;")
+        out.line("block.clear();")
+        self.stretch(k, acc, starts, steps, lane, "block.", f"b{k}", f"(b{k} + {unit} < {end} ? b{k} + {unit} : {end})")
+        out.line(f"part{k}.take(block);")
+        out.close()
+        out.line(f"part{k}.settle();")
+
+    def chunks(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], walks: bool) -> None:
         plan, out = self.plan, self.out
-        apart = not plan.split or len(acc.reduces) * plan.tile <= IN_REGISTERS
-        if plan.split:
-            out.open(f"parallel<true>({plan.chunks}, [=](i64 c0, i64 c1)")  # copies, which stores can not change
-            out.open("for (i64 c = c0; c < c1; ++c)")
-        else:
-            out.open(f"for (i64 c = 0; c < {plan.chunks}; ++c)")
+        apart = walks or len(acc.reduces) * plan.tile <= IN_REGISTERS
+        out.open(f"parallel<true>({plan.chunks}, [=](i64 c0, i64 c1)")  # copies, which stores can not change
+        out.open("for (i64 c = c0; c < c1; ++c)")
         out.line(f"const i64 b = c * {plan.step}, e = b + {plan.step} < {plan.steps} ? b + {plan.step} : {plan.steps};")
         if acc.reduces:
-            out.line(f"Part{k} chunk;" if apart else f"Part{k}& chunk = parts{k}[c];")
-            out.line("chunk.clear();")
-        self.stretch(k, acc, starts, steps, lane, "chunk.", "b", "e")
+            out.line(f"{'Total' if walks else 'Part'}{k} part{k};" if apart else f"Part{k}& part{k} = parts{k}[c];")
+            out.line(f"part{k}.clear();")
+        if walks:
+            self.walk(k, acc, starts, steps, lane, "b", "e")
+        else:
+            self.stretch(k, acc, starts, steps, lane, f"part{k}.", "b", "e")
         if acc.reduces and apart:
-            out.line(f"parts{k}[c] = chunk;" if plan.split else f"part{k}.merge(chunk);")
+            out.line(f"parts{k}[c] = part{k};")
         out.close()
-        if plan.split:
-            out.close(");")
-            if acc.reduces:
-                out.line(f"merge_parts(parts{k}, {plan.chunks});")
-                out.line(f"Part{k}& part{k} = parts{k}[0];")
+        out.close(");")
+        if acc.reduces:
+            out.line(f"merge_parts(parts{k}, {plan.chunks});")
+            out.line(f"Part{k}& part{k} = parts{k}[0];")
 
     def stretch(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], part: str, begin: str, end: str) -> None:
         plan, out, frame = self.plan, self.out, self.frame
@@ -188,30 +235,33 @@ class Column:
             out.close()
 
     def takes_rows_at_once(self, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> bool:
-        """Whether accumulators stay in memory, and what enters them is so cheap that their loads and stores count."""
+        """Whether what enters the accumulators is so cheap that it may be written once for each of ROWS steps."""
         plan = self.plan
         cheap = len(lane) <= FEW_OPS and not any(self.body[i].name in COSTLY or i in plan.kept for i in lane)
         sums = acc.reduces == starts and not any(acc.is_place(i) for i in starts)
         apart = len(plan.middle) == 1 and not steps and self.needed(acc, starts, lane) is None
-        return cheap and sums and apart and len(starts) * plan.tile > IN_REGISTERS
+        enough = not isinstance(plan.steps, int) or plan.steps >= 2 * ROWS
+        return cheap and sums and apart and enough and (acc.adds_floats() or len(starts) * plan.tile > IN_REGISTERS)
 
     def rows(self, acc: Accumulators, starts: list[int], lane: list[int], part: str, at: str) -> None:
-        """ROWS steps, in order, for each vector of the tile."""
+        """ROWS steps, in pairs, for each vector of the tile."""
         out = self.out
         with self.frame.lane_loop():
             self.reduced(starts, lane, at)
             for i in acc.reduces:
                 out.line(f"auto {acc.name(i)}_sum = get<W>({part}{acc.name(i)} + ({at}));")
+                out.line(f"decltype({acc.name(i)}_sum) {acc.name(i)}_pair[2];")
             for row in range(ROWS):
                 out.open("")
                 decode(out, self.plan.middle, f"s + {row}")
                 self.lane_body(lane, at)
                 for i in acc.reduces:
-                    total = f"{acc.name(i)}_sum"
-                    out.line(f"{total} = {acc.combine(i, total, acc.entering(i))};")
+                    pair, value = f"{acc.name(i)}_pair[{row // 2}]", acc.entering(i)
+                    out.line(f"{pair} = {acc.combine(i, pair, value) if row % 2 else value};")
                 out.close()
             for i in acc.reduces:
-                out.line(f"put({part}{acc.name(i)} + ({at}), {acc.name(i)}_sum);")
+                n = acc.name(i)
+                out.line(f"put({part}{n} + ({at}), {acc.combine(i, f'{n}_sum', '(' + acc.combine(i, f'{n}_pair[0]', f'{n}_pair[1]') + ')')});")
 
     def needed(self, acc: Accumulators, starts: list[int], lane: list[int]) -> int | None:
         """A condition on whole steps without which a step adds nothing to any result; None where there is none."""

@@ -7,7 +7,8 @@ Three shapes of loops (x: axes that make outputs, r: axes reduced over):
     column      for tiles of an x axis: for each pass: for r: lanes along the tile, accumulators in arrays
 
 Where there are few points and much to reduce, the r axes are cut in chunks that run in parallel, whose results combine in a fixed tree: equal results for any
-number of threads. Sums run over at most a few hundred steps before they meet another level of the tree, so float32 stays accurate.
+number of threads. An accumulator takes in a few dozen floats one by one; sums of such blocks are added up with what their additions lose, so that
+float32 stays accurate in sums of any length.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ GRAIN = 32768  # elements of cheap work below which threads cost more than they 
 FEW_TASKS = 16
 BLOCK = 4096  # elements of a row that one set of accumulators takes in
 CROSSING = 32  # lanes of a block of a transpose: more, and lines a power of two apart push each other out of the first-level cache
-STEPS = 256  # steps over r that a column accumulator takes in
 ARRAY_BYTES = 24 * 1024  # of accumulators, to stay in the first-level cache
 SCRATCH_BYTES = 128 * 1024  # of values kept for a later pass over a row, on the thread's stack
 LIST_TILE = 8192  # elements of a block of a member of a list: small beside a list that is worth several threads, large beside what a block costs
@@ -340,7 +340,6 @@ def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], mi
     """Tile, chunk, whether chunks run in parallel, and whether kept values fit."""
     points, steps = prod(expected(a.size) for a in outer), prod(expected(a.size) for a in middle)
     length = 1 if lane is None else expected(lane.size)
-    unknown = [type(a.size) is Index for a in nest.r_axes]  # of such, chunks are never as long as the example
     kept_bytes = sum(nest.body[i].dtype.itemsize if nest.body[i].dtype != torch.bool else 4 for i in kept)
     if shape == "pointwise":
         if middle:
@@ -356,7 +355,7 @@ def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], mi
             grown = max(unit, -(-total // MOST_CHUNKS))
             return Sizes(1, round_up(grown, 4 * WIDEST) if not middle else grown, True, False)
         keep = kept_bytes * round_up(length, WIDEST) * steps <= SCRATCH_BYTES
-        return Sizes(1, unit if total > 2 * unit or any(unknown) else total, False, keep)
+        return Sizes(1, total, False, keep)
     arrays = sum(2 if op.attr in ("argmax", "argmin") else 1 for op in nest.body if op.name == "reduce") or 1
     widest = max((op.dtype.itemsize for op in nest.body), default=4)
     cap = max(64, ARRAY_BYTES // (arrays * max(4, widest)) // 64 * 64)
@@ -370,4 +369,4 @@ def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], mi
     if big:
         wanted = round_up(-(-length * points // FEW_TASKS), 64)
         tile = max(min(tile, 64), min(tile, wanted))
-    return Sizes(tile, STEPS if steps > 2 * STEPS or any(unknown) else steps, False, keep)
+    return Sizes(tile, steps, False, keep)

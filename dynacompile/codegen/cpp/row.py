@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dynacompile.codegen.cpp.accumulate import Accumulators
 from dynacompile.codegen.cpp.frame import Frame, decode
-from dynacompile.codegen.cpp.plan import COSTLY, MOST_CHUNKS, padded, roots
+from dynacompile.codegen.cpp.plan import COSTLY, MOST_CHUNKS, WIDEST, padded, roots
 from dynacompile.codegen.cpp.render import value_type
-from dynacompile.ir.index import hint
+from dynacompile.ir.index import Extent, hint
 
-BLOCK = 64  # steps over short rows whose floats are summed one by one: more are sums of such sums
+BLOCK = 16  # vectors whose floats an accumulator takes in one by one: the sums of more are added up with what their own roundings lose
+NARROWEST = 4  # lanes of the smallest vectors of any target
+MANY = 64  # short rows that are worth accumulators in turn
 HEAVY = 6  # costly work per element above which one set of accumulators keeps the units busy
 
 
@@ -58,6 +60,32 @@ class Row:
         fields = ", ".join(f"across_best({acc.name(i)})" if acc.is_place(i) else f"{acc.across(i)}({acc.name(i)})" for i in acc.reduces)
         out.line(f"INLINE Part{k} part() const {{ return {{{fields}}}; }}")
         out.close(";")
+        if self.is_long(acc, 1):
+            self.total(k, acc)
+
+    def total(self, k: int, acc: Accumulators) -> None:
+        """Total: results of any number of stretches, one per lane, with what the additions of floats lose by rounding beside the sums."""
+        out = self.out
+        out.open(f"struct Total{k} : Lanes{k}")
+        for i in acc.reduces:
+            if acc.is_float_sum(i):
+                out.line(f"decltype(all<W>({acc.start(i)})) {acc.name(i)}_lost = all<W>({acc.start(i)});")
+        out.open(f"INLINE void take(const Lanes{k}& other)")
+        for i in acc.reduces:
+            n = acc.name(i)
+            if acc.is_float_sum(i):
+                out.line(f"auto {n}_exact = exact({n}, {n}_lost);")
+                out.line(f"{n}_exact.add(other.{n});")
+                out.line(f"{n} = {n}_exact.sum, {n}_lost = {n}_exact.lost;")
+            else:
+                out.line(f"{n}.merge(other.{n});" if acc.is_place(i) else f"{n} = {acc.combine(i, n, f'other.{n}')};")
+        out.close()
+        out.open(f"INLINE Part{k} part()")
+        for n in (acc.name(i) for i in acc.reduces if acc.is_float_sum(i)):
+            out.line(f"{n} = exact({n}, {n}_lost).value();")
+        out.line(f"return Lanes{k}::part();")
+        out.close()
+        out.close(";")
 
     def merge(self, struct: str, acc: Accumulators) -> None:
         self.out.open(f"INLINE void merge(const {struct}& other)")
@@ -71,72 +99,102 @@ class Row:
         frame.statements(frame.scalars(starts, self.ready))
         steps, lane = frame.parts(starts, self.ready)
         acc = Accumulators(frame, [i for i in starts if self.body[i].name == "reduce"])
-        if plan.walked and acc.reduces:
-            self.walk(k, acc, steps, lane, plan.chunk)
-        elif plan.chunks == 1 and plan.middle and acc.adds_floats() and not plan.kept and isinstance(plan.chunk_of, int) and plan.chunk_of >= 2 * BLOCK:
-            self.walk(k, acc, steps, lane, BLOCK)
-        elif plan.walked or plan.chunks == 1:
-            self.stretch(k, acc, steps, lane, "0", str(plan.chunk_of))
-            if acc.reduces:
-                out.line(f"const Part{k} part{k} = fold(a{k});")
-        else:
+        if plan.split:
             if acc.reduces:
                 out.line(f"Part{k} parts{k}[{plan.chunks if isinstance(plan.chunks, int) else MOST_CHUNKS}];")
-            out.open(f"parallel<{'true' if plan.split else 'false'}>({plan.chunks}, [&](i64 c0, i64 c1)")
+            out.open(f"parallel<true>({plan.chunks}, [&](i64 c0, i64 c1)")
             out.open("for (i64 c = c0; c < c1; ++c)")
             out.line(f"const i64 b = c * {plan.step}, e = b + {plan.step} < {plan.chunk_of} ? b + {plan.step} : {plan.chunk_of};")
-            self.stretch(k, acc, steps, lane, "b", "e")
-            if acc.reduces:
-                out.line(f"parts{k}[c] = fold(a{k});")
+            self.stretch(k, acc, steps, lane, f"parts{k}[c]", "b", "e", plan.step)
             out.close()
             out.close(");")
             if acc.reduces:
                 out.line(f"merge_parts(parts{k}, {plan.chunks});")
                 out.line(f"const Part{k}& part{k} = parts{k}[0];")
+        elif plan.walked and self.is_long(acc, self.sets(lane)) and not plan.middle and hint(plan.chunk_of) <= BLOCK * WIDEST * self.sets(lane):
+            self.short_stretch(k, acc, lane)
+        else:
+            self.stretch(k, acc, steps, lane, f"const Part{k} part{k}", "0", str(plan.chunk_of), plan.chunk_of)
         for i in acc.reduces:
             out.line(f"const {value_type(self.body[i].dtype)} {self.values.names[i]} = {acc.result(i, f'part{k}')};")
         self.ready |= {i for i in lane if i in plan.kept}
 
-    def walk(self, k: int, acc: Accumulators, steps: list[int], lane: list[int], unit: int) -> None:
-        """As many chunks as there are, one after the other. Where the example has one, what sums the others is a function of its own, which takes no
-        registers of what runs mostly."""
-        plan, out = self.plan, self.out
-        n = str(plan.chunk_of)
-        out.open(f"const auto part_of{k} = [=](i64 b, i64 e) BODY")
-        self.stretch(k, acc, steps, lane, "b", "e")
-        out.line(f"return fold(a{k});")
-        out.close(";")
-        out.line(f"Part{k} part{k} = part_of{k}(0, {n} < {unit} ? {n} : {unit});")
-        whole = f"part{k}" if hint(plan.chunk_of) > unit else "whole"
-        chunks = f"for (i64 b = {unit}; b < {n}; b += {unit}) {whole}.merge(part_of{k}(b, b + {unit} < {n} ? b + {unit} : {n}));"
-        if whole == "whole":
-            chunks = f"if ({n} > {unit}) part{k} = [=](Part{k} whole) OUTLINED {{ {chunks} return whole; }}(part{k});"
-        out.line(chunks)
+    def is_long(self, acc: Accumulators, sets: int) -> bool:
+        """Whether more vectors of floats than a block has may enter one of so many accumulators, whatever the target."""
+        plan = self.plan
+        assert plan.lane is not None
+        most, size = plan.step if plan.split else plan.chunk_of, plan.lane.size
+        if not isinstance(most, int) or not isinstance(size, int):
+            return acc.adds_floats()
+        row = -(-(size if plan.middle else most) // (sets * NARROWEST))
+        return acc.adds_floats() and (row * most if plan.middle else row) > BLOCK
 
-    def stretch(self, k: int, acc: Accumulators, steps: list[int], lane: list[int], begin: str, end: str) -> None:
-        """Accumulates elements begin..end of the lane axis, or, with other r axes, their steps begin..end."""
+    def sets(self, lane: list[int]) -> int:
+        """How many accumulators take in vectors in turn."""
+        assert self.plan.lane is not None
+        return self.plan.choice.sets or (1 if self.weight(lane) > HEAVY or self.plan.lane.size < 64 else 4)
+
+    def weight(self, lane: list[int]) -> int:
+        return sum(COSTLY.get(self.body[i].name, 0) for i in lane if i not in self.ready)
+
+    def short_stretch(self, k: int, acc: Accumulators, lane: list[int]) -> None:
+        """A row that is one block in the example. What sums longer ones is a function of its own, which takes no registers of what runs mostly."""
+        assert self.plan.lane is not None
+        out, n = self.out, str(self.plan.chunk_of)
+        out.open(f"const auto body{k} = [=](i64 {self.plan.lane.var.name}, auto on, auto& a) BODY")
+        self.lane_body(lane)
+        self.take(acc)
+        out.close(";")
+        kinds = f"Lanes{k}, {self.sets(lane)}, W, {self.loads(lane)}"
+        longer = f"[=]() OUTLINED {{ return blocks<Total{k}, {kinds}, {BLOCK}>(0, {n}, body{k}); }}()"
+        out.line(f"const Part{k} part{k} = {n} <= {BLOCK * self.sets(lane)} * W ? unbroken<{kinds}>(0, {n}, body{k}) : {longer};")
+
+    def loads(self, lane: list[int]) -> str:
+        return "Ahead" if self.sets(lane) > 1 and not self.plan.split else "All"
+
+    def stretch(self, k: int, acc: Accumulators, steps: list[int], lane: list[int], part: str, begin: str, end: str, most: Extent) -> None:
+        """Accumulates elements begin..end of the lane axis, or, with other r axes, their steps begin..end, `most` of them, into `part`."""
         plan, out, frame = self.plan, self.out, self.frame
         assert plan.lane is not None
-        weight = sum(COSTLY.get(self.body[i].name, 0) for i in lane if i not in self.ready)
-        sets = plan.choice.sets or (1 if weight > HEAVY or plan.lane.size < 64 else 4)
-        if acc.reduces:
-            out.line(f"Lanes{k} a{k}[{sets}];")
-        if plan.middle:
-            out.open(f"for (i64 s = {begin}; s < {end}; ++s)")
+        name, size = plan.lane.var.name, plan.lane.size
+        kinds = f"Lanes{k}, {self.sets(lane)}, W"
+        if acc.reduces and not plan.middle:
+            kinds += f", {self.loads(lane)}"
+            bound = f", {most}, {'false' if plan.split else 'true'}" if isinstance(most, int) else ""
+            form = f"blocks<Total{k}, {kinds}, {BLOCK}{bound}>" if self.is_long(acc, self.sets(lane)) else f"unbroken<{kinds}>"
+            out.open(f"{part} = {form}({begin}, {end}, [&](i64 {name}, auto on, auto& a) BODY")
+        elif acc.reduces:
+            form = self.form_of_steps(k, acc, lane, begin, end, most)
+            copies = "=" if "any_steps" in form else "&"
+            out.open(f"{part} = {form}, [{copies}](i64 s, i64 from, i64 to, auto& sets) BODY")
             decode(out, plan.middle, "s")
             frame.statements(steps)
-            begin, end = "0", str(plan.lane.size)
-        name = plan.lane.var.name
-        if acc.reduces:
-            on = "Ahead" if sets > 1 and not plan.split else "All"
-            out.open(f"each_into<W, {on}>({begin}, {end}, a{k}, [&](i64 {name}, auto on, auto& a) BODY")
+            out.open(f"each_into<W, {self.loads(lane)}>(from, to, sets, [&](i64 {name}, auto on, auto& a) BODY")
         else:
+            if plan.middle:
+                out.open(f"for (i64 s = {begin}; s < {end}; ++s)")
+                decode(out, plan.middle, "s")
+                frame.statements(steps)
+                begin, end = "0", str(size)
             out.open(f"{frame.each()}({begin}, {end}, [&](i64 {name}, auto on) BODY")
         self.lane_body(lane)
         self.take(acc)
         out.close(");")
         if plan.middle:
-            out.close()
+            out.close(");" if acc.reduces else "")
+
+    def form_of_steps(self, k: int, acc: Accumulators, lane: list[int], begin: str, end: str, most: Extent) -> str:
+        """The start of a call that accumulates steps of rows."""
+        assert self.plan.lane is not None
+        sets, size = self.sets(lane), self.plan.lane.size
+        kinds = f"Lanes{k}, {sets}, W"
+        if not self.is_long(acc, sets):
+            return f"unbroken_steps<{kinds}>({begin}, {end}, {f'Length<{size}>()' if isinstance(size, int) else size}"
+        if not isinstance(size, int) or not isinstance(most, int):
+            return f"blocks_of_any_steps<Total{k}, {kinds}, {4 * BLOCK if sets == 1 else BLOCK}>({begin}, {end}, {size}"
+        if sets == 1 and self.weight(lane) <= HEAVY and most >= MANY:
+            return f"blocks_of_short_steps<Total{k}, Lanes{k}, W, {BLOCK}, {most}, {size}>({begin}, {end}"
+        return f"blocks_of_steps<Total{k}, {kinds}, {BLOCK}, {most}, {size}>({begin}, {end}"
 
     def lane_body(self, lane: list[int]) -> None:
         plan, out, values = self.plan, self.out, self.values

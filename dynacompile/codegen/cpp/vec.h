@@ -353,13 +353,119 @@ template <int W, class On, class A, class F> INLINE void each_into(i64 begin, i6
   for (; i + W <= end; i += W) f(i, On{}, a[0]);
   if (i < end) f(i, First{(int)(end - i)}, a[0]);
 }
-template <class A> INLINE auto fold(A (&a)[4]) {
+template <class A> INLINE const A& gathered(A (&a)[4]) {
   a[0].merge(a[1]);
   a[2].merge(a[3]);
   a[0].merge(a[2]);
-  return a[0].part();
+  return a[0];
 }
-template <class A> INLINE auto fold(A (&a)[1]) { return a[0].part(); }
+template <class A> INLINE const A& gathered(A (&a)[1]) { return a[0]; }
+// A sum of floats with what its additions lost by rounding, each exactly (Knuth's two-sum): as good as in twice the precision.
+template <class V> struct Exact {
+  V sum, lost;
+  INLINE void add(V x) {
+    const V s = sum + x, taken = s - sum;
+    lost += (sum - (s - taken)) + (x - taken);
+    sum = s;
+  }
+  // of infinite sums that is NaN
+  INLINE V value() const {
+    const V s = sum + lost;
+    return s == s ? s : sum;
+  }
+};
+template <class V> INLINE Exact<V> exact(V sum, V lost) { return {sum, lost}; }
+template <bool First, class A, class B> struct Either { using type = A; };
+template <class A, class B> struct Either<false, A, B> { using type = B; };
+// The accumulated elements begin..end: f(i, on, accumulator), with `Sets` accumulators in turn.
+template <class A, int Sets, int W, class On, class F> INLINE auto unbroken(i64 begin, i64 end, F f) {
+  A a[Sets];
+  each_into<W, On>(begin, end, a, f);
+  return gathered(a).part();
+}
+// The same, at most, or exactly, `Most` of them, with floats added up: of every `Block` vectors that an accumulator took in, the sum goes to a total.
+template <class Total, class A, int Sets, int W, class On, int Block, i64 Most = 1l << 62, bool Exact = false, class F>
+INLINE auto blocks(i64 begin, i64 end, F f) {
+  constexpr i64 block = (i64)Block * Sets * W;
+  if constexpr (Most <= block) return unbroken<A, Sets, W, On>(begin, end, f);
+  else {
+    constexpr bool few = Most <= Block * block;  // of which a sum may be rounded as often as one of few vectors
+    typename Either<few, A, Total>::type total;
+    for (i64 b = begin; b < end; b += block) {
+      A a[Sets];
+      each_into<W, On>(b, (Exact && Most % block == 0) || b + block < end ? b + block : end, a, f);
+      if constexpr (few) total.merge(gathered(a));
+      else total.take(gathered(a));
+    }
+    return total.part();
+  }
+}
+// The same over rows of `length` elements: f(row, from, to, accumulators).
+template <class A, int Sets, int W, class N, class F> INLINE auto unbroken_steps(i64 begin, i64 end, N length, F f) {
+  A a[Sets];
+  for (i64 s = begin; s < end; ++s) f(s, 0, length, a);
+  return gathered(a).part();
+}
+template <class Total, class A, int Sets, int W, int Block, i64 Most, i64 n, class F> INLINE auto blocks_of_steps(i64 begin, i64 end, F f) {
+  constexpr i64 block = (i64)Block * Sets * W, vectors = (n + Sets * W - 1) / (Sets * W), rows = vectors < Block ? Block / vectors : 1;
+  constexpr bool few = Most * ((n + block - 1) / block) <= Block;  // of which a sum may be rounded as often as one of few vectors
+  typename Either<few, A, Total>::type total;
+  for (i64 b = begin; b < end; b += rows) {
+    const i64 e = Most % rows == 0 || b + rows < end ? b + rows : end;
+    for (i64 from = 0; from < n; from += block) {
+      A a[Sets];
+      for (i64 s = b; s < e; ++s)
+        if constexpr (n <= block) f(s, 0, n, a);
+        else f(s, from, from + block < n ? from + block : n, a);
+      if constexpr (few) total.merge(gathered(a));
+      else total.take(gathered(a));
+    }
+  }
+  return total.part();
+}
+// The same over rows of n elements, which may be few or many. Where they are many, it is a function of its own.
+template <class Total, class A, int Sets, int W, int Block, class F> INLINE auto blocks_of_any_steps(i64 begin, i64 end, i64 n, F f) {
+  constexpr i64 vector = (i64)Sets * W, block = (Block < 16 ? Block : 16) * vector;
+  if (n > block)
+    return [=]() OUTLINED {
+      Total total;
+      for (i64 s = begin; s < end; ++s)
+        for (i64 from = 0; from < n; from += block) {
+          A a[Sets];
+          f(s, from, from + block < n ? from + block : n, a);
+          total.take(gathered(a));
+        }
+      return total.part();
+    }();
+  const i64 rows = n <= vector ? Block : n <= 2 * vector ? Block / 2 : n <= 4 * vector ? Block / 4 : n <= 8 * vector ? Block / 8 : 1;
+  Total total;
+  for (i64 b = begin; b < end; b += rows) {
+    const i64 e = b + rows < end ? b + rows : end;
+    A a[Sets];
+    for (i64 s = b; s < e; ++s) f(s, 0, n, a);
+    if (b == begin) (A&)total = gathered(a);
+    else total.take(gathered(a));
+  }
+  return total.part();
+}
+// The same over `Most` short rows, which four accumulators take in in turn.
+template <class Total, class A, int W, int Block, i64 Most, int n, class F> INLINE auto blocks_of_short_steps(i64 begin, i64 end, F f) {
+  constexpr i64 vectors = (n + W - 1) / W, rows = Block > vectors ? Block / vectors * 4 : 4;
+  constexpr bool few = Most <= Block / 2 * rows;
+  typename Either<few, A, Total>::type total;
+  for (i64 b = begin; b < end; b += rows) {
+    const i64 e = b + rows < end ? b + rows : end;
+    A a[4];
+    i64 s = b;
+    for (; s + 4 <= e; s += 4)
+      for (int k = 0; k < 4; ++k) f(s + k, 0, n, (A(&)[1])a[k]);
+    for (; s < e; ++s) f(s, 0, n, (A(&)[1])a[0]);
+    if constexpr (Most <= rows) return gathered(a).part();
+    else if constexpr (few) total.merge(gathered(a));
+    else total.take(gathered(a));
+  }
+  return total.part();
+}
 // parts[0] takes in the other parts, in a fixed tree, whatever the number of threads.
 template <class A> INLINE void merge_parts(A* parts, i64 n) {
   for (i64 width = 1; width < n; width *= 2)

@@ -18,24 +18,69 @@ extern "C" void kernel_batch_stats(void* const* params) {
       });
     }
   };
+  struct Total0 : Part0 {
+    alignas(64) f32 sum_1_lost[48];
+    void clear() {
+      Part0::clear();
+      each<W>(0, 48, [&](i64 t, auto) BODY {
+        put(sum_1_lost + t, all<W>(0.0f));
+      });
+    }
+    void take(const Part0& other) {
+      each<W>(0, 48, [&](i64 t, auto) BODY {
+        auto sum_1_exact = exact(get<W>(sum_1 + t), get<W>(sum_1_lost + t));
+        sum_1_exact.add(get<W>(other.sum_1 + t));
+        put(sum_1 + t, sum_1_exact.sum);
+        put(sum_1_lost + t, sum_1_exact.lost);
+      });
+    }
+    void settle() {
+      each<W>(0, 48, [&](i64 t, auto) BODY {
+        put(sum_1 + t, exact(get<W>(sum_1 + t), get<W>(sum_1_lost + t)).value());
+      });
+    }
+  };
   {
     alignas(64) f32 truediv_3_x[48];
     constexpr i64 t0 = 0, t1 = 48;
     Part0 part0;
     part0.clear();
-    Part0 next0;
-    for (i64 b = 0; b < 70; b += 32) {
-      const i64 e = b + 32 < 70 ? b + 32 : 70;
-      if (b > 0) next0.clear();
-      Part0& chunk = b > 0 ? next0 : part0;
-      for (i64 s = b; s < e; ++s) {
+    {
+      i64 s = 0;
+      for (; s + 4 <= 70; s += 4) {
+        each<W>(t0, t1, [&](i64 x0, auto on) BODY {
+          auto sum_1_sum = get<W>(part0.sum_1 + (x0 - t0));
+          decltype(sum_1_sum) sum_1_pair[2];
+          {
+            const i64 r0 = s + 0;
+            const auto load_0 = load<W>(x + r0 * 48 + x0, on);
+            sum_1_pair[0] = load_0;
+          }
+          {
+            const i64 r0 = s + 1;
+            const auto load_0 = load<W>(x + r0 * 48 + x0, on);
+            sum_1_pair[0] = sum_1_pair[0] + load_0;
+          }
+          {
+            const i64 r0 = s + 2;
+            const auto load_0 = load<W>(x + r0 * 48 + x0, on);
+            sum_1_pair[1] = load_0;
+          }
+          {
+            const i64 r0 = s + 3;
+            const auto load_0 = load<W>(x + r0 * 48 + x0, on);
+            sum_1_pair[1] = sum_1_pair[1] + load_0;
+          }
+          put(part0.sum_1 + (x0 - t0), sum_1_sum + (sum_1_pair[0] + sum_1_pair[1]));
+        });
+      }
+      for (; s < 70; ++s) {
         const i64 r0 = s;
         each<W>(t0, t1, [&](i64 x0, auto on) BODY {
           const auto load_0 = load<W>(x + r0 * 48 + x0, on);
-          put(chunk.sum_1 + (x0 - t0), get<W>(chunk.sum_1 + (x0 - t0)) + load_0);
+          put(part0.sum_1 + (x0 - t0), get<W>(part0.sum_1 + (x0 - t0)) + load_0);
         });
       }
-      if (b > 0) part0.merge(next0);
     }
     each<W>(t0, t1, [&](i64 x0, auto on) BODY {
       const auto sum_1 = get<W>(part0.sum_1 + (x0 - t0));

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import dynacompile
 from tests.scenarios import check_same
 
 CAPTURE = {"backend": "eager"}
@@ -486,3 +487,29 @@ def test_a_reflected_method_is_not_asked_of_the_same_class():
         yield run(torch.ones(2), Real(), Thing())
 
     check_same(story, least=None, **CAPTURE)
+
+
+class Slotted:
+    __slots__ = ("number",)
+
+
+class HasNumber(type):
+    def __instancecheck__(cls, instance):
+        return hasattr(instance, "number")
+
+
+class Numbered(metaclass=HasNumber):
+    pass
+
+
+def test_a_slot_that_is_empty_at_a_later_call():
+    """Why the entry does not serve is found out without the error of reading the slot."""
+    instance = Slotted()
+    instance.number = 1
+    call = dynacompile.compile(lambda x: x + 1 if isinstance(instance, Numbered) else x - 1, backend="eager")
+    x = torch.ones(2)
+    assert torch.equal(call(x), x + 1)
+    del instance.number
+    assert torch.equal(call(x), x - 1)
+    instance.number = 2
+    assert torch.equal(call(x), x + 1)

@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dynacompile
 from dynacompile.events import Compiled, GraphBroke
+from tests.custom_functions import Dirty, MaybeNone, Same
 from tests.scenarios import attempt, check_same
 
 LEVELS = pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
@@ -25,39 +26,6 @@ def kind(error):
     return next((k for k in ("modified by an inplace operation", "a second time", "leaf Variable", "nference tensor") if k in text), type(error).__name__)
 
 
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        x.mul_(2)
-        ctx.mark_dirty(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 2
-
-
-class MaybeNone(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, y):
-        ctx.set_materialize_grads(False)
-        return x * 2, y * 3
-
-    @staticmethod
-    def backward(ctx, a, b):
-        return None if a is None else a * 2, torch.full((2, 3), 7.0) if b is None else b * 3
-
-
-class Passed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 5
-
-
 class Partial(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, y):
@@ -72,7 +40,7 @@ class Partial(torch.autograd.Function):
 def test_a_dirty_input(backend):
     def story(wrap):
         leaf, h = computed()
-        z = wrap(lambda h: Doubled.apply(h))(h)
+        z = wrap(lambda h: Dirty.apply(h))(h)
         yield z is h, h
         h.sum().backward()
         yield leaf.grad
@@ -95,7 +63,7 @@ def test_a_function_that_is_given_none(backend):
 def test_a_function_that_returns_its_input(backend):
     def story(wrap):
         leaf, h = computed()
-        wrap(lambda h: Passed.apply(h))(h).sum().backward()
+        wrap(lambda h: Same.apply(h))(h).sum().backward()
         yield leaf.grad
 
     check_same(story, backend=backend, least=None)

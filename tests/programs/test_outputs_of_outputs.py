@@ -89,7 +89,7 @@ PROGRAMS = [
 ]
 
 
-def each_way(fn, ask):
+def check_each_way(fn, ask):
     torch.manual_seed(0)
     values = torch.randn(3, 4, dtype=D), torch.randn(4, 4, dtype=D)
     found = []
@@ -111,7 +111,7 @@ def test_kept_gradients(fn):
         outputs[-1].sum().backward()
         return [g for g in (*(o.grad for o in outputs), x.grad, w.grad) if g is not None]
 
-    each_way(fn, ask)
+    check_each_way(fn, ask)
 
 
 @pytest.mark.parametrize("fn", PROGRAMS)
@@ -123,7 +123,7 @@ def test_hooks_see_and_change_gradients(fn):
         grads = torch.autograd.grad(loss(outputs), (x, w), allow_unused=True)
         return [g for g in (*(seen[i] for i in sorted(seen)), *grads) if g is not None]
 
-    each_way(fn, ask)
+    check_each_way(fn, ask)
 
 
 def test_a_hook_of_the_graph_runs_on_the_whole_gradient():
@@ -132,7 +132,7 @@ def test_a_hook_of_the_graph_runs_on_the_whole_gradient():
         (grad,) = torch.autograd.grad(loss(outputs), x, create_graph=True)
         return (*found, grad, torch.autograd.grad(grad.square().sum(), x)[0])
 
-    each_way(hooked_inside, ask)
+    check_each_way(hooked_inside, ask)
 
 
 @pytest.mark.parametrize("fn", PROGRAMS)
@@ -145,7 +145,7 @@ def test_gradients_between_outputs(fn):
                 found.append([torch.zeros(()) if g is None else g for g in grads])
         return found
 
-    each_way(fn, ask)
+    check_each_way(fn, ask)
 
 
 @pytest.mark.parametrize("fn", PROGRAMS)
@@ -156,7 +156,7 @@ def test_gradients_of_some_inputs(fn):
         loss(outputs).backward(inputs=[x])
         return [g for g in (first, x.grad) if g is not None] + [torch.tensor(w.grad is None)]
 
-    each_way(fn, ask)
+    check_each_way(fn, ask)
 
 
 @pytest.mark.parametrize("fn", [f for f in PROGRAMS if f not in (written_in_place, written_input)])
@@ -166,7 +166,7 @@ def test_double_backward(fn):
         again = torch.autograd.grad(sum(g.square().sum() for g in grads if g is not None), (x, w), allow_unused=True)
         return [g for g in (*grads, *again) if g is not None]
 
-    each_way(fn, ask)
+    check_each_way(fn, ask)
 
 
 def test_double_backward_through_an_output_that_is_written_in_place_is_refused_by_name():

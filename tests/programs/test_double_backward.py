@@ -26,7 +26,7 @@ def mlp(*widths):
     return nn.Sequential(*layers[:-1]).double()
 
 
-def same(step, make):
+def check_step(step, make):
     """step(call) gives tensors; the compiled call's equal eager's."""
     torch.manual_seed(0)
     eager = make()
@@ -50,7 +50,7 @@ def test_gradient_penalty():
         loss = call(x).mean() + 10 * ((grad.norm(2, dim=1) - 1) ** 2).mean()
         return torch.autograd.grad(loss, parameters(critic), allow_unused=True)
 
-    same(step, lambda: critic)
+    check_step(step, lambda: critic)
 
 
 def test_gradient_penalty_with_dropout_has_the_mask_of_the_forward():
@@ -63,7 +63,7 @@ def test_gradient_penalty_with_dropout_has_the_mask_of_the_forward():
         (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
         return (*torch.autograd.grad(grad.square().sum(), parameters(critic), allow_unused=True), torch.rand(3))
 
-    same(step, lambda: critic)
+    check_step(step, lambda: critic)
 
 
 @pytest.mark.parametrize("order", [2, 3])
@@ -78,7 +78,7 @@ def test_derivatives_of_a_network_by_its_inputs(order):
             value = value[:, :1]
         return torch.autograd.grad(value.square().mean(), parameters(net), allow_unused=True)
 
-    same(step, lambda: net)
+    check_step(step, lambda: net)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -94,7 +94,7 @@ def test_inner_loop_of_model_agnostic_meta_learning(steps):
             fast = tuple(p - 0.1 * g for p, g in zip(fast, grads))
         return torch.autograd.grad(call(*fast, x, y), (w, b))
 
-    same(step, lambda: loss)
+    check_step(step, lambda: loss)
 
 
 def rosenbrock(x):
@@ -114,7 +114,7 @@ def rosenbrock(x):
     ids=["hessian", "hessian_vectorized", "hessian_differentiable", "hvp", "vhp", "jacobian_vectorized"],
 )
 def test_functions_of_torch_autograd(query):
-    same(lambda call: query(call, leaf(5)), lambda: rosenbrock)
+    check_step(lambda call: query(call, leaf(5)), lambda: rosenbrock)
 
 
 @pytest.mark.parametrize("create_graph", [False, True])
@@ -127,7 +127,7 @@ def test_batches_of_gradients(create_graph):
         rows = torch.autograd.grad(call(x, w), (x, w), torch.randn(5, 3, 2, dtype=D), is_grads_batched=True, create_graph=create_graph)
         return (*rows, *torch.autograd.grad(sum(r.square().sum() for r in rows), (x, w))) if create_graph else rows
 
-    same(step, lambda: fn)
+    check_step(step, lambda: fn)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_batches_of_gradients(create_graph):
     ids=["grad", "vmap", "jvp", "hessian", "gradients_of_samples"],
 )
 def test_transforms_of_torch_func(transform):
-    same(lambda call: (call(leaf(4)), transform(call, torch.randn(4, dtype=D)))[1], lambda: lambda x: x.sin() * x)
+    check_step(lambda call: (call(leaf(4)), transform(call, torch.randn(4, dtype=D)))[1], lambda: lambda x: x.sin() * x)
 
 
 def test_vmap_over_a_backward():
@@ -151,7 +151,7 @@ def test_vmap_over_a_backward():
         y = call(x)
         return torch.vmap(lambda v: torch.autograd.grad(y, x, v, retain_graph=True)[0])(torch.randn(5, 3, 4, dtype=D))
 
-    same(step, lambda: lambda x: F.softplus(x) * x)
+    check_step(step, lambda: lambda x: F.softplus(x) * x)
 
 
 def test_forward_mode_through_a_backward():
@@ -163,7 +163,7 @@ def test_forward_mode_through_a_backward():
             (grad,) = torch.autograd.grad(y, x, tangent)
             return torch.autograd.forward_ad.unpack_dual(grad)
 
-    same(lambda call: tuple(step(call)), lambda: lambda x: x.sin() * x)
+    check_step(lambda call: tuple(step(call)), lambda: lambda x: x.sin() * x)
 
 
 def written(x, w):
@@ -196,7 +196,7 @@ def test_inputs_that_the_graph_writes_are_as_they_were():
         grads = torch.autograd.grad(call(x * 2, w), (x, w), create_graph=True)
         return torch.autograd.grad(sum(g.square().sum() for g in grads), (x, w))
 
-    same(step, lambda: written)
+    check_step(step, lambda: written)
 
 
 def test_a_parameter_that_was_written_since_is_an_error_as_in_eager():
@@ -230,7 +230,7 @@ def test_custom_functions_and_detached_values():
         grads = torch.autograd.grad(call(x, w), (x, w), create_graph=True)
         return (*grads, *torch.autograd.grad(sum(g.square().sum() for g in grads), (x, w)))
 
-    same(step, lambda: fn)
+    check_step(step, lambda: fn)
 
 
 def test_several_graphs():
@@ -244,7 +244,7 @@ def test_several_graphs():
         (grad,) = torch.autograd.grad(call(x, w), x, create_graph=True)
         return torch.autograd.grad(grad.square().sum(), (x, w))
 
-    same(step, lambda: fn)
+    check_step(step, lambda: fn)
 
 
 def test_graphs_in_parts():

@@ -83,6 +83,38 @@ def test_equal_numbers_spread_by_nothing_but_rounding():
         assert (got >= 0).all() and got.max() < 1e-3
 
 
+LONG = {
+    "columns": ((40000, 4), 0),
+    "few columns": ((3000, 3), 0),
+    "wide columns": ((3000, 700), 0),
+    "columns times rows": ((5000, 40), 0),
+    "a row": ((70000,), 0),
+    "rows": ((20, 9000), -1),
+    "outer and inner": ((300, 5, 40), (0, 2)),
+    "outer and long inner": ((20, 5, 3000), (0, 2)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", LONG)
+def test_means_of_equal_numbers_are_those_numbers(name, dynamic):
+    """Each addition of equal numbers is rounded the same way, so that an accumulator that takes in many of them one by one is far off."""
+    shape, dims = LONG[name]
+    compiled = dynacompile.compile(lambda x: (x.mean(dims), (x * 2).exp().mean(dims)), dynamic=dynamic)
+    for number in (0.7, 1.1, 1.3, 1.9):
+        x = torch.full(shape, number)
+        for got, exact in zip(compiled(x), (x.double().mean(dims), (x.double() * 2).exp().mean(dims)), strict=True):
+            assert ((got - exact).abs() <= 4.5 * torch.finfo(torch.float32).eps * exact).all()
+
+
+def test_sums_with_infinite_parts_are_infinite():
+    x = torch.randn(3000, 5)
+    x[1500, 0], x[2999, 1], x[0, 2], x[7, 2], x[5, 3] = float("inf"), float("-inf"), float("inf"), float("-inf"), float("nan")
+    for compiled in (dynacompile.compile(lambda x: (x.sum(0), x.t().contiguous().sum(-1)), dynamic=d) for d in (False, True)):
+        for got, eager in zip(compiled(x), (x.sum(0), x.sum(0)), strict=True):
+            torch.testing.assert_close(got, eager, equal_nan=True, rtol=1e-5, atol=1e-4)
+
+
 def test_a_variance_in_chunks_reads_memory_once():
     """Sums, differences from the mean and their squares are one kernel over chunks, and one over its results."""
     _, plan = stages(trace(lambda x: torch.var_mean(x, 0), [torch.randn(40000, 4)]), ENV)

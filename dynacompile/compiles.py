@@ -1,0 +1,231 @@
+"""One compile: the frame of a call becomes an entry, with as many symbols as its stages can have, and what is told of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+
+from torch.fx import graph_module
+
+from dynacompile import backends, native
+from dynacompile.entries import estimated_bytes
+from dynacompile.env import Env, cache_dir, log_topics
+from dynacompile.errors import Unsupported, VerifyError
+from dynacompile.events import Compiled, Event, Evicted, FrameSkipped, GraphBroke, Guarded, GuardFailed, Recompiled, StageFinished, SymbolsRefused
+from dynacompile.guards.changes import policy_after
+from dynacompile.guards.program import Failure, described, failures
+from dynacompile.ir.captured import Captured
+from dynacompile.ir.shapes import ShapePolicy
+from dynacompile.ir.wording import revealed
+from dynacompile.observe.log import show_on_screen
+from dynacompile.pipeline import compile_frame
+from dynacompile.quoting import without_values
+from dynacompile.recompiles import done_about, frame_name, nearest_failures, shape_option, texts
+from dynacompile.region_info import EntryInfo, RegionInfo
+from dynacompile.session import SESSION
+
+OF_THE_CALL = frozenset({"aliased-mutation", "would-raise", "raise", "op-failed", "unknown-object", "lazy-conjugate", "aliased-outputs", "overlapping-inputs"})
+"""Reasons that lie in what a call was given."""
+WITHOUT_WARNING = frozenset({"active-mode", "op-failed", "raise", "would-raise"})
+"""Reasons for which eager is likely to raise, or that the user's own modes are."""
+UNBOUNDED = frozenset({"too-long", "too-many-operations"})
+"""Reasons that hold with constants, too: the frame is not traced again."""
+MOST_REFUSALS = 4
+MEASURED_CHECKS = 8
+
+
+def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
+    """Compiles the frame."""
+    core, code = native.core(), frame.code
+    stages: list[Event] = []
+
+    def emit(event: Event) -> None:
+        stages.append(event)
+        SESSION.bus.emit(event)
+
+    env = Env(config=info.config, emit=emit, region=info.name, bucket=info.bucket, cache=cache_dir(), hand_off=SESSION.bus.hand_off)
+    start = time.perf_counter()
+    texts_before = frozenset(graph_module._loader.eval_cache)  # texts of dropped graphs go meanwhile, so counting them would not do
+    differences = nearest_failures(frame, own) if own else []
+    try:
+        with failures_forgotten():
+            captured, bound, guards = with_shapes(frame, env, shape_policy(frame, info, own))
+    except Unsupported as reason:
+        if info.config.fullgraph:
+            raise
+        SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=reason.site or frame_name(code), reason=f"[{reason.code}] {reason.reason}"))
+        if code is info.target and reason.code not in WITHOUT_WARNING:
+            info.warn_of_python(reason)
+        return left_to_python(reason, info, code)
+    seconds = time.perf_counter() - start
+    if captured.break_ is not None:
+        report_break(captured, info)
+        if info.stands_for and code is info.target:
+            info.warn_of_python(Unsupported(captured.break_.code, captured.break_.reason))
+    hot, cold, held = guards.measure(tuple(frame.slots), frame.closure, frame.globals, frame.builtins, MEASURED_CHECKS)
+    if info.config.verify and held < MEASURED_CHECKS + 2:
+        raise VerifyError("guards", f"the entry does not hold for the call that made it: {refused(captured, guards, frame)}")
+    made = Compiled(
+        region=info.name,
+        bucket=info.bucket,
+        frame=frame_name(code),
+        graph=SESSION.next_graph(),
+        ops=captured.ops,
+        guards=len(captured.guards),
+        kernels=launches(stages),
+        seconds=seconds,
+        lookup_ns=hot,
+        cold_ns=cold,
+    )
+    announce(made, captured, differences, own, info)
+    described_entry = EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph, (hot, cold), estimated_bytes(captured, bound))
+    weakref.finalize(described_entry, forget_texts, texts_since(texts_before)).atexit = False
+    info.made[code] += 1
+    make_room(code, info, described_entry.bytes)
+    return core.Entry(bound, guards, described_entry, captured.whole)
+
+
+def with_shapes(frame: Any, env: Env, policy: ShapePolicy | None) -> tuple[Captured, Any, Any]:
+    """The frame, compiled with the symbols that the policy asks for; without those for values, and then with constants in their place, where some
+    stage can't have symbols. What is given up is told."""
+    make_call = backends.resolve(env.config.backend)
+    attempts = [] if policy is None else [("sizes and numbers", policy)]
+    if policy is not None and policy.values:
+        attempts = [("values", policy), ("sizes and numbers", dataclasses.replace(policy, values=False))]
+    refused: list[SymbolsRefused] = []
+    for what, tried in attempts:
+        try:
+            made = compile_frame(frame, make_call, env, SESSION.code_cache, tried)
+        except Unsupported as reason:
+            if not tried or reason.code in UNBOUNDED or reason.code == "internal" and env.config.verify:
+                raise
+            told = SymbolsRefused(region=env.region, bucket=env.bucket, frame=frame_name(frame.code), refused=what, code=reason.code, reason=reason.reason)
+            refused.append(told)
+        else:
+            break
+    else:
+        made = compile_frame(frame, make_call, env, SESSION.code_cache, None)
+    for event in refused:
+        env.emit(event)
+    return made
+
+
+def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | None:
+    """Which sizes, ints and floats of the frame the next entry takes as symbols; None where the region has none."""
+    config = info.config
+    if config.dynamic is False:
+        return ShapePolicy(values=True) if config.capture_values else None
+    first = ShapePolicy(
+        everything=config.dynamic is True,
+        declared=config.declared_shapes(),
+        ints=not config.specialize_int,
+        floats=not config.specialize_float,
+        ones=not config.specialize_zero_one,
+        values=config.capture_values,
+        loops=not config.specialize_int,
+    )
+    known = info.shapes.get(frame.code, first) if own else first
+    info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame)
+    return known
+
+
+def left_to_python(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:
+    """The answer for a frame that can't be captured: this call alone, where another call may be captured, else every call."""
+    if reason.code == "active-mode":
+        return native.core().RUN_ONCE
+    info.refused[code] += 1
+    return native.core().RUN_ONCE if reason.code in OF_THE_CALL and info.refused[code] < MOST_REFUSALS else native.core().SKIP
+
+
+def announce(made: Compiled, captured: Captured, differences: list[Failure], own: list[Any], info: RegionInfo) -> None:
+    """Tells of a new entry, its guards, and, where there were entries before, why none of them served."""
+    SESSION.bus.emit(made)
+    verbose = log_topics() & {"verbose_guards", "all"}
+    listed = tuple(str(described(guard)) for guard in captured.guards) if verbose else ()
+    if "verbose_guards" in verbose:
+        show_on_screen(made.frame, [revealed(described(guard)) for guard in captured.guards], [f.revealing for f in differences])
+    guarded = Guarded(region=info.name, bucket=info.bucket, frame=made.frame, guards=made.guards, lookup_ns=made.lookup_ns, cold_ns=made.cold_ns, texts=listed)
+    SESSION.bus.emit(guarded)
+    for f in differences:
+        source = without_values(f.guard.source.text()) if f.guard.source is not None else f.subject
+        gone = GuardFailed(region=info.name, bucket=info.bucket, kind=f.guard.kind, source=source, was=str(f.was), now=str(f.now), site=made.frame)
+        SESSION.bus.emit(gone)
+    if own:
+        again = Recompiled(
+            region=info.name,
+            bucket=info.bucket,
+            frame=made.frame,
+            entries=len(own) + 1,
+            limit=info.config.recompile_limit,
+            failed=texts(differences),
+            site=str(captured.site),
+            seconds=made.seconds,
+            override=info.override(shape_option(differences) or f"recompile_limit: {info.config.recompile_limit * 2}"),
+            done=done_about(captured.guards, [entry.info.captured.guards for entry in own]),
+        )
+        SESSION.bus.emit(again)
+
+
+def report_break(captured: Captured, info: RegionInfo) -> None:
+    b = captured.break_
+    assert b is not None
+    *outer, site = map(str, b.stack or (captured.site,))
+    broke = GraphBroke(region=info.name, bucket=info.bucket, code=b.code, reason=b.reason, hint=b.hint, site=site, callers=tuple(reversed(outer)))
+    SESSION.bus.emit(broke)
+
+
+def launches(events: list[Event]) -> int:
+    """Kernel launches of the programs that were scheduled; a backward that is compiled at its first use isn't among them."""
+    return sum(value for e in events if isinstance(e, StageFinished) and e.stage == "schedule" for name, value in e.facts if name == "launches")
+
+
+def refused(captured: Captured, guards: Any, frame: Any) -> str:
+    """Which guard the machine stopped at, and what the Python twin says of all."""
+    stopped = "none" if guards.last_failed < 0 else described(captured.guards[guards.last_failed])
+    return f"{frame_name(frame.code)}: {stopped}; {'; '.join(texts(failures(captured.guards, frame))) or 'the Python twin finds that all hold'}"
+
+
+def make_room(code: CodeType, info: RegionInfo, wanted: int) -> None:
+    """Drops the least recently used entries of the region's bucket, where max_entries or max_bytes leaves no room for one more of `code`."""
+    config, core = info.config, native.core()
+    if not config.max_entries and not config.max_bytes:
+        return
+    mine = [(c, entry) for c in SESSION.known_codes() for bucket, entry in core.entries(c) if bucket == info.bucket and entry.kind == config.kind()]
+    mine.sort(key=lambda pair: pair[1].used)
+    total = wanted + sum(entry.info.bytes for _, entry in mine)
+    count = 1 + sum(c is code for c, _ in mine)
+    for c, entry in mine:
+        too_many = config.max_entries and count > config.max_entries and c is code
+        too_large = config.max_bytes and total > config.max_bytes
+        if (too_many or too_large) and core.remove_entry(c, entry):
+            count -= c is code
+            total -= entry.info.bytes
+            SESSION.bus.emit(Evicted(region=info.name, bucket=info.bucket, frame=frame_name(c), hits=entry.hits, bytes=entry.info.bytes))
+
+
+@contextmanager
+def failures_forgotten() -> Iterator[None]:
+    """A compile that fails leaves no texts of its graphs."""
+    before = frozenset(graph_module._loader.eval_cache)
+    try:
+        yield
+    except BaseException:
+        forget_texts(texts_since(before))
+        raise
+
+
+def texts_since(before: frozenset[str]) -> tuple[str, ...]:
+    return tuple(name for name in list(graph_module._loader.eval_cache) if name not in before)
+
+
+def forget_texts(names: tuple[str, ...]) -> None:
+    """Lets go of the texts of graphs, which torch.fx keeps for tracebacks for ever."""
+    for name in names:
+        graph_module._loader.eval_cache.pop(name, None)
+        linecache.cache.pop(name, None)

@@ -1,0 +1,107 @@
+"""What a region is to the compiler: its options, its bucket and what it has told, and what is known of each entry."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
+from types import CodeType
+from typing import Any
+
+from dynacompile import native
+from dynacompile.config import CompileConfig
+from dynacompile.entries import BucketView, bucket_view
+from dynacompile.errors import Unsupported
+from dynacompile.events import FrameSkipped
+from dynacompile.ir.captured import Captured
+from dynacompile.ir.shapes import ShapePolicy
+from dynacompile.recompiles import frame_name, override
+from dynacompile.session import SESSION
+
+
+@dataclass(eq=False)
+class RegionInfo:
+    """One compile: its options, its bucket, what it has warned about, how often capture refused a frame for what was special about the call, and
+    which sizes of a frame have changed from call to call."""
+
+    name: str
+    config: CompileConfig
+    bucket: int
+    warned: set[CodeType | None] = field(default_factory=set)
+    refused: Counter[CodeType] = field(default_factory=Counter)
+    shapes: dict[CodeType, ShapePolicy] = field(default_factory=dict)
+    made: Counter[CodeType] = field(default_factory=Counter)
+    target: CodeType | None = None  # the code that the compile was asked for, which is compiled wherever it lies
+    stands_for: bool = False  # that code only calls what the compile was asked for, whose own call is no frame that is compiled
+    key: tuple[Any, ...] = ()  # of the user's dispatch, for whose bucket this is
+
+    def views(self, region: Any) -> tuple[BucketView, ...]:
+        """The buckets of `region`: one, or one for each key of its dispatch."""
+        return buckets_of(region)
+
+    def nothing_met(self) -> None:
+        """Called by the region after a call in which no frame was one that is compiled: tells of it once. Raises Unsupported under fullgraph."""
+        self.left_alone(Unsupported("not-compiled", f"{self.name}: {why_not_met(self.target)}", "compile the function that it calls"))
+
+    def nothing_called(self) -> None:
+        """For a module of which whoever compiled it knows that no call came through the region. Raises Unsupported under fullgraph."""
+        reason = f"no call of {self.name} came through its region: its forward is called instead of the module, or nothing is"
+        self.left_alone(Unsupported("not-compiled", reason, "call the module, not its forward; or compile the function that calls it"))
+
+    def left_alone(self, reason: Unsupported) -> None:
+        """The target runs as Python, which an event tells, and one warning."""
+        if self.config.fullgraph:
+            raise reason
+        site = reason.site or (frame_name(self.target) if self.target is not None else self.name)
+        SESSION.bus.emit(FrameSkipped(region=self.name, bucket=self.bucket, site=site, reason=f"[{reason.code}] {reason.reason}"))
+        self.warn_of_python(reason)
+
+    def warn_of_python(self, reason: Unsupported) -> None:
+        if self.target not in self.warned:
+            self.warned.add(self.target)
+            warnings.warn(f"{self.name} is compiled in name only, and runs as Python: [{reason.code}] {reason.reason}", RuntimeWarning, stacklevel=3)
+
+    def override(self, option: str) -> str:
+        """Valid config that sets `option` for this region."""
+        return override(self.name, self.key, option)
+
+
+@dataclass(frozen=True)
+class EntryInfo:
+    """What the compiler knows of an entry: for explanations, never for running it. config keeps a callable backend alive, whose id tells kinds apart."""
+
+    captured: Captured
+    config: CompileConfig
+    region: str
+    bucket: int
+    seconds: float
+    graph: int
+    lookup_ns: tuple[float, float]
+    bytes: int
+
+
+def buckets_of(region: Any) -> tuple[BucketView, ...]:
+    """Views of a native Region's buckets."""
+    states = [region._region_state] if region._region_states is None else list(region._region_states.values())
+    codes = SESSION.known_codes()
+    return tuple(bucket_view(codes, state) for state in states)
+
+
+def why_not_met(target: CodeType | None) -> str:
+    """Why a call of a region showed the compiler no frame. target: the code that the region is about."""
+    if target is None:
+        return "its code is not Python's"
+    if runs_later(target):
+        return "it is a generator or coroutine, whose frame runs after the call"
+    match native.core().left_to_python(target):
+        case "recursive":
+            return "it is marked to run as Python with all that it calls, or lies in a folder that does"
+        case "alone":
+            return "capture has refused it before"
+    return "it was not called"
+
+
+def runs_later(code: CodeType) -> bool:
+    """Whether a call makes a generator or coroutine, and runs none of the code."""
+    return bool(code.co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE))
