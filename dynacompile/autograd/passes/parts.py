@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.fx
 
@@ -24,17 +26,15 @@ def read_parts(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 def stacked(node: torch.fx.Node) -> torch.fx.Node | None:
     """The tensor that a selection of a stack of tensors gives, where it has the same geometry."""
-    whole, dim, place = (*node.args, 0, 0)[:3]
-    if not isinstance(whole, torch.fx.Node) or whole.target is not aten.cat.default or not (isinstance(dim, int) and isinstance(place, int)):
+    args: Any = (*node.args, 0, 0)
+    whole, dim, place = args[:3]
+    if whole.target is not aten.cat.default or not (isinstance(dim, int) and isinstance(place, int) and place >= 0):
         return None
     tensors, along = (*whole.args, 0)[:2]
     rank = whole.meta["val"].dim()
-    if dim % rank != along % rank or place < 0:  # type: ignore[operator]
+    if dim % rank != along % rank or any(t.target is not aten.unsqueeze.default or t.args[1] % rank != dim % rank for t in tensors):
         return None
-    for tensor in tensors:  # type: ignore[union-attr]
-        if tensor.target is not aten.unsqueeze.default or tensor.args[1] % rank != dim % rank:
-            return None
-    part = tensors[place].args[0]  # type: ignore[index,union-attr]
+    part: torch.fx.Node = tensors[place].args[0]
     wanted, found = geometry(node), geometry(part)
     if wanted is None or found is None or (wanted[0], wanted[1], wanted[3]) != (found[0], found[1], found[3]):
         return None

@@ -18,7 +18,8 @@ def run_kernel(kernel: Kernel | Member, tensors: Sequence[torch.Tensor], sizes: 
     """Runs a kernel; `tensors`: one flat tensor per param, from its memory's element 0 on; `sizes`: its symbols' values.
     Stores are made in place."""
     if isinstance(kernel, Member):
-        kernel, sizes = kernel.kernel, (*kernel.sizes, *sizes)
+        sizes = (*kernel.sizes, *sizes)
+        kernel = kernel.kernel
     symbols = (*(kernel.own or ()), *kernel.symbols)
     run_nest(kernel.nest, {p.name: t for p, t in zip(kernel.params, tensors, strict=True)}, dict(zip(symbols, sizes, strict=True)))
 
