@@ -8,6 +8,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType
@@ -24,6 +25,7 @@ from dynacompile.events import Bus
 from dynacompile.ir.fakes import CHANGED as STOOD_IN
 from dynacompile.ir.fakes import FakeMode
 from dynacompile.markers import DISABLED_CODE
+from dynacompile.threads import let_imports_end
 
 DEFAULT_BUCKET = -1
 
@@ -145,14 +147,15 @@ class Session:
             native.core().release_memory()
 
 
-def drop_entries(code: CodeType) -> None:
-    """Of code that is gone."""
-    core = native.loaded()
+def drop_entries(code: CodeType, loaded: Callable[[], Any] = native.loaded) -> None:
+    """Of code that is gone. loaded: bound here, as code also goes when the interpreter ends and has emptied this module."""
+    core = loaded()
     if core is not None:
         core.reset_code(code)
 
 
 SESSION = Session()
+os.register_at_fork(before=let_imports_end)
 os.register_at_fork(after_in_child=lambda: SESSION.begin_child())  # without the lock: each change of the tables may be the last that another thread makes
 
 MODE_FLAGS = ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode", "_is_in_any_mode_without_ignore_compile_internals")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import TypeVar
 
 from dynacompile.compilers import RUNNING, Exiting
@@ -28,6 +31,26 @@ def on_threads(count: int, work: Callable[[A], T], items: Iterable[A]) -> list[T
         except Exiting:
             pass  # this thread does it, if it is the program's
     return [work(item) for item in given]
+
+
+def let_imports_end(seconds: float = 1.0) -> None:
+    """Waits until no other thread that compiles is in the midst of an import, or for `seconds`. A child that is forked meanwhile would find the module's lock
+    held by a thread that it does not have, and wait for ever where it needs the module, too: torch imports parts of itself when they are first used."""
+    end = time.monotonic() + seconds
+    mine = threading.get_ident()
+    while any(imports_for_us(frame) for thread, frame in sys._current_frames().items() if thread != mine) and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def imports_for_us(frame: FrameType | None) -> bool:
+    """Whether the thread with this frame imports a module below code of the compiler."""
+    is_importing = False
+    while frame is not None:
+        is_importing = is_importing or frame.f_code.co_filename == "<frozen importlib._bootstrap>"
+        if is_importing and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "dynacompile":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def begin(work: Callable[[], T], name: str) -> Callable[[], T]:

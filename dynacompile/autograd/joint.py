@@ -45,9 +45,9 @@ class JointGraph:
     graph: placeholders are the inputs, then the tangents; the output node holds ((forward values by position), (values that inputs take in
     the graph), (gradients), (gradients of outputs that others are computed from)). outputs, mutations: as in the RuntimeContract. written: the
     inputs of the second group. tangents: positions that have one. grads: the inputs that the third group belongs to. sources: as in the
-    RuntimeContract. inference, flags, input_writes, output_writes: as in Marks. constants: the graph's attributes. targets: where the fourth group
-    goes; target_sources: the tangents that it comes from. levels: of each tangent, the stage of the backward that takes it. writes: the graph has
-    in-place operations; written_targets: on the memory of a target, too.
+    RuntimeContract. inference, flags, input_writes, output_writes: as in Marks. constants: the graph's attributes. leaves: inputs that are leaves of
+    autograd. targets: where the fourth group goes; target_sources: the tangents that it comes from. levels: of each tangent, the stage of the backward
+    that takes it. writes: the graph has in-place operations; written_targets: on the memory of a target, too.
     """
 
     graph: torch.fx.Graph
@@ -64,6 +64,7 @@ class JointGraph:
     flags: tuple[tuple[int, ...], ...]
     input_writes: tuple[tuple[int, int], ...]
     output_writes: tuple[tuple[int, int], ...]
+    leaves: frozenset[int]
     targets: tuple[Target, ...] = ()
     target_sources: tuple[tuple[int, ...], ...] = ()
     levels: tuple[int, ...] = ()
@@ -157,6 +158,7 @@ def trace_joint(
         flags,
         tuple((m.index, m.value._version - before[m.index]) for m in mutated),
         output_writes,
+        frozenset(i for i, entry in enumerate(inputs) if entry.is_tensor and entry.differentiable and entry.value is entry.leaf),
         tuple(p.target for p in cuts.points),
         target_sources,
         tuple(cuts.levels.get(p, 0) for p in tangents) if cuts.points else (),

@@ -18,14 +18,17 @@ from dynacompile.ir.shapes import hint_of
 Node = torch.fx.Node
 NEVER = 1 << 40
 """Recompute cost of what must not be computed twice."""
+MOST_COPIED = 1 << 16
+"""Bytes of a leaf that may be copied for backward: those of biases and of the parameters of norms."""
 
 
 @dataclass(frozen=True)
 class Sides:
     """The joint graph's nodes by what they serve. primal: independent of the tangents. forward: needed by forward's results, or called for their effect.
     backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use. copied: inputs that may be written before
-    backward has read them, by the graph or, where eager's autograd keeps nothing of them, by the caller (parameters, too, by an optimizer): to save one
-    is to save a copy. exposed: results that eager does not keep; they are saved as they are, and a backward after a write runs the graph again."""
+    backward has read them, by the graph or, where eager's autograd keeps nothing of them, by the caller: to save one is to save a copy. Leaves, which an
+    optimizer may write, are among them up to MOST_COPIED bytes; larger ones are read where they lie, and a write to one is an error in backward.
+    exposed: results that eager does not keep; they are saved as they are, and a backward after a write runs the graph again."""
 
     primal: list[Node]
     forward: set[Node]
@@ -66,7 +69,8 @@ def sides(joint: JointGraph) -> Sides:
     frontier.update(g for g in (*grads, *joint.captured) if g not in dependent)
     mutated = {placeholders[i] for i in (*joint.written, *(m.input for m in joint.mutations))}
     kept = {w.index for w in joint.history.watches if w.is_input}
-    writable = {n for i, n in enumerate(placeholders[: joint.inputs]) if i not in kept and isinstance(n.meta["val"], FakeTensor)}
+    unkept = [(i, n) for i, n in enumerate(placeholders[: joint.inputs]) if i not in kept and isinstance(n.meta["val"], FakeTensor)]
+    writable = {n for i, n in unkept if i not in joint.leaves or byte_size(n) <= MOST_COPIED}
     return Sides(primal, ancestors(roots), backward, frontier, mutated | writable, exposed(joint))
 
 

@@ -5,9 +5,11 @@ torch refuses a backward in a child of a process that sees a device and in which
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import sys
 import threading
+import time
 
 import torch
 
@@ -39,6 +41,37 @@ def a_fork_while_a_backend_runs_on_another_thread():
     go_on_in_child = Case(lambda: (go_on.set(), c(x))[1], lambda: fn(x), c)
     told = forks.forked(go_on_in_child)
     go_on.set()
+    thread.join()
+    assert not told, told
+
+
+def a_fork_while_a_compile_imports():
+    """A child needs the module whose import another thread of its parent had begun in a compile."""
+    begun = threading.Event()
+
+    class Slow:
+        def find_spec(self, name, path=None, target=None):
+            return importlib.machinery.ModuleSpec(name, self) if name == "slowly_imported" else None
+
+        def create_module(self, spec):
+            return None
+
+        def exec_module(self, module):
+            begun.set()
+            time.sleep(0.3)
+
+    sys.meta_path.insert(0, Slow())
+
+    def imports(graph, inputs):
+        importlib.import_module("slowly_imported")
+        return graph.forward
+
+    fn = source("def f(x):\n    return x * 2")
+    c, x = compiled(fn, backend=imports), torch.ones(2)
+    thread = threading.Thread(target=c, args=(x,))
+    thread.start()
+    assert begun.wait(60)
+    told = forks.forked(Case(lambda: fn(x), lambda: compiled(fn, backend=imports)(x), c))
     thread.join()
     assert not told, told
 
@@ -76,6 +109,7 @@ CHECKS = {
     for check in (
         forks_spread_over_a_compile,
         a_fork_while_a_backend_runs_on_another_thread,
+        a_fork_while_a_compile_imports,
         a_backend_forks,
         a_backward_whose_kernels_were_being_built_at_the_fork,
     )

@@ -17,6 +17,7 @@ CASES = [
     ("forks_spread_over_a_compile", "break_and_resume"),
     ("forks_spread_over_a_compile", "ahead_of_time"),
     ("a_fork_while_a_backend_runs_on_another_thread",),
+    ("a_fork_while_a_compile_imports",),
     ("a_backend_forks",),
     ("a_backward_whose_kernels_were_being_built_at_the_fork",),
 ]

@@ -368,7 +368,7 @@ class TensorValue(Value):
         is_view = self.fake._is_view() and not self.has_become
         refused = is_view and (name == "detach_" or self.fake.requires_grad)  # autograd may not let such a view be changed
         refused = refused or (not is_view and self.fake.requires_grad and shares_input(cx, self.fake))  # a view of it would be one of the input
-        is_forgetting = name == "detach_" and self.fake.requires_grad  # what was computed of it can't be differentiated any more
+        is_forgetting = name == "detach_" and self.fake.requires_grad and bool(self.node.users)  # what was computed of it can't be differentiated any more
         if self.source is not None or refused or is_forgetting:
             return self.refuse(name)
         view = cx.op("call_method", BECOMING[name], [self, *args], kwargs)
