@@ -15,6 +15,7 @@ from dynacompile.build import build
 from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
+from dynacompile.ir.schedule import Launch
 from dynacompile.runtime import link
 from tests.dynamic.tracing import Dims, compare, stages, trace
 from tests.lower.tracing import ENV, UNFUSED, check_same, copies
