@@ -21,6 +21,7 @@ from dynacompile.ir.shapes import as_static, exceeds, expression_of, is_undecida
 from dynacompile.ops.backward_steps import Step, TensorHook, Tracing
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
 from dynacompile.ops.checks import checked_quantile
+from dynacompile.ops.fused_steps import FUSED_STEPS
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 from dynacompile.ops.regions import FORMS, traced
@@ -35,13 +36,15 @@ SUBSTITUTES: dict[object, Callable] = {
     torch.nn.functional.one_hot: one_hot,
     torch.quantile: checked_quantile(torch.quantile),
     torch.nanquantile: checked_quantile(torch.nanquantile),
+    **FUSED_STEPS,
 }
 METHODS: dict[str, Callable] = {
     "bernoulli": bernoulli,
     "quantile": SUBSTITUTES[torch.quantile],
     "nanquantile": SUBSTITUTES[torch.nanquantile],
 }
-"""Torch-level functions and methods whose ATen form hides a write to an input, or whether it drew in place, or looks at values."""
+"""Torch-level functions and methods whose ATen form hides a write to an input, or whether it drew in place, or looks at values, or is for torch's
+own kernels alone."""
 
 
 class Retake(torch.autograd.Function):

@@ -33,7 +33,7 @@ from dynacompile.env import Env
 from dynacompile.errors import BuildError
 from dynacompile.events import CacheLooked
 from dynacompile.ir.index import Extent, Symbol
-from dynacompile.ir.schedule import Candidate, CudaKernel, Forms, KernelSource
+from dynacompile.ir.schedule import Candidate, CudaKernel, Forms, Kernel, KernelSource
 
 K = TypeVar("K")
 FORMAT = "2"  # of a stored kernel, and of what the worker asks of Triton
@@ -42,6 +42,8 @@ POINTERS = {
     torch.bool: "*i1", torch.uint8: "*u8", torch.int8: "*i8", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",
     torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64",
 }  # fmt: skip
+
+LIST_TABLES = ["*i32", "*i64", "*i64"]  # of a kernel over a list: see codegen/triton/emit.py
 
 
 def build_triton(sources: Mapping[str, KernelSource], env: Env, store: Store, measure: Measure | None = None) -> dict[str, CudaKernel]:
@@ -109,7 +111,7 @@ def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: En
         jobs = [job(*wanted[place]) for place in missing.values()]
         for (key, place), (facts, cubin) in zip(missing.items(), pool_for(env).compile(jobs), strict=True):
             kernel = wanted[place][0].kernel
-            extra = facts["params"] - len(kernel.params) - len(kernel.symbols)
+            extra = facts["params"] - len(pointers_of(kernel)) - len(kernel.symbols)
             packed[key] = pack({"symbol": facts["symbol"], "warps": facts["warps"], "shared": facts["shared"], "extra": extra}, cubin)
             store.put(key, packed[key])
     return {place: unpack(packed[key], grid_of(*wanted[place][:2]), wanted[place][0].kernel.symbols) for place, key in keys.items()}
@@ -125,7 +127,7 @@ def job(source: KernelSource, candidate: Candidate, form: int = 0) -> dict:
     return {
         "text": source.text,
         "entry": source.entry,
-        "pointers": [POINTERS[p.dtype] for p in source.kernel.params],
+        "pointers": pointers_of(source.kernel),
         "scalars": ["fp64" if s.real else "i64" if source.wide else "i32" for s in source.kernel.symbols],
         "multiples": list(multiples(source.kernel)) if even else [],
         "constants": forms.constants(source, candidate, form),
@@ -133,6 +135,11 @@ def job(source: KernelSource, candidate: Candidate, form: int = 0) -> dict:
         "stages": candidate.stages,
         "target": ["cuda", architecture(source.kernel.device), 32],
     }
+
+
+def pointers_of(kernel: Kernel) -> list[str]:
+    """The types of what it takes in front of its symbols."""
+    return LIST_TABLES if kernel.is_list else [POINTERS[p.dtype] for p in kernel.params]
 
 
 def kernel_key(source: KernelSource, candidate: Candidate, form: int = 0) -> str:

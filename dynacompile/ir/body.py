@@ -81,7 +81,7 @@ class Body:
         return ids
 
 
-def rewrite(index: Index, variables: Mapping[Var, Index | int], ids: Sequence[int]) -> Index:
+def rewrite(index: Index, variables: Mapping[Var, Index | int], ids: Sequence[int] | Mapping[int, int]) -> Index:
     """index with its loop variables replaced, and its body values (%7) renumbered."""
     values = [v for v in index.variables() if v.name[0] == "%"]
     if values:

@@ -30,28 +30,45 @@ class Kernel:
     """A fused nest, free of its buffers' names: equal kernels are one kernel, launched many times.
 
     nest: axes merged where all accesses allow, innermost x (or r) axis the one with most unit strides; its buffers are the params.
+    own: of a kernel over a list, the symbols whose values each member has for itself; a launch then runs the nest for every member of a
+    list, in no particular order, each over buffers of its own. None: it runs over one set of buffers.
     """
 
     name: str
     nest: Nest
     params: tuple[Param, ...]
     device: torch.device
+    own: tuple[Symbol, ...] | None = None
+
+    @property
+    def is_list(self) -> bool:
+        return self.own is not None
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
-        """What it takes behind its pointers, as 64-bit integers."""
-        return self.nest.symbols()
+        """What it takes of a call, behind its pointers, as 64-bit integers."""
+        return tuple(s for s in self.nest.symbols() if s not in (self.own or ()))
 
     def text(self) -> str:
         params = ", ".join(f"{p.mode} {p.name}: {str(p.dtype).removeprefix('torch.')}" for p in self.params)
-        return f"kernel {self.name}({params})\n{self.nest.text()}"
+        each = "" if self.own is None else f" of each member, with its {', '.join(s.name for s in self.own) or 'buffers'}"
+        return f"kernel {self.name}({params}){each}\n{self.nest.text()}"
 
     def digest(self) -> str:
         """Equal for kernels that do the same, whatever their names and user lines."""
         body = "\n".join(line for line in self.nest.text().splitlines()[1:])
         axes = ",".join(f"{a.var.name}{a.role}{a.size}" for a in self.nest.axes)
         params = ",".join(f"{p.name}:{p.dtype}:{p.mode}" for p in self.params)
-        return hashlib.sha256(f"{self.device.type}|{axes}|{params}|{body}".encode()).hexdigest()[:16]
+        own = "" if self.own is None else f"|list of {','.join(s.name for s in self.own)}"
+        return hashlib.sha256(f"{self.device.type}|{axes}|{params}{own}|{body}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Member:
+    """What is interpreted for one member of a list: the kernel, and the member's values of its own symbols."""
+
+    kernel: Kernel
+    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -77,10 +94,19 @@ class Launch:
     whatever its storage_offset in this call. Buffers without a base have offset 0; a view's offset counts from its root's element 0, in
     elements of the view's dtype, and the kernel's indices include it. On CUDA every pointer is 16-byte aligned (an input that is not is
     cloned, and written back where mutated); on CPU inputs are only element-aligned, all other memory is 64-byte aligned.
+
+    sizes: of a kernel over a list, for each member the values of the kernel's own symbols; `buffers` are those of the first member, then those of
+    the second, and so on. No member touches memory that another one writes.
     """
 
     kernel: str
     buffers: tuple[str, ...]
+    sizes: tuple[tuple[int, ...], ...] = ()
+
+    def members(self) -> tuple[tuple[str, ...], ...]:
+        """The buffers of each member; of a launch without a list, of the one that it is."""
+        count = len(self.buffers) // max(len(self.sizes), 1)
+        return tuple(self.buffers[i * count : (i + 1) * count] for i in range(len(self.sizes) or 1))
 
 
 @dataclass(frozen=True)

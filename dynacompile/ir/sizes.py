@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dynacompile.errors import Unsupported
 from dynacompile.ir.index import Extent, Index, Symbol, evaluated
 
-__all__ = ["Sizes", "Source", "code", "definition_code", "sizes_of", "symbols_in", "values_of"]
+__all__ = ["Sizes", "Source", "code", "computed", "definition_code", "sizes_of", "symbols_in", "values_of"]
 
 # As in sizes.h: what a step of a program over a stack does.
 NUMBER, SYMBOL, ADD, MUL, FLOORDIV, MOD, MIN, MAX = range(8)
+OPERATIONS: dict[str, Callable[[int, int], int]] = {"floordiv": operator.floordiv, "mod": operator.mod, "min": min, "max": max}
 BINARY = {"floordiv": FLOORDIV, "mod": MOD, "min": MIN, "max": MAX}
 
 
@@ -66,12 +67,24 @@ def real_of(number: float) -> float:
 def values_of(sizes: Sizes, inputs: Sequence[Any]) -> dict[Symbol, int]:
     """The symbols' values in a call with these inputs."""
     values = {s.symbol: s.value(inputs) for s in sizes.sources}
-    operations: dict[str, Any] = {"floordiv": operator.floordiv, "mod": operator.mod, "min": min, "max": max}
     for one in sizes.derived:
         assert one.definition is not None
         name, a, b = one.definition
-        values[one] = operations[name](evaluated(a, values), evaluated(b, values))
+        values[one] = OPERATIONS[name](evaluated(a, values), evaluated(b, values))
     return values
+
+
+def computed(extent: Extent, values: Mapping[Symbol, int]) -> int:
+    """The number that an extent is with these values of symbols; derived symbols are computed of them."""
+    if not isinstance(extent, Index):
+        return extent
+    known = dict(values)
+    for symbol in extent.symbols():
+        if symbol not in known:
+            assert symbol.definition is not None, symbol
+            name, a, b = symbol.definition
+            known[symbol] = OPERATIONS[name](computed(a, values), computed(b, values))
+    return evaluated(extent, known)
 
 
 def symbols_in(value: object) -> Iterator[Symbol]:

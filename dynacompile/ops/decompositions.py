@@ -54,6 +54,19 @@ def stack(tensors, dim=0):
     return aten.cat.default([aten.unsqueeze.default(t, dim) for t in tensors], dim)
 
 
+@row(SHAPES, aten.index_put.default)
+def index_put(x, indices, values, accumulate=False):
+    """One number where a mask is true."""
+    (mask, *more) = indices
+    if more or mask is None or mask.dtype != torch.bool or values.dim() or accumulate or x.dtype != values.dtype:
+        return NotImplemented
+    if tuple(mask.shape) != tuple(x.shape[: mask.dim()]) or not mask.dim():
+        return NotImplemented
+    for _ in range(x.dim() - mask.dim()):
+        mask = aten.unsqueeze.default(mask, -1)
+    return aten.where.self(mask, values, x)
+
+
 @row(SHAPES, aten.as_strided_scatter.default)
 def as_strided_scatter(x, values, size, stride, offset=None):
     """The op counts from the start of a storage, which in a program is that of many tensors: here it counts from the start of x."""
@@ -139,6 +152,13 @@ def scaled(op: torch._ops.OpOverload) -> Callable[..., list[torch.Tensor]]:
     return rule
 
 
+def foreach_copy(targets, sources, non_blocking=False):
+    """The values that the targets take; NotImplemented where they are broadcast, or come from another device."""
+    if any(t.shape != s.shape or t.device != s.device for t, s in zip(targets, sources, strict=True)):
+        return NotImplemented
+    return [cast(s, t.dtype) for t, s in zip(targets, sources, strict=True)]
+
+
 FOREACH_UNARY = (
     *("sqrt", "rsqrt", "neg", "abs", "exp", "log", "reciprocal", "sign", "sigmoid", "tanh"),
     *("floor", "ceil", "round", "trunc", "sin", "cos", "erf", "expm1", "log1p"),
@@ -160,10 +180,17 @@ def foreach_table() -> Table:
         packet = getattr(torch.ops.aten, "_foreach_" + name)
         table[packet.List] = each(getattr(aten, name).default, 2)
         table[packet.Scalar] = table[packet.ScalarList] = each(scalar_op.default, 1)
-    table[aten._foreach_pow.Scalar] = each(aten.pow.Tensor_Scalar, 1)
+    for name, tensor_op in (("clamp_min", aten.maximum), ("clamp_max", aten.minimum)):
+        packet = getattr(torch.ops.aten, "_foreach_" + name)
+        table[packet.List] = each(tensor_op.default, 2)
+        table[packet.Scalar] = table[packet.ScalarList] = each(getattr(aten, name).default, 1)
+    table[aten._foreach_pow.Scalar] = table[aten._foreach_pow.ScalarList] = each(aten.pow.Tensor_Scalar, 1)
+    table[aten._foreach_pow.ScalarAndTensor] = lambda base, exponents: [aten.pow.Scalar(base, e) for e in exponents]
+    table[aten._foreach_zero.default] = each(aten.zeros_like.default, 1)
+    table[aten._foreach_copy.default] = foreach_copy
     table[aten._foreach_pow.List] = each(aten.pow.Tensor_Tensor, 2)
     table[aten._foreach_lerp.List] = each(aten.lerp.Tensor, 3)
-    table[aten._foreach_lerp.Scalar] = each(aten.lerp.Scalar, 2)
+    table[aten._foreach_lerp.Scalar] = table[aten._foreach_lerp.ScalarList] = each(aten.lerp.Scalar, 2)
     for name in ("addcmul", "addcdiv"):
         packet, rule = getattr(torch.ops.aten, "_foreach_" + name), scaled(getattr(aten, name).default)
         table[packet.Scalar] = table[packet.ScalarList] = rule

@@ -133,6 +133,43 @@ void Kernel::launch(void* stream, void* const* pointers, int32_t count, const in
     check(driver().launch(function_, g.grid[0], g.grid[1], g.grid[2], g.threads, 1, 1, g.shared, stream, params.data(), nullptr), "launching", symbol_);
 }
 
+void Kernel::launch_with(void* stream, void** params) const {
+    const Geometry& g = geometry_;
+    check(driver().launch(function_, g.grid[0], g.grid[1], g.grid[2], g.threads, 1, 1, g.shared, stream, params, nullptr), "launching", symbol_);
+}
+
+Kernel pointer_writer(c10::Device device) {
+    static const char* const text = R"(
+.version 6.0
+.target sm_60
+.address_size 64
+.visible .entry write_pointers(.param .u64 to, .param .u32 count, .param .align 8 .b8 given[3968])
+{
+    .reg .pred %p;
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<8>;
+    mov.u32 %r1, %tid.x;
+    ld.param.u32 %r2, [count];
+    setp.ge.u32 %p, %r1, %r2;
+    @%p bra done;
+    ld.param.u64 %rd1, [to];
+    cvta.to.global.u64 %rd2, %rd1;
+    mul.wide.u32 %rd3, %r1, 8;
+    mov.u64 %rd4, given;
+    add.s64 %rd5, %rd4, %rd3;
+    ld.param.u64 %rd6, [%rd5];
+    add.s64 %rd7, %rd2, %rd3;
+    st.global.u64 [%rd7], %rd6;
+done:
+    ret;
+}
+)";
+    static_assert(pointers_at_once * 8 == 3968, "the text says how many");
+    Geometry geometry;
+    geometry.threads = 512;
+    return Kernel(std::string(text), "write_pointers", geometry, device);
+}
+
 void* enter(c10::Device device) {
     make_current(device);
     c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);

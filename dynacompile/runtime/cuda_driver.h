@@ -27,6 +27,9 @@ public:
     // Launches on `stream`; the device's context is current. pointers: device addresses, and 64-bit numbers. grid: where it is not the geometry's.
     void launch(void* stream, void* const* pointers, int32_t count, const int64_t* grid = nullptr) const;
 
+    // params: addresses of the values that the function takes, which may be of any size.
+    void launch_with(void* stream, void** params) const;
+
 private:
     void* module_ = nullptr;
     void* function_ = nullptr;
@@ -34,6 +37,10 @@ private:
     Geometry geometry_;
     std::string symbol_;
 };
+
+// A kernel (uint64_t* to, uint32_t count, uint64_t given[pointers_at_once]) that writes the first `count` of what it is given to memory of the device.
+constexpr int32_t pointers_at_once = 496;  // the arguments of a launch have 4,096 bytes
+Kernel pointer_writer(c10::Device device);
 
 // Makes the device's context current on this thread and returns its current stream as a CUstream.
 void* enter(c10::Device device);

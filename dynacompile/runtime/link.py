@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -12,22 +12,25 @@ import torch
 from dynacompile import native
 from dynacompile.env import Env
 from dynacompile.errors import VerifyError
-from dynacompile.ir.index import LONGEST, Extent, Index, Symbol, extent, hint
+from dynacompile.ir.index import LONGEST, Extent, Index, Symbol, evaluated, extent, hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, root
 from dynacompile.ir.schedule import (
     Allocate,
+    BuiltKernel,
     CpuKernel,
     CudaKernel,
     Forms,
     Free,
+    Kernel,
     Launch,
+    Member,
     Module,
     Place,
     ReferenceKernel,
     Schedule,
     Step,
 )
-from dynacompile.ir.sizes import Sizes, code, definition_code, symbols_in
+from dynacompile.ir.sizes import Sizes, code, computed, definition_code, symbols_in
 from dynacompile.markers import disable
 from dynacompile.ops.regions import Handle
 
@@ -90,7 +93,7 @@ class Numbers:
             if b.is_symbolic:
                 alike.setdefault((len(b.size), b.dtype.itemsize, *b.size, *b.stride, b.offset), []).append(slots[b.name])
         buffers = tuple((tuple(found), tuple(map(self.extent, geometry[2:]))) for geometry, found in alike.items())
-        limits: set[Extent] = {a.size for k in schedule.kernels.values() for a in k.nest.axes}
+        limits: set[Extent] = {a.size for k in schedule.kernels.values() if not k.is_list for a in k.nest.axes}
         if schedule.device.type == "cuda":
             limits |= {reach(schedule, b) for s in schedule.steps if isinstance(s, Launch) for b in s.buffers}
         longest = tuple(self.extent(n) for n in sorted(limits, key=repr) if isinstance(n, Index) and n.hint <= LONGEST)
@@ -133,7 +136,7 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     slots = {name: i for i, name in enumerate(schedule.buffers)}
     kernels, numbers = kernel_rows(module)
     sizes = Numbers(schedule.sizes)
-    steps = tuple(step_row(module, slots, numbers, sizes, step) for step in schedule.steps)
+    steps = tuple(row for step in schedule.steps for row in step_rows(module, slots, numbers, sizes, step))
     written, launched = written_inputs(schedule), launched_roots(schedule)
     placed = {s.buffer for s in schedule.steps if isinstance(s, Place)}
     buffers = tuple((*buffer_row(schedule, slots, b, device, placed), int(b.name in written), int(b.name in launched)) for b in schedule.buffers.values())
@@ -161,7 +164,12 @@ def work_of(module: Module) -> tuple[int, int]:
             fixed += product_work(module.schedule, step)
         if not isinstance(step, Launch) or not isinstance(module.kernels[step.kernel], CpuKernel):
             continue
-        nest = module.schedule.kernels[step.kernel].nest
+        kernel = module.schedule.kernels[step.kernel]
+        nest = kernel.nest
+        if kernel.own is not None:
+            values = [dict(zip(kernel.own, row, strict=True)) for row in step.sizes]
+            fixed += sum(math.prod(evaluated(axis.size, v) for axis in nest.axes) for v in values) * len(nest.body)
+            continue
         points = math.prod(axis.size for axis in nest.axes if not isinstance(axis.size, Index))
         if any(isinstance(axis.size, Index) for axis in nest.axes):
             symbolic += len(nest.body)
@@ -191,7 +199,7 @@ def written_inputs(schedule: Schedule) -> set[str]:
     for step in schedule.steps:
         if isinstance(step, Launch):
             params = schedule.kernels[step.kernel].params
-            roots |= {root(schedule.buffers, name) for name, param in zip(step.buffers, params, strict=True) if param.mode != "in"}
+            roots |= {root(schedule.buffers, name) for names in step.members() for name, param in zip(names, params, strict=True) if param.mode != "in"}
         elif isinstance(step, Extern):
             roots |= {root(schedule.buffers, name) for name in step.mutates}
             roots |= {root(schedule.buffers, name) for name in step.outputs if name and step.out is not None}
@@ -249,6 +257,15 @@ def late_row(make: Callable[[int], CudaKernel], form: int) -> tuple:
     return cuda_row(make(form))
 
 
+def step_rows(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, step: Step) -> Iterator[tuple]:
+    """One row; of a list that is interpreted, one for each member."""
+    if isinstance(step, Launch) and isinstance(module.kernels.get(step.kernel), ReferenceKernel):
+        for names, own in zip(step.members(), step.sizes or ((),), strict=True):
+            yield reference_row(module, slots, sizes, step.kernel, names, own)
+    else:
+        yield step_row(module, slots, numbers, sizes, step)
+
+
 def step_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, step: Step) -> tuple:
     match step:
         case Allocate():
@@ -274,20 +291,55 @@ def place_row(schedule: Schedule, slots: Mapping[str, int], step: Place) -> tupl
 
 def launch_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, step: Launch) -> tuple:
     schedule = module.schedule
-    if step.kernel not in module.kernels or len(step.buffers) != len(schedule.kernels[step.kernel].params):
-        raise VerifyError("schedule", f"{step} does not match its kernel's params")
+    check_launch(module, step.kernel, step.members())
     roots = tuple(slots[root(schedule.buffers, name)] for name in step.buffers)
-    built = module.kernels[step.kernel]
-    own = tuple(sizes.places[s] for s in schedule.kernels[step.kernel].symbols)
-    if not isinstance(built, ReferenceKernel):
-        sized = isinstance(built, CudaKernel) and any(isinstance(n, Index) for n in built.grid)
-        grid = tuple(map(sizes.extent, built.grid)) if sized else ()  # type: ignore[union-attr]
-        forms = built.forms if isinstance(built, CudaKernel) else None
-        chosen = () if forms is None else (sizes.extent(forms.chooses), forms.count)
-        return ("launch", numbers[step.kernel], roots, own, grid, chosen)
-    dtypes = tuple(p.dtype for p in built.kernel.params)
-    elements = tuple(sizes.extent(root_elements(schedule, name, dtype)) for name, dtype in zip(step.buffers, dtypes, strict=True))
-    return ("reference", built.kernel, roots, elements, dtypes, own)
+    kernel, built = schedule.kernels[step.kernel], module.kernels[step.kernel]
+    own = tuple(sizes.places[s] for s in kernel.symbols)
+    if kernel.own is not None:
+        return ("list", numbers[step.kernel], roots, own, *list_row(kernel, built, step, exact_device(schedule.device)))
+    sized = isinstance(built, CudaKernel) and any(isinstance(n, Index) for n in built.grid)
+    grid = tuple(map(sizes.extent, built.grid)) if sized else ()  # type: ignore[union-attr]
+    forms = built.forms if isinstance(built, CudaKernel) else None
+    chosen = () if forms is None else (sizes.extent(forms.chooses), forms.count)
+    return ("launch", numbers[step.kernel], roots, own, grid, chosen)
+
+
+def list_row(kernel: Kernel, built: BuiltKernel, step: Launch, device: torch.device) -> tuple:
+    """Members; their numbers one after the other; of a device the programs of all, and tables in its memory."""
+    own = kernel.own or ()
+    if any(len(row) != len(own) for row in step.sizes):
+        raise VerifyError("schedule", f"a member of {step.kernel} has other numbers than {[s.name for s in own]}")
+    flat = tuple(n for row in step.sizes for n in row)
+    if not isinstance(built, CudaKernel):
+        return len(step.sizes), flat, 0, ()
+    blocks, numbers = list_tables(kernel, built.grid[0], step)
+    return len(step.sizes), flat, len(blocks), (blocks.to(device), numbers.to(device))
+
+
+def list_tables(kernel: Kernel, programs: Extent, step: Launch) -> tuple[torch.Tensor, torch.Tensor]:
+    """(member, program of that member) for each program of a list on a device, and the members' numbers. programs: how many a member needs."""
+    own = kernel.own or ()
+    counts = torch.tensor([computed(programs, dict(zip(own, row, strict=True))) for row in step.sizes])
+    member = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    place = torch.arange(len(member)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    numbers = [n for row in step.sizes for n in row] or [0]
+    return torch.stack((member, place), 1).to(torch.int32), torch.tensor(numbers, dtype=torch.int64)
+
+
+def reference_row(module: Module, slots: Mapping[str, int], sizes: Numbers, name: str, buffers: Sequence[str], own: Sequence[int]) -> tuple:
+    schedule = module.schedule
+    check_launch(module, name, (buffers,))
+    kernel = schedule.kernels[name]
+    roots = tuple(slots[root(schedule.buffers, b)] for b in buffers)
+    dtypes = tuple(p.dtype for p in kernel.params)
+    elements = tuple(sizes.extent(root_elements(schedule, b, dtype)) for b, dtype in zip(buffers, dtypes, strict=True))
+    places = tuple(sizes.places[s] for s in kernel.symbols)
+    return ("reference", Member(kernel, tuple(own)) if kernel.is_list else kernel, roots, elements, dtypes, places)
+
+
+def check_launch(module: Module, name: str, members: Sequence[Sequence[str]]) -> None:
+    if name not in module.kernels or any(len(names) != len(module.schedule.kernels[name].params) for names in members):
+        raise VerifyError("schedule", f"a launch of {name} over {members} does not match its kernel's params")
 
 
 def root_elements(schedule: Schedule, name: str, dtype: torch.dtype) -> Extent:

@@ -161,6 +161,11 @@ void Frame::prepare_arena() {
     for (const auto& [slot, at] : program.places) pointers_[slot] = start + at;
 }
 
+void* Frame::scratch(size_t bytes) {
+    scratch_.push_back(c10::GetAllocator(program.device.type())->allocate(bytes));
+    return scratch_.back().get();
+}
+
 void Frame::allocate(int32_t slot) {
     const Buffer& b = program.buffers[slot];
     const Geometry g = geometry(slot);
@@ -278,6 +283,17 @@ void Program::run_steps(Frame& frame) const {
                 else
                     launch(frame, step, stream, pointers.data());
                 break;
+            case Act::cpu_list:
+                pointers.clear();
+                pointers.push_back(reinterpret_cast<void*>(lists[step.list].members));  // in a pointer's place
+                pointers.push_back(const_cast<int64_t*>(lists[step.list].numbers.data()));
+                for (int32_t i = 0; i < step.numbers; ++i) pointers.push_back(reinterpret_cast<void*>(frame.sizes.numbers[slots[step.count + i]]));
+                for (int32_t i = 0; i < step.count; ++i) pointers.push_back(frame.pointer(slots[i]));
+                cpu_kernels[step.which](pointers.data());
+                break;
+            case Act::cuda_list:
+                launch_list(frame, step, stream);
+                break;
             case Act::reference:
                 call_reference(frame, step);
                 break;
@@ -300,6 +316,25 @@ void Program::launch(const Frame& frame, const Step& step, void* stream, void* c
     int64_t grid[3];
     for (int i = 0; i < 3; ++i) grid[i] = grids[step.grid][i].value(numbers.data());
     kernel.launch(stream, pointers, step.count + step.numbers, grid);
+}
+
+// The members' pointers are written to memory of the device by kernels that take them as arguments, so that a graph of launches has them, too.
+void Program::launch_list(Frame& frame, const Step& step, void* stream) const {
+    const List& list = lists[step.list];
+    const int32_t* slots = operands.data() + step.first;
+    auto* table = static_cast<uint64_t*>(frame.scratch(size_t(step.count) * sizeof(uint64_t)));
+    for (int32_t from = 0; from < step.count; from += cuda::pointers_at_once) {
+        uint64_t given[cuda::pointers_at_once] = {};
+        uint64_t* to = table + from;
+        uint32_t count = uint32_t(std::min(step.count - from, cuda::pointers_at_once));
+        for (uint32_t i = 0; i < count; ++i) given[i] = reinterpret_cast<uint64_t>(frame.pointer(slots[from + int32_t(i)]));
+        void* params[] = {&to, &count, given};
+        pointer_writer->launch_with(stream, params);
+    }
+    c10::SmallVector<void*, 8> pointers{const_cast<void*>(list.blocks->data()), const_cast<void*>(list.device_numbers->data()), table};
+    for (int32_t i = 0; i < step.numbers; ++i) pointers.push_back(reinterpret_cast<void*>(frame.sizes.numbers[slots[step.count + i]]));
+    const int64_t grid[3] = {list.programs, 1, 1};
+    cuda_kernels[step.which]->get(device).launch(stream, pointers.data(), int32_t(pointers.size()), grid);
 }
 
 const cuda::Kernel& CudaKernel::make(c10::Device device) {

@@ -38,7 +38,7 @@ struct Buffer {
 
 using CpuFunction = void (*)(void* const* params);
 
-enum class Act : uint8_t { allocate, cpu, cuda, reference, external, free };
+enum class Act : uint8_t { allocate, cpu, cuda, reference, external, free, cpu_list, cuda_list };
 
 // `first` and `count` give a range of Program::operands; `which` the kernel or the extern call.
 struct Step {
@@ -49,6 +49,15 @@ struct Step {
     int32_t numbers = 0;  // how many of the operands behind the first `count` are places of numbers that the kernel takes
     int32_t grid = -1;    // in Program::grids, where the call's sizes decide it
     int32_t form = -1;    // place of the number of a kernel's form, which is added to `which`
+    int32_t list = -1;    // in Program::lists, of a kernel over a list
+};
+
+// The members of a list that one launch runs over: their buffers are the step's operands, one member after the other.
+struct List {
+    int64_t members = 0;
+    std::vector<int64_t> numbers;  // what each member has for the kernel's own symbols, one member after the other
+    int64_t programs = 0;          // of a device: how many programs run for all members
+    TensorPtr blocks, device_numbers;  // in its memory: for each program its member and its number among the member's; and `numbers`
 };
 
 class Program;
@@ -75,6 +84,8 @@ public:
     void restore_inputs();
     void* pointer(int32_t root) const { return pointers_[root]; }
     Geometry geometry(int32_t slot) const;
+    // Memory of the device for the rest of the run.
+    void* scratch(size_t bytes);
 
     const Program& program;
     const CallSizes& sizes;
@@ -87,6 +98,7 @@ private:
     c10::SmallVector<TensorPtr, 48> tensors_;
     c10::SmallVector<int32_t, 2> substituted_;
     c10::Storage arena_;
+    c10::SmallVector<c10::DataPtr, 2> scratch_;
 };
 
 struct ReferenceCall {
@@ -144,9 +156,11 @@ public:
     std::vector<Extent> extents;  // sizes, strides and offset of the buffers whose geometry differs, one after the other
     std::vector<int32_t> symbolic;  // one buffer of each of these geometries
     std::vector<std::array<Extent, 3>> grids;
+    std::vector<List> lists;
     std::vector<int32_t> input_of;  // buffer -> program input, -1 for others
     std::vector<CpuFunction> cpu_kernels;
     std::vector<std::unique_ptr<CudaKernel>> cuda_kernels;
+    std::unique_ptr<cuda::Kernel> pointer_writer;  // of a device program that has lists
     std::vector<std::unique_ptr<ExternCall>> externs;
     std::vector<ReferenceCall> references;
     PyRef reference;  // callable (kernel, tensors)
@@ -167,6 +181,7 @@ private:
     void run_steps(Frame& frame) const;
     void call_reference(Frame& frame, const Step& step) const;
     void launch(const Frame& frame, const Step& step, void* stream, void* const* pointers) const;
+    void launch_list(Frame& frame, const Step& step, void* stream) const;
 };
 
 // A tensor over `bytes` of fresh memory of the device's allocator.

@@ -123,6 +123,8 @@ public:
                 step.grid = int32_t(program_.grids.size());
                 program_.grids.push_back({read_extent(item(grid, 0)), read_extent(item(grid, 1)), read_extent(item(grid, 2))});
             }
+        } else if (code == "list") {
+            read_list(step, row);
         } else if (code == "reference") {
             step = {Act::reference, 0, 0, int32_t(program_.references.size())};
             add_operands(step, item(row, 2));
@@ -157,6 +159,31 @@ private:
     void add_numbers(Step& step, PyObject* places) {
         step.numbers = int32_t(PyTuple_Size(places));
         for (int32_t i = 0; i < step.numbers; ++i) program_.operands.push_back(int32_t(to_int(item(places, i))));
+    }
+
+    void read_list(Step& step, PyObject* row) {
+        step.which = int32_t(to_int(item(row, 1)));
+        step.act = program_.on_cuda() ? Act::cuda_list : Act::cpu_list;
+        if (size_t(step.which) >= (program_.on_cuda() ? program_.cuda_kernels.size() : program_.cpu_kernels.size()))
+            raise(PyExc_IndexError, "a launch names no kernel");
+        add_operands(step, item(row, 2));
+        add_numbers(step, item(row, 3));
+        step.list = int32_t(program_.lists.size());
+        List list;
+        list.members = to_int(item(row, 4));
+        list.numbers = to_ints(item(row, 5));
+        list.programs = to_int(item(row, 6));
+        if (list.members < 1 || step.count % list.members || int64_t(list.numbers.size()) % list.members)
+            raise(PyExc_ValueError, "a list has members of different kinds");
+        if (program_.on_cuda()) {
+            PyObject* tensors = item(row, 7);
+            for (Py_ssize_t i = 0; i < 2; ++i)
+                if (!is_tensor(item(tensors, i))) raise(PyExc_TypeError, "a list's tables are no tensors");
+            list.blocks = TensorPtr::reclaim_copy(impl_of(item(tensors, 0)));
+            list.device_numbers = TensorPtr::reclaim_copy(impl_of(item(tensors, 1)));
+            if (!program_.pointer_writer) program_.pointer_writer = std::make_unique<cuda::Kernel>(cuda::pointer_writer(program_.device));
+        }
+        program_.lists.push_back(std::move(list));
     }
 
     ReferenceCall read_reference(PyObject* row) {

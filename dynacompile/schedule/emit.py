@@ -10,7 +10,7 @@ import torch
 
 from dynacompile.errors import VerifyError
 from dynacompile.ir.body import Body, without_dead
-from dynacompile.ir.index import Index
+from dynacompile.ir.index import Index, Symbol
 from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op, Origin
 from dynacompile.ir.schedule import Kernel, Param
 from dynacompile.schedule.domain import keeps_order, merge_axes
@@ -104,8 +104,8 @@ class Kernels:
         self.by_name: dict[str, Kernel] = {}
         self._by_digest: dict[str, str] = {}
 
-    def launch(self, nest: Nest) -> tuple[str, tuple[str, ...]]:
-        """The name of the kernel for a nest over named buffers, and the buffers in the order of its params."""
+    def launch(self, nest: Nest, own: tuple[Symbol, ...] | None = None) -> tuple[str, tuple[str, ...]]:
+        """The name of the kernel for a nest over named buffers, and the buffers in the order of its params. own: see Kernel."""
         names: dict[str, str] = {}
         modes: dict[str, str] = {}
         body: list[Op] = []
@@ -119,7 +119,7 @@ class Kernels:
             body.append(op)
         params = tuple(Param(p, self.buffers[b].dtype, modes[p]) for b, p in names.items())
         device = self.buffers[next(iter(names))].device
-        kernel = Kernel("kernel", replace(nest, name="kernel", body=tuple(body)), params, device)
+        kernel = Kernel("kernel", replace(nest, name="kernel", body=tuple(body)), params, device, own)
         digest = kernel.digest()
         name = self._by_digest.get(digest)
         if name is None:

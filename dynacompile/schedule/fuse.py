@@ -35,6 +35,7 @@ class Loops:
     device: object
     loads: dict[str, set[Index]]
     stores: dict[str, set[Index]]
+    form: int  # equal for units that do the same ops
 
 
 class Fuser:
@@ -58,15 +59,17 @@ class Fuser:
         loads: dict[str, set[Index]] = {}
         stores: dict[str, set[Index]] = {}
         count, ordered = 0, False
+        form: list[tuple] = []
         for _, nest in unit.members:
             count += len(nest.body)
             ordered = ordered or keeps_order(nest)
             for op in nest.body:
+                form.append((op.name, op.args, op.dtype))
                 if type(op.attr) is Access:
                     (loads if op.name == "load" else stores).setdefault(op.attr.buffer, set()).add(op.attr.index)
         inner = unit.axes[-1].var if r != 1 else None
         column = inner is not None and not runs_along((i for found in loads.values() for i in found), unit.axes, inner)
-        return Loops(x, r, count, ordered, column, self.units.buffer(next(iter(unit.writes))).device, loads, stores)
+        return Loops(x, r, count, ordered, column, self.units.buffer(next(iter(unit.writes))).device, loads, stores, hash(tuple(form)))
 
     def push(self, a: Unit, b: Unit) -> None:
         """Makes a pair wait, by what fusing it may save at most."""
@@ -154,12 +157,16 @@ class Fuser:
         return None
 
     def worth_joining_readers(self, a: Unit, b: Unit) -> bool:
-        """Neither needs the other's results: what both read must be a good part of what they move."""
+        """Neither needs the other's results: what both read must be a good part of what they move. Two that do the same, of which that does not hold, or
+        which have one element, are left to be members of a list, which saves their launches whatever their number."""
         if abs(a.first - b.first) > MAX_DISTANCE:
             return False
         shared = sum(self.bytes[n] for n in a.reads & b.reads)
-        smaller = min(self.moved(a), self.moved(b))
-        return 4 * shared >= smaller or self.is_small(a) or self.is_small(b)
+        much = 4 * shared >= min(self.moved(a), self.moved(b))
+        one, two = self.loops[a.id], self.loops[b.id]
+        if one.form == two.form and (not much or (one.x == 1 and one.r == 1)):
+            return False
+        return much or self.is_small(a) or self.is_small(b)
 
     def alignments(self, a: Unit, b: Unit) -> Iterator[tuple[bool, Alignment]]:
         """Ways to see both over one space; swapped: b is the host, whose axes stay in their order."""

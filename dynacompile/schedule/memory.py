@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import torch
@@ -11,6 +12,8 @@ from dynacompile.ir.loops import Buffer, Extern, Nest
 from dynacompile.ir.schedule import Allocate, Free, Kernel, Launch, Place, Step
 
 ALIGNMENT = {"cpu": 64, "cuda": 512}
+Run = tuple[Launch | Extern, tuple[str, ...], tuple[str, ...]]
+"""A step, the buffers that it reads, and those that it writes, by owners of memory."""
 
 
 @dataclass
@@ -57,7 +60,7 @@ class Arena:
 
 
 def plan(
-    runs: Sequence[tuple[Launch | Extern, tuple[str, ...], tuple[str, ...]]],
+    runs: Sequence[Run],
     buffers: Mapping[str, Buffer],
     kernels: Mapping[str, Kernel],
     outputs: frozenset[str],
@@ -65,8 +68,8 @@ def plan(
 ) -> tuple[list[Step], int]:
     """The steps with memory between them, and the arena's bytes.
 
-    runs: (step, buffers read, buffers written), by owners of memory, in execution order. A temp that no arena can hold (on another
-    device than `device`, or lent to an op whose result shares it, or as large as the call says) is allocated like an output.
+    runs: in execution order. A temp that no arena can hold (on another device than `device`, or lent to an op whose result shares it, or as
+    large as the call says) is allocated like an output.
     """
     last: dict[str, int] = {}
     for i, (_, reads, writes) in enumerate(runs):
@@ -78,6 +81,8 @@ def plan(
     known: set[str] = set()
     steps: list[Step] = []
     for i, (step, reads, writes) in enumerate(runs):
+        places = {name: k for k, name in enumerate(step.buffers)} if isinstance(step, Launch) else {}
+        shared = {name for name, n in Counter(step.buffers).items() if n > 1} if isinstance(step, Launch) and step.sizes else frozenset()
         for name in (*writes, *reads):  # what is read before any write has no elements
             buffer = buffers[name]
             if name in known or buffer.kind != "temp":
@@ -86,7 +91,7 @@ def plan(
             if name in outputs or name in lent or buffer.device != device or buffer.is_symbolic:
                 steps.append(Allocate(name))
                 continue
-            donor = in_place_donor(name, step, reads, i, last, placed, buffers, kernels)
+            donor = in_place_donor(name, step, reads, places, shared, i, last, placed, buffers, kernels)
             placed[name] = placed.pop(donor) if donor is not None else arena.take(memory_bytes(buffer))
             steps.append(Place(name, placed[name]))
         steps.append(step)
@@ -108,7 +113,7 @@ def memory_bytes(buffer: Buffer) -> int:
     return buffer.storage_elements * buffer.dtype.itemsize
 
 
-def lent_buffers(runs: Sequence[tuple[Launch | Extern, tuple[str, ...], tuple[str, ...]]]) -> set[str]:
+def lent_buffers(runs: Sequence[Run]) -> set[str]:
     """Buffers that an op's result may share memory with."""
     found: set[str] = set()
     for step, reads, _ in runs:
@@ -121,22 +126,29 @@ def in_place_donor(
     name: str,
     step: Launch | Extern,
     reads: Sequence[str],
+    places: Mapping[str, int],
+    shared: Set[str],
     now: int,
     last: Mapping[str, int],
     placed: Mapping[str, int],
     buffers: Mapping[str, Buffer],
     kernels: Mapping[str, Kernel],
 ) -> str | None:
-    """A temp that dies here and whose memory the output can take: each point reads only the element that it writes, and before it writes."""
+    """A temp that dies here and whose memory the output can take: each point reads only the element that it writes, and before it writes.
+
+    places: where the step's params have a buffer. shared: what several members of a list have."""
     if not isinstance(step, Launch):
         return None
     kernel = kernels[step.kernel]
     wanted = buffers[name]
-    stored = {a.index for a in kernel.nest.stores() if a.buffer == kernel.params[step.buffers.index(name)].name and a.mask is None and not a.summed}
+    place = places[name]
+    stored = {a.index for a in kernel.nest.stores() if a.buffer == kernel.params[place % len(kernel.params)].name and a.mask is None and not a.summed}
     first_store = next(i for i, op in enumerate(kernel.nest.body) if op.name == "store")
     if len(stored) != 1 or any(op.name == "load" for op in kernel.nest.body[first_store:]):
         return None
-    for donor in reads:
+    start = place // len(kernel.params) * len(kernel.params)
+    own = step.buffers[start : start + len(kernel.params)]  # of a list, one member's
+    for donor in own if step.sizes else reads:
         have = buffers[donor]
         if (
             last[donor] != now
@@ -144,9 +156,10 @@ def in_place_donor(
             or have.dtype.itemsize != wanted.dtype.itemsize
             or memory_bytes(have) != memory_bytes(wanted)
             or donor == name
+            or donor in shared
         ):
             continue
-        param = kernel.params[step.buffers.index(donor)].name
+        param = kernel.params[own.index(donor)].name
         loads = [a for a in kernel.nest.loads() if a.buffer == param]
         if loads and {a.index for a in loads} == stored and param not in {a.buffer for a in kernel.nest.stores()}:
             return donor

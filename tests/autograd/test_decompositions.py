@@ -48,6 +48,7 @@ SAMPLES: dict[str, list[tuple]] = {
     "aten.unsafe_split_with_sizes.default": [(V, [1, 2, 3], 1)],
     "aten.unbind.int": [(V, 1), (V, -2)],
     "aten.stack.default": [([G, V], 0), ([G, V], -1)],
+    "aten.index_put.default": [(V, [V > 0], torch.tensor(1.5)), (IMG, [x(2, 4) > 0], torch.tensor(-2.0)), (torch.zeros(3), [x(3) > 0], torch.tensor(1.0))],
     "aten.as_strided_scatter.default": [
         (x(5, 5), x(2, 2), [2, 2], [1, 2]),
         (x(24), x(3, 4), [3, 4], [4, 1], 3),
@@ -118,6 +119,10 @@ SAMPLES: dict[str, list[tuple]] = {
     "aten.native_group_norm_backward.default": [(x(2, 4, 3, scale=1.0), IMG, *GN, W4, 2, 4, 3, 2, MASK)],
     "aten._foreach_pow.Scalar": [(LISTS[1], 2.5)],
     "aten._foreach_pow.List": [(LISTS[1], LISTS[0])],
+    "aten._foreach_pow.ScalarList": [(LISTS[1], [2.5, 0.5])],
+    "aten._foreach_pow.ScalarAndTensor": [(1.5, LISTS[0])],
+    "aten._foreach_copy.default": [(LISTS[0], LISTS[1]), (LISTS[0], [t.half() for t in LISTS[1]])],
+    "aten._foreach_lerp.ScalarList": [(LISTS[0], LISTS[1], [0.3, 0.7])],
     "aten._foreach_lerp.List": [LISTS],
     "aten._foreach_lerp.Scalar": [(LISTS[0], LISTS[1], 0.3)],
     "aten._foreach_addcmul.Scalar": [(*LISTS, 0.5)],

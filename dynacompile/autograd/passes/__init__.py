@@ -13,6 +13,7 @@ from dynacompile.autograd.passes.cancel import cancel_noops
 from dynacompile.autograd.passes.dead import remove_dead
 from dynacompile.autograd.passes.fold import fold_constants
 from dynacompile.autograd.passes.merge import merge_equal, merge_views
+from dynacompile.autograd.passes.parts import read_parts
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Pass:
 PASSES = (
     Pass(remove_dead, "bitwise"),
     Pass(fold_constants, "zeros"),
+    Pass(read_parts, "bitwise"),
     Pass(cancel_noops, "bitwise"),
     Pass(merge_views, "bitwise"),
     Pass(merge_equal, "bitwise"),

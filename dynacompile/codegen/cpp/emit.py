@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from dynacompile.codegen.cpp.column import Column
 from dynacompile.codegen.cpp.frame import Frame, decode
-from dynacompile.codegen.cpp.plan import Choice, Plan, choices, plan
+from dynacompile.codegen.cpp.plan import GRAIN, Choice, Plan, choices, plan
 from dynacompile.codegen.cpp.prepare import prepare
 from dynacompile.codegen.cpp.render import memory_type
 from dynacompile.codegen.cpp.row import Row
 from dynacompile.codegen.cpp.values import Text, Values
 from dynacompile.env import Env
 from dynacompile.errors import VerifyError
+from dynacompile.ir.index import Symbol
 from dynacompile.ir.schedule import Candidate, Kernel, KernelSource
 from dynacompile.quoting import comment, identifier
+
+LIST_COST = 64  # what a task of a list costs by itself, in elements
 
 
 def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
@@ -22,6 +26,8 @@ def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
     if kernel.nest.folded:
         raise VerifyError("schedule", f"{kernel.name} sums over blocks of rows, which is a form for GPUs")
     nest, entry = prepare(kernel.nest), f"kernel_{identifier(kernel.name)}"
+    if kernel.is_list:
+        return KernelSource(kernel, "cpp", emit_list(kernel, entry, plan(nest, listed=True)), entry)
     first = plan(nest)
     text = emit(kernel, entry, first)
     if not env.config.autotune or not first.wide:
@@ -40,14 +46,77 @@ def emit(kernel: Kernel, entry: str, loops: Plan) -> str:
     for line in comments(kernel):
         out.line(f"// {comment(line)}")
     out.open(f'extern "C" void {entry}(void* const* params)')
-    stored = {op.attr.buffer for op in loops.nest.body if op.name == "store"}  # type: ignore[union-attr]
+    pointers(kernel, values, out)
+    symbols(kernel, out, len(kernel.params))
+    statements(loops, values, out)
+    out.close()
+    return "\n".join(out.lines) + "\n"
+
+
+def emit_list(kernel: Kernel, entry: str, loops: Plan) -> str:
+    """The function of a kernel over a list. params: the number of members, their numbers one after the other, the symbols' values, and the members'
+    pointers one after the other. Threads share the members' tasks by the number of elements that these take in."""
+    values = Values(kernel, loops)
+    out = Text()
+    for line in comments(kernel):
+        out.line(f"// {comment(line)}")
+    out.open(f'extern "C" void {entry}(void* const* params)')
+    own = kernel.own or ()
+    out.line("const i64 members = (i64)params[0];")
+    out.line("const i64* const numbers = (const i64*)params[1];")
+    symbols(kernel, out, 2)
+    out.line(f"void* const* const pointers = params + {2 + len(kernel.symbols)};")
+    out.open("const auto member = [=](void* const* params, const i64* own, i64 task0, i64 task1)")
+    numbers(own, out)
+    pointers(kernel, values, out)
+    statements(loops, values, out)
+    out.close(";")
+    for name, text in (("tasks_of", loops.tasks), ("size_of", f"{loops.task_size} + {LIST_COST}")):
+        out.open(f"const auto {name} = [=](const i64* own) -> i64")
+        numbers(own, out)
+        for line in loops.definitions():
+            out.line(line)
+        out.line(f"return {text};")
+        out.close(";")
+    out.line("i64 total = 0;")
+    out.line(f"for (i64 m = 0; m < members; ++m) total += tasks_of(numbers + m * {len(own)}) * size_of(numbers + m * {len(own)});")
+    out.open(f"parallel_when(total >= {int(GRAIN / loops.weight)}, total, [=](i64 first, i64 last)")
+    out.line("i64 start = 0;")
+    out.open("for (i64 m = 0; m < members && start < last; ++m)")
+    out.line(f"const i64* own = numbers + m * {len(own)};")
+    out.line("const i64 tasks = tasks_of(own), size = size_of(own), end = start + tasks * size;")
+    out.line("const i64 task0 = start < first ? (first - start + size - 1) / size : 0, task1 = end > last ? (last - start + size - 1) / size : tasks;")
+    out.line(f"if (task0 < task1) member(pointers + m * {len(kernel.params)}, own, task0, task1);")
+    out.line("start = end;")
+    out.close()
+    out.close(");")
+    out.close()
+    return "\n".join(out.lines) + "\n"
+
+
+def numbers(own: Sequence[Symbol], out: Text) -> None:
+    """A member's own symbols, behind `own`."""
+    for i, s in enumerate(own):
+        out.line(f"const i64 {s.name} = own[{i}];")
+
+
+def pointers(kernel: Kernel, values: Values, out: Text) -> None:
+    stored = {op.attr.buffer for op in kernel.nest.body if op.name == "store"}  # type: ignore[union-attr]
     for i, p in enumerate(kernel.params):
         kind = memory_type(p.dtype)
         const = "" if p.name in stored else "const "
         out.line(f"{const}{kind}* {values.params[p.name][0]} = ({const}{kind}*)params[{i}];")
+
+
+def symbols(kernel: Kernel, out: Text, start: int) -> None:
+    """The values that a call brings, from place `start` among the params."""
     for i, s in enumerate(kernel.symbols):
-        place = f"params[{len(kernel.params) + i}]"
+        place = f"params[{start + i}]"
         out.line(f"f64 {s.name}; __builtin_memcpy(&{s.name}, &{place}, 8);" if s.real else f"const i64 {s.name} = (i64){place};")
+
+
+def statements(loops: Plan, values: Values, out: Text) -> None:
+    """The loops."""
     out.line(f"constexpr int W = lanes_of({loops.lane_bytes});")
     for line in loops.definitions():
         out.line(line)
@@ -60,8 +129,6 @@ def emit(kernel: Kernel, entry: str, loops: Plan) -> str:
                 Row(frame).emit()
             case _:
                 Column(frame).emit()
-    out.close()
-    return "\n".join(out.lines) + "\n"
 
 
 def comments(kernel: Kernel) -> list[str]:

@@ -34,12 +34,13 @@ class Frame:
 
     @contextmanager
     def tasks(self, scratch: Iterable[str] = ()) -> Iterator[None]:
-        """The loop over points and tiles: the outer x variables, and t0, t1 of the tile, are in scope. scratch: declarations per thread."""
+        """The loop over points and tiles: the outer x variables, and t0, t1 of the tile, are in scope. scratch: declarations per thread.
+        Of a list, the loop is over those tasks of a member that a thread has, task0 to task1."""
         plan, out = self.plan, self.out
-        count = extent(plan.points * plan.tiles)
-        threads = plan.wide and not plan.split and count != 1
+        count = plan.tasks
+        threads = plan.listed or (plan.wide and not plan.split and count != 1)
         loop = "for (i64 task = task0; task < task1; ++task)"
-        if count == 1:
+        if count == 1 or plan.listed:
             out.open("")
         elif threads:
             inlined = " BODY" if plan.shape == "row" and plan.walked else ""  # what it captures then stays in registers
@@ -61,7 +62,7 @@ class Frame:
             out.line(line)
         if count != 1:
             out.close()
-        if count == 1:
+        if count == 1 or plan.listed:
             out.close()
         elif threads:
             out.close(");")

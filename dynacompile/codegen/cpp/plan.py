@@ -30,6 +30,7 @@ BLOCK = 4096  # elements of a row that one set of accumulators takes in
 CROSSING = 32  # lanes of a block of a transpose: more, and lines a power of two apart push each other out of the first-level cache
 ARRAY_BYTES = 24 * 1024  # of accumulators, to stay in the first-level cache
 SCRATCH_BYTES = 128 * 1024  # of values kept for a later pass over a row, on the thread's stack
+LIST_TILE = 8192  # elements of a block of a member of a list: small beside a list that is worth several threads, large beside what a block costs
 TILE_BYTES = 64 * 1024  # of values kept for a later pass over a column tile
 MOST_CHUNKS = 256
 COSTLY = {
@@ -54,7 +55,7 @@ class Plan:
     """lane: the axis in the lanes (None: no axes). deep[i]: op i has lanes. when[i]: the pass of an r-level op; how many passes an x-level op waits for.
     kept: r-level ops that a later pass reads back. tile: elements of a column tile, or of a block of a pointwise lane axis.
     chunk: elements of the lane axis (row over one r axis) or steps over r that a chunk takes in; split: chunks run in parallel.
-    weight: cost of one point. What sizes decide here, those of the example decide."""
+    weight: cost of one point. listed: the loops are those of one member of a list. What sizes decide here, those of the example decide."""
 
     nest: Nest
     shape: str  # "pointwise" | "row" | "column"
@@ -73,6 +74,23 @@ class Plan:
     lane_bytes: int
     weight: float
     choice: Choice = Choice()
+    listed: bool = False
+
+    @property
+    def tasks(self) -> Extent:
+        """What threads share out: points and tiles."""
+        return extent(self.points * self.tiles)
+
+    @property
+    def task_size(self) -> Extent | str:
+        """Elements that a task takes in, as an extent or as text."""
+        inner = extent(self.steps * prod(a.size for a in self.nest.r_axes if a == self.lane)) if self.shape != "pointwise" else self.steps
+        if self.lane is None or self.shape == "row":
+            return inner
+        if type(self.lane.size) is Index:
+            text = f"({self.lane.size} < {self.tile} ? {self.lane.size} : {self.tile})"
+            return text if inner == 1 else f"{text} * ({inner})"
+        return extent(min(self.lane.size, self.tile) * inner)
 
     @property
     def steps(self) -> Extent:
@@ -151,7 +169,8 @@ def choices(first: Plan) -> list[Choice]:
     return found
 
 
-def plan(nest: Nest, choice: Choice = Choice()) -> Plan:
+def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
+    """listed: of one member of a list, whose tasks are few and small, since those of all members run in parallel."""
     level = levels(nest)
     lane = choose_lane(nest, level)
     shape = "pointwise" if not nest.r_axes else "row" if lane is not None and lane.role == "r" else "column"
@@ -171,7 +190,9 @@ def plan(nest: Nest, choice: Choice = Choice()) -> Plan:
     weight = sum(COSTLY.get(op.name, 0.25) if op.name not in ("load", "store") else 1 for op in nest.body) / 3
     work = prod(hint(a.size) for a in nest.axes) * weight
     kept = values_to_keep(nest, level, deep, when, passes) if passes > 1 else frozenset()
-    size = sizes(nest, shape, lane, outer, middle, kept if not choice.again else frozenset(), work)
+    size = sizes(nest, shape, lane, outer, middle, kept if not choice.again else frozenset(), 0 if listed else work)
+    if listed and shape == "pointwise" and not middle:
+        size = replace(size, tile=LIST_TILE)
     if choice.tile and shape == "pointwise":
         size = replace(size, tile=choice.tile)
     elif choice.tile and lane is not None and shape == "column" and not (kept and size.keep):
@@ -180,7 +201,7 @@ def plan(nest: Nest, choice: Choice = Choice()) -> Plan:
         kept = frozenset()
     lane_bytes = 8 if wide_values else 4
     wide = work >= GRAIN or any(type(a.size) is Index for a in nest.axes)
-    return Plan(nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, wide, lane_bytes, weight, choice)
+    return Plan(nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, wide, lane_bytes, weight, choice, listed)
 
 
 def choose_lane(nest: Nest, level: tuple[str, ...]) -> Axis | None:

@@ -492,7 +492,7 @@ template <class F> struct Region {
 // With one thread where the work of this call is not worth more.
 template <class F> INLINE void parallel_when(bool wide, i64 n, F body) {
   Region<F> region = {&body, n, !wide};
-  if (wide) GOMP_parallel(Region<F>::run, &region, 0, 0);
+  if (wide) GOMP_parallel(Region<F>::run, &region, DC_THREADS, 0);
   else Region<F>::run(&region);
 }
 // Memory of a thread whose size only the call knows.

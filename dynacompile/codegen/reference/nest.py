@@ -9,14 +9,19 @@ import torch
 
 from dynacompile.ir.index import Index, Symbol, Var, evaluated
 from dynacompile.ir.loops import Access, Nest, Op
-from dynacompile.ir.schedule import Kernel
+from dynacompile.ir.schedule import Kernel, Member
 from dynacompile.ir.sizes import real_of
 from dynacompile.ops.scalars import SCALARS
 
 
-def run_kernel(kernel: Kernel, tensors: Sequence[torch.Tensor], sizes: Sequence[int] = ()) -> None:
-    """Runs a kernel; `tensors`: one flat tensor per param, from its memory's element 0 on; `sizes`: its symbols' values. Stores are made in place."""
-    run_nest(kernel.nest, {p.name: t for p, t in zip(kernel.params, tensors, strict=True)}, dict(zip(kernel.symbols, sizes, strict=True)))
+def run_kernel(kernel: Kernel | Member, tensors: Sequence[torch.Tensor], sizes: Sequence[int] = ()) -> None:
+    """Runs a kernel; `tensors`: one flat tensor per param, from its memory's element 0 on; `sizes`: its symbols' values.
+    Stores are made in place."""
+    if isinstance(kernel, Member):
+        sizes = (*kernel.sizes, *sizes)
+        kernel = kernel.kernel
+    symbols = (*(kernel.own or ()), *kernel.symbols)
+    run_nest(kernel.nest, {p.name: t for p, t in zip(kernel.params, tensors, strict=True)}, dict(zip(symbols, sizes, strict=True)))
 
 
 def run_nest(nest: Nest, buffers: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int] | None = None) -> None:

@@ -9,7 +9,7 @@ import torch
 from dynacompile.codegen.reference.nest import run_kernel, run_nest
 from dynacompile.ir.index import Extent, Index, Symbol, evaluated
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest, Ref, root
-from dynacompile.ir.schedule import Allocate, Free, Launch, Place, Schedule
+from dynacompile.ir.schedule import Allocate, Free, Launch, Member, Place, Schedule
 from dynacompile.ir.sizes import values_of
 
 
@@ -106,10 +106,11 @@ def run_schedule(schedule: Schedule, inputs: Sequence[object]) -> list[torch.Ten
                     b = schedule.buffers[name]
                     part = arena[offset : offset + memory.number(b.storage_elements) * b.dtype.itemsize].view(b.dtype)
                     memory.tensors[name] = part.as_strided(*memory.geometry(b))
-                case Launch(kernel, names):
+                case Launch(kernel):
                     chosen = schedule.kernels[kernel]
-                    tensors = [memory.flat(n).view(p.dtype) for n, p in zip(names, chosen.params, strict=True)]
-                    run_kernel(chosen, tensors, [memory.sizes[s] for s in chosen.symbols])
+                    for names, own in zip(step.members(), step.sizes or ((),), strict=True):
+                        tensors = [memory.flat(n).view(p.dtype) for n, p in zip(names, chosen.params, strict=True)]
+                        run_kernel(Member(chosen, own) if chosen.is_list else chosen, tensors, [memory.sizes[s] for s in chosen.symbols])
                 case Free(name):
                     del memory.tensors[name]
                 case Extern():

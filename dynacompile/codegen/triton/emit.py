@@ -20,21 +20,30 @@ from dynacompile.ir.schedule import Kernel, KernelSource
 from dynacompile.quoting import comment, identifier
 
 HEADER = "import triton\nimport triton.language as tl\n"
+LIST_TABLES = ("list_blocks", "list_numbers", "list_pointers")
 LIBDEVICE = "from triton.language.extra import libdevice\n"
 
 
 def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
     """Triton source of `kernel`, with candidates and their grids. The function takes the params' storage pointers (16-byte aligned),
-    then the symbols, then the blocks as constexprs. Raises Unsupported for a dtype or op that Triton has no form of."""
+    then the symbols, then the blocks as constexprs; of a kernel over a list, three tables in the pointers' place: (member, program of that member) for
+    each program, each member's own numbers, and each member's pointers. Raises Unsupported for a dtype or op that Triton has no form of."""
     if any(a.size == 0 for a in kernel.nest.axes):
         raise Unsupported("triton-empty", f"{kernel.name} has no points: the scheduler drops empty nests")
     for param in kernel.params:
         scalars.pointer(param.dtype)
-    tiling = choose_tiling(kernel)
+    tiling = of_member(choose_tiling(kernel)) if kernel.is_list else choose_tiling(kernel)
     emitter = Emitter(kernel, tiling)
     text = emitter.module()
     row = emitter.dims["r"].size if tiling.whole else None
     return KernelSource(kernel, "triton", text, emitter.entry, candidates=tiling.candidates, grids=tiling.grids, wide=tiling.wide, row=row)
+
+
+def of_member(tiling: Tiling) -> Tiling:
+    """The tiling of a member of a list: one candidate, since how many programs each member has is in a table; one form, for all members."""
+    flat = len(tiling.dims) == 1 and tiling.dims[0].name in tiling.masked
+    peeled = tiling.dims[0].name if flat else tiling.peeled  # blocks that lie within a member access memory in full width
+    return replace(tiling, candidates=tiling.candidates[:1], grids=tiling.grids[:1], whole=False, peeled=peeled)
 
 
 def user_line(nest: Nest) -> Iterator[str]:
@@ -59,7 +68,8 @@ class Emitter:
 
     def module(self) -> str:
         code = self.code()
-        taken, blocks = [*self.values.pointers.values(), *(s.name for s in self.kernel.symbols)], self.tiling.candidates[0].blocks
+        pointers = LIST_TABLES if self.kernel.is_list else self.values.pointers.values()
+        taken, blocks = [*pointers, *(s.name for s in self.kernel.symbols)], self.tiling.candidates[0].blocks
         constants = [*blocks]
         if self.tiling.whole:
             constants.append("SHORT")
@@ -82,12 +92,13 @@ class Emitter:
 
     def head(self) -> list[str]:
         """Tile indices, masks, and the axes that they are taken apart into."""
-        lines = []
         wide = ".to(tl.int64)" if self.tiling.wide else ""
+        lines = self.member(wide) if self.kernel.is_list else []
+        program = f"tl.program_id(0){wide}" if not self.kernel.is_list else "pid"
         parallel = [d for d in self.tiling.dims if d.name != "r" and not self.tiling.rows]
-        origin = {d.name: f"tl.program_id(0){wide}" for d in parallel}
+        origin = {d.name: program for d in parallel}
         if len(parallel) == 2:
-            lines.append(f"pid = tl.program_id(0){wide}")
+            lines += [f"pid = {program}"] if not self.kernel.is_list else []
             columns = self.columns()
             origin = {parallel[0].name: f"(pid // {columns})", parallel[1].name: f"(pid % {columns})"}
         for d in parallel:
@@ -111,6 +122,19 @@ class Emitter:
         if self.tiling.rows:
             lines.append(f"pid = tl.program_id(0){wide}")
         return lines + self.axis_lines([d.name for d in self.tiling.dims if d in parallel or (d.name == "r" and not self.tiling.looped)])
+
+    def member(self, wide: str) -> list[str]:
+        """What this program's member of the list is, its numbers, and its pointers."""
+        blocks, numbers, pointers = LIST_TABLES
+        own, params = self.kernel.own or (), self.kernel.params
+        place = f"{blocks} + tl.program_id(0).to(tl.int64) * 2"
+        lines = [f"member = tl.load({place}).to(tl.int64)", f"pid = tl.load({place} + 1){wide}"]
+        kind = "tl.int64" if self.tiling.wide else "tl.int32"
+        lines += [f"{s.name} = tl.load({numbers} + member * {len(own)} + {i}).to({kind})" for i, s in enumerate(own)]
+        for i, p in enumerate(params):
+            pointer = f"tl.load({pointers} + member * {len(params)} + {i}).to(tl.pointer_type({scalars.element(p.dtype)}))"
+            lines.append(f"{self.values.pointers[p.name]} = tl.multiple_of({pointer}, 16)")
+        return lines
 
     def mask_line(self, dim: str, whole: bool = False) -> list[str]:
         """The mask of a dimension; whole: of a block that lies within it, which leaves accesses their width."""
@@ -138,7 +162,7 @@ class Emitter:
         peeled = self.tiling.peeled
         if not peeled:
             return lines
-        columns = "pid % " + self.columns() if len(self.tiling.dims) == 2 else "tl.program_id(0)"
+        columns = "pid % " + self.columns() if len(self.tiling.dims) == 2 else "pid" if self.kernel.is_list else "tl.program_id(0)"
         whole, part = ([f"    {line}" for line in [*self.mask_line(peeled, w), *lines]] for w in (True, False))
         return [f"if ({columns}) * XBLOCK + XBLOCK <= {self.dims[peeled].size}:", *whole, "else:", *part]
 

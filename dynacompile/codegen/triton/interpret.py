@@ -40,8 +40,9 @@ DEVICE_FUNCTIONS: dict[str, Callable] = {  # those that are inline assembly, or 
 }
 
 
-def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int], arguments: Sequence[torch.Tensor | float]) -> None:
-    """Runs function `entry` of module `text`. arguments: whole storages, one per param, written in place; then the symbols' values."""
+def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int], arguments: Sequence[torch.Tensor | list[torch.Tensor] | float]) -> None:
+    """Runs function `entry` of module `text`. arguments: whole storages, one per param, written in place; then the symbols' values. A list of tensors
+    stands for a table of their addresses."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("TRITON_INTERPRET=1 must be set before Triton is imported")
     name = f"<{entry}>"
@@ -55,7 +56,13 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     for name in DEVICE_FUNCTIONS.keys() & module.keys():
         module[name] = lift(DEVICE_FUNCTIONS[name], module["tl"])
     with np.errstate(all="ignore"):
-        module[entry][grid](*(a if isinstance(a, torch.Tensor) else scalar(a, module["tl"]) for a in arguments), **blocks)
+        module[entry][grid](*(argument(a, module["tl"]) for a in arguments), **blocks)
+
+
+def argument(given: Any, tl: Any) -> Any:
+    if isinstance(given, list):
+        return torch.tensor([t.data_ptr() for t in given], dtype=torch.int64)
+    return given if isinstance(given, torch.Tensor) else scalar(given, tl)
 
 
 def numbers(*bounds: Any) -> range:

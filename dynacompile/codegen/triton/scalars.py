@@ -254,6 +254,11 @@ def pointer(dtype: torch.dtype) -> str:
     return "*" + named(POINTERS, dtype)
 
 
+def element(dtype: torch.dtype) -> str:
+    """Triton's expression for the dtype of what a pointer points to."""
+    return {torch.float16: "tl.float16", torch.bfloat16: "tl.bfloat16"}.get(dtype) or named(VALUES, dtype)
+
+
 def value(dtype: torch.dtype) -> str:
     """Triton's expression for a dtype that values are computed in."""
     return named(VALUES, dtype)

@@ -16,7 +16,8 @@ from dynacompile.ir.schedule import Kernel
 from dynacompile.quoting import identifier
 
 TILE = {"x", "y", "r", "row", "r_base", "x_start", "x_base", "xmask", "ymask", "rmask", "pid", "start"}
-RESERVED = {"tl", "triton", "libdevice", "range", "float", *TILE, *scalars.DEVICE_FUNCTIONS, *keyword.kwlist}
+LIST = {"member", "list_blocks", "list_numbers", "list_pointers"}
+RESERVED = {"tl", "triton", "libdevice", "range", "float", *TILE, *LIST, *scalars.DEVICE_FUNCTIONS, *keyword.kwlist}
 
 
 class Values:
@@ -34,7 +35,7 @@ class Values:
         self.dims = {d.name: d for d in tiling.dims}
         self.entry = identifier(kernel.name)
         self.taken = set(RESERVED) | {self.entry}
-        self.taken |= {a.var.name for a in self.nest.axes} | {s.name for s in kernel.symbols}
+        self.taken |= {a.var.name for a in self.nest.axes} | {s.name for s in self.nest.symbols()}
         self.pointers = {p.name: self.fresh(f"{identifier(p.name)}_ptr") for p in kernel.params}
         self.dtypes = {p.name: p.dtype for p in kernel.params}
         self.names: dict[int, str] = {}

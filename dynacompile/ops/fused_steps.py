@@ -1,0 +1,141 @@
+"""Fused optimizer steps as the arithmetic that their kernels do, in tensors: scheduled like any other, they become a kernel over the list of parameters.
+
+Each takes what torch's operator takes, and writes what it writes. Values of 16-bit tensors are computed in float32 and rounded once, as the kernels do.
+Where `found_inf` is 1, a step changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+Rate = float | torch.Tensor
+Tensors = Sequence[torch.Tensor]
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def writer(found_inf: torch.Tensor | None) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """What stores a new value, where the step is not to be left out."""
+    left_out = None if found_inf is None else found_inf.reshape(()) == 1
+
+    def write(memory: torch.Tensor, value: torch.Tensor) -> None:
+        memory.copy_(value if left_out is None else torch.where(left_out, wide(memory), value))
+
+    return write
+
+
+def unscaled(grad: torch.Tensor, grad_scale: torch.Tensor | None, write: Callable[[torch.Tensor, torch.Tensor], None]) -> torch.Tensor:
+    """The gradient without the loss's scale; it is left in the gradient's memory."""
+    if grad_scale is None:
+        return wide(grad)
+    value = wide(grad) / grad_scale.reshape(())
+    write(grad, value)
+    return value
+
+
+def adam(decoupled: bool) -> Callable[..., None]:
+    """Adam; decoupled: AdamW."""
+
+    def step(
+        params: Tensors,
+        grads: Tensors,
+        exp_avgs: Tensors,
+        exp_avg_sqs: Tensors,
+        max_exp_avg_sqs: Tensors,
+        state_steps: Tensors,
+        *,
+        lr: Rate,
+        beta1: float,
+        beta2: float,
+        weight_decay: float,
+        eps: float,
+        amsgrad: bool,
+        maximize: bool,
+        grad_scale: torch.Tensor | None = None,
+        found_inf: torch.Tensor | None = None,
+    ) -> None:
+        write = writer(found_inf)
+        for i, param in enumerate(params):
+            value, grad = wide(param), unscaled(grads[i], grad_scale, write)
+            grad = -grad if maximize else grad
+            if weight_decay != 0:
+                grad, value = (grad, value * (1 - lr * weight_decay)) if decoupled else (grad + value * weight_decay, value)
+            count = state_steps[i].double()
+            average = torch.lerp(wide(exp_avgs[i]), grad, 1 - beta1)
+            square = wide(exp_avg_sqs[i]) * beta2 + grad * grad * (1 - beta2)
+            largest = square
+            if amsgrad:
+                largest = torch.maximum(wide(max_exp_avg_sqs[i]), square)
+                write(max_exp_avg_sqs[i], largest)
+            denominator = largest.sqrt() / (1 - beta2**count).sqrt() + eps
+            write(param, value - lr / (1 - beta1**count) * average / denominator)
+            write(exp_avgs[i], average)
+            write(exp_avg_sqs[i], square)
+
+    return step
+
+
+def sgd(
+    params: Tensors,
+    grads: Tensors,
+    momentum_buffers: Tensors,
+    *,
+    weight_decay: float,
+    momentum: float,
+    lr: Rate,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    grad_scale: torch.Tensor | None = None,
+    found_inf: torch.Tensor | None = None,
+) -> None:
+    write = writer(found_inf)
+    for i, param in enumerate(params):
+        value, grad = wide(param), unscaled(grads[i], grad_scale, write)
+        grad = -grad if maximize else grad
+        if weight_decay != 0:
+            grad = grad + value * weight_decay
+        if momentum != 0:
+            kept = grad if is_first_step else wide(momentum_buffers[i]) * momentum + grad * (1 - dampening)
+            write(momentum_buffers[i], kept)
+            grad = grad + kept * momentum if nesterov else kept
+        write(param, value - lr * grad)
+
+
+def adagrad(
+    params: Tensors,
+    grads: Tensors,
+    state_sums: Tensors,
+    state_steps: Tensors,
+    *,
+    lr: Rate,
+    lr_decay: float,
+    weight_decay: float,
+    eps: float,
+    maximize: bool,
+    grad_scale: torch.Tensor | None = None,
+    found_inf: torch.Tensor | None = None,
+) -> None:
+    write = writer(found_inf)
+    for i, param in enumerate(params):
+        value, grad = wide(param), unscaled(grads[i], grad_scale, write)
+        grad = -grad if maximize else grad
+        if weight_decay != 0:
+            grad = grad + value * weight_decay
+        rate = lr / (1 + (state_steps[i].double() - 1) * lr_decay)
+        total = wide(state_sums[i]) + grad * grad
+        write(param, value - rate * grad / (total.sqrt() + eps))
+        write(state_sums[i], total)
+
+
+FUSED_STEPS: dict[object, Callable[..., None]] = {
+    torch._fused_adam_: adam(decoupled=False),
+    torch._fused_adamw_: adam(decoupled=True),
+    torch._fused_sgd_: sgd,
+    torch._fused_adagrad_: adagrad,
+}

@@ -1,0 +1,18 @@
+"""A slice of the programs over lists of tensors; `python -m tests.fuzz.lists FIRST LAST` runs any others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.lists import check_native, generate, lists_of, scheduled
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_schedules(first):
+    found = [lists_of(scheduled(generate(seed))) for seed in range(first, first + 20)]
+    assert sum(map(bool, found)) >= 10, "most programs have lists"
+
+
+@pytest.mark.parametrize("seed", range(1000, 1004))
+def test_built_kernels(seed):
+    check_native(generate(seed))

@@ -1,0 +1,72 @@
+"""Kernels over lists of tensors on the GPU: tables of pointers, changed pointers, more pointers than a launch takes, recorded graphs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import dynacompile
+from dynacompile.events import StageFinished
+
+pytestmark = pytest.mark.gpu
+FORMS = {"single": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+
+
+def training(count, form, wrap, steps=5):
+    torch.manual_seed(0)
+    shapes = [(33, 64), (64,), (7,), (1000, 17)]
+    parameters = [torch.nn.Parameter(torch.randn(shapes[i % 4], device="cuda")) for i in range(count)]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-2, **FORMS[form])
+    update = wrap(lambda: optimizer.step())
+    held = []
+    for i in range(steps):
+        torch.manual_seed(i)
+        for p in parameters:
+            p.grad = torch.randn_like(p)
+        held.append(torch.empty(1 << (10 + i), device="cuda"))  # gradients of the next step are elsewhere
+        update()
+    return [p.detach() for p in parameters]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("count", [4, 40, 300])
+def test_adamw(form, count):
+    events = []
+    end = dynacompile.subscribe(events.append)
+    try:
+        got = training(count, form, lambda f: dynacompile.compile(f, isolate_recompiles=True, options={"fallback": "none"}))
+    finally:
+        end()
+    torch.testing.assert_close(got, training(count, form, lambda f: f), rtol=1e-4, atol=1e-5)
+    facts = [dict(e.facts) for e in events if isinstance(e, StageFinished) and e.stage == "schedule"]
+    assert facts and max(f["launches"] for f in facts) <= 4 and max(f["externs"] for f in facts) == 0
+
+
+def test_recorded_graphs_have_the_pointers_of_their_recording():
+    given = [torch.randn(n, device="cuda") for n in (1000, 33, 7, 4097)]
+    compiled = dynacompile.compile(lambda ts: [t.exp() + 1 for t in ts], mode="reduce-overhead", isolate_recompiles=True)
+    for _ in range(4):
+        fresh = [t + 1 for t in given]
+        torch.testing.assert_close([t.clone() for t in compiled(fresh)], [t.exp() + 1 for t in fresh])
+
+
+def test_lists_on_a_stream_of_the_caller():
+    given = [torch.randn(n, device="cuda") for n in (100000, 33)]
+    compiled = dynacompile.compile(lambda ts: [t * 2 for t in ts], isolate_recompiles=True)
+    compiled(given)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        got = [compiled(given) for _ in range(20)]
+    stream.synchronize()
+    for one in got:
+        torch.testing.assert_close(one, [t * 2 for t in given])
+
+
+def test_misaligned_members():
+    memory = torch.randn(5000, device="cuda")
+    given = [memory[1:1000], memory[1003:1040], memory[2048:4000]]
+    compiled = dynacompile.compile(lambda ts: torch._foreach_mul_(ts, 3.0), isolate_recompiles=True)
+    wanted = [t * 3 for t in given]
+    compiled(given)
+    torch.testing.assert_close(given, wanted)
