@@ -8,7 +8,6 @@ graph -> differentiate -> ForwardBackward -> (forward and backward, the latter w
 from __future__ import annotations
 
 import functools
-import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,7 +54,7 @@ def compile_frame(
     """
     expect_builds(env)
     native.core().keep_fake_devices()
-    with forgetting_shape_envs(policy), dynamo_unloaded(), unseen_by_hooks(), collected_later():
+    with forgetting_shape_envs(policy), dynamo_unloaded(), unseen_by_hooks():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy, FrameFacts(frame))
         with under(captured.settings):
             call = make_call(captured, replace(env, breaks=captured.break_ is not None)) if captured.graph is not None else None
@@ -76,19 +75,6 @@ def forgetting_shape_envs(policy: ShapePolicy | None) -> Iterator[None]:
     finally:
         if policy is not None:
             forget_shape_envs()
-
-
-@contextmanager
-def collected_later() -> Iterator[None]:
-    """Cycles of garbage are looked for after a compile, not in it: its graphs live to its end, and walking them again and again takes a quarter of the
-    time of a large one."""
-    collects = gc.isenabled()
-    try:
-        gc.disable()
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 @contextmanager
