@@ -140,7 +140,7 @@ class Session:
         """Drops every entry of every compile; the compiled objects stay valid and compile again."""
         with self.lock:
             codes = self.known_codes()
-            self.code_cache = CodeCache()  # what other threads capture meanwhile keeps the old one
+            self.code_cache = CodeCache(drop_entries)  # what other threads capture meanwhile keeps the old one
         if self.ready:
             for code in codes:
                 native.core().reset_code(code)

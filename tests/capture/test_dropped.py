@@ -222,6 +222,16 @@ def test_shape_envs_need_no_third_collection(once: Callable[[int], list[Any]]):
         gc.enable()
 
 
+def test_programs_that_are_compiled_after_a_reset_are_dropped():
+    """The parts of a loop behind its break lead to each other through their code, which no collection of garbage sees."""
+    dynacompile.reset()
+    before = len(shape_envs())
+    for number in range(3):
+        broken(90 + number)
+    collect()
+    assert len(shape_envs()) <= before
+
+
 def test_a_running_frame_whose_function_is_dropped():
     """The part behind a break is compiled while neither the function nor its code is there any more."""
     source = "def program(x):\n    y = x * 2\n    drop()\n    y = y + 1\n    drop()\n    return y.sin()\n"
