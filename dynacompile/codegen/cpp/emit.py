@@ -159,9 +159,10 @@ def pointwise(frame: Frame) -> None:
         across = {a.var for a in loops.middle}
         inner = frame.depending(scalars, across)
         frame.statements([i for i in scalars if i not in inner])
-        out.open(f"for (i64 s = 0; s < {loops.steps}; ++s)")
-        decode(out, loops.middle, "s")
-        frame.statements([i for i in scalars if i in inner])
-        with frame.lane_loop():
-            frame.lane_statements(lane)
-        out.close()
+        with frame.blocks(lane, "0", str(loops.steps)) as (begin, end):
+            out.open(f"for (i64 s = {begin}; s < {end}; ++s)")
+            decode(out, loops.middle, "s")
+            frame.statements([i for i in scalars if i in inner])
+            with frame.lane_loop():
+                frame.lane_statements(lane)
+            out.close()
