@@ -102,6 +102,11 @@ class Plan:
         return extent(prod(a.size for a in self.middle))
 
     @property
+    def most_lanes(self) -> int:
+        """Half as many lanes as the widest vectors have, where the lane axis does not fill more; else 0. Whole vectors need no masks."""
+        return WIDEST // 2 if isinstance(self.lane_size, int) and 1 < self.lane_size <= WIDEST // 2 and self.lane_bytes == 4 else 0
+
+    @property
     def lane_size(self) -> Extent:
         return 1 if self.lane is None else self.lane.size
 
