@@ -26,7 +26,7 @@ def recombined(index: Index) -> Index:
             quotient = low.numerator // low.divisor
             high = next((a for a, k in terms.items() if k == c * low.divisor and is_digit_above(a, quotient)), None)
             if high is not None:
-                whole = low.numerator if isinstance(high, Div) else low.numerator % (low.divisor * high.divisor)  # type: ignore[operator]
+                whole = low.numerator % (low.divisor * high.divisor) if isinstance(high, Mod) else low.numerator  # type: ignore[operator]
                 index = index - Index([((low,), c), ((high,), c * low.divisor)]) + whole * c
                 break
         else:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from dynacompile.ir.divisions import recombined, split_axes
 from dynacompile.ir.index import Extent, Index, Var, atom, constant, extent, hint, strided
 from dynacompile.ir.loops import Access, Axis, Nest, Op
-from dynacompile.ir.divisions import recombined, split_axes
 
 ARGUMENT = ("argmax", "argmin")
 

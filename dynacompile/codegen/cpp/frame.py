@@ -9,9 +9,9 @@ from math import prod
 from dynacompile.codegen.cpp.plan import Plan, closure
 from dynacompile.codegen.cpp.values import Text, Values
 from dynacompile.ir.body import needs
+from dynacompile.ir.divisions import index_of
 from dynacompile.ir.index import Extent, Index, Var, extent
 from dynacompile.ir.loops import Axis
-from dynacompile.ir.divisions import index_of
 
 REGISTERS = 256  # elements of a tile whose sums the compiler may keep in registers, where the tile's size is known to it
 

@@ -19,9 +19,9 @@ from math import prod
 import torch
 
 from dynacompile.ir.body import needs
+from dynacompile.ir.divisions import index_of
 from dynacompile.ir.index import Extent, Index, Symbol, atom, extent, hint
 from dynacompile.ir.loops import Access, Axis, Nest, Op, levels
-from dynacompile.ir.divisions import index_of
 
 WIDEST = 16  # lanes that tiles and blocks are multiples of, whatever the target has
 GRAIN = 32768  # elements of cheap work below which threads cost more than they give

@@ -9,9 +9,9 @@ import torch
 
 from dynacompile.ir.body import Body, without_dead
 from dynacompile.ir.bounds import never_negative
+from dynacompile.ir.divisions import split_axes
 from dynacompile.ir.index import LONGEST, Index, Var
 from dynacompile.ir.loops import Access, Nest, Op
-from dynacompile.ir.divisions import split_axes
 
 NARROW = (-(2**31), 2**31 - 1)
 Range = tuple[int, int]
