@@ -130,11 +130,12 @@ class StageGradients:
         return (*own, *(len(self.tangents) + j for j, mask in enumerate(self.hidden) if mask and not mask & ~every))
 
     def part(self, joint: JointGraph, part: Part) -> Part:
-        """A part of eager's nodes as this stage has it: empty where it belongs to another one, the lowest that has a tangent which it is reached from."""
+        """A part of eager's nodes as this stage has it: empty where it belongs to another one, the lowest that has a tangent which it is reached from.
+        Nodes that a gradient passes on its way to an output lead to all that this leads to, so an output that leads elsewhere, too, is none of theirs."""
         reached, leads = part
         if min(joint.levels[t] for t in reached) != self.level:
             return (), ()
-        return self.arriving(reached), tuple(e for e, target in enumerate(self.edges) if not led_to(joint, target).isdisjoint(leads))
+        return self.arriving(reached), tuple(e for e, target in enumerate(self.edges) if (ends := led_to(joint, target)) and ends <= set(leads))
 
 
 def led_to(joint: JointGraph, target: Target) -> frozenset[int]:
@@ -179,7 +180,7 @@ def beyond_hidden(joint: JointGraph, needs: tuple[tuple[Part, ...], ...], edges:
 
     def there(part: Part) -> Part:
         found = [e for e in part[1] if e in ends]
-        found += [e for h in part[1] if h in leads for e, inputs in ends.items() if inputs & leads[h]]
+        found += [e for h in part[1] if h in leads for e, inputs in ends.items() if inputs and not inputs & ~leads[h]]
         return part[0], tuple(sorted(set(found)))
 
     return tuple(tuple(map(there, parts)) for parts in needs)
