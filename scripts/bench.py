@@ -66,14 +66,17 @@ def worker(system: str, name: str, device: str, mode: str, seconds: float) -> di
         return compiled
 
     step = WORKLOADS[name].build(device, compile)
+    held = torch.cuda.memory_allocated() if device == "cuda" else 0
     start = time.perf_counter()
     result = step()
     finish(device)
     first = spent + time.perf_counter() - start
     for _ in range(4):  # CUDA graphs and autotuning settle
         step()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     usual = median_seconds(step, device, seconds)
-    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0.0
+    peak = (torch.cuda.max_memory_allocated() - held) / 2**20 if device == "cuda" else 0.0
     return {"first": first, "step": usual, "check": float(result.double().abs().mean()), "peak": peak}
 
 
@@ -135,15 +138,17 @@ def told(figures: dict[str, float] | str) -> str:
 
 
 def table(rows: list[dict[str, Any]], copy_bandwidth: float) -> str:
-    """Markdown: times, ratios, compile seconds, agreement with eager."""
-    columns = ("workload", *SYSTEMS, "vs eager", "vs torch.compile", "compile s: torch.compile", "dynacompile", "ratio", "agrees")
+    """Markdown: times, ratios, compile seconds, agreement with eager; on GPUs the peak of memory in a step above what was held before the first."""
+    columns: tuple[str, ...] = ("workload", *SYSTEMS, "vs eager", "vs torch.compile", "compile s: torch.compile", "dynacompile", "ratio", "agrees")
+    has_peaks = any(not isinstance(f, str) and f["peak"] for row in rows for f in row["figures"].values())
+    columns += ("peak MiB: eager, torch.compile, dynacompile",) if has_peaks else ()
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     gains: list[float] = []
     for row in rows:
         f = row["figures"]
         eager, rival, ours = (f[s] for s in SYSTEMS)
         if any(isinstance(v, str) for v in (eager, rival, ours)):
-            lines.append(f"| {row['workload'].name} | " + " | ".join(told(v) for v in (eager, rival, ours)) + " | | | | | | |")
+            lines.append(f"| {row['workload'].name} | " + " | ".join(told(v) for v in (eager, rival, ours)) + " |" * (len(columns) - len(SYSTEMS)))
             continue
         rival_compile, our_compile = rival["first"] - rival["step"], ours["first"] - ours["step"]
         gains.append(rival["step"] / ours["step"])
@@ -152,6 +157,7 @@ def table(rows: list[dict[str, Any]], copy_bandwidth: float) -> str:
         cells = [row["workload"].name, in_units(eager["step"]), in_units(rival["step"]), in_units(ours["step"]) + share]
         cells += [f"{eager['step'] / ours['step']:.2f}x", f"{gains[-1]:.2f}x"]
         cells += [f"{rival_compile:.2f}", f"{our_compile:.2f}", f"{our_compile / rival_compile:.2f}", "yes" if agrees else "NO"]
+        cells += [", ".join(f"{v['peak']:.0f}" for v in (eager, rival, ours))] if has_peaks else []
         lines.append(f"| {' | '.join(cells)} |")
     if gains:
         lines.append(f"\nGeometric mean against torch.compile: {math.exp(statistics.fmean(map(math.log, gains))):.2f}x over {len(gains)} workloads.")

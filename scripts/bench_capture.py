@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scripts.workloads import Gpt
+from scripts.workload_models import Gpt
 
 AGAIN = 3
 

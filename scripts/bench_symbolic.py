@@ -24,7 +24,8 @@ from torch.nn import functional as F
 
 import dynacompile
 from dynacompile.events import Compiled, FrameSkipped
-from scripts.workloads import Block, chain
+from scripts.workload_models import Block
+from scripts.workloads import chain
 
 STATIC: dict[str, Any] = {"dynamic": False}
 SYMBOLIC: dict[str, Any] = {"dynamic": True}

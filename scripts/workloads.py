@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from scripts.workload_models import Bert, ConvNet, Gpt, NormGeluNorm, ResNet50, SwiGlu
+
 Step = Callable[[], torch.Tensor]
 Compile = Callable[[Callable], Callable]
 
@@ -54,11 +56,11 @@ def softmax(device: str, compile: Compile) -> Step:
     return lambda: fn(x)
 
 
-def one_pass(fn: Callable[[torch.Tensor], torch.Tensor], *shape: int) -> Callable[[str, Compile], Step]:
+def one_pass(fn: Callable[[torch.Tensor], torch.Tensor], *shape: int, channels_last: bool = False) -> Callable[[str, Compile], Step]:
     """`fn` of one random float32 tensor."""
 
     def build(device: str, compile: Compile) -> Step:
-        x = torch.randn(*shape, device=device)
+        x = torch.randn(*shape, device=device).to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
         compiled = compile(fn)
         return lambda: compiled(x)
 
@@ -69,6 +71,71 @@ def batch_norm(device: str, compile: Compile) -> Step:
     """Statistics of channels-last activations, their running averages, and the gradient."""
     x = torch.randn(32, 64, 28, 28, device=device).to(memory_format=torch.channels_last)
     return training(nn.Sequential(nn.BatchNorm2d(64), nn.ReLU()).to(device), (x,), compile)
+
+
+def two(fn: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], first: tuple[int, ...], second: tuple[int, ...]) -> Callable[[str, Compile], Step]:
+    """`fn` of two random float32 tensors."""
+
+    def build(device: str, compile: Compile) -> Step:
+        x, y = torch.randn(*first, device=device), torch.randn(*second, device=device)
+        compiled = compile(fn)
+        return lambda: compiled(x, y)
+
+    return build
+
+
+def linear_gelu(device: str, compile: Compile) -> Step:
+    """bf16, 8192x4096 by 4096x16384."""
+    linear = nn.Linear(4096, 16384, device=device, dtype=torch.bfloat16)
+    x = torch.randn(8192, 4096, device=device, dtype=torch.bfloat16)
+    fn = compile(lambda t: F.gelu(linear(t)))
+
+    def step() -> torch.Tensor:
+        with torch.no_grad():
+            return fn(x)
+
+    return step
+
+
+def cross_entropy(device: str, compile: Compile) -> Step:
+    """Forward and backward over a large vocabulary."""
+    logits = torch.randn(8192, 50304, device=device, requires_grad=True)
+    targets = torch.randint(0, 50304, (8192,), device=device)
+    fn = compile(F.cross_entropy)
+
+    def step() -> torch.Tensor:
+        loss = fn(logits, targets)
+        (grad,) = torch.autograd.grad(loss, logits)
+        return grad[0]
+
+    return step
+
+
+def optimizer_step(fused: bool, clipped: bool = False) -> Callable[[str, Compile], Step]:
+    """AdamW over the parameters of GPT-2 small (on CPUs of 12 layers of width 128), with gradients that stay; clipped: to a total norm, in one program."""
+
+    def build(device: str, compile: Compile) -> Step:
+        model = Gpt(12, 768, 12, 50257, 1024) if device == "cuda" else Gpt(12, 128, 4, 1024, 128)
+        model.to(device)
+        parameters = list(model.parameters())
+        for p in parameters:
+            p.grad = torch.randn_like(p)
+        optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=fused or None)
+
+        def update() -> None:
+            if clipped:
+                torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+
+        fn = compile(update)
+
+        def step() -> torch.Tensor:
+            fn()
+            return parameters[0].detach()
+
+        return step
+
+    return build
 
 
 Loss = Callable[[torch.Tensor], torch.Tensor]
@@ -90,15 +157,6 @@ def training(model: nn.Module, inputs: tuple, compile: Compile, loss: Loss = tor
     return step
 
 
-class NormGeluNorm(nn.Module):
-    def __init__(self, width: int):
-        super().__init__()
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(F.gelu(self.first(x)))
-
-
 def norm_gelu_norm(device: str, compile: Compile) -> Step:
     rows = 4096 if device == "cpu" else 65536
     return training(NormGeluNorm(768).to(device), (torch.randn(rows, 768, device=device, requires_grad=True),), compile, lambda y: (y * y).mean())
@@ -110,60 +168,9 @@ def mlp_training(device: str, compile: Compile) -> Step:
     return training(model, (x,), compile, lambda out: F.cross_entropy(out, y))
 
 
-class ConvNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        widths = (3, 32, 64, 64)
-        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in zip(widths, widths[1:], strict=False))
-        self.norms = nn.ModuleList(nn.BatchNorm2d(w) for w in widths[1:])
-        self.head = nn.Linear(64, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = F.max_pool2d(F.relu(norm(conv(x))), 2)
-        return self.head(x.mean((2, 3)))
-
-
 def conv_training(device: str, compile: Compile) -> Step:
     batch = 16 if device == "cpu" else 256
     return training(ConvNet().to(device), (torch.randn(batch, 3, 32, 32, device=device),), compile, lambda out: out.square().mean())
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, t, c = x.shape
-        q, k, v = (s.view(b, t, self.heads, c // self.heads).transpose(1, 2) for s in self.qkv(self.norm1(x)).split(c, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c)
-        x = x + self.projection(y)
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
-
-
-class Gpt(nn.Module):
-    """GPT-2's architecture without dropout; the output layer shares the embedding's weight."""
-
-    def __init__(self, layers: int, width: int, heads: int, vocabulary: int, context: int):
-        super().__init__()
-        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-        self.head.weight = self.token.weight
-        for p in self.parameters():
-            if p.ndim > 1:
-                nn.init.normal_(p, std=0.02)
-
-    def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
-        x = self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
-        for block in self.blocks:
-            x = block(x)
-        logits = self.head(self.norm(x))
-        return logits if targets is None else F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
 
 
 def gpt_training(layers: int, width: int, heads: int, vocabulary: int, context: int, batch: int, dtype: torch.dtype | None) -> Callable[[str, Compile], Step]:
@@ -188,6 +195,23 @@ def gpt_forward(layers: int, width: int, heads: int, vocabulary: int, context: i
         return step
 
     return build
+
+
+def bert_training(device: str, compile: Compile) -> Step:
+    tokens = torch.randint(0, 30522, (32, 512), device=device)
+    return training(Bert(12, 768, 12, 30522, 512).to(device), (tokens, tokens.roll(-1, 1)), compile, lambda loss: loss, torch.bfloat16)
+
+
+def resnet_training(device: str, compile: Compile) -> Step:
+    model = ResNet50().to(device, memory_format=torch.channels_last)
+    x = torch.randn(64, 3, 224, 224, device=device).to(memory_format=torch.channels_last)
+    return training(model, (x,), compile, lambda out: out.square().mean(), torch.bfloat16)
+
+
+def swiglu_training(device: str, compile: Compile) -> Step:
+    rows, width, hidden = (8192, 4096, 11008) if device == "cuda" else (512, 256, 688)
+    dtype = torch.bfloat16 if device == "cuda" else None
+    return training(SwiGlu(width, hidden).to(device), (torch.randn(rows, width, device=device, requires_grad=True),), compile, lambda y: (y * y).mean(), dtype)
 
 
 def tiny_mlp(device: str, compile: Compile) -> Step:
@@ -240,5 +264,20 @@ WORKLOADS: dict[str, Workload] = {
         Workload("GPT 4x128, context 128, forward", gpt_forward(4, 128, 4, 256, 128, 8), devices=("cpu",)),
         Workload("GPT-2 small, forward, batch 1", gpt_forward(12, 768, 12, 50257, 1024, 1), devices=("cuda",)),
         Workload("GPT-2 small, training 16x1024, bf16", gpt_training(12, 768, 12, 50257, 1024, 16, torch.bfloat16), devices=("cuda",)),
+        Workload("BERT-base, training 32x512, bf16", bert_training, devices=("cuda",)),
+        Workload("ResNet-50, training 64x224, bf16", resnet_training, devices=("cuda",)),
+        Workload("SwiGLU, training", swiglu_training),
+        Workload("linear-GELU, 8192x4096x16384, bf16", linear_gelu, devices=("cuda",)),
+        Workload("cross entropy, 8192x50304, training", cross_entropy, devices=("cuda",)),
+        Workload("AdamW step, 148 parameters", optimizer_step(False)),
+        Workload("AdamW step, 148 parameters, fused", optimizer_step(True)),
+        Workload("clip by norm and AdamW step, 148 parameters", optimizer_step(False, True)),
+        Workload("transpose, add, relu, 2048x1024", two(lambda x, y: (x.t() + y).relu(), (2048, 1024), (1024, 2048))),
+        Workload("transpose, add, softmax of columns, 2048x1024", two(lambda x, y: (x.t() + y).softmax(0), (2048, 1024), (1024, 2048))),
+        Workload("transpose, add, layer norm, 2048x1024", two(lambda x, y: F.layer_norm(x.t() + y, (2048,)), (2048, 1024), (1024, 2048))),
+        Workload("group norm, channels last, 8x64x56x56", one_pass(lambda x: F.group_norm(x, 8), 8, 64, 56, 56, channels_last=True)),
+        Workload("relu, max_pool2d 3x3, 8x64x56x56", one_pass(lambda x: F.max_pool2d(x.relu(), 3, 2, 1), 8, 64, 56, 56)),
+        Workload("relu, avg_pool2d 3x3, 8x64x56x56", one_pass(lambda x: F.avg_pool2d(x.relu(), 3, 2, 1), 8, 64, 56, 56)),
+        Workload("relu, adaptive_avg_pool2d 7x7, 8x64x56x56", one_pass(lambda x: F.adaptive_avg_pool2d(x.relu(), 7), 8, 64, 56, 56)),
     )
 }

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import dynacompile
 from dynacompile.events import Compiled, FrameSkipped, GraphBroke
-from scripts.workloads import Block
+from scripts.workload_models import Block
 from tests.programs.test_p03_modules import seeded
 
 pytestmark = pytest.mark.gpu

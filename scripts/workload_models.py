@@ -1,0 +1,144 @@
+"""The networks of scripts/workloads.py, small enough to read, with the architectures of the models that they are named after."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class NormGeluNorm(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(F.gelu(self.first(x)))
+
+
+class ConvNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (3, 32, 64, 64)
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in zip(widths, widths[1:], strict=False))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(w) for w in widths[1:])
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = F.max_pool2d(F.relu(norm(conv(x))), 2)
+        return self.head(x.mean((2, 3)))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.shape
+        q, k, v = (s.view(b, t, self.heads, c // self.heads).transpose(1, 2) for s in self.qkv(self.norm1(x)).split(c, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c)
+        x = x + self.projection(y)
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    """GPT-2's architecture without dropout; the output layer shares the embedding's weight."""
+
+    def __init__(self, layers: int, width: int, heads: int, vocabulary: int, context: int):
+        super().__init__()
+        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.token.weight
+        for p in self.parameters():
+            if p.ndim > 1:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        x = self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        return logits if targets is None else F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
+
+
+class BertLayer(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.shape
+        q, k, v = (s.view(b, t, self.heads, c // self.heads).transpose(1, 2) for s in self.qkv(x).split(c, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(b, t, c)
+        x = self.norm1(x + self.projection(y))
+        return self.norm2(x + self.down(F.gelu(self.up(x))))
+
+
+class Bert(nn.Module):
+    """BERT with a head over the vocabulary. What may be attended to is a mask of ones that the model makes, as transformers' does under a compiler."""
+
+    def __init__(self, layers: int, width: int, heads: int, vocabulary: int, context: int):
+        super().__init__()
+        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+        self.layers = nn.ModuleList(BertLayer(width, heads) for _ in range(layers))
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        b, t = tokens.shape
+        x = self.norm(self.token(tokens) + self.position(torch.arange(t, device=tokens.device)))
+        kept = torch.ones(b, t, device=tokens.device)
+        bias = (1.0 - kept[:, None, None, :].expand(b, 1, t, t).to(x.dtype)) * torch.finfo(x.dtype).min
+        for layer in self.layers:
+            dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+            x = layer(x, bias.to(dtype))
+        return F.cross_entropy(self.head(x).view(-1, self.head.out_features).float(), targets.view(-1))
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, into: int, width: int, stride: int):
+        super().__init__()
+        out = 4 * width
+        self.conv1, self.norm1 = nn.Conv2d(into, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.norm3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
+        self.short = nn.Sequential(nn.Conv2d(into, out, 1, stride, bias=False), nn.BatchNorm2d(out)) if stride > 1 or into != out else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        y = F.relu(self.norm2(self.conv2(y)))
+        return F.relu(self.norm3(self.conv3(y)) + self.short(x))
+
+
+class ResNet50(nn.Module):
+    def __init__(self, classes: int = 1000):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        blocks, into = [], 64
+        for stage, count in enumerate((3, 4, 6, 3)):
+            width = 64 << stage
+            for i in range(count):
+                blocks.append(Bottleneck(into, width, 2 if stage and i == 0 else 1))
+                into = 4 * width
+        self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(into, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.norm(self.stem(x))), 3, 2, 1)
+        return self.head(self.blocks(x).mean((2, 3)))
+
+
+class SwiGlu(nn.Module):
+    def __init__(self, width: int, hidden: int):
+        super().__init__()
+        self.gate, self.up, self.down = (nn.Linear(a, b, bias=False) for a, b in ((width, hidden), (width, hidden), (hidden, width)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
