@@ -242,6 +242,10 @@ public:
         if (twice) {
             for (const at::Tensor& tensor : flat) add_edge(above, tensor);
             for (const at::Tensor& tensor : tangents) add_edge(above, tensor);
+            // A saved value that lies inside of the graph has no history here, and in eager one that leads to what the graph's gradients go to.
+            auto is_inner = [](const at::Tensor& t) { return t.defined() && !t.requires_grad() && (t.is_floating_point() || t.is_complex()); };
+            if (std::any_of(flat.begin() + std::ptrdiff_t(region_->contract.saved_inputs.size()), flat.end(), is_inner))
+                above.insert(above.end(), next_edges().begin(), next_edges().end());
         }
         variable_list grads = run(std::move(flat), std::move(tangents), written.any);
         if (twice) refuse_more(grads, std::move(above), std::move(reason));
