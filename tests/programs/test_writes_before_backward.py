@@ -109,3 +109,106 @@ def test_single_gradients_after_a_write(frame, backend):
                 yield (written, wanted), kind(told), told if isinstance(told, tuple) else None
 
     check_same(story, backend=backend)
+
+
+def passing_two_stages(x, w, b):
+    v = torch.where(x > 0, x, x * 0.5).flip(0)
+    o = F.layer_norm(v, (3,))
+    return v.t(), o, (o + x).square().sum()
+
+
+def drawing(x, w, b):
+    v = x * torch.rand_like(x)
+    o = v.relu().sin()
+    return v.t(), o, (o - x * 0.5).sum()
+
+
+def writing_an_input(x, w, b):
+    x.mul_(2)
+    h = x + b
+    return h, h.sin().sum() + x.cos().sum()
+
+
+def drawn_in_backward(x, w, b):
+    v = x + b
+    o = Noisy.apply(v.relu())
+    return v, (o * w.sum()).sum()
+
+
+class Noisy(torch.autograd.Function):
+    """Its backward draws random numbers, so that it can't be differentiated twice by a replay."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * torch.rand_like(g)
+
+
+@LEVELS
+@pytest.mark.parametrize("several", [False, True], ids=["one result", "all results"])
+@pytest.mark.parametrize("frame", [passing_two_stages, drawing, writing_an_input, drawn_in_backward], ids=lambda f: f.__name__)
+def test_results_that_eager_does_not_keep_are_computed_again(frame, several, backend):
+    def story(wrap):
+        run = wrap(frame)
+        for written in range(len(run(*(t * 1 for t in leaves())))):
+            given = leaves()
+            torch.manual_seed(3)
+            out = run(*(t * 1 for t in given))
+            loss = sum(t.sum() for t in out)
+            for t in out if several else [out[written]]:
+                write(t)
+            torch.manual_seed(4)
+            for _ in range(2):
+                told = attempt(torch.autograd.grad, loss, given, retain_graph=True, allow_unused=True)
+                yield written, kind(told), told if isinstance(told, tuple) else None
+            yield torch.rand(1)
+
+    check_same(story, backend=backend)
+
+
+def two_ways(x, w, b):
+    v = x.sigmoid()
+    h = (v.square() @ w).softmax(-1)
+    o = h.cos()
+    return v, h.sum(), o, (o / (1.0 + v.square())).sum()
+
+
+def a_row_of_results(x, w, b):
+    v = x * b
+    h = v.tanh()
+    return v, h, (h / (1.0 + v.square())).sum(), (x @ w).exp()
+
+
+@LEVELS
+@pytest.mark.parametrize("accumulated", [False, True], ids=["grad", "backward"])
+@pytest.mark.parametrize("frame", [passing_two_stages, two_ways, a_row_of_results], ids=lambda f: f.__name__)
+def test_only_what_is_asked_for_through_several_results_counts(frame, accumulated, backend):
+    """A result's gradient may be computed on the way to others; what eager keeps for it is checked where it leads to a gradient that is asked for."""
+
+    def story(wrap):
+        run = wrap(frame)
+        count = len(run(*leaves()))
+        for written in range(3, 3 + count):
+            for wanted in range(3 if accumulated else 3 + count):  # where a result accumulates, eager runs what made it, too
+                given = leaves()
+                inputs = tuple(t * 1 for t in given)
+                out = run(*inputs)
+                loss = sum(t.sum() for t in out)
+                write((*inputs, *out)[written])
+                asked = (*given, *out)[wanted]
+                if wanted == written:
+                    continue
+                told = attempt(asking, loss, asked, accumulated)
+                yield (written, wanted), kind(told), told if isinstance(told, tuple) else None
+
+    check_same(story, backend=backend)
+
+
+def asking(loss, tensor, accumulated):
+    if not accumulated:
+        return torch.autograd.grad(loss, tensor, allow_unused=True)
+    loss.backward(inputs=[tensor])
+    return (tensor.grad,)
