@@ -128,10 +128,10 @@ def joined(
     """The callable of a differentiated graph, whose backward can be differentiated in its turn."""
     if not pair.stages:
         made = differentiable(forward, backwards[0] if backwards else None, pair.contract)
-        return keeping_primals(made, graph, fakes, pair.contract)
+        return keeping_primals(made, forward, graph, fakes, pair.contract)
     whole, stages = in_stages(forward, backwards, pair.contract)
     for k, stage in enumerate(stages):
-        keeping_primals(stage, graph, fakes, pair.contract, k)
+        keeping_primals(stage, forward, graph, fakes, pair.contract, k)
     return whole
 
 
