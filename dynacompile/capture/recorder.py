@@ -25,6 +25,7 @@ from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_
 from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_part, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_types
+from dynacompile.capture.results import Results
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
@@ -69,6 +70,8 @@ class Recorder:
         self.graph = self.root = torch.fx.Graph()  # graph: the one that grows now, below `root` while the body of a transform is traced
         self.symbols, self.heeds_marks = symbols, heeds_marks
         self.mode = fake_mode() if symbols is None else symbols.mode
+        self.results = Results(self.mode)
+        self.asked: list[GraphInput] = []  # of classes that override torch's functions
         self.inputs: list[GraphInput] = []
         self.values: dict[int, TensorValue] = {}  # id of a fake -> the value it belongs to; the values keep the fakes alive
         self.versions: dict[int, int] = {}  # id of an input's fake -> its version at the start
@@ -96,6 +99,8 @@ class Recorder:
         fake = self.fake(real, source)
         node = self.placeholder(source, fake)
         self.inputs.append(GraphInput(node.name, source, fake, is_asked(type(real))))
+        if self.inputs[-1].is_asked:
+            self.asked.append(self.inputs[-1])
         value = self.values[id(fake)] = TensorValue(node, fake, source, real)
         self.versions[id(fake)] = fake._version
         if real.is_inference():
@@ -180,7 +185,7 @@ class Recorder:
         if any_known(operands):
             result, pairs, named = self.run_known(kind, target, pairs, named)
         else:
-            result = self.run(kind, target, fakes, fake_kwargs)
+            result = self.run_or_repeat(kind, target, fakes, fake_kwargs, operands, before)
         written = [f for f, (version, _) in zip(operands, before) if f._version != version]
         self.turned += sum(f.requires_grad != required for f, (_, required) in zip(operands, before))
         writes = bool(written)
@@ -294,8 +299,8 @@ class Recorder:
 
     def check_asked(self) -> None:
         """Refuses to write inputs that the graph gets an alias of where autograd follows them: the alias would have a history of its own."""
-        for item in self.inputs:
-            if item.is_asked and item.fake.requires_grad and self.is_counted(id(item.fake)):  # type: ignore[attr-defined]
+        for item in self.asked:
+            if item.fake.requires_grad and self.is_counted(id(item.fake)):  # type: ignore[attr-defined]
                 raise unsupported("mutation", f"{item.source.text()}, of a class that overrides torch's functions, is written and requires gradients")
 
     @contextmanager
@@ -317,6 +322,17 @@ class Recorder:
             if outer is not None:
                 outer.seen |= self.watch.seen
             self.watch = outer
+
+    def run_or_repeat(
+        self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], operands: Sequence[torch.Tensor], before: Sequence[tuple[int, bool]]
+    ) -> Any:
+        """As `run`; an operation that was run on fakes of the same metadata gives a result like the one of that time."""
+        key = self.results.key(kind, target, args, kwargs) if self.symbols is None and self.watch is None else None
+        result: Any = self.results.again(key, args)
+        if result is None:
+            result = self.run(kind, target, args, kwargs)
+            self.results.note(key, result, args, operands, [version for version, _ in before])
+        return result
 
     def run(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None = None) -> Any:
         """One operation on fakes. What the user's operation may raise is up to torch: every exception that it raises means that eager is to run it."""
