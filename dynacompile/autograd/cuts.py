@@ -123,8 +123,11 @@ def visible(outputs: Sequence[object], rows: Sequence[Output], mutated: Sequence
 def settled_points(
     cuts: Cuts, nodes: Sequence[torch.fx.Node], values: Mapping[torch.fx.Node, Any], writes: Mapping[int, torch.fx.Node]
 ) -> dict[int, Settled] | None:
-    """The points that the graph writes in place, by user output. None where it reads the memory of one by another tensor after the last write: in eager
-    that one leads to the point, by a node that a write makes anew, and here nothing shows where; and where it writes an input, or has hooks. values: of nodes. writes: by memory, the last node."""
+    """The points that the graph writes in place, by user output. values: of nodes. writes: by memory, the last node that writes it.
+
+    None where the graph reads the memory of one by another tensor after the last write: in eager that tensor leads to the point, by a node that the write
+    makes anew, and here nothing shows where. None also where the memory is an input's, or the point has hooks.
+    """
     places = {node: i for i, node in enumerate(nodes)}
     found: dict[int, Settled] = {}
     for point in cuts.points:
