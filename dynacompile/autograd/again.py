@@ -36,7 +36,8 @@ def again(joint: JointGraph, side: Sides, saved: Sequence[Node], results: Sequen
         random=devices([n for n in side.primal if is_random(n)]),
         draws_backward=any(is_random(n) and n.target is not REGION for n in side.backward),
         writes=joint.writes,
-        written_targets=joint.written_targets,
+        written_targets=joint.settled is None,
+        settled=joint.settled or {},
     )
 
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.fx
 
-from dynacompile.autograd.functionalize import MutatedInput
+from dynacompile.autograd.functionalize import MutatedInput, storage
 from dynacompile.autograd.outputs import Positions
 from dynacompile.errors import Unsupported
-from dynacompile.ir.graphs import Fresh, Made, Output, Target, ViewOfInput, ViewOfOutput
+from dynacompile.ir.graphs import Fresh, Made, Output, Settled, Target, ViewOfInput, ViewOfOutput
+from dynacompile.ops.backward_steps import TensorHook
 
 Key = tuple[Any, int]  # an autograd node, and which of its results
 INPUT = -1  # the level of views of inputs that no graph writes
@@ -116,6 +118,32 @@ def visible(outputs: Sequence[object], rows: Sequence[Output], mutated: Sequence
             position = row.position
         found.setdefault(key(output), Visible(output, Target("output", j), position))
     return list(found.values())
+
+
+def settled_points(
+    cuts: Cuts, nodes: Sequence[torch.fx.Node], values: Mapping[torch.fx.Node, Any], writes: Mapping[int, torch.fx.Node]
+) -> dict[int, Settled] | None:
+    """The points that the graph writes in place, by user output. values: of nodes. writes: by memory, the last node that writes it.
+
+    None where the graph reads the memory of one by another tensor after the last write: in eager that tensor leads to the point, by a node that the write
+    makes anew, and here nothing shows where. None also where the memory is an input's, or the point has hooks.
+    """
+    places = {node: i for i, node in enumerate(nodes)}
+    found: dict[int, Settled] = {}
+    for point in cuts.points:
+        memory = storage(point.tensor)
+        if memory not in writes or point.target.kind != "output":
+            continue
+        last = places[writes[memory]]
+        shared = [n for n in nodes[: last + 1] if isinstance(values.get(n), torch.Tensor) and storage(values[n]) == memory]
+        same = [n for n in nodes if values.get(n) is point.tensor]
+        others = [n for n in shared if n not in same]
+        if any(places[user] > last and user.op != "output" for n in others for user in n.users):
+            return None
+        if any(n.op == "placeholder" for n in shared) or any(isinstance(user.target, TensorHook) for n in same for user in n.users):
+            return None
+        found[point.target.index] = Settled(tuple(places[n] for n in same), last)
+    return found
 
 
 def refuse_hooked_views(outputs: Sequence[object], rows: Sequence[Output], bases: Sequence[torch.Tensor | None], hooked: Sequence[torch.Tensor]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -145,13 +145,14 @@ Note = Callable[[Sequence[torch.Tensor], Any, Recorder], None]
 @dataclass(frozen=True)
 class Interpreted:
     """What a graph gave. outputs: flat. memories: those that it made. inference: the storages of inference tensors among them. laid: results of operations,
-    and those in their place that have eager's strides. hooked: tensors that have hooks."""
+    and those in their place that have eager's strides. hooked: tensors that have hooks. values: of the graph's nodes."""
 
     outputs: tuple
     memories: dict[int, Memory]
     inference: set[int]
     laid: list[tuple[torch.Tensor, torch.Tensor]]
     hooked: list[torch.Tensor]
+    values: Mapping[torch.fx.Node, Any]
 
 
 def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder, tracing: Tracing, note: Note) -> Interpreted:
@@ -176,7 +177,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         if node.op == "output":
             made = {memory: m for memory, m in memories.items() if memory not in given}
             hooked = [env[n.args[0]] for n in graph.graph.nodes if isinstance(n.target, TensorHook)]
-            return Interpreted(tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made, inference.storages, laid, hooked)
+            return Interpreted(tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made, inference.storages, laid, hooked, env)
         if isinstance(node.meta.get("val"), torch.SymInt):  # a size that capture has computed
             env[node] = as_static(node.meta["val"])
             continue
@@ -250,7 +251,7 @@ def interpret_node(
     env[node] = with_dtypes(functional(run_node(node, args, kwargs)), node.meta.get("val"))
     for operand, version in zip(operands, versions, strict=True):
         if operand._version != version:
-            recorder.writes.add(storage(operand))
+            recorder.writes[storage(operand)] = node
             refuse_folded(node, operand, folded, recorder)
             keep_strides(memories[storage(operand)], recorder)
     results = tensors_of(env[node])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.fx
@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynacompile import native
 from dynacompile.autograd.arrivals import Together, cut_absent
-from dynacompile.autograd.cuts import Cuts, find_cuts, key, refuse_hooked_views
+from dynacompile.autograd.cuts import Cuts, find_cuts, key, refuse_hooked_views, settled_points
 from dynacompile.autograd.facts import view_base
 from dynacompile.autograd.functionalize import (
     FunctionalInput,
@@ -31,7 +31,7 @@ from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
-from dynacompile.ir.graphs import Mutation, Output, Target, ViewOfInput, ViewOfOutput, output_args
+from dynacompile.ir.graphs import Mutation, Output, Settled, Target, ViewOfInput, ViewOfOutput, output_args
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
@@ -47,7 +47,7 @@ class JointGraph:
     inputs of the second group. tangents: positions that have one. grads: the inputs that the third group belongs to. sources: as in the
     RuntimeContract. inference, flags, input_writes, output_writes: as in Marks. constants: the graph's attributes. leaves: inputs that are leaves of
     autograd. targets: where the fourth group goes; target_sources: the tangents that it comes from. levels: of each tangent, the stage of the backward
-    that takes it. writes: the graph has in-place operations; written_targets: on the memory of a target, too.
+    that takes it. writes: the graph has in-place operations; settled: the targets that they write, None where not all are known.
     """
 
     graph: torch.fx.Graph
@@ -69,7 +69,7 @@ class JointGraph:
     target_sources: tuple[tuple[int, ...], ...] = ()
     levels: tuple[int, ...] = ()
     writes: bool = False
-    written_targets: bool = False
+    settled: Mapping[int, Settled] | None = field(default_factory=dict)
 
     @property
     def captured(self) -> tuple[torch.fx.Node, ...]:
@@ -166,7 +166,7 @@ def trace_joint(
         target_sources,
         tuple(cuts.levels.get(p, 0) for p in tangents) if cuts.points else (),
         bool(recorder.writes),
-        any(storage(p.tensor) in recorder.writes for p in cuts.points),
+        settled_points(cuts, list(graph.graph.nodes), run.values, recorder.writes),
     )
 
 

@@ -65,7 +65,7 @@ class Recorder(TorchDispatchMode):
         self.graph = torch.fx.Graph()
         self._make = self.graph.create_node if fake_mode.shape_env is None else functools.partial(add_node, self.graph)
         self.constants: dict[str, torch.Tensor] = {}
-        self.writes: set[int] = set()  # memory that the graph writes to
+        self.writes: dict[int, torch.fx.Node] = {}  # memory that the captured graph writes to, and its last node that does
         self.site: Site | None = None
         self._nodes: dict[int, torch.fx.Node] = {}  # by id of the fake value, which the node's meta keeps alive
         self._sequence: list[int] = []  # autograd sequence number at which each site began

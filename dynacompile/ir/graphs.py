@@ -185,13 +185,22 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Settled:
+    """An output that the graph writes in place, whose value is what it stays after the last write. By their places among the nodes of the graph, nodes:
+    what stands for it; last: what writes its memory last."""
+
+    nodes: tuple[int, ...]
+    last: int
+
+
+@dataclass(frozen=True)
 class Again:
     """What differentiating the backward once more takes.
 
     needed: tensor inputs whose values some gradient depends on. written: inputs that the graph writes to; of those among `needed`, copies says which
         of the saved positions has the value from before, by index, and lost names those that have none. draws: devices whose random numbers reach a
         gradient; random: all that the graph draws on. draws_backward: the backward draws random numbers itself. writes: the graph has in-place operations;
-        written_targets: on the memory of outputs that others are computed from, too.
+        settled: of outputs that others are computed from, those that it writes to; written_targets: it reads the memory of one by another tensor afterwards.
     """
 
     needed: tuple[int, ...]
@@ -203,6 +212,7 @@ class Again:
     draws_backward: bool = False
     writes: bool = False
     written_targets: bool = False
+    settled: Mapping[int, Settled] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

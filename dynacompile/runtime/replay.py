@@ -11,7 +11,7 @@ on what is kept, and gives what the backward reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch.fx
 
 from dynacompile import native
 from dynacompile.ir.expressions import given as real
-from dynacompile.ir.graphs import Fresh, Made, RuntimeContract, Stage, Target, ViewOfOutput, output_args
+from dynacompile.ir.graphs import Fresh, Made, RuntimeContract, Settled, Stage, Target, ViewOfOutput, output_args
 from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.markers import disable
 from dynacompile.ops.backward_steps import TensorHook
@@ -108,7 +108,7 @@ class Replay:
             graph = self.with_regions
             if self.below:
                 needed = {place[1] for place in self.places if place is not None}
-                graph = going_on_from(graph, self.below, None if self.again.draws or self.again.writes else needed)
+                graph = going_on_from(graph, self.below, None if self.again.draws or self.again.writes else needed, self.again.settled)
             self._run = disable(executable(graph).forward)
         return self._run
 
@@ -254,22 +254,28 @@ def is_differentiable(view: ViewOfOutput) -> bool:
     return view.lineage.made in (Made.GRAD, Made.PART, Made.CUSTOM) and not view.lineage.detached
 
 
-def going_on_from(module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None) -> torch.fx.GraphModule:
-    """The graph with further inputs, in the place of some of its outputs wherever it uses these. needed: the outputs that are to be computed, None for all."""
+def going_on_from(
+    module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None, settled: Mapping[int, Settled]
+) -> torch.fx.GraphModule:
+    """The graph with further inputs, in the place of some of its outputs wherever it uses these, or, where it writes one in place, after the last write.
+    needed: the outputs that are to be computed, None for all."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     copied = graph.graph_copy(module.graph, copies)
     end = graph.output(copied)
-    returned = output_args(module)
+    returned, nodes = output_args(module), list(module.graph.nodes)
     first = next(n for n in graph.nodes if n.op != "placeholder")
     for j in outputs:
         with graph.inserting_before(first):
             given = graph.placeholder(f"output_{j}")
         given.meta = dict(returned[j].meta)
-        for user in list(copies[returned[j]].users):
-            if isinstance(user.target, TensorHook) and user.args[0] is copies[returned[j]]:  # the stage below has it
-                graph.erase_node(user)
-        copies[returned[j]].replace_all_uses_with(given, delete_user_cb=lambda user: user is not end)
+        known = settled.get(j)
+        earlier = {copies[n] for n in nodes[: known.last + 1] if n in copies} if known else set()
+        for same in [copies[nodes[place]] for place in known.nodes] if known else [copies[returned[j]]]:
+            for user in list(same.users):
+                if isinstance(user.target, TensorHook) and user.args[0] is same:  # the stage below has it
+                    graph.erase_node(user)
+            same.replace_all_uses_with(given, delete_user_cb=lambda user: user is not end and user not in earlier)  # noqa: B023
     if needed is not None:
         end.args = (tuple(o if j in needed else None for j, o in enumerate(end.args[0])),)  # type: ignore[arg-type,union-attr]
         for node in reversed(list(graph.nodes)):
