@@ -25,9 +25,9 @@ from dynacompile import selftest
 from dynacompile.compilers import Toolchain, first_errors, made_file, made_library, missing_compiler, run_compiler, toolchain, words
 from dynacompile.complaints import COMPLAINTS, Reporting
 from dynacompile.env import native_dir, secret_key
-from dynacompile.errors import BuildError
+from dynacompile.errors import BuildError, ConfigError
 from dynacompile.ir.guard_facts import GLOBAL_HOOKS
-from dynacompile.libraries import in_memory, name_of
+from dynacompile.libraries import load_copy
 from dynacompile.quoting import printable
 from dynacompile.threads import on_threads
 from dynacompile.trusted import Untrusted, drop, locked, open_folder, private_folder, read_own, scratch_folder, sealed, touch, unsealed, write_own
@@ -103,21 +103,23 @@ def selftest_failure() -> str:
     return selftest.failure(sys.modules[NAME])
 
 
-def load(descriptor: int, path: Path) -> ModuleType:
-    """Loads the library that the descriptor stands for, and closes it. Torch's own libraries are found because torch is loaded already."""
-    place = name_of(descriptor)
-    loader = importlib.machinery.ExtensionFileLoader(NAME, place)
-    spec = importlib.machinery.ModuleSpec(NAME, loader, origin=place)
-    try:
-        module = importlib.util.module_from_spec(spec)
+def load(content: bytes, path: Path) -> ModuleType:
+    """Loads a core that has this content. Torch's own libraries are found because torch is loaded already. path: where it is kept."""
+
+    def load_from(place: str) -> ModuleType:
+        loader = importlib.machinery.ExtensionFileLoader(NAME, place)
+        module = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(NAME, loader, origin=place))
         loader.exec_module(module)
-    except ImportError as error:
+        return module
+
+    try:
+        module = load_copy(content, path, load_from)
+    except (OSError, ImportError, ConfigError) as error:
         raise BuildError(
             f"the native core {path} does not load: {error}. Delete it, or set DYNACOMPILE_NATIVE_DIR to an empty folder, to build it anew"
         ) from error
-    finally:
-        os.close(descriptor)
-    spec.origin = module.__file__ = str(path)
+    assert module.__spec__ is not None
+    module.__spec__.origin = module.__file__ = str(path)
     return module
 
 
@@ -129,8 +131,8 @@ def headers() -> list[Path]:
     return sorted(p for f in FOLDERS for p in (ROOT / f).glob("*.h"))
 
 
-def library() -> tuple[int, Path]:
-    """A descriptor of the core for these sources, this Python, this torch and this compiler, and its path; builds it if needed. The core is as it was
+def library() -> tuple[bytes, Path]:
+    """The content of the core for these sources, this Python, this torch and this compiler, and its path; builds it if needed. The core is as it was
     built, by its seal. Where it can't be kept, it is built for this process."""
     folder = native_dir()
     try:
@@ -144,13 +146,13 @@ def library() -> tuple[int, Path]:
         os.close(inside)
 
 
-def library_in(folder: Path, inside: int) -> tuple[int, Path]:
+def library_in(folder: Path, inside: int) -> tuple[bytes, Path]:
     """As `library`. inside: the folder's descriptor."""
     shared, tools = shared_key(), toolchain()
     if tools is None:
         for name in sorted(names_in(inside), reverse=True):
             if name.startswith(f"{NAME}-{shared}-") and name.endswith(".so") and (found := kept(name, inside, folder)) is not None:
-                return found[0], folder / name
+                return found, folder / name
         raise BuildError(missing_compiler())
     name = f"{NAME}-{shared}-{digest(tools.stamp)}.so"
     found = kept(name, inside, folder)
@@ -159,18 +161,18 @@ def library_in(folder: Path, inside: int) -> tuple[int, Path]:
             found = kept(name, inside, folder)
             if found is None:
                 return build(tools, folder, inside, name), folder / name
-    return found[0], folder / name
+    return found, folder / name
 
 
-def build_unkept(folder: Path) -> tuple[int, Path]:
+def build_unkept(folder: Path) -> tuple[bytes, Path]:
     tools = toolchain()
     if tools is None:
         raise BuildError(missing_compiler())
     return build(tools, folder, None, NAME), folder / NAME
 
 
-def kept(name: str, inside: int | None, folder: Path) -> tuple[int, bytes] | None:
-    """A descriptor of a kept file, and its content; None where there is none that is as it was built."""
+def kept(name: str, inside: int | None, folder: Path) -> bytes | None:
+    """The content of a kept file; None where there is none that is as it was built."""
     if inside is None:
         return None
     try:
@@ -180,23 +182,23 @@ def kept(name: str, inside: int | None, folder: Path) -> tuple[int, bytes] | Non
     except (OSError, Untrusted) as error:
         complain(folder, "read", error)
         return None
-    content = unsealed(raw, f"native {name}", secret_key())
-    if content is None:
-        os.close(descriptor)
-        return None
-    touch(descriptor)
-    return descriptor, content
-
-
-def keep(name: str, content: bytes, inside: int | None, folder: Path) -> int | None:
-    """Keeps a file; a descriptor of it, or None where that is not possible."""
-    if inside is None:
-        return None
     try:
-        return write_own(name, sealed(content, f"native {name}", secret_key()), inside, 0o700)
+        content = unsealed(raw, f"native {name}", secret_key())
+        if content is not None:
+            touch(descriptor)
+        return content
+    finally:
+        os.close(descriptor)
+
+
+def keep(name: str, content: bytes, inside: int | None, folder: Path) -> None:
+    """Keeps a file, where that is possible."""
+    if inside is None:
+        return
+    try:
+        write_own(name, sealed(content, f"native {name}", secret_key()), inside)
     except OSError as error:
         complain(folder, "written", error)
-        return None
 
 
 def complain(folder: Path, what: str, error: OSError | Untrusted) -> None:
@@ -230,10 +232,10 @@ def include_flags() -> list[str]:
     ]
 
 
-def build(tools: Toolchain, folder: Path, inside: int | None, name: str) -> int:
+def build(tools: Toolchain, folder: Path, inside: int | None, name: str) -> bytes:
     """Compiles every source to an object (kept, so that one changed file is one recompile), links, and keeps the result under `name`.
 
-    inside: the descriptor of `folder`, None where nothing can be kept. Returns a descriptor of the library.
+    inside: the descriptor of `folder`, None where nothing can be kept. Returns the library's content.
     """
     start = time.perf_counter()
     progress(f"dynacompile: building the native core with {printable(tools.command[0])} (once) ... ")
@@ -249,15 +251,13 @@ def build(tools: Toolchain, folder: Path, inside: int | None, name: str) -> int:
             placed = [str(scratch / name) for name in objects.values()]
             run([*tools.command, "-shared", "-o", str(made), *placed, f"-L{lib}", *(f"-l{name}" for name in LIBRARIES), "-ldl"], "link the native core")
             content = made_library(tools.command[0], made)
-        descriptor = keep(name, content, inside, folder)
-        if descriptor is None:
-            descriptor = in_memory(content, NAME)
+        keep(name, content, inside, folder)
     except OSError as error:
         raise BuildError(f"the native core can't be built: {error}. Set TMPDIR to a folder with room in it") from error
     if inside is not None:
         sweep(inside, keep={*objects.values(), name})
     progress(f"done in {time.perf_counter() - start:.1f} s\n")
-    return descriptor
+    return content
 
 
 def fetched(name: str, inside: int | None, folder: Path, scratch: Path) -> bool:
@@ -265,16 +265,13 @@ def fetched(name: str, inside: int | None, folder: Path, scratch: Path) -> bool:
     found = kept(name, inside, folder)
     if found is None:
         return False
-    os.close(found[0])
-    (scratch / name).write_bytes(found[1])
+    (scratch / name).write_bytes(found)
     return True
 
 
 def compile_one(tools: Toolchain, flags: list[str], source: Path, name: str, inside: int | None, folder: Path, scratch: Path) -> None:
     run([*tools.command, *flags, "-c", str(source), "-o", str(scratch / name)], f"compile {source.name}")
-    descriptor = keep(name, made_file(tools.command[0], scratch / name), inside, folder)
-    if descriptor is not None:
-        os.close(descriptor)
+    keep(name, made_file(tools.command[0], scratch / name), inside, folder)
 
 
 def run(command: list[str], doing: str) -> None:

@@ -181,22 +181,28 @@ def write_all(descriptor: int, content: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def write_own(name: str, content: bytes, inside: int, mode: int = 0o600) -> int:
+def temporary_name() -> str:
+    """A name in a folder that sweeps know as one of a file that is there for a while."""
+    return f".new-{os.getpid()}-{os.urandom(8).hex()}"
+
+
+def write_own(name: str, content: bytes, inside: int) -> None:
     """Writes a file of the folder `inside`, under a name of its own that is then changed to `name`, so that readers see the old file or the whole new
-    one. Returns a descriptor of it. Raises OSError."""
-    temporary = f".new-{os.getpid()}-{os.urandom(8).hex()}"
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=inside)
+    one. Raises OSError."""
+    temporary = temporary_name()
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=inside)
     try:
-        write_all(descriptor, content)
+        try:
+            write_all(descriptor, content)
+        finally:
+            os.close(descriptor)
         os.rename(temporary, name, src_dir_fd=inside, dst_dir_fd=inside)
     except BaseException:
-        os.close(descriptor)
         drop(temporary, inside)
         raise
-    return descriptor
 
 
-def drop(name: str, inside: int) -> None:
+def drop(name: str, inside: int | None = None) -> None:
     """Removes a file where that works; the age of what stays behind will have it swept."""
     try:
         os.unlink(name, dir_fd=inside)
@@ -304,7 +310,7 @@ def read_secret(inside: int) -> bytes:
 
 def make_secret(inside: int) -> None:
     """Makes the file, whole or not at all; another process may be first."""
-    temporary = f".new-{os.getpid()}-{os.urandom(8).hex()}"
+    temporary = temporary_name()
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=inside)
     try:
         try:

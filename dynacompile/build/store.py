@@ -16,7 +16,7 @@ from pathlib import Path
 from dynacompile.complaints import COMPLAINTS
 from dynacompile.env import cache_bytes, secret_key
 from dynacompile.errors import BuildError
-from dynacompile.libraries import Library, in_memory, load_library
+from dynacompile.libraries import Library, load_library
 from dynacompile.trusted import Untrusted, drop, open_folder, private_folder, read_own, sealed, touch, unsealed, write_own
 
 KEY = re.compile(r"[0-9A-Za-z_.-]{8,128}")
@@ -51,8 +51,8 @@ class Store:
         fix = "remove what is there, or set DYNACOMPILE_CACHE_DIR to a folder of your own with room in it"
         COMPLAINTS.warn(("store", str(self.folder), what, kind), f"the compile cache {self.folder} can't be {what} ({error}): what it lacks is compiled. {fix}")
 
-    def find(self, key: str) -> tuple[int, bytes] | None:
-        """A descriptor of an intact entry, and its content."""
+    def find(self, key: str) -> bytes | None:
+        """The content of an intact entry."""
         path = self.file(key)
         try:
             inside = open_folder(path.parent)
@@ -70,66 +70,45 @@ class Store:
             return None
         finally:
             os.close(inside)
-        content = unsealed(raw, key, self.key)
-        if content is None:
+        try:
+            content = unsealed(raw, key, self.key)
+            if content is not None:
+                touch(descriptor)
+            return content
+        finally:
             os.close(descriptor)
-            return None
-        touch(descriptor)
-        return descriptor, content
 
     def get(self, key: str) -> bytes | None:
         """The content, or None where there is no intact entry."""
-        found = self.find(key)
-        if found is None:
-            return account_of(self.folder).unkept.get(key)
-        os.close(found[0])
-        return found[1]
+        content = self.find(key)
+        return account_of(self.folder).unkept.get(key) if content is None else content
 
     def library(self, key: str) -> Library | None:
         """The library that is an intact entry, loaded; None where there is none, or it is no library."""
-        found = self.find(key)
-        if found is None:
+        content = self.find(key)
+        if content is None:
             return account_of(self.folder).libraries.get(key)
         try:
-            return self.load(key, *found)
+            return load_library(content, self.file(key))
         except BuildError as error:
             COMPLAINTS.warn(("store", "load", str(self.folder)), f"{error}. It is built anew")
             return None
 
-    def load(self, key: str, descriptor: int | None, content: bytes) -> Library:
-        """The library by its descriptor; from memory where there is none, or where its folder is mounted so that nothing in it can run."""
-        path, refused = self.file(key), ""
-        if descriptor is not None:
-            try:
-                return load_library(descriptor, path)
-            except BuildError as error:
-                refused = str(error)
-        try:
-            loaded = load_library(in_memory(content, key), path)
-        except OSError as error:
-            raise BuildError(f"there is no room to load a kernel's library ({error}): free memory, or set TMPDIR to a folder with room in it") from error
-        if refused:
-            COMPLAINTS.warn(("store", "run", str(self.folder)), f"{refused}. It is loaded from memory: is its folder mounted with noexec?")
-        return loaded
-
     def put(self, key: str, content: bytes) -> None:
         """Stores `content`, where that is possible. Readers see the old entry or the whole new one."""
-        descriptor = self.write(key, content)
-        if descriptor is None:
+        if not self.write(key, content):
             account_of(self.folder).unkept[key] = content
-        else:
-            os.close(descriptor)
 
     def put_library(self, key: str, content: bytes) -> Library:
         """Stores a library, where that is possible, and loads it. Raises BuildError where it does not load."""
-        descriptor = self.write(key, content)
-        kept = descriptor is not None
-        loaded = self.load(key, descriptor, content)
+        kept = self.write(key, content)
+        loaded = load_library(content, self.file(key))
         if not kept:
             account_of(self.folder).libraries[key] = loaded
         return loaded
 
-    def write(self, key: str, content: bytes) -> int | None:
+    def write(self, key: str, content: bytes) -> bool:
+        """Whether an entry could be written."""
         path = self.file(key)
         raw = sealed(content, key, self.key)
         try:
@@ -139,14 +118,14 @@ class Store:
             finally:
                 os.close(inside)
             try:
-                descriptor = write_own(path.name, raw, place)
+                write_own(path.name, raw, place)
             finally:
                 os.close(place)
         except (OSError, Untrusted) as error:
             self.complain("written", error)
-            return None
+            return False
         self.keep_within_bound(len(raw))
-        return descriptor
+        return True
 
     def keep_within_bound(self, written: int) -> None:
         """Evicts where the store has outgrown its bound, by what this process knows: at its first write, and whenever it has written a part of it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -12,11 +14,11 @@ import warnings
 
 import pytest
 
-from dynacompile import env
+from dynacompile import env, libraries, native
 from dynacompile.build import store as stores
 from dynacompile.build.store import Store, evict
 from dynacompile.complaints import COMPLAINTS
-from dynacompile.errors import ConfigError
+from dynacompile.errors import BuildError, ConfigError
 from dynacompile.trusted import MAGIC
 
 KEY = "0123456789abcdef"
@@ -257,15 +259,6 @@ def test_the_bound_is_kept_while_writing(tmp_path, monkeypatch):
     assert store.get("99bbbbbbbb") is not None
 
 
-def test_an_open_entry_survives_its_eviction(tmp_path):
-    store = Store(tmp_path)
-    store.put(KEY, b"content")
-    descriptor, content = store.find(KEY)
-    evict(tmp_path, 1)
-    assert not entries(tmp_path) and os.pread(descriptor, 7, 0) == content
-    os.close(descriptor)
-
-
 def test_what_dead_processes_left_is_swept_and_nothing_else(tmp_path):
     store = Store(tmp_path)
     store.put(KEY, b"content")
@@ -350,3 +343,78 @@ def test_a_library_runs_from_a_folder_without_room(monkeypatch, tmp_path):
         assert store.library(other).address("seven")
     assert len(given) == 1 and not store.file(other).exists()
     assert stores.account_of(store.folder).libraries[other]
+
+
+@pytest.fixture
+def seven(tmp_path):
+    """The content of a library."""
+    (tmp_path / "seven.c").write_text("int seven(void) { return 7; }")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "seven.so"), str(tmp_path / "seven.c")], check=True)
+    return (tmp_path / "seven.so").read_bytes()
+
+
+@pytest.mark.parametrize("refusals", [0, 1, 2])
+def test_a_library_is_loaded_from_a_copy_that_is_gone_after(tmp_path, monkeypatch, seven, refusals):
+    """In memory; in the folder for temporary files, where that is refused; beside the entry, where nothing in that folder may run."""
+    temporary, store, tried = tmp_path / "temporary", Store(tmp_path / "store"), []
+    temporary.mkdir(mode=0o700)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    store.put(KEY, seven)
+
+    def load(place):
+        tried.append(place)
+        if len(tried) <= refusals:
+            raise OSError("failed to map segment from shared object")
+        return ctypes.CDLL(place).seven()
+
+    assert libraries.load_copy(seven, store.file(KEY), load) == 7
+    assert [place.startswith(start) for place, start in zip(tried, ("/proc", str(temporary), str(store.file(KEY).parent)))] == [True] * (refusals + 1)
+    assert not any(os.path.exists(place) for place in tried)
+    assert entries(tmp_path / "store") == {f"{KEY[:2]}/{KEY[2:]}"} and not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("missing", ["memory", "proc"])
+def test_a_library_is_loaded_without_files_in_memory_and_without_proc(tmp_path, monkeypatch, seven, missing):
+    def refuse_memory(*args):
+        raise OSError(38, "Function not implemented")
+
+    if missing == "memory":
+        monkeypatch.setattr(os, "memfd_create", refuse_memory)
+    else:
+        monkeypatch.setattr(libraries, "name_of", "/nowhere/{}".format)
+    store = Store(tmp_path / "store")
+    store.put(KEY, seven)
+    assert store.library(KEY).address("seven")
+    with pytest.raises(BuildError, match="does not load"):
+        libraries.load_library(b"no library", store.file(KEY))
+
+
+CHANGED = """
+import os, pathlib, shutil, sys
+used, damage = pathlib.Path(sys.argv[1]), sys.argv[2]
+os.environ["DYNACOMPILE_CACHE_DIR"], os.environ["DYNACOMPILE_NATIVE_DIR"] = str(used / "cache"), str(used / "native")
+import torch, dynacompile
+compiled, x = dynacompile.compile(lambda x: (x * 2).sin() + 1), torch.ones(9)
+first = compiled(x)
+files = [p for p in used.rglob("*") if p.is_file() and p.read_bytes().startswith(b"\\x7fELF")]
+assert len(files) >= 2 and any(p.suffix == ".so" for p in files), files
+for path in files:
+    with path.open("r+b") as file:
+        if damage == "cut":
+            file.truncate(0)
+        else:
+            file.write(b"\\xcc" * path.stat().st_size)
+assert torch.equal(compiled(x), first)
+assert torch.equal(compiled(torch.ones(3, 9)), first.expand(3, 9))
+print("right")
+"""
+
+
+@pytest.mark.parametrize("damage", ["cut", "overwritten"])
+def test_what_is_loaded_stays_as_it_is_where_its_file_is_changed(tmp_path, damage):
+    """The file of a kernel and that of the native core, until the end of the process."""
+    native.core()
+    shutil.copytree(env.native_dir(), tmp_path / "native", ignore=lambda folder, names: set(names) - {native.library()[1].name})
+    (tmp_path / "native").chmod(0o700)
+    done = subprocess.run([sys.executable, "-c", CHANGED, str(tmp_path), damage], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["right"]), done.stderr[-2000:]

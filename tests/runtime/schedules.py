@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -92,7 +91,7 @@ class Maker:
         schedule = Schedule(inputs, outputs, {b.name: b for b in buffers}, kernels, tuple(steps), arena, CPU, constants or {})
         built: dict[str, BuiltKernel] = {name: ReferenceKernel(k) for name, k in kernels.items()}
         if self.library is not None:
-            library = load_library(os.open(self.library, os.O_RDONLY), self.library)
+            library = load_library(self.library.read_bytes(), self.library)
             built = {name: CpuKernel(library, name) for name in kernels}
         return Module(schedule, built)
 

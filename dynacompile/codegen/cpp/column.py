@@ -203,6 +203,10 @@ class Column:
             out.line(f"Part{k}& part{k} = parts{k}[0];")
 
     def stretch(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], part: str, begin: str, end: str) -> None:
+        with self.frame.blocks([i for i in lane if i not in self.ready | self.columns], begin, end) as (first, last):
+            self.stretch_of_block(k, acc, starts, steps, lane, part, first, last)
+
+    def stretch_of_block(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], part: str, begin: str, end: str) -> None:
         plan, out, frame = self.plan, self.out, self.frame
         assert plan.lane is not None
         at = f"{plan.lane.var.name} - t0"

@@ -117,7 +117,10 @@ def symbols(kernel: Kernel, out: Text, start: int) -> None:
 
 def statements(loops: Plan, values: Values, out: Text) -> None:
     """The loops."""
-    out.line(f"constexpr int W = lanes_of({loops.lane_bytes});")
+    lanes = f"lanes_of({loops.lane_bytes})"
+    if loops.most_lanes:
+        lanes = f"{lanes} < {loops.most_lanes} ? {lanes} : {loops.most_lanes}"
+    out.line(f"constexpr int W = {lanes};")
     for line in loops.definitions():
         out.line(line)
     frame = Frame(loops, values, out)
@@ -159,9 +162,10 @@ def pointwise(frame: Frame) -> None:
         across = {a.var for a in loops.middle}
         inner = frame.depending(scalars, across)
         frame.statements([i for i in scalars if i not in inner])
-        out.open(f"for (i64 s = 0; s < {loops.steps}; ++s)")
-        decode(out, loops.middle, "s")
-        frame.statements([i for i in scalars if i in inner])
-        with frame.lane_loop():
-            frame.lane_statements(lane)
-        out.close()
+        with frame.blocks(lane, "0", str(loops.steps)) as (begin, end):
+            out.open(f"for (i64 s = {begin}; s < {end}; ++s)")
+            decode(out, loops.middle, "s")
+            frame.statements([i for i in scalars if i in inner])
+            with frame.lane_loop():
+                frame.lane_statements(lane)
+            out.close()

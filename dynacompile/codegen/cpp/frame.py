@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from math import prod
 
 from dynacompile.codegen.cpp.plan import Plan, closure
-from dynacompile.codegen.cpp.prepare import index_of
 from dynacompile.codegen.cpp.values import Text, Values
 from dynacompile.ir.body import needs
+from dynacompile.ir.divisions import index_of
 from dynacompile.ir.index import Extent, Index, Var, extent
 from dynacompile.ir.loops import Axis
 
@@ -124,6 +124,27 @@ class Frame:
         self.out.open(f"{each}, [&](i64 {self.plan.lane.var.name}, auto on) BODY")
         yield
         self.out.close(");")
+
+    @contextmanager
+    def blocks(self, ids: Iterable[int], begin: str, end: str) -> Iterator[tuple[str, str]]:
+        """The loop over blocks of steps, where any of the ops `ids` is crossed: what is loaded is transposed before a block's steps, what is stored after
+        them. Gives the first step and the end of those that are to be written inside."""
+        plan, out, values = self.plan, self.out, self.values
+        crossed = [i for i in ids if i in plan.crossed]
+        if not crossed:
+            yield begin, end
+            return
+        out.open(f"for (i64 s0 = {begin}; s0 < {end}; s0 += {plan.block})")
+        out.line(f"const i64 s1 = s0 + {plan.block} < {end} ? s0 + {plan.block} : {end};")
+        for i in crossed:
+            out.line(values.block(i))
+            if self.body[i].name == "load":
+                out.line(values.block_in(i))
+        yield "s0", "s1"
+        for i in crossed:
+            if self.body[i].name == "store":
+                out.line(values.block_out(i))
+        out.close()
 
     def parts(self, starts: list[int], given: set[int]) -> tuple[list[int], list[int]]:
         """The r-level scalars and the ops in lanes that `starts` need."""

@@ -18,16 +18,17 @@ from math import prod
 
 import torch
 
-from dynacompile.codegen.cpp.prepare import index_of
 from dynacompile.ir.body import needs
+from dynacompile.ir.divisions import index_of
 from dynacompile.ir.index import Extent, Index, Symbol, atom, extent, hint
-from dynacompile.ir.loops import Access, Axis, Nest, levels
+from dynacompile.ir.loops import Access, Axis, Nest, Op, levels
 
 WIDEST = 16  # lanes that tiles and blocks are multiples of, whatever the target has
 GRAIN = 32768  # elements of cheap work below which threads cost more than they give
 FEW_TASKS = 16
 BLOCK = 4096  # elements of a row that one set of accumulators takes in
-CROSSING = 32  # lanes of a block of a transpose: more, and lines a power of two apart push each other out of the first-level cache
+CROSSING = 64  # elements, each way, of a block of a transpose: whole lines of memory both ways, and the block stays in the first-level cache
+CROSSED_BYTES = 32 * 1024  # of all blocks at a time
 ARRAY_BYTES = 24 * 1024  # of accumulators, to stay in the first-level cache
 SCRATCH_BYTES = 128 * 1024  # of values kept for a later pass over a row, on the thread's stack
 LIST_TILE = 8192  # elements of a block of a member of a list: small beside a list that is worth several threads, large beside what a block costs
@@ -55,7 +56,9 @@ class Plan:
     """lane: the axis in the lanes (None: no axes). deep[i]: op i has lanes. when[i]: the pass of an r-level op; how many passes an x-level op waits for.
     kept: r-level ops that a later pass reads back. tile: elements of a column tile, or of a block of a pointwise lane axis.
     chunk: elements of the lane axis (row over one r axis) or steps over r that a chunk takes in; split: chunks run in parallel.
-    weight: cost of one point. listed: the loops are those of one member of a list. What sizes decide here, those of the example decide."""
+    weight: cost of one point. listed: the loops are those of one member of a list. crossed: loads and stores that are consecutive along the one axis of
+    `middle` and stride along the lanes: they go through blocks of `block` steps, transposed between memory and the lanes. What sizes decide here, those of the
+    example decide."""
 
     nest: Nest
     shape: str  # "pointwise" | "row" | "column"
@@ -75,6 +78,8 @@ class Plan:
     weight: float
     choice: Choice = Choice()
     listed: bool = False
+    crossed: frozenset[int] = frozenset()
+    block: int = 0
 
     @property
     def tasks(self) -> Extent:
@@ -95,6 +100,11 @@ class Plan:
     @property
     def steps(self) -> Extent:
         return extent(prod(a.size for a in self.middle))
+
+    @property
+    def most_lanes(self) -> int:
+        """Half as many lanes as the widest vectors have, where the lane axis does not fill more; else 0. Whole vectors need no masks."""
+        return WIDEST // 2 if isinstance(self.lane_size, int) and 1 < self.lane_size <= WIDEST // 2 and self.lane_bytes == 4 else 0
 
     @property
     def lane_size(self) -> Extent:
@@ -181,7 +191,7 @@ def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
     outer = tuple(a for a in nest.x_axes if a != lane)
     middle = tuple(a for a in nest.r_axes if a != lane)
     if shape == "pointwise":
-        crossing = crossing_axis(nest, lane)
+        crossing = crossing_axis(nest, lane) or axis_around_short_lanes(lane, outer)
         outer, middle = tuple(a for a in outer if a != crossing), () if crossing is None else (crossing,)
     wide_values = any(deep[i] and op.dtype.itemsize == 8 and op.name not in ("store", "constant") for i, op in enumerate(nest.body))
     reduced = prod(a.size for a in nest.r_axes)
@@ -199,9 +209,15 @@ def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
         size = replace(size, tile=min(choice.tile, round_up(expected(lane.size), WIDEST)))
     if choice.again or not size.keep:
         kept = frozenset()
+    crossed = crossed_ops(nest, lane, middle[0]) - kept if lane is not None and len(middle) == 1 and shape != "row" else frozenset()
+    if crossed and shape == "column":
+        size = replace(size, tile=min(size.tile, 2 * CROSSING))
     lane_bytes = 8 if wide_values else 4
     wide = work >= GRAIN or any(type(a.size) is Index for a in nest.axes)
-    return Plan(nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, wide, lane_bytes, weight, choice, listed)
+    return Plan(
+        nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, wide, lane_bytes, weight, choice, listed,
+        crossed, crossed_steps(nest, crossed, size.tile),
+    )  # fmt: skip
 
 
 def choose_lane(nest: Nest, level: tuple[str, ...]) -> Axis | None:
@@ -217,12 +233,43 @@ def choose_lane(nest: Nest, level: tuple[str, ...]) -> Axis | None:
                 continue
             stride = None if indirect_by(nest, i, axis) else op.attr.index.stride(axis.var)
             weight = 0.05 if reduces and level[i] == "x" else 2.0 if op.name == "store" else 1.0
-            total += weight * (1.0 if stride == 1 else 0.7 if stride == 0 else 0.05)
+            total += weight * (1.0 if stride == 1 else 0.7 if stride == 0 else crossing_score(nest, i, axis))
         full = -(-hint(axis.size) // WIDEST) * WIDEST
         return total * (hint(axis.size) / full) ** 0.5 if full else 0.0
 
     ranked = [(score(a), a.role == "r", i) for i, a in enumerate(nest.axes)]
     return nest.axes[max(ranked)[2]]
+
+
+def crossing_score(nest: Nest, i: int, axis: Axis) -> float:
+    """What lanes along `axis` are worth to op i, which strides along it, beside 1 for consecutive accesses. Columns go through blocks that are
+    transposed; rows have no such blocks, and touch as many lines of memory for a vector as it has lanes."""
+    if len(nest.r_axes) == 1:
+        if axis.role == "x" and i in crossed_ops(nest, axis, nest.r_axes[0]):
+            return 0.45
+        if axis.role == "r" and any(i in crossed_ops(nest, axis, a) for a in nest.x_axes):
+            return -2.0
+    return 0.05
+
+
+def crossed_ops(nest: Nest, lane: Axis, across: Axis) -> frozenset[int]:
+    """Loads and stores that are consecutive along `across` and stride along `lane`: those of a transpose, where both axes fill vectors."""
+    if min(hint(lane.size), hint(across.size)) < WIDEST:
+        return frozenset()
+
+    def is_crossed(op: Op) -> bool:
+        if not isinstance(op.attr, Access) or op.attr.mask is not None or op.attr.summed or any(v.name[0] == "%" for v in op.attr.index.variables()):
+            return False
+        stride = op.attr.index.stride(lane.var)
+        return op.attr.index.stride(across.var) == 1 and stride is not None and stride not in (0, 1)
+
+    return frozenset(i for i, op in enumerate(nest.body) if is_crossed(op))
+
+
+def crossed_steps(nest: Nest, crossed: frozenset[int], tile: int) -> int:
+    """Steps of a block that all crossed ops together have room for."""
+    bytes_of_step = tile * 8 * len(crossed)
+    return max(WIDEST, min(CROSSING, CROSSED_BYTES // max(bytes_of_step, 1) // WIDEST * WIDEST))
 
 
 def indirect_by(nest: Nest, i: int, axis: Axis) -> bool:
@@ -314,6 +361,13 @@ def crossing_axis(nest: Nest, lane: Axis | None) -> Axis | None:
     return None
 
 
+def axis_around_short_lanes(lane: Axis | None, outer: tuple[Axis, ...]) -> Axis | None:
+    """The innermost x axis outside of lanes that are so few that finding a point's place costs more than its elements: a task has all of it."""
+    if lane is None or len(outer) < 2 or not isinstance(lane.size, int) or lane.size >= 4 * WIDEST:
+        return None
+    return outer[-1] if prod(expected(a.size) for a in outer[:-1]) >= FEW_TASKS else None
+
+
 @dataclass(frozen=True)
 class Sizes:
     tile: int
@@ -343,7 +397,8 @@ def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], mi
     kept_bytes = sum(nest.body[i].dtype.itemsize if nest.body[i].dtype != torch.bool else 4 for i in kept)
     if shape == "pointwise":
         if middle:
-            return Sizes(CROSSING, 1, False, False)
+            tile = next((t for t in (CROSSING, CROSSING // 2) if points * -(-length // t) >= FEW_TASKS), CROSSING // 4)
+            return Sizes(tile, 1, False, False)
         blocks = max(1, min(-(-4 * FEW_TASKS // max(points, 1)), length // 2048))
         return Sizes(round_up(-(-length // blocks), 64), 1, False, False)
     big = work >= GRAIN

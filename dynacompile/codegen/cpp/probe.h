@@ -77,6 +77,9 @@ template <class T, int N> OUTLINED void masked(T* out, const f32* x) {
     });
 }
 
+// Blocks that are transposed: squares of whole vectors, and their rests.
+template <class T, int Rows, int Columns> OUTLINED void turned(T* out, const T* x) { transposed<width<T>>(out, Columns, x, Rows, Rows + opaque_zero, Columns); }
+
 template <class T, int N> int wrong_triangles() {
   static T out[N * N];
   int wrong = 0;
@@ -125,6 +128,14 @@ template <class T, int N> int wrong_masked() {
   for (i64 i = 0; i < N; ++i) wrong += differing(out + i * N, N, [=](i64 j) { return (arithmetic<T>)(j < i ? j + 1 : 0); });
   return wrong;
 }
+template <class T, int Rows, int Columns> int wrong_turned() {
+  static T out[Rows * Columns], x[Rows * Columns];
+  for (i64 j = 0; j < Rows * Columns; ++j) x[j] = memory<T>((arithmetic<T>)((j + opaque_zero) % 127));
+  turned<T, Rows, Columns>(out, x);
+  int wrong = 0;
+  for (i64 r = 0; r < Rows; ++r) wrong += differing(out + r * Columns, Columns, [=](i64 c) { return (arithmetic<T>)((c * Rows + r) % 127); });
+  return wrong;
+}
 
 }  // namespace
 
@@ -139,5 +150,6 @@ int main() {
   if (wrong_counts<19>()) return 8;
   if (wrong_masked<f32, width<f32>>() || wrong_masked<i16, width<i16>>()) return 9;
   if (wrong_steps<f32>() || wrong_steps<f64>() || wrong_steps<i32>() || wrong_steps<i64>() || wrong_steps<f16>()) return 10;
+  if (wrong_turned<f32, 19, 33>() || wrong_turned<f64, 9, 16>() || wrong_turned<bf16, 32, 18>() || wrong_turned<i8, 33, 17>()) return 11;
   return 0;
 }

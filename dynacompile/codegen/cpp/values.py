@@ -17,7 +17,7 @@ from dynacompile.ops.scalars import compute_dtype
 RESERVED = frozenset(
     """all and asm auto bool break case char class const continue default delete do double else enum export extern f16 f32 f64 bf16 false float for friend
     goto i16 i32 i64 i8 if inline int long mutable namespace new not on operator or private protected public register return short signed sizeof static
-    struct switch template this true try typedef typename u8 union unsigned using virtual void volatile while xor W l t0 t1 task task0 task1 s c b e a
+    struct switch template this true try typedef typename u8 union unsigned using virtual void volatile while xor W l t0 t1 s0 s1 task task0 task1 s c b e a
     place best chunk chunks columns length tiles params load store gather value memory each get put where max min abs exp log""".split()
 )
 
@@ -125,10 +125,12 @@ class Values:
         """The statement for op i in lanes."""
         op = self.body[i]
         if op.name == "store":
-            return self.lane_store(op)
+            return f"store({self.in_block(i)}, {self.full(op.args[0])}, on);" if i in self.plan.crossed else self.lane_store(op)
         match op.attr:
+            case Access() as a if i in self.plan.crossed:
+                text = self.converted(f"load<W>({self.in_block(i)}, on)", op, a)
             case Access() as a:
-                text = self.lane_load(op, a)
+                text = self.converted(self.lane_load(a), op, a)
             case Index() as index:
                 text = self.lane_index(op, index)
             case None if (bound := self.bound(op)) is not None:
@@ -148,7 +150,10 @@ class Values:
                 return x, self.use(c)
         return None
 
-    def lane_load(self, op: Op, access: Access) -> str:
+    def converted(self, text: str, op: Op, access: Access) -> str:
+        return text if compute_dtype(self.params[access.buffer][1]) == op.dtype else f"convert<{value_type(op.dtype)}>({text})"
+
+    def lane_load(self, access: Access) -> str:
         dtype = self.params[access.buffer][1]
         if self.consecutive(access):
             if access.mask is None:
@@ -164,7 +169,35 @@ class Values:
             if access.mask is not None:
                 one = f"{self.one(access.mask)} ? {one} : {literal(access.other, compute_dtype(dtype))}"
             text = f"gather{'_bool' if dtype == torch.bool else ''}<W>([&](int l) {{ return {one}; }}, on)"
-        return text if compute_dtype(dtype) == op.dtype else f"convert<{value_type(op.dtype)}>({text})"
+        return text
+
+    def block(self, i: int) -> str:
+        """The declaration of the block that a crossed op goes through: steps by lanes."""
+        access: Access = self.body[i].attr  # type: ignore[assignment]
+        return f"alignas(64) {memory_type(self.params[access.buffer][1])} {self.names[i]}_block[{self.plan.block * self.plan.tile}];"
+
+    def corner(self, i: int) -> tuple[str, str]:
+        """Of a crossed op: the address of a block's first element, and how far lanes are apart in memory."""
+        access: Access = self.body[i].attr  # type: ignore[assignment]
+        lane, (across,) = self.plan.lane, self.plan.middle
+        assert lane is not None
+        starts = {lane.var: "t0", across.var: "s0"}
+        at = render(access.index, lambda v: starts.get(v, v.name))
+        return f"{self.params[access.buffer][0]} + {at}", str(access.index.stride(lane.var))
+
+    def block_in(self, i: int) -> str:
+        corner, apart = self.corner(i)
+        return f"transposed<W>({self.names[i]}_block, {self.plan.tile}, {corner}, {apart}, s1 - s0, t1 - t0);"
+
+    def block_out(self, i: int) -> str:
+        corner, apart = self.corner(i)
+        return f"transposed<W>({corner}, {apart}, {self.names[i]}_block, {self.plan.tile}, t1 - t0, s1 - s0);"
+
+    def in_block(self, i: int) -> str:
+        """Where in the block lies what a crossed op accesses."""
+        lane, (across,) = self.plan.lane, self.plan.middle
+        assert lane is not None
+        return f"{self.names[i]}_block + ({across.var.name} - s0) * {self.plan.tile} + ({lane.var.name} - t0)"
 
     def lane_index(self, op: Op, index: Index) -> str:
         kind = value_type(op.dtype)

@@ -296,6 +296,51 @@ template <int W, class F, class On> INLINE void each_lane(F f, On on) {
   for (int i = 0; i < n; ++i) f(i);
 }
 
+// to[r * to_apart + c] = from[c * from_apart + r], in squares of W x W elements where the compiler has shuffles of vectors (GCC 12, Clang).
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define DC_SHUFFLES 1
+// The first, or last, halves of a and b, element by element in turn.
+template <class V> INLINE V zip_first(V a, V b) {
+  if constexpr (lanes<V> == 16) return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  else if constexpr (lanes<V> == 8) return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+  else return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+}
+template <class V> INLINE V zip_last(V a, V b) {
+  if constexpr (lanes<V> == 16) return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  else if constexpr (lanes<V> == 8) return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+  else return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+}
+template <int W, class T> INLINE void transposed_square(T* to, i64 to_apart, const T* from, i64 from_apart) {
+  vec<T, W> rows[W], next[W];
+#pragma GCC unroll 16
+  for (int i = 0; i < W; ++i) rows[i] = read<W>(from + i * from_apart);
+#pragma GCC unroll 4
+  for (int zipped = 1; zipped < W; zipped *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < W / 2; ++i) next[2 * i] = zip_first(rows[i], rows[i + W / 2]), next[2 * i + 1] = zip_last(rows[i], rows[i + W / 2]);
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i) rows[i] = next[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < W; ++i) write(to + i * to_apart, rows[i]);
+}
+#endif
+#endif
+template <int W, class T> OUTLINED void transposed(T* to_, i64 to_apart, const T* from_, i64 from_apart, i64 rows, i64 columns) {
+  auto to = (typename Bits<T>::type*)to_;
+  auto from = (const typename Bits<T>::type*)from_;
+  i64 r = 0, c = 0;
+#ifdef DC_SHUFFLES
+  for (; c + W <= columns; c += W)
+    for (r = 0; r + W <= rows; r += W) transposed_square<W>(to + r * to_apart + c, to_apart, from + c * from_apart + r, from_apart);
+  for (i64 k = 0; k < c; ++k)
+    for (i64 rest = r; rest < rows; ++rest) to[rest * to_apart + k] = from[k * from_apart + rest];
+#endif
+  for (; c < columns; ++c)
+    for (r = 0; r < rows; ++r) to[r * to_apart + c] = from[c * from_apart + r];
+}
+
 // Scratch of a kernel holds values: a mask as i32.
 template <int W, class T> INLINE auto get(const T* p) { return read<W>(p); }
 template <class T, class V> INLINE void put(T* p, V x) { write(p, x); }

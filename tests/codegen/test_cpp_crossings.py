@@ -1,0 +1,92 @@
+"""Kernels that walk tensors of which one is consecutive along the lanes, another along a second axis: they go through blocks that are transposed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dynacompile.codegen.cpp import emit_kernel
+from dynacompile.codegen.cpp.plan import plan
+from dynacompile.codegen.cpp.prepare import prepare
+from dynacompile.ir.schedule import Kernel
+
+from .cpp_running import ENV, Library
+from .triton_cases import BF16, BOOL, F16, F32, F64, I8, I64, Build, assert_same, oracle, storages
+
+
+def added(rows: int, columns: int, dtype: torch.dtype = F32) -> Kernel:
+    """x.t() + y."""
+    b = Build("added", (rows, columns))
+    v = b.load("x", dtype, b.at(1, rows))
+    b.store("out", dtype, b.at(columns, 1), b.add_(v, b.load("y", dtype, b.at(columns, 1))))
+    return b.kernel()
+
+
+def compared(rows: int, columns: int) -> Kernel:
+    """Where x.t() > y, as it is and transposed: bools in memory, loaded and stored across the lanes."""
+    b = Build("compared", (rows, columns))
+    flag = b.load("flag", BOOL, b.at(1, rows))
+    greater = b.lt(b.load("y", F32, b.at(columns, 1)), b.load("x", F32, b.at(1, rows)))
+    b.store("out", BOOL, b.at(columns, 1), b.and_(greater, flag))
+    b.store("other", BOOL, b.at(columns, 1), b.or_(greater, flag))
+    b.store("turned", BOOL, b.at(1, rows), greater)
+    return b.kernel()
+
+
+def sums(rows: int, columns: int, by_row: bool) -> Kernel:
+    """Sums and maxima of x.t() + y over one of its axes."""
+    b = Build("sums", (rows,), (columns,)) if by_row else Build("sums", (columns,), (rows,))
+    straight, turned = (b.at(columns, 1), b.at(1, rows)) if by_row else (b.at(1, columns), b.at(rows, 1))
+    v = b.add_(b.load("x", F32, turned), b.load("y", F32, straight))
+    b.store("sum", F32, b.at(1, 0), b.reduce("sum", v))
+    b.store("max", F32, b.at(1, 0), b.reduce("max", v))
+    return b.kernel()
+
+
+def softmax_across(rows: int, columns: int, dtype: torch.dtype = F32) -> Kernel:
+    """The softmax of x.t() + y over rows of y."""
+    b = Build("softmax_across", (rows,), (columns,))
+    v = b.add_(b.load("x", dtype, b.at(1, rows)), b.load("y", dtype, b.at(columns, 1)))
+    e = b.exp(b.sub(v, b.reduce("max", v)))
+    b.store("out", dtype, b.at(columns, 1), b.truediv(e, b.reduce("sum", e)))
+    return b.kernel()
+
+
+CASES = {
+    **{f"added_{n}_{m}": lambda n=n, m=m: added(n, m) for n, m in ((16, 16), (17, 131), (64, 64), (67, 130), (300, 33))},
+    **{f"added_{dtype}": lambda dtype=dtype: added(70, 90, dtype) for dtype in (F64, BF16, F16, I64, I8)},
+    **{f"compared_{n}_{m}": lambda n=n, m=m: compared(n, m) for n, m in ((40, 50), (128, 80))},
+    **{f"sums_{n}_{m}_{by}": lambda n=n, m=m, by=by: sums(n, m, by) for n, m in ((40, 50), (130, 700), (1000, 64)) for by in (True, False)},
+    **{f"softmax_{n}_{m}": lambda n=n, m=m: softmax_across(n, m) for n, m in ((40, 50), (130, 700))},
+    "softmax_bf16": lambda: softmax_across(33, 90, BF16),
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return Library({name: make() for name, make in CASES.items()}, tmp_path_factory.mktemp("store"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers(library, name):
+    kernel = CASES[name]()
+    tensors = storages(kernel, list(CASES).index(name))
+    expected = {k: t.clone() for k, t in tensors.items()}
+    oracle(kernel, expected)
+    library(name, list(tensors.values()))
+    assert_same(tensors, expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_gathered(library, name):
+    """Vectors are read and written as vectors, none element by element."""
+    assert "transposed<W>(" in library.texts[name]
+    assert "gather" not in library.texts[name] and "each_lane" not in library.texts[name]
+
+
+def test_rows_whose_loads_cross_are_columns():
+    assert plan(prepare(softmax_across(300, 300).nest)).shape == "column"
+
+
+def test_axes_below_a_vector_are_gathered():
+    assert "transposed" not in emit_kernel(added(8, 300), ENV).text
