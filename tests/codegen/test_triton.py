@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ from dynacompile.config import CompileConfig
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported
 from dynacompile.ir.index import constant
+from dynacompile.lower import lower
 from dynacompile.ops.scalars import SCALARS
+from dynacompile.schedule import schedule
+from tests.lower.tracing import trace
 
 from .triton_cases import BF16, CASES, F32, WALKED, Build, assert_same, chain, columns_sum, layer_norm, oracle, softmax, storages, transpose
 
@@ -46,6 +50,20 @@ def interpreted(tmp_path_factory) -> dict[str, tuple[dict, dict]]:
 def test_numbers(interpreted, name):
     got, expected = interpreted[name]
     assert_same(got, expected)
+
+
+VARIANCES = [((4096, 1024), 1, 1), ((4096, 2048), 1, 2), ((4096, 768), 1, 1), ((4096, 1024), 0, 2), ((64, 1024), 1, 4)]
+
+
+@pytest.mark.parametrize(("size", "dim", "warps"), VARIANCES, ids=str)
+def test_few_warps_exchange_the_two_sums_of_a_variance(size, dim, warps):
+    """One warp holds a row of 1024 values and exchanges nothing through shared memory; of few rows, more warps take one."""
+    program = lower(trace(lambda x: x.var(dim), [torch.empty(size)]), ENV)
+    on_device = {name: replace(buffer, device=torch.device("cuda", 0)) for name, buffer in program.buffers.items()}
+    kernel = next(iter(schedule(replace(program, buffers=on_device), ENV).kernels.values()))
+    source = emit_kernel(kernel, ENV)
+    assert source.candidates[0].warps == warps
+    assert source.text.count("tl.sum(") + source.text.count("tl.reduce(") == 2
 
 
 def test_every_scalar_is_run_by_a_case():

@@ -22,6 +22,7 @@ FEW_PER_LINE = 2  # values of a line that are as well loaded for each of its ele
 LINE = 2048  # points of a line that a program takes
 REGISTERS = 128  # of a thread, for the values of a tile that live at once, in 4-byte words
 PERSISTENT = 16384  # longest row kept in registers
+FEW_ROWS = 4  # of a tile; a warp that has more spends its time on one after the other
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,8 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
             return False, unmasked(part_candidates(kernel, x, r), ("XBLOCK", x.size))
         rows = clamp(1024 // width, 1, max(1, power(x.hint // PROGRAMS + 1)))
         best = row_warps(rows * width, narrow)
+        if sums_together(kernel.nest) > 1 and live <= 2 and rows <= FEW_ROWS and x.hint // rows * 2 >= PROGRAMS:
+            best = clamp(rows * width // (LANES * 32), 1, 16)
         options = [Candidate({"XBLOCK": rows, "RBLOCK": width}, w) for w in (best, best * 2, best // 2) if 1 <= w <= 32]
         for scale in (2, 4):
             tile = rows * scale * width
@@ -250,6 +253,8 @@ def row_parts(kernel: Kernel, r: Dim) -> int:
 def part_candidates(kernel: Kernel, x: Dim, r: Dim) -> list[Candidate]:
     """Rows of several tiles, one at a time, by few warps: less is exchanged between them."""
     width, warps = r.size // row_parts(kernel, r), part_warps(r.size)
+    if x.hint * 2 >= PROGRAMS and sums_together(kernel.nest) > 1:
+        warps = max(1, warps // 2)
     shapes = ((1, warps), (2, warps), (4, warps * 2), (1, warps * 2), (2, warps * 2), (1, warps // 2))
     return [Candidate({"XBLOCK": b, "RBLOCK": width}, w) for b, w in shapes if b <= power(x.hint) and 1 <= w <= 32]
 
@@ -278,7 +283,8 @@ def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candi
     if isinstance(r.size, int) and (width <= 64 or (passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512)):
         most = clamp((8192 if narrow and width > 64 else 4096) // width, 32, 64)
         across = min(clamp(power(x.hint // PROGRAMS + 1), 16, most), columns)
-        shapes = [(n, column_warps(n * width, x.hint // n, live, narrow)) for n in (across, across * 2, across // 2) if 0 < n <= columns]
+        together = sums_together(kernel.nest)
+        shapes = [(n, column_warps(n * width, x.hint // n, live, narrow, together)) for n in (across, across * 2, across // 2) if 0 < n <= columns]
         shapes.insert(1, (across, min(shapes[0][1] * 2, 16)))
         options = [Candidate({"XBLOCK": n, "RBLOCK": width}, w) for n, w in shapes]
         return False, unmasked(options, ("XBLOCK", x.size))
@@ -314,6 +320,13 @@ def reuse(nest: Nest) -> tuple[int, int]:
     return max((p for i, p in enumerate(phases) if level[i] == "r"), default=0) + 1, max(live, 2)
 
 
+def sums_together(nest: Nest) -> int:
+    """The most float sums that one reduction makes: each is exchanged between all threads, which fewer warps with more values each do less of."""
+    phases = op_phases(nest, {})
+    sums = [phases[i] for i, op in enumerate(nest.body) if op.name == "reduce" and op.attr == "sum" and op.dtype.is_floating_point]
+    return max((sums.count(phase) for phase in sums), default=0)
+
+
 def op_phases(nest: Nest, online: Mapping[int, int]) -> tuple[int, ...]:
     """For each op, how many passes over r must have ended before it can be computed. online: reduces that end with an earlier one."""
     partner = {total: top for top, total in online.items()}
@@ -338,8 +351,12 @@ def row_warps(tile: int, narrow: bool) -> int:
     return clamp(tile // (512 if narrow else 256), 1, 16)
 
 
-def column_warps(tile: int, programs: int, live: int, narrow: bool) -> int:
-    """Warps for a tile of columns: few, as what each sums by itself need not be exchanged, where there are programs enough that they keep memory busy."""
+def column_warps(tile: int, programs: int, live: int, narrow: bool, together: int) -> int:
+    """Warps for a tile of columns: few, as what each sums by itself need not be exchanged, where there are programs enough that they keep memory busy.
+    Where several sums are exchanged `together`, half as many, each of which has twice as much of memory under way."""
+    fewer = clamp(tile // (LANES * 64), 1, 16)
+    if together > 1 and not narrow and live * 64 <= REGISTERS and programs * fewer * 2 >= BUSY:
+        return fewer
     few = clamp(tile // (LANES * (64 if narrow else 32)), 1, 16)
     return few if live * 32 <= REGISTERS and programs * few >= BUSY else row_warps(tile, narrow)
 
