@@ -9,6 +9,7 @@ import sys
 import warnings
 
 import pytest
+import sympy  # noqa: F401 - its first import adds a filter of warnings
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _python_dispatch
