@@ -18,7 +18,7 @@ import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from dynacompile import native
-from dynacompile.autograd import differentiate
+from dynacompile.autograd import differentiate, differentiate_parts, find_parts
 from dynacompile.build import begin_build, expect_builds
 from dynacompile.capture import CodeCache, capture_frame
 from dynacompile.codegen import generate
@@ -27,17 +27,19 @@ from dynacompile.env import Env
 from dynacompile.events import StageFinished
 from dynacompile.guards.facts import FrameFacts
 from dynacompile.guards.program import compile_gather, compile_guards
+from dynacompile.ir.alike import DifferentiatedParts, ProgramParts, lowered
 from dynacompile.ir.captured import Captured, no_guards
 from dynacompile.ir.determinism import under
 from dynacompile.ir.fakes import dynamo_unloaded
 from dynacompile.ir.graphs import ForwardBackward
+from dynacompile.ir.schedule import Schedule
 from dynacompile.ir.segments import depends_on_values
 from dynacompile.ir.shapes import ShapePolicy, forget_shape_envs
 from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
 from dynacompile.runtime import chain, differentiable, in_stages, keeping_primals, link, record, with_plain
-from dynacompile.schedule import schedule
+from dynacompile.schedule import schedule, schedule_parts
 
 T = TypeVar("T")
 GraphCall = Callable[..., tuple]  # flat graph inputs -> flat graph outputs
@@ -95,10 +97,25 @@ def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
 
 
 def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
+    parts = find_parts(graph, fakes)
+    found = None if parts is None else stage("differentiate", env, differentiate_parts, parts, env)
+    if found is not None:
+        return compile_parts(found, env)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     forward = begin_program(pair.forward, env)
     backwards = [disable(begin_program(g, env)) for g in backward_graphs(pair)]  # their kernels build beside the forward's
     return joined(forward(), backwards, pair, graph, fakes)
+
+
+def compile_parts(found: DifferentiatedParts, env: Env) -> GraphCall:
+    """A graph that falls apart into like parts, each of which is lowered and fused once. Autograd has no part in it."""
+    program = stage("lower", env, lower_parts, found, env)
+    plan = stage("schedule", env, schedule_parts, program, env)
+    return differentiable(begin_kernels(plan, env)(), None, found.contract)
+
+
+def lower_parts(found: DifferentiatedParts, env: Env) -> ProgramParts:
+    return lowered(found, [lower(pair.forward, env) for pair in found.pairs])
 
 
 def backward_graphs(pair: ForwardBackward) -> tuple[torch.fx.GraphModule, ...]:
@@ -111,10 +128,10 @@ def joined(
     """The callable of a differentiated graph, whose backward can be differentiated in its turn."""
     if not pair.stages:
         made = differentiable(forward, backwards[0] if backwards else None, pair.contract)
-        return keeping_primals(made, graph, fakes, pair.contract)
+        return keeping_primals(made, forward, graph, fakes, pair.contract)
     whole, stages = in_stages(forward, backwards, pair.contract)
     for k, stage in enumerate(stages):
-        keeping_primals(stage, graph, fakes, pair.contract, k)
+        keeping_primals(stage, forward, graph, fakes, pair.contract, k)
     return whole
 
 
@@ -122,7 +139,10 @@ def begin_program(graph: torch.fx.GraphModule, env: Env) -> Callable[[], GraphCa
     """Schedules a functional ATen graph and begins to build its kernels. The result waits for them, and gives a native program of kernel
     launches and extern calls: for a backward, on its first use, which may be inside of a region."""
     program = stage("lower", env, lower, graph, env)
-    plan = stage("schedule", env, schedule, program, env)
+    return begin_kernels(stage("schedule", env, schedule, program, env), env)
+
+
+def begin_kernels(plan: Schedule, env: Env) -> Callable[[], GraphCall]:
     building = begin_build(stage("generate", env, generate, plan, env), env)
 
     def finish() -> GraphCall:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dynacompile.autograd.alike import differentiate_parts, find_parts
 from dynacompile.autograd.differentiate import differentiate
 
-__all__ = ["differentiate"]
+__all__ = ["differentiate", "differentiate_parts", "find_parts"]

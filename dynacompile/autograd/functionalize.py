@@ -386,10 +386,11 @@ class MutatedInput:
 
 
 def mutated_inputs(inputs: Sequence[FunctionalInput], names: Sequence[str]) -> list[MutatedInput]:
-    found = []
+    found, seen = [], set()
     for i, entry in enumerate(inputs):
-        if not entry.is_tensor or any(entry is earlier for earlier in inputs[:i]):
+        if not entry.is_tensor or id(entry) in seen:
             continue
+        seen.add(id(entry))
         if inner(entry.value) is entry.fake:
             continue
         value = entry.value
@@ -408,8 +409,12 @@ def mutated_inputs(inputs: Sequence[FunctionalInput], names: Sequence[str]) -> l
 
 
 def refuse_overlaps(inputs: Sequence[FunctionalInput], names: Sequence[str], mutated: Sequence[MutatedInput]) -> None:
+    sharing: dict[int, list[int]] = {}
+    for j, entry in enumerate(inputs):
+        if entry.is_tensor:
+            sharing.setdefault(storage(entry.fake), []).append(j)
     for m in mutated:
-        for j, other in enumerate(inputs):
-            if other.is_tensor and other is not inputs[m.index] and storage(other.fake) == storage(inputs[m.index].fake):
+        for j in sharing[storage(inputs[m.index].fake)]:
+            if inputs[j] is not inputs[m.index]:
                 reason = f"input {names[m.index]} is mutated and shares memory with input {names[j]}"
                 raise Unsupported("overlapping-inputs", reason, "clone one of them before the call")

@@ -121,8 +121,8 @@ def trace_joint(
         forward = owned(recorder, [recorder.node_of(inner(t)) for t in positions.tensors])
         restride(recorder, forward, positions)
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
-        eager = read_history(positions, inputs, run.laid) if positions.differentiable else History()
         cuts = find_cuts(run.outputs, rows, mutated, positions) if cutting else Cuts()
+        eager = read_history(positions, inputs, run.laid, [key(point.tensor) for point in cuts.points]) if positions.differentiable else History()
         tangents, grads = trace_backward(recorder, positions, forward, inputs, cuts)
         captured = [captured_node(recorder, forward, positions, cuts, i) for i in sorted(cuts.captured)]
         constants = reach_of_constants(recorder, positions, cuts) if len(tangents) > 1 else {}

@@ -25,7 +25,7 @@ Node = torch.autograd.graph.Node
 @dataclass(frozen=True)
 class History:
     """What eager's autograd has of a call. watches: the inputs and forward outputs that it keeps, or views of them. parts: as in Marks, with the inputs
-    that they lead to in the place of gradients. reached: the tangents that the gradient of an input comes from, by the index of the input,
+    that they lead to in the place of gradients, and -1 - k for the k-th point that the backward is cut at. reached: the tangents that the gradient of an input comes from, by the index of the input,
     as the bits of a number. computed: the inputs that have a history of their own."""
 
     watches: tuple[Watch, ...] = ()
@@ -34,14 +34,22 @@ class History:
     computed: frozenset[int] = frozenset()
 
 
-def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> History:
-    """Before the backward pass frees what is kept. laid: as of Interpreted."""
+def read_history(
+    positions: Positions,
+    inputs: Sequence[FunctionalInput],
+    laid: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    points: Sequence[tuple[Any, int]] = (),
+) -> History:
+    """Before the backward pass frees what is kept. laid: as of Interpreted. points: nodes and which of their results the backward is cut at."""
     outputs = [positions.tensors[p] for p in positions.differentiable]
     indices = sorted({id(entry): i for i, entry in reversed(list(enumerate(inputs))) if entry.differentiable}.values())
     order = history([t.grad_fn for t in outputs])
     leaves = {id(inputs[i].leaf): 1 << n for n, i in enumerate(indices)}
-    reached, leads = reached_from(order, [t.grad_fn for t in outputs]), leads_to(order, leaves)
-    if any(t.grad_fn is not None and not leads[t.grad_fn] for t in outputs):
+    reached = reached_from(order, [t.grad_fn for t in outputs])
+    leads = leads_to(order, leaves, {point: 1 << (len(indices) + k) for k, point in enumerate(points)})
+    ends = [*indices, *(-1 - k for k in range(len(points)))]
+    every_leaf = (1 << len(indices)) - 1
+    if any(t.grad_fn is not None and not leads[t.grad_fn] & every_leaf for t in outputs):
         reason = "an output requires gradients that come to no input: what they come to was made inside the graph"
         raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
     owners: dict[int, tuple[bool, int, torch.Tensor]] = {}
@@ -54,7 +62,7 @@ def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: 
     found: dict[tuple[bool, int], set[tuple[int, int]]] = {}
     parts: set[tuple[int, int]] = set()
     for node in order:
-        if not reached[node] or not leads[node]:
+        if not reached[node] or not leads[node] & every_leaf:
             continue
         for kept in kept_by(node):
             parts.add((reached[node], leads[node]))
@@ -64,14 +72,14 @@ def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: 
             owner = owners.get(moved.get(place, place))
             if owner is not None and (kept is owner[2] or place in moved or shares_version(kept, owner[2])):
                 found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
-    watches = tuple(Watch(*key, as_parts(nodes, indices)) for key, nodes in sorted(found.items()))
+    watches = tuple(Watch(*key, as_parts(nodes, ends)) for key, nodes in sorted(found.items()))
     computed = frozenset(i for i in indices if inputs[i].value is not inputs[i].leaf)
-    ends = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
-    return History(watches, as_parts(parts, indices), {i: ends.get(id(inputs[i].leaf), 0) for i in indices}, computed)
+    variables = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
+    return History(watches, as_parts(parts, ends), {i: variables.get(id(inputs[i].leaf), 0) for i in indices}, computed)
 
 
-def as_parts(found: set[tuple[int, int]], inputs: Sequence[int]) -> tuple[Part, ...]:
-    return tuple((bits(reached), tuple(inputs[n] for n in bits(leads))) for reached, leads in sorted(found))
+def as_parts(found: set[tuple[int, int]], ends: Sequence[int]) -> tuple[Part, ...]:
+    return tuple((bits(reached), tuple(ends[n] for n in bits(leads))) for reached, leads in sorted(found))
 
 
 def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positions: Positions) -> None:
@@ -134,7 +142,8 @@ class StageGradients:
         reached, leads = part
         if min(joint.levels[t] for t in reached) != self.level:
             return (), ()
-        return self.arriving(reached), tuple(e for e, target in enumerate(self.edges) if not led_to(joint, target).isdisjoint(leads))
+        ends = {joint.targets[-1 - i] if i < 0 else Target("input", i) for i in leads}
+        return self.arriving(reached), tuple(e for e, target in enumerate(self.edges) if target in ends)
 
 
 def led_to(joint: JointGraph, target: Target) -> frozenset[int]:
@@ -179,7 +188,7 @@ def beyond_hidden(joint: JointGraph, needs: tuple[tuple[Part, ...], ...], edges:
 
     def there(part: Part) -> Part:
         found = [e for e in part[1] if e in ends]
-        found += [e for h in part[1] if h in leads for e, inputs in ends.items() if inputs & leads[h]]
+        found += [e for h in part[1] if h in leads for e, inputs in ends.items() if inputs and not inputs & ~leads[h]]
         return part[0], tuple(sorted(set(found)))
 
     return tuple(tuple(map(there, parts)) for parts in needs)
@@ -268,13 +277,14 @@ def reached_from(order: Sequence[Node], roots: Sequence[Node | None], cut: Colle
     return reached
 
 
-def leads_to(order: Sequence[Node], leaves: dict[int, int]) -> dict[Node, int]:
-    """The leaves whose gradients each node has a part in. leaves: their bits, by the id of the tensor."""
+def leads_to(order: Sequence[Node], leaves: Mapping[int, int], points: Mapping[tuple[Any, int], int]) -> dict[Node, int]:
+    """The leaves, and the points, whose gradients each node has a part in. Both with their bits, leaves by the id of the tensor."""
     leads: dict[Node, int] = {}
     for node in reversed(order):
         variable = getattr(node, "variable", None)
         own = 0 if variable is None else leaves.get(id(variable), 0)
-        leads[node] = functools.reduce(lambda found, following: found | leads[following], next_nodes(node), own)
+        given = (leads[following] | points.get((following, result), 0) for following, result in node.next_functions if following is not None)
+        leads[node] = functools.reduce(operator.or_, given, own)
     return leads
 
 

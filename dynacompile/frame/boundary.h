@@ -49,7 +49,7 @@ inline PyObject* checked(PyObject* object) {
 // The result of a call that takes the GIL or runs Python. While the interpreter ends, CPython ends a daemon thread that asks for the GIL by unwinding its
 // stack, through our frames, whose destructors would then touch objects without the GIL: such a thread waits here for the end of the process instead.
 template <typename Call>
-auto stay(Call&& call) -> decltype(call()) {
+[[gnu::always_inline]] inline auto stay(Call&& call) -> decltype(call()) {
     try {
         return call();
     } catch (abi::__forced_unwind&) {

@@ -380,7 +380,7 @@ namespace {
 
 enum class Tried { holds, fails, outdated };
 
-Tried try_entry(const Extra& extra, Entry* entry, const Roots& roots) {
+[[gnu::always_inline]] inline Tried try_entry(const Extra& extra, Entry* entry, const Roots& roots) {
     const uint64_t changes = extra.changes;
     const PyRef kept = PyRef::share(reinterpret_cast<PyObject*>(entry));
     const bool holds = guards_hold(entry->guards, roots);

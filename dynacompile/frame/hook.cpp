@@ -17,11 +17,7 @@ PyObject* set_rival = nullptr;  // torch's function that sets the callback of to
 
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag);
 
-// The core works in the main interpreter alone.
-PyInterpreterState* interpreter() {
-    static PyInterpreterState* const main = PyInterpreterState_Main();
-    return main;
-}
+PyInterpreterState* interpreter = nullptr;  // the main one: the core works in no other
 
 PyObject* run_plainly(PyThreadState* ts, Frame* frame) {
     RegionScope off(ts, nullptr, nullptr);
@@ -107,7 +103,7 @@ PyObject* run_code(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
 PyObject* run_entry(Thread& thread, PyThreadState* ts, Frame* frame, Entry* entry) {
     mark_used(entry);
     if (!entry->whole) return run_code(ts, frame, entry->code);
-    RegionScope off(thread, ts, nullptr, nullptr);
+    const HookOff off(thread, ts);
     return run_code(ts, frame, entry->code);
 }
 
@@ -319,16 +315,15 @@ bool need_stack(const PyThreadState* ts) {
 
 // Installs the hook for one region, in the place of the one that was there: ours inside another region, or a foreign one.
 bool hook_enter(Before& before) {
-    PyInterpreterState* interp = interpreter();
-    before.evaluator = _PyInterpreterState_GetEvalFrameFunc(interp);
+    before.evaluator = _PyInterpreterState_GetEvalFrameFunc(interpreter);
     if (is_rival(before.evaluator)) {
         before.callback = PyObject_CallOneArg(set_rival, Py_None);
         if (!before.callback) return false;
-        before.evaluator = _PyInterpreterState_GetEvalFrameFunc(interp);
+        before.evaluator = _PyInterpreterState_GetEvalFrameFunc(interpreter);
     }
     if (before.evaluator != evaluate) {
         if (regions_open == 0) before_us = before.evaluator;
-        _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
+        _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate);
     }
     regions_open++;
     return true;
@@ -336,13 +331,12 @@ bool hook_enter(Before& before) {
 
 // Undoes hook_enter: the last region of the process takes the hook out; one opened below a foreign hook gives that hook its place back.
 bool hook_leave(Before& before) {
-    PyInterpreterState* interp = interpreter();
     regions_open--;
-    if (_PyInterpreterState_GetEvalFrameFunc(interp) == evaluate) {
+    if (_PyInterpreterState_GetEvalFrameFunc(interpreter) == evaluate) {
         if (regions_open == 0) {
-            _PyInterpreterState_SetEvalFrameFunc(interp, before_us);
+            _PyInterpreterState_SetEvalFrameFunc(interpreter, before_us);
         } else if (before.evaluator != evaluate && before.evaluator != before_us) {
-            _PyInterpreterState_SetEvalFrameFunc(interp, before.evaluator);
+            _PyInterpreterState_SetEvalFrameFunc(interpreter, before.evaluator);
         }
     }
     if (!before.callback) return true;
@@ -360,5 +354,6 @@ bool hook_leave(Before& before) {
 
 bool init_frame(PyObject* module) {
     using namespace dynacompile;
+    interpreter = PyInterpreterState_Main();
     return init_dispatch(module) && init_proxy(module) && init_region(module) && init_outside(module) && PyModule_AddFunctions(module, functions) == 0;
 }

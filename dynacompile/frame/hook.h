@@ -153,6 +153,7 @@ class RegionScope {
     RegionScope(const RegionScope&) = delete;
     void compiling() { thread_.now.compiling = true; }
     void target(PyCodeObject* code) { thread_.now.target = code; }
+    RegionState* above() const { return saved_.state; }  // of the scope around this one; null: there is none, or the hook is off in it
 
   private:
     static Thread& followed(Thread& thread, const PyThreadState* ts) {
@@ -162,6 +163,29 @@ class RegionScope {
     Thread& thread_;
     Scope saved_;
     uint64_t id_;
+};
+
+// Has the frames of the running stack run plainly, for a C++ scope inside of a RegionScope.
+class HookOff {
+  public:
+    // thread: this_thread, found before.
+    HookOff(Thread& thread, const PyThreadState* ts) : thread_(thread), ts_(ts), id_(thread.now.id), state_(thread.now.state), on_miss_(thread.now.on_miss) { set(nullptr, nullptr); }
+    ~HookOff() {
+        if (thread_.now.id != id_) thread_.meet_stack(ts_);
+        set(state_, on_miss_);
+    }
+    HookOff(const HookOff&) = delete;
+
+  private:
+    void set(RegionState* state, PyObject* on_miss) {
+        thread_.now.state = state;
+        thread_.now.on_miss = on_miss;
+    }
+    Thread& thread_;
+    const PyThreadState* ts_;
+    uint64_t id_;
+    RegionState* state_;
+    PyObject* on_miss_;
 };
 
 // dispatch.cpp

@@ -168,15 +168,15 @@ PyObject* said_once(RegionState* state, PyObject* result) {
 
 PyObject* call_in_scope(Thread& thread, PyThreadState* ts, Region* region, RegionState* state, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     HookScope hook;
+    RegionState* above;
     PyObject* result;
     {
         RegionScope scope(thread, ts, state, region->on_miss);
+        above = scope.above();
         scope.target(region->target);
         result = call_object(region->function, args, nargsf, kwnames);
     }
     if (!hook.leave()) Py_CLEAR(result);
-    thread.follow(ts);
-    RegionState* above = thread.now.state;
     if (state->met && above) above->met = 1;
     return result && !state->met ? said_once(state, result) : result;
 }
@@ -186,7 +186,7 @@ PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
     PyThreadState* ts = PyThreadState_Get();
     Thread& thread = this_thread(ts);
     if (thread.now.compiling || is_finalizing() || is_traced(thread.keys)) return call_object(region->function, args, nargsf, kwnames);
-    if (!need_stack(ts)) return nullptr;
+    if (!ts->datastack_chunk && !need_stack(ts)) return nullptr;
     const PyRef kept = PyRef::share(self);  // the call may drop the last reference to its own region
     if (region->choose) {
         const PyRef state = chosen_state(ts, region, args, nargsf, kwnames);

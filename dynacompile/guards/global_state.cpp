@@ -41,7 +41,7 @@ struct ThreadPlaces {
     const PythonTorchFunctionTLS* functions;
 };
 
-const ThreadPlaces& thread_places() {
+[[gnu::always_inline]] inline const ThreadPlaces& thread_places() {
     static thread_local ThreadPlaces of_thread;
     ThreadPlaces& places = *found_once(&of_thread);
     if (!places.autograd) {
@@ -84,7 +84,7 @@ bool same_function_modes(const PythonTorchFunctionTLS& now, PyObject* expected) 
 
 constexpr c10::DispatchKey autocast_keys[] = {c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA};  // excluded where autocast is off
 
-int8_t autocast_dtype(const c10::impl::LocalDispatchKeySet& keys, int device) {
+[[gnu::always_inline]] inline int8_t autocast_dtype(const c10::impl::LocalDispatchKeySet& keys, int device) {
     return keys.excluded_.has(autocast_keys[device]) ? int8_t{-1} : static_cast<int8_t>(at::autocast::get_autocast_dtype(autocast_devices[device]));
 }
 

@@ -26,6 +26,14 @@ from dynacompile.lower.pointwise import lower_copy_into, lower_create, lower_poi
 from dynacompile.lower.prune import prune
 from dynacompile.lower.reduction import lower_extremum, lower_reduction, lower_variance
 from dynacompile.lower.views import lower_view
+from dynacompile.lower.windows import (
+    lower_adaptive_avg_pool,
+    lower_adaptive_avg_pool_backward,
+    lower_avg_pool,
+    lower_avg_pool_backward,
+    lower_max_pool,
+    lower_max_pool_backward,
+)
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.table import TABLE, Row
 
@@ -51,6 +59,12 @@ KINDS: dict[str, Callable[[Lowering, torch.fx.Node, Row], None]] = {
     "gather": lower_gather,
     "index_select": lower_index_select,
     "embedding": lower_embedding,
+    "max_pool": lower_max_pool,
+    "avg_pool": lower_avg_pool,
+    "adaptive_avg_pool": lower_adaptive_avg_pool,
+    "max_pool_backward": lower_max_pool_backward,
+    "avg_pool_backward": lower_avg_pool_backward,
+    "adaptive_avg_pool_backward": lower_adaptive_avg_pool_backward,
     "extern": lower_extern,
 }
 

@@ -1,6 +1,6 @@
 """The decomposition table: ATen ops that are rewritten into simpler ones while a graph is traced.
 
-What has a row in `ops.table` is left whole, and so is what runs best as one call of ATen: matmuls, convolutions, fused attention, pooling,
+What has a row in `ops.table` is left whole, and so is what runs best as one call of ATen: matmuls, convolutions, fused attention,
 sorting, scatters, and everything that draws random numbers.
 """
 

@@ -373,3 +373,50 @@ def bmm(m: Maker) -> Iterator[Sample]:
 @sample(TENSORS)
 def baddbmm(m: Maker) -> Iterator[Sample]:
     yield args(m.floats(2, 3, 5), m.floats(2, 3, 4), m.floats(2, 4, 5), beta=0.5)
+
+
+@sample(TENSORS)
+def max_pool(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(2, 3, 8, 9), [3, 3], [2, 2], [1, 1]), args(m.floats(3, 8, 8), [2, 2]))
+    yield args(m.floats(1, 2, 11, 12), [3, 2], [2, 3], [1, 1], [2, 1], True)
+    yield args(torch.full((1, 1, 4, 4), -torch.inf), [3], [1], [1])
+    yield args(torch.tensor([[[[1.0, torch.nan, 2.0], [torch.nan, 3.0, 3.0], [3.0, 0.0, -1.0]]]]), [2], [1])
+    yield args(m.floats(2, 4, 8, 8).contiguous(memory_format=torch.channels_last), [3, 3], [2, 2], [1, 1])
+
+
+@sample(TENSORS)
+def avg_pool(m: Maker) -> Iterator[Sample]:
+    x = m.floats(2, 3, 8, 9)
+    yield from (args(x, [3, 3], [2, 2], [1, 1]), args(x, [2]), args(x, [3, 2], [2, 3], [1, 1], True, False), args(x, [3, 2], [2, 3], [1, 1], True, True))
+    yield from (args(x, [3, 3], [2, 2], [1, 1], False, False), args(x, [3, 3], [2, 2], [1, 1], False, True, 5), args(m.floats(3, 9, 9), [2], [2], [0], True))
+
+
+@sample(TENSORS)
+def adaptive_avg_pool(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(2, 3, 8, 9), [4, 3]), args(m.floats(3, 8, 8), [8, 1]), args(m.floats(2, 3, 8, 9), [3, 3]))
+    yield args(m.floats(2, 4, 8, 8).contiguous(memory_format=torch.channels_last), [2, 4])
+
+
+@sample(TENSORS)
+def max_pool_backward(m: Maker) -> Iterator[Sample]:
+    windows = ((2, 3, 8, 9), [3, 3], [2, 2], [1, 1]), ((2, 2, 11, 12), [3, 2], [2, 3], [1, 1]), ((2, 3, 8, 9), [3], [1], [1])
+    for size, *window in (*windows, ((3, 8, 8), [2, 2], [2, 2], [0, 0]), ((1, 1, 7, 7), [2], [3], [0])):
+        for last in (False, True) if len(size) == 4 else (False,):
+            x = m.floats(*size)
+            x = x.contiguous(memory_format=torch.channels_last) if last else x
+            out, places = torch.ops.aten.max_pool2d_with_indices(x, *window)
+            yield args(m.floats(*out.shape), x, *window, [1, 1], False, places)
+
+
+@sample(TENSORS)
+def avg_pool_backward(m: Maker) -> Iterator[Sample]:
+    x = m.floats(2, 3, 8, 9)
+    windows = ([3, 3], [2, 2], [1, 1], False, True, None), ([2], [2], [0], False, True, None), ([3, 2], [2, 3], [1, 1], True, True, None)
+    for window in (*windows, ([3], [1], [1], False, False, 4)):
+        yield args(m.floats(*torch.ops.aten.avg_pool2d(x, *window).shape), x, *window)
+    yield args(m.floats(2, 3, 4, 5), x, [3, 3], [2, 2], [1, 1], False, False, None)
+
+
+@sample(TENSORS)
+def adaptive_avg_pool_backward(m: Maker) -> Iterator[Sample]:
+    yield from (args(m.floats(2, 3, 4, 3), m.floats(2, 3, 8, 9)), args(m.floats(3, 8, 1), m.floats(3, 8, 8)), args(m.floats(2, 3, 3, 3), m.floats(2, 3, 8, 9)))

@@ -95,6 +95,13 @@ TABLE: dict[str, Row] = {
     **rows("gather", "gather", gather__default=""),
     **rows("index_select", "index_select", index_select__default=""),
     **rows("embedding", "embedding", embedding__default=""),
+    # windows
+    **rows("max_pool", "max_pool", max_pool2d_with_indices__default=""),
+    **rows("avg_pool", "avg_pool", avg_pool2d__default=""),
+    **rows("adaptive_avg_pool", "adaptive_avg_pool", _adaptive_avg_pool2d__default=""),
+    **rows("max_pool_backward", "max_pool_backward", max_pool2d_with_indices_backward__default=""),
+    **rows("avg_pool_backward", "avg_pool_backward", avg_pool2d_backward__default=""),
+    **rows("adaptive_avg_pool_backward", "adaptive_avg_pool_backward", _adaptive_avg_pool2d_backward__default=""),
     # matmuls that write where we say
     **rows("extern", "mm", mm__default="mm.out"),
     **rows("extern", "addmm", addmm__default="addmm.out"),

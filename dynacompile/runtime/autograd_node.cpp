@@ -1,6 +1,7 @@
 // The autograd node of a compiled region: one for all its differentiable outputs.
 #define AT_PER_OPERATOR_HEADERS
 #include "runtime/again.h"
+#include "runtime/asked.h"
 
 #include <ATen/ops/as_strided_ops.h>
 #include <ATen/ops/clone_ops.h>
@@ -117,9 +118,15 @@ struct Pass {
 };
 thread_local Pass* Pass::current = nullptr;
 
-// How Python gives the gradients in the place of the backward program: with a history; of a batch of tangents; or by the graph, run again, where what the
-// program reads was written, and eager's autograd does not keep it.
-enum class Replayed : uint8_t { differentiate, batch, repeated };
+// How Python gives the gradients in the place of the backward program: with a history, or of a batch of tangents.
+enum class Replayed : uint8_t { differentiate, batch };
+
+// Of what is saved for backward and was written since. lost: the results of the forward graph among these that the backward program reads, and an error of one.
+struct Written {
+    bool any = false;
+    std::vector<size_t> lost;
+    std::exception_ptr error;
+};
 
 // impl: of the tensor, where it is an input, or an output that is not this node's.
 struct Saved {
@@ -141,11 +148,17 @@ struct Watched {
     }
 };
 
-class RegionBackward final : public Node {
+class RegionBackward final : public Partial {
 public:
-    RegionBackward(std::shared_ptr<Region> region, torch::autograd::edge_list&& edges) : Node(std::move(edges)), region_(std::move(region)) {}
+    RegionBackward(std::shared_ptr<Region> region, torch::autograd::edge_list&& edges) : Partial(std::move(edges)), region_(std::move(region)) {}
 
     std::string name() const override { return "DynacompileBackward"; }
+
+    bool flows(uint32_t tangent, size_t gradient) const override {
+        if (gradient >= region_->contract.grads.size()) return false;  // it comes through a stage below
+        const auto& sources = region_->contract.sources;
+        return sources.empty() || sources[gradient].empty() || std::find(sources[gradient].begin(), sources[gradient].end(), int64_t(tangent)) != sources[gradient].end();
+    }
 
     // later: of forward outputs, those that get a history after this.
     void remember(const Inputs& inputs, const Tensors& outputs, const std::vector<bool>& later = {}) {
@@ -205,23 +218,16 @@ public:
         check_state(tangents);
         const bool twice = c10::GradMode::is_enabled();
         Tensors flat;
-        std::exception_ptr written;  // why the program can't run, and the graph has to run again
+        Written written;
         {
             std::lock_guard<std::mutex> lock(mutex_);
             written = unpack_saved(flat, tangents);
             note_shapes(flat);
         }
+        if (!written.lost.empty()) recompute(flat, written);
         const bool dual = std::any_of(tangents.begin(), tangents.end(), is_dual), batched = std::any_of(tangents.begin(), tangents.end(), is_batched);
         std::string reason;
-        if (written || twice || dual || batched)
-            reason = stand_ins_.empty() ? "nothing was kept for it" : "an earlier backward pass has freed a part of what it needs";
-        if (written) {
-            variable_list grads;
-            const Replayed how = twice || dual ? Replayed::differentiate : Replayed::repeated;
-            if (!region_->again || batched || !stand_ins_.empty() || !by_python(flat, tangents, how, grads, reason)) std::rethrow_exception(written);
-            if (!twice) own_memory(grads, next_edges());
-            return grads;
-        }
+        if (twice || dual || batched) reason = stand_ins_.empty() ? "nothing was kept for it" : "an earlier backward pass has freed a part of what it needs";
         if (region_->again && (batched || twice || dual) && (stand_ins_.empty() || !(twice || dual))) {
             variable_list grads;
             if (by_python(flat, tangents, twice || dual ? Replayed::differentiate : Replayed::batch, grads, reason)) {
@@ -236,8 +242,12 @@ public:
         if (twice) {
             for (const at::Tensor& tensor : flat) add_edge(above, tensor);
             for (const at::Tensor& tensor : tangents) add_edge(above, tensor);
+            // A saved value that lies inside of the graph has no history here, and in eager one that leads to what the graph's gradients go to.
+            auto is_inner = [](const at::Tensor& t) { return t.defined() && !t.requires_grad() && (t.is_floating_point() || t.is_complex()); };
+            if (std::any_of(flat.begin() + std::ptrdiff_t(region_->contract.saved_inputs.size()), flat.end(), is_inner))
+                above.insert(above.end(), next_edges().begin(), next_edges().end());
         }
-        variable_list grads = run(std::move(flat), std::move(tangents));
+        variable_list grads = run(std::move(flat), std::move(tangents), written.any);
         if (twice) refuse_more(grads, std::move(above), std::move(reason));
         return grads;
     }
@@ -272,6 +282,29 @@ private:
         return plain;
     }
 
+    static PyRef tuple_of(const Tensors& tensors) {
+        PyRef found = PyRef::take(checked(PyTuple_New(Py_ssize_t(tensors.size()))));
+        for (size_t i = 0; i < tensors.size(); ++i) PyTuple_SET_ITEM(found.get(), Py_ssize_t(i), wrap(tensors[i]));
+        return found;
+    }
+
+    // Puts results of a further run of the forward graph in the place of those that were written. Where that can't be: torch's error.
+    void recompute(Tensors& flat, const Written& written) {
+        if (!region_->again || !stand_ins_.empty()) std::rethrow_exception(written.error);
+        WithGil gil;
+        try {
+            PyRef saved = tuple_of(flat), primals = primals_.unpack(getptr(), region_->again->outputs.size());
+            PyRef made = PyRef::take(checked(PyObject_CallMethod(region_->again->call.get(), "recompute", "OO", saved.get(), primals.get())));
+            if (PyUnicode_Check(made.get())) std::rethrow_exception(written.error);
+            const size_t inputs = region_->contract.saved_inputs.size();
+            if (!PyTuple_Check(made.get()) || size_t(PyTuple_GET_SIZE(made.get())) != flat.size() - inputs)
+                raise(PyExc_TypeError, "a forward graph that runs again must give a tuple of what is saved of its results");
+            for (size_t i : written.lost) flat[i] = tensor_of(impl_of(PyTuple_GET_ITEM(made.get(), Py_ssize_t(i - inputs))));
+        } catch (const PythonErrorSet&) {
+            throw_python_error();
+        }
+    }
+
     // Gradients as replay.py makes them. False, and why, where it can't.
     bool by_python(const Tensors& flat, const variable_list& tangents, Replayed how, variable_list& grads, std::string& reason) {
         WithGil gil;
@@ -282,8 +315,7 @@ private:
             PyRef given = PyRef::take(checked(PyTuple_New(Py_ssize_t(geometry_->size()))));
             for (size_t i = 0; i < geometry_->size(); ++i)
                 PyTuple_SET_ITEM(given.get(), Py_ssize_t(i), wrap(i < tangents.size() ? tangents[i] : at::Tensor()));
-            PyRef saved = PyRef::take(checked(PyTuple_New(Py_ssize_t(flat.size()))));
-            for (size_t i = 0; i < flat.size(); ++i) PyTuple_SET_ITEM(saved.get(), Py_ssize_t(i), wrap(flat[i]));
+            PyRef saved = tuple_of(flat);
             for (auto [place, edge] : region_->again->copies) {
                 const c10::TensorImpl* impl = flat[place].unsafeGetTensorImpl();
                 at::Tensor before(impl->shallow_copy_and_detach(impl->version_counter(), true));
@@ -292,10 +324,9 @@ private:
             }
             PyRef made;
             if (how != Replayed::batch) {
-                const bool again = how == Replayed::repeated;
-                PyRef primals = primals_.unpack(getptr(), again ? region_->again->outputs.size() : 0);
-                made = PyRef::take(checked(PyObject_CallMethod(region_->again->call.get(), again ? "repeat" : "differentiate", "OOOO", wanted.get(),
-                                                               given.get(), saved.get(), primals.get())));
+                PyRef primals = primals_.unpack(getptr());
+                made = PyRef::take(checked(PyObject_CallMethod(region_->again->call.get(), "differentiate", "OOOO", wanted.get(), given.get(), saved.get(),
+                                                               primals.get())));
             } else {
                 PyRef strides = PyRef::take(checked(PyTuple_New(Py_ssize_t(geometry_->size()))));
                 for (size_t i = 0; i < geometry_->size(); ++i) {
@@ -334,7 +365,8 @@ private:
         return found;
     }
 
-    variable_list run(Tensors flat, variable_list tangents) {
+    // selective: gives no gradients beside those that eager's autograd would compute.
+    variable_list run(Tensors flat, variable_list tangents, bool selective) {
         BelowAutograd below;
         std::vector<bool> arrived;
         for (const at::Tensor& tangent : tangents) arrived.push_back(tangent.defined());
@@ -347,12 +379,12 @@ private:
             flat.push_back(region_->flag(came, (*geometry_)[flag[0]].device));
         }
         std::vector<bool> wanted;
-        for (size_t i = 0; i < next_edges().size(); ++i) wanted.push_back(task_should_compute_output(i));
-        const auto pass = std::make_unique<Pass>(arrived, std::move(wanted));
+        for (size_t i = 0; i < next_edges().size(); ++i) wanted.push_back(selective ? is_asked(*this, i) : task_should_compute_output(i));
+        const auto pass = std::make_unique<Pass>(arrived, wanted);
         Tensors made = region_->backward(symbols_, std::move(flat));
         variable_list grads(next_edges().size());
         for (size_t i = 0; i < region_->contract.grads.size(); ++i)
-            if (task_should_compute_output(i) && flows(i, arrived)) grads[i] = std::move(made[i]);
+            if (wanted[i] && flows(i, arrived)) grads[i] = std::move(made[i]);
         made.clear();
         own_memory(grads, next_edges());
         return grads;
@@ -366,10 +398,11 @@ private:
     }
 
     // What is saved. Zeros stand for what was written since the call, where this pass comes through no node of eager's that keeps it. Where the program
-    // reads an output of these nevertheless: torch's error.
-    std::exception_ptr unpack_saved(Tensors& flat, const variable_list& tangents) {
+    // reads an input of these nevertheless: torch's error.
+    Written unpack_saved(Tensors& flat, const variable_list& tangents) {
         const Marks& marks = region_->contract.marks;
-        std::exception_ptr read, unread;  // an error of an output that the program reads; of an input that it does not read
+        Written written;
+        std::exception_ptr unread;  // the error of an input that the program does not read
         for (size_t i = 0; i < saved_.size(); ++i) {
             if (i < stand_ins_.size() && stand_ins_[i]) {
                 flat.push_back(zeros(*stand_ins_[i]));
@@ -380,13 +413,17 @@ private:
             } catch (const c10::Error& error) {
                 const bool is_read = has_part(marks.needs[i], tangents), is_input = i < region_->contract.saved_inputs.size();
                 if (!is_write(error) || has_part(marks.keeps[i], tangents) || (is_read && is_input)) throw;
-                if (is_read) read = std::current_exception();
+                if (is_read) {
+                    written.lost.push_back(i);
+                    written.error = std::current_exception();
+                }
                 if (is_input) unread = std::current_exception();
                 flat.push_back(zeros(geometry_of(i)));
+                written.any = true;
             }
         }
-        if (read && unread) std::rethrow_exception(unread);  // the graph can't run again
-        return read;
+        if (!written.lost.empty() && unread) std::rethrow_exception(unread);  // the graph can't run again
+        return written;
     }
 
     static bool is_write(const c10::Error& error) { return error.msg().find("modified by an inplace operation") != std::string::npos; }
@@ -428,8 +465,11 @@ private:
         return std::any_of(part.first.begin(), part.first.end(), came) && std::any_of(part.second.begin(), part.second.end(), asked);
     }
 
+    // The same, where it matters whether the gradients that the node gives to others lead to some that are asked for.
     bool has_part(const std::vector<Part>& parts, const variable_list& tangents) {
-        return std::any_of(parts.begin(), parts.end(), [&](const Part& part) { return is_run(part, tangents); });
+        auto asked = [&](int64_t grad) { return is_asked(*this, size_t(grad)); };
+        return std::any_of(parts.begin(), parts.end(),
+                           [&](const Part& part) { return is_run(part, tangents) && std::any_of(part.second.begin(), part.second.end(), asked); });
     }
 
     // Of each tangent and each gradient, whether a freed part lies between them: then no backward pass that is allowed computes one from the other.
@@ -451,11 +491,9 @@ private:
 
     // Whether no backward pass is left that computes anything.
     bool is_over(const std::vector<bool>& dead) const {
-        const auto& sources = region_->contract.sources;
         for (size_t i = 0; i < region_->contract.grads.size(); ++i) {
             for (size_t tangent = 0; tangent < geometry_->size(); ++tangent) {
-                const bool is_source = sources.empty() || sources[i].empty() || std::find(sources[i].begin(), sources[i].end(), int64_t(tangent)) != sources[i].end();
-                if (is_source && !is_dead(dead, tangent, i)) return false;
+                if (flows(uint32_t(tangent), i) && !is_dead(dead, tangent, i)) return false;
             }
         }
         return true;

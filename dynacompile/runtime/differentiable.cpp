@@ -233,8 +233,15 @@ public:
     }
 
     PyObject* run() {
-        const Versions versions(contract_, inputs_);
         const bool is_recorded = needs_node();
+        if (is_recorded || contract_.has_effects) return run_with_effects(is_recorded);
+        Tensors made = region_->forward(args_, inputs_);
+        return user_outputs(made);
+    }
+
+private:
+    PyObject* run_with_effects(bool is_recorded) {
+        const Versions versions(contract_, inputs_);
         Generators generators = is_recorded && region_->draws() ? region_->draws()->generators() : Generators();
         Tensors made = region_->forward(args_, inputs_);
         count_writes(contract_, made);
@@ -248,7 +255,6 @@ public:
         return user_outputs(made);
     }
 
-private:
     c10::TensorImpl* tensor_input(int64_t input) const {
         if (!inputs_.impls[input])
             raise(PyExc_TypeError, "input " + std::to_string(input) + " of a compiled graph must be a tensor, not " + Py_TYPE(args_[input])->tp_name);
@@ -381,6 +387,7 @@ PyObject* make_differentiable(PyObject*, PyObject* args) {
             contract.symbols.emplace_back(int32_t(to_int(item(row, 0))), int32_t(to_int(item(row, 1))));
         }
         contract.marks = read_marks(marks);
+        contract.has_effects = !contract.mutated_in_graph.empty() || !contract.mutations.empty() || contract.marks.has_effects();
         contract.sizes = read_numbers(sizes, size_t(contract.inputs));
         std::shared_ptr<Region> region =
             Region::make(std::move(contract), PyRef::share(forward), make_backward == Py_None ? PyRef() : PyRef::share(make_backward));

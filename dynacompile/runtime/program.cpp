@@ -203,11 +203,6 @@ const TensorPtr& Frame::tensor(int32_t slot) {
     return made;
 }
 
-at::Tensor Frame::result(int32_t slot) {
-    if (program.buffers[slot].memory == Memory::external && !tensors_[slot]) return {};
-    return at::Tensor(tensor(slot));
-}
-
 void Frame::adopt(int32_t slot, at::Tensor result) {
     const Buffer& b = program.buffers[slot];
     const Geometry g = geometry(slot);
@@ -247,7 +242,7 @@ void Program::run(c10::TensorImpl* const* given, at::Tensor* results, const Call
     c10::OptionalDeviceGuard guard;
     if (on_cuda()) guard.reset_device(device);
     Frame frame(*this, given, call);
-    frame.share_inputs();
+    if (!shared_inputs.empty()) frame.share_inputs();
     {
         const WithoutGil released(is_long(call));
         if (dispatches || on_cuda()) {

@@ -80,7 +80,7 @@ public:
     void allocate(int32_t slot);
     void drop(int32_t slot) { tensors_[slot].reset(); }
     // What the program returns of a slot: nothing (None to Python) where an extern call gave no tensor.
-    at::Tensor result(int32_t slot);
+    inline at::Tensor result(int32_t slot);
     void restore_inputs();
     void* pointer(int32_t root) const { return pointers_[root]; }
     Geometry geometry(int32_t slot) const;
@@ -183,6 +183,11 @@ private:
     void launch(const Frame& frame, const Step& step, void* stream, void* const* pointers) const;
     void launch_list(Frame& frame, const Step& step, void* stream) const;
 };
+
+inline at::Tensor Frame::result(int32_t slot) {
+    if (program.buffers[slot].memory == Memory::external && !tensors_[slot]) return {};
+    return at::Tensor(tensor(slot));
+}
 
 // A tensor over `bytes` of fresh memory of the device's allocator.
 TensorPtr make_tensor(const Buffer& buffer, c10::Storage storage, int64_t offset);

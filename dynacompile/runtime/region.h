@@ -53,6 +53,9 @@ struct Marks {
     std::vector<Part> parts;
     std::vector<std::vector<Part>> needs, keeps;  // by saved tensor
     std::vector<std::pair<int32_t, int32_t>> input_writes, output_writes;  // (input or forward output, how often it is written)
+
+    // Whether calls that autograd does not record have something to mark.
+    bool has_effects() const { return !inference.empty() || !input_writes.empty() || !output_writes.empty(); }
 };
 
 constexpr int32_t real_number = -2;  // of a symbol's dimension: the input is a float
@@ -65,6 +68,7 @@ struct Contract {
     std::vector<std::vector<int64_t>> sources;  // for each of grads, the tangents that it comes from; empty: all
     Sizes sizes;  // that the views among the outputs depend on
     Marks marks;
+    bool has_effects = false;  // a call does more than to make outputs, even where autograd does not record it
     std::vector<std::pair<int32_t, int32_t>> symbols;  // numbers that backward takes first: (input, dimension), or (input, -1) for an int, or real_number
 };
 

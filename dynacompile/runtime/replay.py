@@ -4,6 +4,9 @@ A compiled backward gives gradients without one. Where autograd asks for more (`
 is replayed on the inputs of the call, which the autograd node keeps as eager's nodes do, with the random numbers that the call drew. Autograd records the
 replay and its gradients, which can be differentiated to any order. A backward over a batch of tangents (`is_grads_batched=True`) runs the compiled
 backward, or the replay, once for each of them.
+
+Where a result of the call was written since that the compiled backward reads, and that eager's autograd does not keep, the compiled forward runs again
+on what is kept, and gives what the backward reads.
 """
 
 from __future__ import annotations
@@ -29,12 +32,14 @@ Kept = tuple[tuple[Any, ...], tuple[int, ...], tuple[tuple[tuple[int, ...], tupl
 is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # type: ignore[attr-defined]
 
 
-def keeping_primals(differentiable: Any, graph: torch.fx.GraphModule, fakes: Sequence[object], contract: RuntimeContract, stage: int | None = None) -> Any:
-    """The callable, whose autograd nodes keep what a replay needs. Called under the modes that the graph was compiled under."""
+def keeping_primals(
+    differentiable: Any, forward: Callable, graph: torch.fx.GraphModule, fakes: Sequence[object], contract: RuntimeContract, stage: int | None = None
+) -> Any:
+    """The callable, whose autograd nodes keep what a replay needs. Called under the modes that the graph was compiled under. forward: the compiled one."""
     part = whole(contract) if stage is None else contract.stages[stage]
     if part.again is None or not part.tangents:
         return differentiable
-    replay = Replay(graph, fakes, contract, part)
+    replay = Replay(forward, graph, fakes, contract, part)
     has_numbers = any(not isinstance(fake, torch.Tensor) for fake in fakes)
     first = len(part.saved_inputs)
     copies = tuple((first + place, replay.edges.index(Target("input", i))) for i, place in part.again.copies.items() if Target("input", i) in replay.edges)
@@ -56,8 +61,9 @@ class Replay:
     goes on. kept: the inputs that a call keeps beside those that backward reads; measured: the tensors that no gradient depends on, for which zeros
     stand in."""
 
-    def __init__(self, graph: torch.fx.GraphModule, fakes: Sequence[object], contract: RuntimeContract, part: Stage):
+    def __init__(self, forward: Callable, graph: torch.fx.GraphModule, fakes: Sequence[object], contract: RuntimeContract, part: Stage):
         assert part.again is not None
+        self.forward = forward
         self.graph, self.fakes, self.contract, self.part, self.again = graph, tuple(fakes), contract, part, part.again
         self.edges = (*part.edges, *part.further)
         self.below = tuple(dict.fromkeys(t.index for t in self.edges if t.kind == "output"))
@@ -86,12 +92,15 @@ class Replay:
     def refusal(self) -> str:
         """Why the backward can't be differentiated again; empty where it can."""
         if self.again.lost:
-            return f"the graph writes to its inputs {', '.join(map(str, self.again.lost))}, whose values before that were not kept"
+            return self.lost()
         if self.again.draws_backward:
             return "its backward draws random numbers"
         if any(t.kind == "written" for t in self.edges) or (self.below and self.again.written_targets):
             return "the graph writes in place to an output that another one is computed from"
         return ""
+
+    def lost(self) -> str:
+        return f"the graph writes to its inputs {', '.join(map(str, self.again.lost))}, whose values before that were not kept"
 
     @property
     def run(self) -> Callable[..., Sequence[Any]]:
@@ -120,16 +129,14 @@ class Replay:
         found = sampled(lambda *given: self.once(wanted, dict(zip(indices, given, strict=True)), saved, kept), [t for _, t in arrived])
         return tuple(found)
 
-    def repeat(self, wanted: tuple[bool, ...], tangents: Grads, saved: tuple[torch.Tensor, ...], kept: Kept) -> Grads | str:
-        """The gradients as `differentiate` gives them, without a history, where results of the call were written since that the compiled backward reads
-        and eager's does not. kept: without the outputs that this stage goes on from, which are computed again."""
-        if self.below and not self.refusal():
-            whole = disable(executable(self.with_regions).forward)
-            with self.modes(kept[3]), torch.no_grad():
-                outputs = whole(*self.inputs(self.aliases(self.primals(saved, kept))))
-            kept = ((*kept[0], *(outputs[j].detach().requires_grad_() for j in self.below)), *kept[1:])
-        found = self.differentiate(wanted, tangents, saved, kept)
-        return found if isinstance(found, str) else tuple(None if g is None else g.detach() for g in found)
+    def recompute(self, saved: tuple[torch.Tensor, ...], kept: Kept) -> tuple[torch.Tensor, ...] | str:
+        """What the compiled backward reads of the compiled forward's results, from a further run of it. A text says why there is none."""
+        if self.again.lost:
+            return self.lost()
+        given = self.inputs(self.primals(saved, kept))
+        with self.generators(kept[3]), torch.no_grad(), torch._C._DisableAutocast():
+            results = self.forward(*given)
+        return tuple(results[position] for position in self.part.saved_positions)
 
     def once(self, wanted: Sequence[bool], tangents: dict[int, torch.Tensor], saved: Sequence[torch.Tensor], kept: Kept) -> Grads:
         primals = self.primals(saved, kept)
@@ -213,10 +220,16 @@ class Replay:
             for device, enabled, dtype in self.casts:
                 if enabled or torch.is_autocast_enabled(device):
                     stack.enter_context(torch.autocast(device, dtype, enabled=enabled, cache_enabled=False))
-            known = dict(zip(self.again.draws, states, strict=True))
+            stack.enter_context(self.generators(states))
+            stack.enter_context(torch.set_grad_enabled(True))
+            yield
+
+    @contextmanager
+    def generators(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
+        known = dict(zip(self.again.draws, states, strict=True))
+        with ExitStack() as stack:
             for device in self.again.random:
                 stack.enter_context(drawing_from(torch.device(device), known.get(device)))
-            stack.enter_context(torch.set_grad_enabled(True))
             yield
 
     def batch(self, backward: Callable[..., Any], tangents: Grads, symbols: tuple, saved: tuple[torch.Tensor, ...], like: tuple[torch.Tensor, ...]) -> Grads:

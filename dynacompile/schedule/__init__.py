@@ -9,8 +9,9 @@ import torch
 
 from dynacompile.env import Env
 from dynacompile.events import FusionDecided
+from dynacompile.ir.alike import ProgramParts
 from dynacompile.ir.index import Symbol
-from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest
+from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest, root
 from dynacompile.ir.schedule import Kernel, Launch, Schedule, Step
 from dynacompile.ir.sizes import sizes_of, symbols_in
 from dynacompile.schedule.columns import fold_columns
@@ -22,15 +23,34 @@ from dynacompile.schedule.layout import pad_matrices
 from dynacompile.schedule.lists import Group, gather
 from dynacompile.schedule.memory import Run, buffers_of, plan
 from dynacompile.schedule.order import order
+from dynacompile.schedule.parts import Copies, Names, joined, moved, named_apart
 from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums, without_settled_choices
 from dynacompile.schedule.starved import split_reductions
 from dynacompile.schedule.units import Unit, Units, make_units
 
-__all__ = ["schedule"]
+__all__ = ["schedule", "schedule_parts"]
 
 
 def schedule(program: LoopProgram, env: Env) -> Schedule:
     """Fused kernels in execution order with planned memory. With `config.fuse` off, one kernel per nest. Deterministic."""
+    return verified(emit(fused(program, env), env), env)
+
+
+def schedule_parts(parts: ProgramParts, env: Env) -> Schedule:
+    """The same of a program that falls apart into like parts: each is fused once, and its copies run beside it."""
+    programs = named_apart(parts)
+    units, copies = joined([fused(program, env) for program in programs], parts)
+    return verified(emit(units, env, copies), env)
+
+
+def verified(result: Schedule, env: Env) -> Schedule:
+    if env.config.verify:
+        result.verify()
+    return result
+
+
+def fused(program: LoopProgram, env: Env) -> Units:
+    """The program's kernels and calls."""
     if env.config.fuse:
         program = pad_matrices(inline(program))
     program = replace(program, steps=tuple(normalize(without_one_hot_sums(s)) if isinstance(s, Nest) else s for s in program.steps))
@@ -40,39 +60,39 @@ def schedule(program: LoopProgram, env: Env) -> Schedule:
     if env.config.fuse:
         fuse(units)
         fold_columns(units)
-    result = emit(units, env)
-    if env.config.verify:
-        result.verify()
-    return result
+    return units
 
 
-def emit(units: Units, env: Env) -> Schedule:
-    """Kernels, launches and memory of units that are fused."""
+def emit(units: Units, env: Env, copies: Copies | None = None) -> Schedule:
+    """Kernels, launches and memory of units that are fused. copies: of a program that is made of parts, their other occurrences."""
     program = units.program
-    buffers = program.buffers
-    kernels = Kernels(buffers)
+    kernels = Kernels(program.buffers)
     nests = kernel_nests(units)
     groups: dict[int, Group] = {}
     if env.config.fuse:
         groups, apart = gather(units, nests)
         for members, reason in apart:
             env.emit(listed(env, "", members, False, reason))
+    copies = copies or Copies.none(program)
     runs: list[Run] = []
     for unit in order(units):
         if unit.extern is not None:
-            runs.append(call_of(unit.extern, units.roots))
+            runs += [call_of(unit.extern, units.roots, names) for names in copies.names[unit.part]]
         elif unit.id in groups:
-            runs.append(launch_of_list(groups[unit.id], nests, kernels, env))
+            runs.append(launch_of_list(groups[unit.id], nests, kernels, env, copies))
         elif nests[unit.id].stores():
             name, given = kernels.launch(nests[unit.id])
             if len(unit.members) > 1:
-                env.emit(decision(env, name, unit, given, buffers))
-            runs.append((Launch(name, given), *buffers_of(nests[unit.id])))
+                env.emit(decision(env, name, unit, given, program.buffers))
+            touched = buffers_of(nests[unit.id])
+            for names in copies.names[unit.part]:
+                runs.append((Launch(name, names.all(given)), names.all(touched[0]), names.all(touched[1])))
     device = main_device(program)
-    outputs = frozenset(units.roots[o] for o in program.outputs if o is not None)
-    steps, arena = plan(runs, buffers, kernels.by_name, outputs, device)
+    buffers = copies.buffers(program)
+    kept = frozenset(root(buffers, o) for o in copies.outputs if o is not None)
+    steps, arena = plan(runs, buffers, kernels.by_name, kept, device)
     sizes = program.sizes and sizes_of(symbols_used(buffers, kernels.by_name, steps), program.sizes.sources, program.sizes.checks)
-    return Schedule(program.inputs, program.outputs, buffers, kernels.by_name, tuple(steps), arena, device, program.constants, sizes)
+    return Schedule(copies.inputs, copies.outputs, buffers, kernels.by_name, tuple(steps), arena, device, program.constants, sizes)
 
 
 def kernel_nests(units: Units) -> dict[int, Nest]:
@@ -87,22 +107,31 @@ def kernel_nests(units: Units) -> dict[int, Nest]:
     return found
 
 
-def call_of(step: Extern, roots: Mapping[str, str]) -> Run:
+def call_of(step: Extern, roots: Mapping[str, str], names: Names) -> Run:
     reads = tuple(dict.fromkeys(roots[r] for r in step.reads()))
     writes = tuple(dict.fromkeys([*(roots[o] for o in step.outputs if o is not None), *(roots[m] for m in step.mutates)]))
-    return step, reads, writes
+    return moved(step, names.__getitem__) if names.suffix or names.inputs else step, names.all(reads), names.all(writes)
 
 
-def launch_of_list(group: Group, nests: Mapping[int, Nest], kernels: Kernels, env: Env) -> Run:
+def launch_of_list(group: Group, nests: Mapping[int, Nest], kernels: Kernels, env: Env, copies: Copies) -> Run:
     """One launch for all members."""
     name, _ = kernels.launch(group.nest, group.own)
     for unit, given in zip(group.units, group.buffers, strict=True):
         if len(unit.members) > 1:
             env.emit(decision(env, name, unit, given, kernels.buffers))
-    env.emit(listed(env, name, group.units, True, f"{len(group.units)} like kernels over different tensors are one kernel over a list of them"))
-    touched = [buffers_of(nests[u.id]) for u in group.units]
-    reads, writes = (tuple(dict.fromkeys(b for both in touched for b in both[k])) for k in (0, 1))
-    return Launch(name, tuple(b for given in group.buffers for b in given), group.sizes), reads, writes
+    count = sum(unit.copies for unit in group.units)
+    env.emit(listed(env, name, group.units, True, f"{count} like kernels over different tensors are one kernel over a list of them"))
+    buffers: list[str] = []
+    sizes: list[tuple[int, ...]] = []
+    reads, writes = {}, {}  # type: dict[str, None], dict[str, None]
+    for unit, given, own in zip(group.units, group.buffers, group.sizes, strict=True):
+        touched = buffers_of(nests[unit.id])
+        for names in copies.names[unit.part]:
+            buffers += names.all(given)
+            sizes.append(own)
+            reads.update(dict.fromkeys(names.all(touched[0])))
+            writes.update(dict.fromkeys(names.all(touched[1])))
+    return Launch(name, tuple(buffers), tuple(sizes)), tuple(reads), tuple(writes)
 
 
 def symbols_used(buffers: Mapping[str, Buffer], kernels: Mapping[str, Kernel], steps: Sequence[Step]) -> set[Symbol]:

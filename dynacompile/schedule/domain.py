@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from dynacompile.ir.divisions import recombined, split_axes
 from dynacompile.ir.index import Extent, Index, Var, atom, constant, extent, hint, strided
 from dynacompile.ir.loops import Access, Axis, Nest, Op
 
@@ -38,7 +39,14 @@ def runs_along(indices: Iterable[Index], axes: Sequence[Axis], inner: Var) -> bo
 
 
 def normalize(nest: Nest) -> Nest:
-    """x axes in the order of the store's memory, r axes in the order of the largest load's, adjacent ones merged, named x0.. and r0.."""
+    """x axes in the order of the store's memory, r axes in the order of the largest load's, adjacent ones merged, named x0.. and r0... An axis that is
+    reduced over in another order than its elements lie in (a group of channels, channels last) is split first."""
+    indices = indices_of(nest)
+    whole = {i: w for i in indices if (w := recombined(i)) != i}
+    if whole:
+        nest = with_indices(nest, lambda index: whole.get(index, index))
+    if nest.r_axes and not keeps_order(nest):
+        nest = split_axes(nest, "r")
     if len(nest.axes) > 1:
         stores, loads = nest.stores(), nest.loads()
         x = sorted_by_stride(nest.x_axes, stores[0].index) if stores else nest.x_axes
@@ -98,6 +106,11 @@ def remap(nest: Nest, values: Mapping[Var, Index | int], axes: Iterable[Axis]) -
             found = known[index] = index.subs(values)
         return found
 
+    return replace(with_indices(nest, swap), axes=tuple(axes))
+
+
+def with_indices(nest: Nest, swap: Callable[[Index], Index]) -> Nest:
+    """The nest with each of its indices replaced."""
     body = []
     for op in nest.body:
         attr = op.attr
@@ -106,7 +119,7 @@ def remap(nest: Nest, values: Mapping[Var, Index | int], axes: Iterable[Axis]) -
         elif op.name == "index":
             op = Op(op.name, op.args, op.dtype, swap(attr))
         body.append(op)
-    return replace(nest, axes=tuple(axes), body=tuple(body))
+    return replace(nest, body=tuple(body))
 
 
 @dataclass(frozen=True)

@@ -202,9 +202,11 @@ def lasting(unit: Unit, units: Units) -> int:
 
 
 def alike(units: Units, nests: Mapping[int, Nest]) -> Iterator[tuple[list[Unit], list[Pattern]]]:
-    """Units of one level whose nests are alike, in the program's order, at least two of each sort."""
+    """Units of one level whose nests are alike, in the program's order, at least two of each sort, or one that has copies."""
     patterns = {i: p for i, n in nests.items() if (p := pattern_of(n, units.program.buffers)) is not None}
-    often = Counter(p.key for p in patterns.values())
+    often: Counter[tuple] = Counter()
+    for i, found_pattern in patterns.items():
+        often[found_pattern.key] += units.by_id[i].copies
     keys = {i: p.key for i, p in patterns.items() if often[p.key] > 1}
     if not keys:
         return
@@ -217,7 +219,7 @@ def alike(units: Units, nests: Mapping[int, Nest]) -> Iterator[tuple[list[Unit],
         if not best or len(found) < len(best):
             best = found
     for ids in best.values():
-        if len(ids) > 1:
+        if sum(units.by_id[i].copies for i in ids) > 1:
             members = sorted((units.by_id[i] for i in ids), key=lambda u: u.first)
             yield members, [patterns[u.id] for u in members]
 
@@ -252,13 +254,14 @@ def contract(units: Units, group: Group, number: int) -> None:
 def against(members: Sequence[Unit], found: Group, units: Units) -> str:
     """Why like units had better stay apart; "" where they had not."""
     device = units.buffer(found.buffers[0][0]).device.type
+    count = sum(u.copies for u in members)
     large = max(lasting(u, units) for u in members)
     if large > LASTING.get(device, 0):
-        return f"each of {len(members)} like kernels has up to {large} bytes of temporary memory, which would live until all have run"
+        return f"each of {count} like kernels has up to {large} bytes of temporary memory, which would live until all have run"
     moved = max(sum(units.buffer(n).bytes for n in u.reads | u.writes) for u in members)
     flat = len(found.nest.axes) <= 1 and not found.nest.r_axes
-    if found.own and not flat and len(members) < FEW and moved > LARGE.get(device, 0):
-        return f"{len(members)} like kernels of up to {moved} bytes are each made for their own sizes"
+    if found.own and not flat and count < FEW and moved > LARGE.get(device, 0):
+        return f"{count} like kernels of up to {moved} bytes are each made for their own sizes"
     return ""
 
 

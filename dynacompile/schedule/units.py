@@ -9,7 +9,9 @@ from dynacompile.ir.loops import Axis, Buffer, Extern, LoopProgram, Nest, root
 
 @dataclass
 class Unit:
-    """An extern call, or nests that run as one kernel. first, last: places in the program's order. reads: what comes from outside."""
+    """An extern call, or nests that run as one kernel. first, last: places in the program's order. reads: what comes from outside.
+
+    part: of a program that is made of parts, the one that it belongs to; copies: how often that occurs."""
 
     id: int
     first: int
@@ -22,6 +24,8 @@ class Unit:
     before: set[int] = field(default_factory=set)
     after: set[int] = field(default_factory=set)
     reach: int = 0  # bit set of the positions of this unit and of all that must run after it
+    part: int = 0
+    copies: int = 1
 
 
 @dataclass

@@ -7,6 +7,8 @@ as eager's is, within a few roundings, or equal to eager's; under `precise`, hal
 
 How far roundings lead depends on the chain: `log(cos(x))` near 0 is as uncertain as cos is beside 1. Where a chain's result is off, the chain runs
 again in float64 with each operation's result moved by a random rounding (Monte Carlo arithmetic, Parker 1997), and what such runs reach is right.
+A norm's result is measured by what eager's typical one is off by: of numbers that lie 10^6 deviations from 0, the mean as float32 holds it is
+off by a tenth of a deviation, in eager, too.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ SELECTIONS = {
     aten.abs, aten.neg, aten.relu, aten.floor, aten.round, aten.sign, aten.clamp, aten.maximum, aten.minimum, aten.where, aten.nan_to_num, aten.gt,
     aten.detach, aten._to_copy, aten.clone, aten.lift_fresh,
 }  # fmt: skip
+POSITIVE = {aten.exp, aten.sigmoid}  # also where its result is too small for the dtype, and 0 by one formula and a subnormal number by another
 ROUNDED_ONCE = {aten.add, aten.sub, aten.mul, aten.div, aten.rsub}  # by eager and by kernels alike
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 100, 128, 130)
 UNARY = (
@@ -208,6 +211,9 @@ class Roundings(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         operation = func.overloadpacket
+        if operation in POSITIVE and isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+            least = torch.finfo(self.dtype).smallest_normal * self.random(result).abs()
+            result = torch.where((result == 0) & args[0].isfinite(), least, result)
         if isinstance(result, tuple):
             return (self.moved(result[0], operation), *result[1:])
         return self.moved(result, operation) if isinstance(result, torch.Tensor) else result
@@ -274,9 +280,12 @@ def wrong(
     else:
         noise = torch.stack([(other.double() - e).abs().nan_to_num(0, 0, 0) for other in others]).amax(0)
         noise = noise.maximum(noise[noise > 0].median()) if program.kind in ("reductions", "norms") and (noise > 0).any() else noise
+        off = (b - e).abs()
+        if program.kind == "norms" and off.isfinite().any():  # the elements share statistics, which are rounded: some of eager's are right by luck
+            off = off.maximum(off[off.isfinite()].median())
         # long sums, and roundings within a chain, of which the inputs' tell little
         loose = 64 if program.kind == "reductions" else 4096 if program.dtype == torch.float64 else 16
-        allowed = max(loose / 2, 8) * eps * e.abs() + loose * noise + 8 * (b - e).abs() + 4 * tiny
+        allowed = max(loose / 2, 8) * eps * e.abs() + loose * noise + 8 * off + 4 * tiny
         right = same | ((a - e).abs() <= allowed) | ((a - b).abs() <= 8 * eps * b.abs())
         right |= ~torch.isfinite(b)  # eager overflowed
         right |= (got == exact.to(got.dtype)) | (a.isnan() & e.isnan())

@@ -2,7 +2,8 @@
 
 A program is its seed: a few steps over two lists of some tensors of few or many shapes, contiguous or not, that differ from member to member or do not.
 A step maps every tensor, joins the two lists, reduces each tensor, joins all by a number that each has (a norm), writes the second list in place, or does
-something else to a few members. The schedule is run by the interpreter, or, with --native, by built kernels.
+something else to a few members. The schedule is run by the interpreter. Then the program is compiled, as like parts where it falls apart into such, and
+run by the interpreter, or, with --native, by built kernels.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 import torch
 
 import dynacompile
+from dynacompile.autograd import alike
+from dynacompile.events import StageFinished
 from dynacompile.ir.schedule import Launch, Schedule
 from tests.lower.tracing import compare, trace
 
@@ -111,14 +114,23 @@ def scheduled(program: Program) -> Schedule:
     return compare(trace(program, inputs), inputs, rtol=1e-4, atol=1e-4)
 
 
-def check_native(program: Program) -> None:
-    """The same of built kernels."""
+def check_compiled(program: Program, native: bool = False) -> int:
+    """The same of the compiled program. Gives how many parts occur again."""
     wanted, given = program.inputs(), program.inputs()
     dynacompile.reset()
-    compiled = dynacompile.compile(lambda ts: program(*ts), isolate_recompiles=True, options={"fallback": "none"})
-    for _ in range(2):
-        torch.testing.assert_close(compiled(given), program(*wanted), rtol=1e-3, atol=1e-3)
-        torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-3)
+    compiled = dynacompile.compile(lambda ts: program(*ts), isolate_recompiles=True, options={"fallback": "none", "reference": not native})
+    events: list = []
+    end = dynacompile.subscribe(events.append)
+    before, alike.WORTH = alike.WORTH, 1
+    try:
+        for _ in range(2):
+            torch.testing.assert_close(compiled(given), program(*wanted), rtol=1e-3, atol=1e-3, equal_nan=True)
+            torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-3, equal_nan=True)
+    finally:
+        alike.WORTH = before
+        end()
+    facts = [dict(e.facts) for e in events if isinstance(e, StageFinished) and e.stage == "lower"]
+    return sum(f.get("copies", 0) - f.get("parts", 0) for f in facts)
 
 
 def lists_of(plan: Schedule) -> Sequence[int]:
@@ -129,20 +141,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.lists", description="Compare programs over lists of tensors, scheduled and eager.")
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
-    parser.add_argument("--native", action="store_true", help="run built kernels, too")
+    parser.add_argument("--native", action="store_true", help="compile with built kernels")
     given = parser.parse_args()
     logging.disable(logging.ERROR)
-    failed, members = 0, Counter()
+    failed, copies, members = 0, 0, Counter()
     for seed in range(given.first, given.last):
         program = generate(seed)
         try:
             members.update(lists_of(scheduled(program)))
-            if given.native:
-                check_native(program)
+            copies += check_compiled(program, given.native)
         except Exception as error:  # noqa: BLE001 - told, with its program
             failed += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:400]}\n{program.text()}\n", flush=True)
-    print(f"{given.last - given.first} programs, {failed} differ; lists by their members: {dict(sorted(members.items()))}")
+    print(f"{given.last - given.first} programs, {failed} differ; {copies} copies of parts; lists by their members: {dict(sorted(members.items()))}")
     return 1 if failed else 0
 
 

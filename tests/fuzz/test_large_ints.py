@@ -17,3 +17,8 @@ def test_graphs_of_torch(first):
 def test_interpreted_kernels(first):
     for seed in range(first, first + 10):
         assert difference(generate(seed), options={"reference": True}) is None, f"seed {seed}\n{generate(seed).source}"
+
+
+@pytest.mark.parametrize("seed", [6064, 20038, 20205, 20369, 20377])
+def test_interpreted_kernels_that_differed_once(seed):
+    assert difference(generate(seed), options={"reference": True}) is None, generate(seed).source

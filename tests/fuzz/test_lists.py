@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.lists import check_native, generate, lists_of, scheduled
+from tests.fuzz.lists import check_compiled, generate, lists_of, scheduled
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
@@ -15,4 +15,8 @@ def test_schedules(first):
 
 @pytest.mark.parametrize("seed", range(1000, 1004))
 def test_built_kernels(seed):
-    check_native(generate(seed))
+    check_compiled(generate(seed), native=True)
+
+
+def test_like_parts():
+    assert sum(check_compiled(generate(seed)) for seed in range(2000, 2020)) > 10, "some programs fall apart into like parts"

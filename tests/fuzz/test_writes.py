@@ -6,7 +6,7 @@ import pytest
 
 import dynacompile
 from tests.fuzz.derivatives import generate
-from tests.fuzz.writes import difference
+from tests.fuzz.writes import differences
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))
@@ -14,4 +14,4 @@ def test_backward_passes_after_writes(first):
     dynacompile.reset()
     for seed in range(first, first + 10):
         program = generate(seed)
-        assert not difference(program, seed, "aot_eager"), f"seed {seed}\n{program.source}"
+        assert not [d for d in differences(program, seed, "aot_eager") if not d.known], f"seed {seed}\n{program.source}"

@@ -177,6 +177,29 @@ def test_double_backward_through_an_output_that_is_written_in_place_is_refused_b
         grad.sum().backward()
 
 
+def written_beside_a_view(x, w):
+    h = (x * w.sum()).exp().clone()
+    h.add_(1).sin_()
+    o = h.log_softmax(0)
+    return h[1:], h, o, (o / (1 + h.square())).sum()
+
+
+def test_a_refused_part_of_a_double_backward_is_never_left_out():
+    """The gradients of some stages can be differentiated again and those of others can't: what comes through the others must not be missing."""
+    results = []
+    for call in (written_beside_a_view, dynacompile.compile(written_beside_a_view, isolate_recompiles=True, options={"reference": True})):
+        torch.manual_seed(0)
+        x, w = torch.randn(3, 4, dtype=D, requires_grad=True), torch.randn(4, dtype=D, requires_grad=True)
+        outputs = call(x, w)
+        (grad,) = torch.autograd.grad(sum(o.square().sum() for o in outputs), x, create_graph=True)
+        try:
+            results.append(torch.autograd.grad(grad.square().sum(), (x, w)))
+        except RuntimeError as error:
+            assert call is not written_beside_a_view and "double backward through this compiled region is not supported" in str(error)
+            return
+    torch.testing.assert_close(results[1], results[0])
+
+
 class Classifier(nn.Module):
     """As language models are: gives its loss, its logits and its hidden states."""
 

@@ -65,3 +65,15 @@ def test_arithmetic_that_leaves_64_bits(fn, backend):
     large = [(2**31 - 1, 2**31 - 1), (-(2**31) + 1, 2**31 - 1), (2**40, 3), (2**62, 2), (2**63 - 1, 5), (-(2**63), -1), (2**64, 3), (10**30, 7)]
     for a, b in [(10, 3), (11, 4), (12, 6), *large, (13, 9)]:
         assert outcome(compiled, a, b) == outcome(fn, a, b), (a, b)
+
+
+def adds_what_float32_has_not(x, r):
+    return x.sum() * 3 + 1e60, torch.where(x > 1, x * -1e60, x + r)
+
+
+@pytest.mark.parametrize("options", [{}, {"reference": True}], ids=["built", "interpreted"])
+def test_floats_beyond_the_range_of_the_dtype_are_infinite(options):
+    for dtype in (torch.int64, torch.float32, torch.float16, torch.bfloat16):
+        compiled, x = dynacompile.compile(adds_what_float32_has_not, isolate_recompiles=True, options=options), torch.arange(4).to(dtype)
+        for r in (0.5, 1.5, 2.5, 1e60, -1e39):
+            torch.testing.assert_close(compiled(x, r), adds_what_float32_has_not(x, r), rtol=0, atol=0)

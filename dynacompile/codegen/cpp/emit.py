@@ -117,7 +117,10 @@ def symbols(kernel: Kernel, out: Text, start: int) -> None:
 
 def statements(loops: Plan, values: Values, out: Text) -> None:
     """The loops."""
-    out.line(f"constexpr int W = lanes_of({loops.lane_bytes});")
+    lanes = f"lanes_of({loops.lane_bytes})"
+    if loops.most_lanes:
+        lanes = f"{lanes} < {loops.most_lanes} ? {lanes} : {loops.most_lanes}"
+    out.line(f"constexpr int W = {lanes};")
     for line in loops.definitions():
         out.line(line)
     frame = Frame(loops, values, out)

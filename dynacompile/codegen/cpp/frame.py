@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from math import prod
 
 from dynacompile.codegen.cpp.plan import Plan, closure
-from dynacompile.codegen.cpp.prepare import index_of
 from dynacompile.codegen.cpp.values import Text, Values
 from dynacompile.ir.body import needs
+from dynacompile.ir.divisions import index_of
 from dynacompile.ir.index import Extent, Index, Var, extent
 from dynacompile.ir.loops import Axis
 

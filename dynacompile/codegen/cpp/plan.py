@@ -18,8 +18,8 @@ from math import prod
 
 import torch
 
-from dynacompile.codegen.cpp.prepare import index_of
 from dynacompile.ir.body import needs
+from dynacompile.ir.divisions import index_of
 from dynacompile.ir.index import Extent, Index, Symbol, atom, extent, hint
 from dynacompile.ir.loops import Access, Axis, Nest, Op, levels
 
@@ -100,6 +100,11 @@ class Plan:
     @property
     def steps(self) -> Extent:
         return extent(prod(a.size for a in self.middle))
+
+    @property
+    def most_lanes(self) -> int:
+        """Half as many lanes as the widest vectors have, where the lane axis does not fill more; else 0. Whole vectors need no masks."""
+        return WIDEST // 2 if isinstance(self.lane_size, int) and 1 < self.lane_size <= WIDEST // 2 and self.lane_bytes == 4 else 0
 
     @property
     def lane_size(self) -> Extent:
@@ -186,7 +191,7 @@ def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
     outer = tuple(a for a in nest.x_axes if a != lane)
     middle = tuple(a for a in nest.r_axes if a != lane)
     if shape == "pointwise":
-        crossing = crossing_axis(nest, lane)
+        crossing = crossing_axis(nest, lane) or axis_around_short_lanes(lane, outer)
         outer, middle = tuple(a for a in outer if a != crossing), () if crossing is None else (crossing,)
     wide_values = any(deep[i] and op.dtype.itemsize == 8 and op.name not in ("store", "constant") for i, op in enumerate(nest.body))
     reduced = prod(a.size for a in nest.r_axes)
@@ -354,6 +359,13 @@ def crossing_axis(nest: Nest, lane: Axis | None) -> Axis | None:
                 if isinstance(op.attr, Access) and op.attr.index.stride(axis.var) == 1 and op.attr.index.stride(lane.var) not in (0, 1):
                     return axis
     return None
+
+
+def axis_around_short_lanes(lane: Axis | None, outer: tuple[Axis, ...]) -> Axis | None:
+    """The innermost x axis outside of lanes that are so few that finding a point's place costs more than its elements: a task has all of it."""
+    if lane is None or len(outer) < 2 or not isinstance(lane.size, int) or lane.size >= 4 * WIDEST:
+        return None
+    return outer[-1] if prod(expected(a.size) for a in outer[:-1]) >= FEW_TASKS else None
 
 
 @dataclass(frozen=True)

@@ -4,87 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import gcd
 
 import torch
 
 from dynacompile.ir.body import Body, without_dead
 from dynacompile.ir.bounds import never_negative
-from dynacompile.ir.index import LONGEST, Div, Extent, Index, Mod, Symbol, Var, extent
-from dynacompile.ir.index import var as index_var
-from dynacompile.ir.loops import Access, Axis, Nest, Op
+from dynacompile.ir.divisions import split_axes
+from dynacompile.ir.index import LONGEST, Index, Var
+from dynacompile.ir.loops import Access, Nest, Op
 
 NARROW = (-(2**31), 2**31 - 1)
-ROUNDS = 8
-SHORTEST = 16  # an inner axis below a vector's width would cost more than the divisions
 Range = tuple[int, int]
 
 
 def prepare(nest: Nest) -> Nest:
     """The same loops and values, cheaper to index."""
     return normal(narrow(split_axes(nest)))
-
-
-def split_axes(nest: Nest) -> Nest:
-    """Axes split in two wherever that makes divisions or remainders of them vanish."""
-    for _ in range(ROUNDS):
-        best = min(((count_divisions(s), i, s) for i, s in enumerate(candidates(nest))), default=None, key=lambda t: t[:2])
-        if best is None or best[0] >= count_divisions(nest):
-            return nest
-        nest = best[2]
-    return nest
-
-
-def candidates(nest: Nest) -> list[Nest]:
-    periods = {(axis, p) for axis in nest.axes for p in dividing_periods(nest, axis)}
-    return [split(nest, axis, period) for axis, period in sorted(periods, key=lambda t: (t[0].var.name, t[1]))]
-
-
-def divisions(nest: Nest) -> set[Div | Mod]:
-    found: set[Div | Mod] = set()
-    pending = [i for op in nest.body if (i := index_of(op)) is not None]
-    while pending:
-        for monomial, _ in pending.pop().terms:
-            for a in monomial:
-                if not isinstance(a, (Var, Symbol)) and a not in found:
-                    found.add(a)
-                    pending.append(a.numerator)
-    return found
-
-
-def count_divisions(nest: Nest) -> int:
-    return len(divisions(nest))
-
-
-def dividing_periods(nest: Nest, axis: Axis) -> list[Extent]:
-    """Inner sizes k for axis = outer * k + inner that a division of the axis suggests."""
-    periods = set()
-    for division in divisions(nest):
-        stride = division.numerator.stride(axis.var)
-        if stride:
-            if isinstance(stride, int) and isinstance(division.divisor, int):
-                period: Extent = division.divisor // gcd(division.divisor, abs(stride))
-            else:
-                period = extent(division.divisor // stride) if not division.divisor % stride else 1
-            if SHORTEST <= period < axis.size and axis.size % period == 0 and axis.size // period > 1:
-                periods.add(period)
-    return sorted(periods)
-
-
-def split(nest: Nest, axis: Axis, period: Extent) -> Nest:
-    """`axis` as two axes in its place, the inner one of size `period`; positions in the flattened r axes stay."""
-    taken = {a.var.name for a in nest.axes}
-    names = [n for n in (f"{axis.var.name}{suffix}" for suffix in "abcdefghij") if n not in taken][:2]
-    outer, inner = Var(names[0], extent(axis.size // period)), Var(names[1], period)
-    value = index_var(outer.name, outer.size) * period + index_var(inner.name, inner.size)
-    body = Body()
-    body.splice(nest.body, {axis.var: value})
-    axes = [b for a in nest.axes for b in ((Axis(outer, a.role), Axis(inner, a.role)) if a == axis else (a,))]
-    return replace(nest, axes=tuple(axes), body=tuple(body.ops))
-
-
-def index_of(op: Op) -> Index | None:
-    return op.attr.index if isinstance(op.attr, Access) else op.attr if isinstance(op.attr, Index) else None
 
 
 def narrow(nest: Nest) -> Nest:

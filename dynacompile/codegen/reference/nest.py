@@ -69,9 +69,9 @@ def run_op(
             store(op.attr, args[0], values, grid, buffers[op.attr.buffer], space, reduced, device)
             return args[0]
         case "constant":
-            return torch.full([1] * len(space), op.attr, dtype=op.dtype, device=device)
+            return filled([1] * len(space), op.attr, op.dtype, device)
         case "given":
-            return torch.full([1] * len(space), float(grid[op.attr]), dtype=op.dtype, device=device)  # type: ignore[arg-type]
+            return filled([1] * len(space), float(grid[op.attr]), op.dtype, device)  # type: ignore[arg-type]
         case "index":
             return as_index(op.attr, grid, len(space), device).to(op.dtype)
         case "reduce":
@@ -94,9 +94,16 @@ def load(op: Op, access: Access, values: list[torch.Tensor], grid: Mapping[Any, 
         return memory.take(index).to(op.dtype)  # not memory[index], which shares memory where the index is one number
     mask = values[access.mask]
     if memory.numel() == 0:
-        return torch.full_like(mask, access.other, dtype=op.dtype)
+        return filled(mask.shape, access.other, op.dtype, device)
     found = memory.take(torch.where(mask, index, 0)).to(op.dtype)
-    return torch.where(mask, found, torch.full((), access.other, dtype=op.dtype, device=device))
+    return torch.where(mask, found, filled((), access.other, op.dtype, device))
+
+
+def filled(shape: Sequence[int], value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor of one number. A float beyond the dtype's range is infinite, as in kernels; torch.full refuses it."""
+    if isinstance(value, float) and dtype.is_floating_point:
+        return torch.full(shape, value, dtype=torch.float64, device=device).to(dtype)
+    return torch.full(shape, value, dtype=dtype, device=device)
 
 
 def store(

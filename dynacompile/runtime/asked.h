@@ -1,0 +1,22 @@
+// Which gradients a backward pass asks for, beyond the nodes that it comes through.
+#pragma once
+
+#include "runtime/torch_autograd.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dynacompile::runtime {
+
+// A node of which a gradient may come from some of its tangents alone.
+class Partial : public torch::autograd::Node {
+public:
+    using Node::Node;
+    virtual bool flows(uint32_t tangent, size_t gradient) const = 0;
+};
+
+// Whether what the node gives at this edge leads to a gradient that the backward pass which runs is asked for. torch's task_should_compute_output tells
+// whether it leads to a node with such a gradient, which need not come from it. Searches the history below where that says so.
+bool is_asked(const Partial& node, size_t edge);
+
+}  // namespace dynacompile::runtime

@@ -1,0 +1,155 @@
+"""Programs that are made of like parts: the parts' units side by side, and the names of their other occurrences' buffers.
+
+A part is fused once. Where it occurs again, the same kernels run over other buffers: a launch over a list has more members, and what is launched by itself
+is launched once more. Parts have no buffers in common that anyone writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dynacompile.ir.alike import ProgramParts
+from dynacompile.ir.loops import Access, Buffer, Extern, LoopProgram, Nest, Ref
+from dynacompile.ir.sizes import Sizes
+from dynacompile.schedule.units import Unit, Units
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the buffers of a part are called where it occurs. inputs: of those of the first occurrence, what this one has in their place; suffix: what is put
+    behind the other names; kept: names that all occurrences have in common."""
+
+    inputs: Mapping[str, str]
+    suffix: str
+    kept: frozenset[str] = frozenset()
+
+    def __getitem__(self, name: str) -> str:
+        return name if name in self.kept else self.inputs.get(name) or name + self.suffix
+
+    def all(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple([self[n] for n in names])
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The occurrences of each part, and the inputs and outputs of the whole. parts: the part that each buffer belongs to."""
+
+    names: tuple[tuple[Names, ...], ...]
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str | None, ...]
+    parts: Mapping[str, int]
+
+    @staticmethod
+    def none(program: LoopProgram) -> Copies:
+        return Copies(((Names({}, ""),),), program.inputs, program.outputs, {})
+
+    def buffers(self, program: LoopProgram) -> dict[str, Buffer]:
+        """Those of all occurrences."""
+        buffers = dict(program.buffers)
+        for name, part in self.parts.items():
+            buffer = program.buffers[name]
+            for names in self.names[part]:
+                own, base = names[name], None if buffer.base is None else names[buffer.base]
+                if own != name or base != buffer.base:
+                    buffers.setdefault(own, buffer)
+                    buffers[own] = replace(buffers[own], name=own, base=base)
+        return buffers
+
+
+def named_apart(parts: ProgramParts) -> list[LoopProgram]:
+    """The parts' programs, no two of which have a name in common: behind each name stands the number of the part."""
+    return [renamed(program, k, places[0]) for k, (program, places) in enumerate(zip(parts.programs, parts.inputs, strict=True))]
+
+
+def renamed(program: LoopProgram, part: int, places: Sequence[int]) -> LoopProgram:
+    def name(old: str) -> str:
+        return f"{old}@{part}"
+
+    def step(old: Nest | Extern) -> Nest | Extern:
+        if isinstance(old, Extern):
+            return moved(old, name)
+        body = [replace(op, attr=replace(op.attr, buffer=name(op.attr.buffer))) if type(op.attr) is Access else op for op in old.body]
+        return replace(old, body=tuple(body))
+
+    sizes = program.sizes
+    sources = tuple(replace(s, position=places[s.position]) for s in sizes.sources)
+    return LoopProgram(
+        tuple(n and name(n) for n in program.inputs),
+        tuple(n and name(n) for n in program.outputs),
+        {name(n): replace(b, name=name(n), base=b.base and name(b.base)) for n, b in program.buffers.items()},
+        tuple(map(step, program.steps)),
+        {name(n): t for n, t in program.constants.items()},
+        Sizes(sources, sizes.derived, tuple((places[i], e) for i, e in sizes.checks)),
+    )
+
+
+def moved(step: Extern, name: Callable[[str], str]) -> Extern:
+    """The call with other buffers."""
+
+    def new(value: Any) -> Any:
+        if isinstance(value, Ref):
+            return Ref(name(value.buffer))
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(new, value))
+        return {k: new(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+    outputs = tuple(None if o is None else name(o) for o in step.outputs)
+    kwargs = {k: new(v) for k, v in step.kwargs.items()}
+    return replace(step, args=new(step.args), kwargs=kwargs, outputs=outputs, mutates=tuple(map(name, step.mutates)))
+
+
+def joined(units: Sequence[Units], parts: ProgramParts) -> tuple[Units, Copies]:
+    """The units of all parts as those of one program, and the parts' occurrences."""
+    by_id: dict[int, Unit] = {}
+    roots: dict[str, str] = {}
+    readers: dict[str, set[int]] = {}
+    writers: dict[str, set[int]] = {}
+    kept: set[str] = set()
+    start = 0
+    for k, own in enumerate(units):
+        for unit in own.by_id.values():
+            unit.id, unit.first, unit.last = unit.id + start, unit.first + start, unit.last + start
+            unit.before, unit.after = {i + start for i in unit.before}, {i + start for i in unit.after}
+            unit.part, unit.copies = k, len(parts.inputs[k])
+            by_id[unit.id] = unit
+        roots |= own.roots
+        readers |= {n: {i + start for i in ids} for n, ids in own.readers.items()}
+        writers |= {n: {i + start for i in ids} for n, ids in own.writers.items()}
+        kept |= own.kept
+        start = 1 + max((*by_id, *(u.last for u in by_id.values())), default=-1)
+    programs = [u.program for u in units]
+    return Units(program_of(programs), roots, by_id, readers, writers, frozenset(kept)), copies_of(programs, parts)
+
+
+def program_of(programs: Sequence[LoopProgram]) -> LoopProgram:
+    """One program of all that the parts have."""
+    sources = tuple({s.symbol: s for p in programs for s in p.sizes.sources}.values())
+    derived = tuple(dict.fromkeys(d for p in programs for d in p.sizes.derived))
+    checks = tuple(dict.fromkeys(c for p in programs for c in p.sizes.checks))
+    buffers = {n: b for p in programs for n, b in p.buffers.items()}
+    constants = {n: t for p in programs for n, t in p.constants.items()}
+    inputs, outputs = (tuple(n for p in programs for n in getattr(p, of)) for of in ("inputs", "outputs"))
+    steps = tuple(s for p in programs for s in p.steps)
+    return LoopProgram(inputs, outputs, buffers, steps, constants, Sizes(sources, derived, checks))
+
+
+def copies_of(programs: Sequence[LoopProgram], parts: ProgramParts) -> Copies:
+    inputs: list[str | None] = [None] * parts.counts[0]
+    outputs: list[str | None] = [None] * parts.counts[1]
+    names: list[tuple[Names, ...]] = []
+    for k, program in enumerate(programs):
+        own = []
+        for m, (given, made) in enumerate(zip(parts.inputs[k], parts.outputs[k], strict=True)):
+            suffix = f"+{m}@{k}" if m else ""
+            for i, name in zip(given, program.inputs, strict=True):
+                if name is not None and inputs[i] is None:
+                    inputs[i] = name + suffix
+            called = {name: inputs[i] for i, name in zip(given, program.inputs, strict=True) if name is not None}
+            own.append(Names(called, suffix, frozenset(program.constants)))  # type: ignore[arg-type]
+            for i, name in zip(made, program.outputs, strict=True):
+                outputs[i] = None if name is None else own[-1][name]
+        names.append(tuple(own))
+    parts_of = {name: k for k, program in enumerate(programs) for name in program.buffers if name not in program.constants}
+    return Copies(tuple(names), tuple(inputs), tuple(outputs), parts_of)
