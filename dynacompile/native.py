@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -62,9 +63,10 @@ def begin_child() -> None:
 os.register_at_fork(after_in_child=begin_child)
 
 
-def loaded() -> ModuleType | None:
-    """The native core, where it is loaded: it may not be yet, or no longer while the interpreter ends."""
-    return sys.modules.get(NAME)
+def loaded(modules: Mapping[str, ModuleType] = sys.modules, name: str = NAME) -> ModuleType | None:
+    """The native core, where it is loaded: it may not be yet, or no longer while the interpreter ends. modules, name: bound here, as callbacks of weak
+    references run when the interpreter has emptied this module, too."""
+    return modules.get(name)
 
 
 def core() -> ModuleType:

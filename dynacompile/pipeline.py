@@ -58,7 +58,7 @@ def compile_frame(
     native.core().keep_fake_devices()
     with forgetting_shape_envs(policy), dynamo_unloaded(), unseen_by_hooks():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy, FrameFacts(frame))
-        with under(captured.settings):
+        with under(captured.settings, native.core().set_deterministic_algorithms):
             call = make_call(captured, replace(env, breaks=captured.break_ is not None)) if captured.graph is not None else None
         asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)
         call = with_plain(call, asked) if call is not None and asked else call

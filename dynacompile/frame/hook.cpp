@@ -133,7 +133,8 @@ PyObject* ask(PyThreadState* ts, Frame* frame, Extra* extra, RegionState* state,
 // What a frame is to run as.
 enum class Way : uint8_t { python, plainly, error };  // within the region; with the hook off; not at all: an error is set
 
-Way follow_answer(Frame* frame, RegionState* state, PyObject* answer, bool at_limit) {
+// is_target: the frame is the region's own function.
+Way follow_answer(Frame* frame, RegionState* state, PyObject* answer, bool at_limit, bool is_target) {
     PyCodeObject* code = frame_code(frame);
     Extra* extra = need_extra(code);  // found again: the callback may have reset it
     if (!extra) return Way::error;
@@ -145,6 +146,8 @@ Way follow_answer(Frame* frame, RegionState* state, PyObject* answer, bool at_li
     if (answer == answer_run_plainly) return Way::plainly;
     if (answer == answer_skip || answer == answer_skip_recursive) {
         extra->mark = answer == answer_skip ? Mark::skip : Mark::skip_recursive;
+        extra->refused = true;
+        if (is_target) state->refused = extra->serial + 1;
         return answer == answer_skip ? Way::python : Way::plainly;
     }
     PyErr_Format(PyExc_TypeError, "a region's compile_frame must return an Entry, SKIP, SKIP_RECURSIVE, RUN_ONCE or RUN_PLAINLY, not %.200s", Py_TYPE(answer)->tp_name);
@@ -163,6 +166,7 @@ PyObject* meet_unknown(PyThreadState* ts, Frame* frame, const Scope& scope, Extr
     bool handles = false;
     if (!without_throwing([&] { handles = is_signal_handler(frame_code(frame)); })) return unwind(ts, frame);
     if (handles) return run_plainly(ts, frame);  // it is no part of the program that it interrupts
+    const bool is_target = frame_code(frame) == scope.target;  // the scope is this thread's, and may be another's stack after the callback
     const bool at_limit = limit_reached(*extra, *state) != nullptr;
     PyObject* answer = ask(ts, frame, extra, state, on_miss);
     if (!answer) return unwind(ts, frame);
@@ -174,7 +178,7 @@ PyObject* meet_unknown(PyThreadState* ts, Frame* frame, const Scope& scope, Extr
         result = added ? run_entry(this_thread(ts), ts, frame, entry) : unwind(ts, frame);
     } else {
         Way way = Way::error;
-        without_throwing([&] { way = follow_answer(frame, state, answer, at_limit); });
+        without_throwing([&] { way = follow_answer(frame, state, answer, at_limit, is_target); });
         result = run(ts, frame, way);
     }
     Py_DECREF(answer);
@@ -219,6 +223,14 @@ PyObject* evaluate_plainly(PyThreadState* ts, Frame* frame, int throwflag) {
     return _PyEval_EvalFrameDefault(ts, frame, visits ? throwflag : 1);
 }
 
+// Whether a frame of that code runs as Python, with no question to the compiler. What another region's compile has refused is no answer for the
+// region that is about this code: it asks once, so that its user is told, too.
+bool is_left(const Scope& scope, const Extra* extra, const PyCodeObject* code) {
+    if (extra->mark == Mark::elsewhere) return code != scope.target;
+    if (extra->mark != Mark::skip) return false;
+    return !extra->refused || code != scope.target || scope.state->refused == extra->serial + 1;
+}
+
 // Nothing in here throws once the frame runs: what may is caught where it can be unwound.
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     Thread& thread = *found_once(&current_thread);
@@ -230,7 +242,7 @@ PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     Extra* extra = need_extra(frame_code(frame));
     if (!extra) return unwind(ts, frame);
     if (extra->resumes) take_arguments(ts, frame);
-    const bool left = extra->mark == Mark::skip || (extra->mark == Mark::elsewhere && frame_code(frame) != scope.target);
+    const bool left = is_left(scope, extra, frame_code(frame));
     if (left && extra->buckets.empty()) return _PyEval_EvalFrameDefault(ts, frame, 0);
     if (extra->mark == Mark::skip_recursive) return run_plainly(ts, frame);
     Entry* entry = nullptr;

@@ -40,6 +40,7 @@ struct RegionState {
     PyObject* owner;
     std::unordered_set<uint64_t>* full;  // serials of the code objects that this region runs eagerly, its bucket being at the limit
     char met;  // a frame below it was compiled, or the compiler was asked about one
+    uint64_t refused;  // one more than the serial of its target's code, where capture has refused that for this region
 };
 
 // elsewhere: in a folder that is left to Python, where only a region's own target is compiled.
@@ -87,6 +88,7 @@ struct Extra {
     bool resumes;  // it goes on after a graph break, called by residual code alone
     std::vector<Bucket> buckets;  // sorted by id
     Extra *before, *after;        // the list of all extras
+    bool refused = false;         // the mark is that of a capture: a region whose target this is asks for itself, as its options and calls are its own
 };
 
 constexpr long default_bucket = -1;

@@ -9,7 +9,6 @@
 
 #include <csignal>
 #include <cstddef>
-#include <optional>
 
 #include "hook.h"
 
@@ -38,6 +37,17 @@ int nesting() {
     const int depth = at::autocast::increment_nesting() - 1;
     at::autocast::decrement_nesting();
     return depth;
+}
+
+Outside::Deterministic deterministic() {
+    const at::Context& context = at::globalContext();
+    return {context.deterministicAlgorithms(), context.deterministicAlgorithmsWarnOnly(), context.deterministicFillUninitializedMemory()};
+}
+
+void set_deterministic(const Outside::Deterministic& wanted) {
+    at::Context& context = at::globalContext();
+    context.setDeterministicAlgorithms(wanted.enabled, wanted.warn_only);
+    context.setDeterministicFillUninitializedMemory(wanted.fill);
 }
 
 // Keeps the current error, if there is one, while C functions run that may set another, which is dropped.
@@ -93,6 +103,41 @@ void restore_process() {
     }
 }
 
+// What warnings.catch_warnings keeps of the module's, by the name there. Its filters and writers are the process's, so no state of a thread has them.
+constexpr struct {
+    const char *kept, *name;
+} caught_by_warnings[] = {{"_filters", "filters"}, {"_showwarning", "showwarning"}, {"_showwarnmsg_impl", "_showwarnmsg_impl"}};
+
+PyObject *warnings_entered, *warnings_left;  // the codes of catch_warnings.__enter__ and __exit__
+
+// Ends what an interrupted warnings.catch_warnings had begun to undo, or to change, as its own last lines would have.
+void leave_warnings(PyFrameObject* frame) {
+    const PyRef locals = PyRef::take(PyFrame_GetLocals(frame));
+    const PyRef manager = PyRef::take(locals ? PyMapping_GetItemString(locals.get(), "self") : nullptr);
+    const PyRef module = PyRef::take(manager ? PyObject_GetAttrString(manager.get(), "_module") : nullptr);
+    for (const auto& [kept, name] : caught_by_warnings) {
+        const PyRef before = PyRef::take(module ? PyObject_GetAttrString(manager.get(), kept) : nullptr);
+        if (before) PyObject_SetAttrString(module.get(), name, before.get());
+        PyErr_Clear();  // of one that was not kept yet
+    }
+    if (module) Py_XDECREF(PyObject_CallMethod(module.get(), "_filters_mutated", nullptr));
+    PyErr_Clear();
+}
+
+bool find_warnings() {
+    const PyRef module = PyRef::take(PyImport_ImportModule("warnings"));
+    const PyRef manager = PyRef::take(module ? PyObject_GetAttrString(module.get(), "catch_warnings") : nullptr);
+    if (!manager) return false;
+    const auto code = [&](const char* name) {
+        const PyRef function = PyRef::take(PyObject_GetAttrString(manager.get(), name));
+        if (!function || !PyFunction_Check(function.get())) PyErr_Clear();  // another library has put its own there
+        return function && PyFunction_Check(function.get()) ? Py_NewRef(PyFunction_GET_CODE(function.get())) : nullptr;
+    };
+    warnings_entered = code("__enter__");
+    warnings_left = code("__exit__");
+    return true;
+}
+
 // Drops what finished frames of torch and of the compiler hold: a manager that was not left would otherwise change the thread's state when the
 // program lets go of the traceback. Frames of the program keep their variables.
 void let_go(PyObject* exception, int depth) {
@@ -101,6 +146,7 @@ void let_go(PyObject* exception, int depth) {
     for (PyObject* at = traceback; at && PyTraceBack_Check(at); at = reinterpret_cast<PyObject*>(reinterpret_cast<PyTracebackObject*>(at)->tb_next)) {
         PyFrameObject* frame = reinterpret_cast<PyTracebackObject*>(at)->tb_frame;
         PyCodeObject* code = PyFrame_GetCode(frame);
+        if (reinterpret_cast<PyObject*>(code) == warnings_entered || reinterpret_cast<PyObject*>(code) == warnings_left) leave_warnings(frame);
         if (has_skip_rule(code)) Py_XDECREF(PyObject_CallMethod(reinterpret_cast<PyObject*>(frame), "clear", nullptr));
         PyErr_Clear();  // of a frame that still runs
         Py_DECREF(code);
@@ -172,7 +218,21 @@ PyObject* forget_other_compiles(PyObject*, PyObject*) {
     Py_RETURN_NONE;
 }
 
+PyObject* set_deterministic_algorithms(PyObject*, PyObject* args) {
+    int enabled, warn_only, fill;
+    if (!PyArg_ParseTuple(args, "ppp:set_deterministic_algorithms", &enabled, &warn_only, &fill)) return nullptr;
+    const Outside::Deterministic wanted{enabled != 0, warn_only != 0, fill != 0};
+    if (innermost) {
+        innermost->set(wanted);
+    } else {
+        set_deterministic(wanted);
+    }
+    Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
+    {"set_deterministic_algorithms", boundary<set_deterministic_algorithms>, METH_VARARGS,
+     "set_deterministic_algorithms(enabled, warn_only, fill): for the compile of this thread, which puts back what was there if it raises, unless others set it."},
     {"changed_by_compiles", boundary<changed_by_compiles>, METH_VARARGS,
      "changed_by_compiles(dict, key, ours=...): what is there when the first of several compiles begins is there again when the last has ended; given `ours`, only where "
      "that is found."},
@@ -261,9 +321,6 @@ bool watch_collections() {
 
 Outside::Outside()
     : cache_(at::autocast::is_autocast_cache_enabled()),
-      deterministic_(at::globalContext().deterministicAlgorithms()),
-      warn_only_(at::globalContext().deterministicAlgorithmsWarnOnly()),
-      fill_(at::globalContext().deterministicFillUninitializedMemory()),
       nesting_(nesting()),
       around_(innermost),
       handlers_(find_handlers()) {
@@ -284,10 +341,14 @@ void Outside::restore() {
     at::autocast::set_autocast_cache_enabled(cache_);
     while (nesting() > nesting_) at::autocast::decrement_nesting();
     while (nesting() < nesting_) at::autocast::increment_nesting();
-    at::Context& context = at::globalContext();
-    if (context.deterministicAlgorithms() != deterministic_ || context.deterministicAlgorithmsWarnOnly() != warn_only_)
-        context.setDeterministicAlgorithms(deterministic_, warn_only_);
-    if (context.deterministicFillUninitializedMemory() != fill_) context.setDeterministicFillUninitializedMemory(fill_);
+    if (ours_ && deterministic() == *ours_) set_deterministic(*before_);
+    ours_.reset();
+}
+
+void Outside::set(const Deterministic& wanted) {
+    if (!ours_) before_ = deterministic();
+    ours_ = wanted;
+    set_deterministic(wanted);
 }
 
 bool is_signal_handler(PyCodeObject* code) {
@@ -316,7 +377,7 @@ bool init_outside(PyObject* module) {
     places = new std::vector<Place>();
     settings = new std::vector<Setting>();
     PyObject* method = PyType_FromSpec(&mode_method_spec);
-    return method && PyModule_AddObject(module, "ModeMethod", method) == 0 && PyModule_AddFunctions(module, functions) == 0 && watch_collections();
+    return method && PyModule_AddObject(module, "ModeMethod", method) == 0 && PyModule_AddFunctions(module, functions) == 0 && find_warnings() && watch_collections();
 }
 
 }  // namespace dynacompile

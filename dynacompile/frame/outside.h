@@ -5,6 +5,7 @@
 #include <ATen/ThreadLocalState.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "frame/boundary.h"
@@ -25,6 +26,14 @@ class Outside {
     // After the compile raised: lets go of the managers that were not left, and sets torch's state of this thread again. The error stays set.
     void restore();
 
+    // Sets torch's settings about deterministic algorithms, which are the process's, for this compile: `restore` puts back what was there before its first
+    // change, unless another thread has set something else meanwhile.
+    struct Deterministic {
+        bool enabled, warn_only, fill;
+        bool operator==(const Deterministic&) const = default;
+    };
+    void set(const Deterministic& wanted);
+
     // While it lives, this thread has the state from outside of the compile: for the program's code that runs in its midst.
     class Visit {
       public:
@@ -43,7 +52,8 @@ class Outside {
 
   private:
     at::ThreadLocalState state_;
-    bool cache_, deterministic_, warn_only_, fill_;
+    bool cache_;
+    std::optional<Deterministic> before_, ours_;  // of the process, where this compile has changed it
     int nesting_;
     Outside* around_;
     std::vector<PyRef> handlers_;

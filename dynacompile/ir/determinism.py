@@ -18,11 +18,6 @@ def now() -> dict[str, bool]:
     return {name: read() for name, read in READERS.items()}
 
 
-def apply(settings: Mapping[str, bool]) -> None:
-    torch._C._set_deterministic_algorithms(settings["enabled"], warn_only=settings["warn_only"])
-    torch._C._set_deterministic_fill_uninitialized_memory(settings["fill"])
-
-
 def restore(settings: tuple[tuple[str, bool], ...]) -> None:
     """Sets some of them, as a program would."""
     wanted = {**now(), **dict(settings)}
@@ -31,17 +26,17 @@ def restore(settings: tuple[tuple[str, bool], ...]) -> None:
 
 
 @contextmanager
-def under(changes: Mapping[str, bool]) -> Iterator[None]:
+def under(changes: Mapping[str, bool], apply: Callable[[bool, bool, bool], None]) -> Iterator[None]:
     """The settings with these changes, while a graph is compiled that will run under them: other threads see them, as they do while such a program runs.
-    What another thread sets meanwhile stays."""
+    What another thread sets meanwhile stays. apply: sets all of them, in the order of READERS, and remembers them for a compile that an exception ends."""
     if not changes:
         yield
         return
     before = now()
     during = {**before, **changes}
-    apply(during)
+    apply(*during.values())
     try:
         yield
     finally:
         if now() == during:
-            apply(before)
+            apply(*before.values())

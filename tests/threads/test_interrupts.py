@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
+import warnings
 
 import pytest
+import sympy  # noqa: F401 - its first import adds a filter of warnings
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _python_dispatch
@@ -49,6 +52,45 @@ def test_an_interrupt_where_a_mode_is_left(leave, nth):
     assert interrupts.torch_state() == before
     assert interrupts.same(case.eager(), case.run())
     assert len(dynacompile.cache_entries(case.compiled)) == 2
+
+
+@pytest.mark.parametrize("method", ["__enter__", "__exit__"])
+def test_an_interrupt_where_warnings_are_caught(method):
+    """At each line of the manager's: the filters and writers are the process's, and stay as they were."""
+    code, fired = getattr(warnings.catch_warnings, method).__code__, 1
+
+    def backend(graph, inputs):
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("error")
+        return graph.forward
+
+    def state():
+        return warnings.filters, list(warnings.filters), warnings.showwarning, warnings._showwarnmsg_impl
+
+    while fired:
+        numbers = itertools.count(1)
+        fn, left, fired = interrupts.source("def f(x):\n    return x.sin() + 1"), fired, 0
+        compiled, x, before = interrupts.compiled(fn, backend=backend), torch.ones(3), state()
+
+        def lines(frame, event, argument, numbers=numbers, last=left):
+            nonlocal fired
+            if event == "line" and next(numbers) == last:
+                sys.settrace(None)
+                fired = last + 1
+                raise interrupts.Stopped
+            return lines
+
+        sys.settrace(lambda frame, event, argument, lines=lines: lines if frame.f_code is code else None)
+        try:
+            compiled(x)
+        except interrupts.Stopped:
+            pass
+        finally:
+            sys.settrace(None)
+        after = state()
+        assert all(now is then for now, then in zip((after[0], *after[2:]), (before[0], *before[2:]))) and after[1] == before[1], left
+        torch.testing.assert_close(compiled(x), fn(x))
+    assert left > 4
 
 
 def test_an_interrupt_in_a_guard_reaches_the_caller():

@@ -10,6 +10,7 @@ import sympy  # noqa: F401 - its first import adds a filter of warnings
 import torch
 
 import dynacompile
+from dynacompile import native
 from dynacompile.errors import Unsupported
 from dynacompile.ir import determinism
 from tests.fuzz.interrupts import Stopped, compiled, source, torch_state
@@ -180,15 +181,37 @@ def test_settings_of_the_process_seen_by_another_thread_during_a_compile(backend
 
 
 def test_what_another_thread_sets_during_a_compile_stays():
-    before = determinism.now()
+    before, apply = determinism.now(), native.core().set_deterministic_algorithms
     wanted = {"enabled": True, "warn_only": True, "fill": False}
     try:
-        with determinism.under({"enabled": True}), ThreadPoolExecutor(1) as other:
-            other.submit(determinism.apply, wanted).result()
+        with determinism.under({"enabled": True}, apply), ThreadPoolExecutor(1) as other:
+            other.submit(apply, *wanted.values()).result()
         assert determinism.now() == wanted
-        determinism.apply(before)
-        with determinism.under({"enabled": True}):
+        apply(*before.values())
+        with determinism.under({"enabled": True}, apply):
             assert determinism.now()["enabled"]
         assert determinism.now() == before
     finally:
-        determinism.apply(before)
+        apply(*before.values())
+
+
+@pytest.mark.parametrize("sets", [False, True], ids=["alone", "beside-a-thread-that-sets"])
+@pytest.mark.parametrize("program", ["plain", "deterministic"])
+def test_a_compile_that_raises_puts_back_what_it_changed_itself(program, sets):
+    """The settings about deterministic algorithms are the process's: what another thread has set during the compile stays."""
+    setting = "torch.use_deterministic_algorithms(True)" if program == "deterministic" else "pass"
+    before, theirs, seen = determinism.now(), {"enabled": True, "warn_only": True, "fill": False}, []
+
+    def failing(graph, inputs):
+        seen.append(determinism.now()["enabled"])
+        if sets:
+            with ThreadPoolExecutor(1) as other:
+                other.submit(native.core().set_deterministic_algorithms, *theirs.values()).result()
+        raise Stopped
+
+    try:
+        with pytest.raises(Stopped):
+            compiled(source(f"def f(x):\n    {setting}\n    return x.sin()"), backend=failing)(torch.ones(3))
+        assert seen == [program == "deterministic"] and determinism.now() == (theirs if sets else before)
+    finally:
+        native.core().set_deterministic_algorithms(*before.values())
