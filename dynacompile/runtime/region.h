@@ -200,5 +200,6 @@ PyObject* lead_to_node(PyObject*, PyObject* args);
 void refuse_writes(const at::Tensor& view, Made made);
 bool init_node();
 PyObject* backward_pass(PyObject*, PyObject*);
+PyObject* view_writes(PyObject*, PyObject* tensors);
 
 }  // namespace dynacompile::runtime
