@@ -37,7 +37,7 @@ class History:
 
 def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> History:
     """Before the backward pass frees what is kept. laid: as of Interpreted."""
-    outputs = tuple(positions.tensors[p] for p in positions.differentiable)
+    outputs = [positions.tensors[p] for p in positions.differentiable]
     indices = sorted({id(entry): i for i, entry in reversed(list(enumerate(inputs))) if entry.differentiable}.values())
     order = history([t.grad_fn for t in outputs])
     leaves = {id(inputs[i].leaf): 1 << n for n, i in enumerate(indices)}
@@ -54,7 +54,7 @@ def read_history(positions: Positions, inputs: Sequence[FunctionalInput], laid: 
     moved = {storage(plain): storage(result) for plain, result in laid}
     found: dict[tuple[bool, int], set[tuple[int, int]]] = {}
     parts: set[tuple[int, int]] = set()
-    held: dict[Node, Node] = dict(native.core().view_writes(outputs))
+    held: dict[Node, Node] = dict(native.core().view_writes(tuple(outputs)))
     for node in order:
         if not reached[node] or not leads[node]:
             continue
