@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynacompile import native
 from dynacompile.autograd.functionalize import FunctionalInput, storage
 from dynacompile.autograd.outputs import Positions, shares_version
 from dynacompile.errors import Unsupported
@@ -61,10 +62,11 @@ def read_history(
     moved = {storage(plain): storage(result) for plain, result in laid}
     found: dict[tuple[bool, int], set[tuple[int, int]]] = {}
     parts: set[tuple[int, int]] = set()
+    held: dict[Node, Node] = dict(native.core().view_writes(tuple(outputs)))
     for node in order:
         if not reached[node] or not leads[node] & every_leaf:
             continue
-        for kept in kept_by(node):
+        for kept in kept_by(node, held):
             parts.add((reached[node], leads[node]))
             if kept is None:
                 continue
@@ -288,8 +290,12 @@ def leads_to(order: Sequence[Node], leaves: Mapping[int, int], points: Mapping[t
     return leads
 
 
-def kept_by(node: Node) -> Iterator[torch.Tensor | None]:
-    """The tensors that a node has kept; None for one that somebody has written since: there the backward pass cannot be traced either."""
+def kept_by(node: Node, held: Mapping[Node, Node]) -> Iterator[torch.Tensor | None]:
+    """The tensors that a node has kept; None for one that somebody has written since: there the backward pass cannot be traced either.
+    held: for a node of a write to a view, the operation's own, which a backward pass frees whatever it keeps: None stands for that."""
+    if node in held:
+        yield None
+        yield from kept_by(held[node], {})
     for name in kept_names(type(node)):
         try:
             value: Any = getattr(node, name)

@@ -66,6 +66,16 @@ def written(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return cannot_hold(given)
 
 
+QUOTIENTS = ("div_", "divide_", "true_divide_", "itruediv", "__itruediv__", "__idiv__")
+
+
+@row("a quotient that its first operand can't hold", *QUOTIENTS)
+def written_quotient(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    """The quotient of whole numbers is a float, unless a rounding mode is named. torch 2.11's meta kernel does not ask."""
+    is_rounded = any(isinstance(value, str) for value in given)
+    return cannot_hold(given) or not is_rounded and isinstance(given[0], torch.Tensor) and is_integral(given[0])
+
+
 def cannot_hold(given: Sequence[Any]) -> bool:
     """Whether the first two of what is given make a result of a kind that the first can't hold, should it be written there."""
     first, second = given[0], given[1] if len(given) > 1 else 0

@@ -246,6 +246,7 @@ private:
         Tensors made = region_->forward(args_, inputs_);
         count_writes(contract_, made);
         for (int64_t input : contract_.mutated_in_graph) tensor_input(input)->bump_version();
+        if (is_recorded && !contract_.mutated_in_graph.empty()) versions.count_in_graph(inputs_);
         if (is_recorded && !region_->stages.empty()) return in_stages(made, generators, versions);
         if (is_recorded) attach_node(region_, inputs_, made, std::move(generators));
         for (const Mutation& mutation : contract_.mutations) apply(mutation, made);
@@ -432,6 +433,8 @@ PyMethodDef functions[] = {{"make_differentiable", boundary<make_differentiable>
                            {"backward_pass", boundary<backward_pass>, METH_NOARGS,
                             "backward_pass() -> (for each tangent whether it has come, for each gradient whether it is asked for) of the backward that runs on "
                             "this thread; None outside of one."},
+                           {"view_writes", boundary<view_writes>, METH_O,
+                            "view_writes(tensors) -> [(node, the operation's own node that it holds), ...] of the writes to views in their histories."},
                            {"set_again", boundary<set_again>, METH_VARARGS,
                             "set_again(differentiable, call, kept, measured, accumulated, copies, outputs, has_numbers, draws): how the backward is differentiated again."},
                            {"set_stages", boundary<set_stages>, METH_VARARGS,

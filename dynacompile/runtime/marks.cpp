@@ -4,6 +4,8 @@
 #include <ATen/ops/full_ops.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
+
 namespace dynacompile::runtime {
 
 at::Tensor plain_alias(const at::Tensor& tensor) {
@@ -35,10 +37,18 @@ Versions::Versions(const Contract& contract, const Inputs& inputs) : contract(co
 }
 
 void Versions::count(const Inputs& inputs) const {
-    for (size_t i = 0; i < before.size(); ++i) {
-        auto [input, writes] = contract.marks.input_writes[i];
-        if (inputs.impls[input]) set_version(inputs.impls[input], before[i] + uint32_t(writes));
-    }
+    for (size_t i = 0; i < before.size(); ++i) count_input(inputs, i);
+}
+
+void Versions::count_in_graph(const Inputs& inputs) const {
+    const std::vector<int64_t>& in_graph = contract.mutated_in_graph;
+    for (size_t i = 0; i < before.size(); ++i)
+        if (std::find(in_graph.begin(), in_graph.end(), contract.marks.input_writes[i].first) != in_graph.end()) count_input(inputs, i);
+}
+
+void Versions::count_input(const Inputs& inputs, size_t i) const {
+    auto [input, writes] = contract.marks.input_writes[i];
+    if (inputs.impls[input]) set_version(inputs.impls[input], before[i] + uint32_t(writes));
 }
 
 void count_writes(const Contract& contract, const Tensors& outputs) {

@@ -180,9 +180,15 @@ at::Tensor plain_alias(const at::Tensor& tensor);
 struct Versions {
     Versions(const Contract& contract, const Inputs& inputs);
     void count(const Inputs& inputs) const;
+    // Of the inputs that the graph has written itself. A view gets a new node where its version is another one than when it was last asked for its node: it has
+    // its last version before autograd is told of the call.
+    void count_in_graph(const Inputs& inputs) const;
 
     const Contract& contract;
     c10::SmallVector<uint32_t, 4> before;
+
+private:
+    void count_input(const Inputs& inputs, size_t i) const;
 };
 void count_writes(const Contract& contract, const Tensors& outputs);
 // (inference, watches, flags, (input, writes)..., (output, writes)..., parts, needs, keeps), as differentiable.py writes it.
@@ -204,5 +210,6 @@ PyObject* lead_to_node(PyObject*, PyObject* args);
 void refuse_writes(const at::Tensor& view, Made made);
 bool init_node();
 PyObject* backward_pass(PyObject*, PyObject*);
+PyObject* view_writes(PyObject*, PyObject* tensors);
 
 }  // namespace dynacompile::runtime

@@ -382,3 +382,68 @@ def test_an_exception_inside_of_inference_mode_leaves_it():
     else:
         pytest.fail("the index is out of bounds")
     assert compiled(torch.arange(3.0), torch.tensor([1])).is_inference()
+
+
+def writes_through_a_view(x):
+    view = (x * 1)[0]
+    view.exp_()
+    return (view,)
+
+
+def writes_a_number_through_a_view(x):
+    y = x * 1
+    y[0] = 1
+    return (y,)
+
+
+def writes_a_view_of_a_copy(x):
+    y = (x * 1).t().contiguous().t()
+    y.relu_()
+    return (y,)
+
+
+def writes_a_view_of_an_input(x):
+    view = x[..., 1:]
+    view.sigmoid_()
+    return (view,)
+
+
+WRITERS = (writes_through_a_view, writes_a_number_through_a_view, writes_a_view_of_a_copy, writes_a_view_of_an_input)
+
+
+@pytest.mark.parametrize("frame", WRITERS)
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+def test_what_a_write_to_a_view_keeps(frame, backend):
+    """Autograd's node of the write holds the operation's own node: it is freed by a backward pass, and what that keeps may not be written."""
+
+    def story(wrap):
+        for is_written in (True, False):
+            leaf, h = computed()
+            (result,) = wrap(frame)(h)
+            if is_written:
+                with torch.no_grad():
+                    h.mul_(2)
+                    result.mul_(2)
+            yield kind(attempt(lambda result=result: result.sum().backward()))
+            yield None if is_written else kind(attempt(lambda result=result: result.sum().backward()))
+            yield leaf.grad
+
+    check_same(story, backend=backend, least=None)
+
+
+@LEVELS
+def test_the_gradient_of_an_input_that_is_a_view_and_was_written_before_its_use(backend):
+    """A view that was written has a new node, by which the call's results and the caller find its gradient."""
+
+    def frame(x):
+        with torch.no_grad():
+            x.exp_()
+        return x * x
+
+    def story(wrap):
+        x = (torch.linspace(-1, 2, 6).requires_grad_() * 1).view(2, 3)
+        result = wrap(frame)(x)
+        yield torch.autograd.grad(result.sum(), [x], allow_unused=True)[0]
+        yield x._version
+
+    check_same(story, backend=backend)

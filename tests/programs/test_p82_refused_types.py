@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 import dynacompile
-from dynacompile.capture.refused_types import REFUSED
+from dynacompile.capture.refused_types import REFUSED, check_types
+from dynacompile.errors import Unsupported
 from dynacompile.events import GraphBroke
 from tests.scenarios import attempt, check_same
 
@@ -50,6 +51,11 @@ ONE = {
     "half of it": lambda x: operator.imul(x.clone(), 0.5),
     "a float added": lambda x: x.clone().add_(1.5),
     "a float subtracted": lambda x: operator.isub(x.clone(), 1.5),
+    "halved": lambda x: x.clone().div_(2),
+    "halved by an operator": lambda x: operator.itruediv(x.clone(), 2),
+    "halved by its long name": lambda x: x.clone().true_divide_(2.0),
+    "halved as a view": lambda x: x.clone()[0].divide_(2),
+    "halved downwards": lambda x: x.clone().div_(2, rounding_mode="floor"),
     "an int less": lambda x: x - 1,
     "a float less": lambda x: x - 1.5,
 }
@@ -64,6 +70,8 @@ TWO = {
     "with_logits": lambda a, b: F.binary_cross_entropy_with_logits(a.float() if a.dtype == HALF else a, b),
     "added in place": lambda a, b: operator.iadd(a.clone(), b),
     "multiplied in place": lambda a, b: a.clone().mul_(b),
+    "divided in place": lambda a, b: a.clone().div_(b),
+    "divided in place towards zero": lambda a, b: a.clone().div_(b + 1, rounding_mode="trunc"),
     "addcdiv": lambda a, b: torch.addcdiv(a, a, b),
     "addcmul": lambda a, b: torch.addcmul(a, a, b),
 }
@@ -86,6 +94,18 @@ def test_two_operands(name):
                 yield str((a, b)), attempt(wrap(lambda x, y: TWO[name](x, y)), of(a, 0.2), of(b, 0.3))
 
     check_same(story, least=None, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("target", ["div_", "divide_", "true_divide_", operator.itruediv, torch.Tensor.div_])
+def test_quotients_are_refused_also_where_the_meta_kernel_takes_them(target):
+    """torch 2.11 has a meta kernel of div_ that takes any types, which no program shows with a later one."""
+    for dtype in (BOOL, INT, torch.uint8):
+        with pytest.raises(Unsupported, match="a quotient that its first operand can't hold"):
+            check_types(target, [of(dtype), 2], [of(dtype)])
+    check_types(target, [of(INT), 2, "floor"], [of(INT)])
+    for dtype in (HALF, FLOAT, DOUBLE):
+        check_types(target, [of(dtype), 2.5], [of(dtype)])
+        check_types(target, [of(dtype), of(INT)], [of(dtype), of(INT)])
 
 
 def differentiates(loss, dtype):
