@@ -14,9 +14,13 @@ from tests.lower.tracing import ENV, UNFUSED, compare
 
 
 def values(graph: torch.fx.GraphModule) -> list[object]:
-    """Values for the placeholders, with the geometry of their fakes."""
+    """Values for the placeholders, with the geometry of their fakes. Places of maxima lie in their windows."""
     generator = torch.Generator().manual_seed(0)
-    return [value(node.meta.get("val"), generator) for node in graph.graph.nodes if node.op == "placeholder"]
+    found = {node: value(node.meta.get("val"), generator) for node in graph.graph.nodes if node.op == "placeholder"}
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.max_pool2d_with_indices_backward.default):
+        _, pooled, *window, places = node.args
+        found[places] = torch.ops.aten.max_pool2d_with_indices(torch.rand(pooled.meta["val"].shape, generator=generator), *window)[1]
+    return list(found.values())
 
 
 def value(fake: object, generator: torch.Generator) -> object:
