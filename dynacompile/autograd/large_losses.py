@@ -25,7 +25,7 @@ from dynacompile.ops.chunked_losses import HALVES, Loss, has_wide_sums, hold_ind
 
 Node = torch.fx.Node
 LIMITS = {"cuda": 1 << 28, "cpu": 1 << 26}
-"""Bytes of logits that may exist at a time."""
+"""Bytes of logits, and of their gradient, that may exist at a time."""
 ALIGNED = 128
 """Rows of a chunk are a multiple of this, where there are as many."""
 MOST_CHUNKS = 64
@@ -92,7 +92,7 @@ def region_of(node: Node, env: Env) -> Region | None:
         tell(env, node, False, "the classes are not the loss's axis of classes", size)
         return None
     classes = logits.shape[-1]
-    rows = rows_of_chunk(target.numel(), classes * logits.dtype.itemsize, limit)
+    rows = rows_of_chunk(target.numel(), 2 * classes * logits.dtype.itemsize, limit)  # of the logits and of their gradient
     half = logits.device.type == "cuda" and logits.dtype in HALVES
     loss = Loss(
         classes,
@@ -176,7 +176,7 @@ def refused_loss(node: Node, given: dict[str, Any], chain: Sequence[Node]) -> st
     if not isinstance(given["ignore_index"], int) or not isinstance(smoothing, (int, float)) or not 0 <= smoothing <= 1:
         return "a number of the loss is not known"
     softmaxes = sum(n.target in LOG_SOFTMAX for n in chain)
-    if softmaxes != (node.target is F.nll_loss) or (softmaxes and chain[-1].target not in LOG_SOFTMAX):
+    if softmaxes != (node.target is F.nll_loss):
         return "the softmax is not the loss's own"
     if any(not isinstance(n, int) for n in target.shape) or target.dim() == 0 or target.device != chain[0].meta["val"].device:
         return "the targets' sizes differ from call to call, or they are on another device"

@@ -21,12 +21,17 @@ HALVES = (torch.float16, torch.bfloat16)
 LIBRARY = torch.library.Library("dynacompile", "FRAGMENT")
 LIBRARY.define("keep(Tensor value) -> Tensor")
 LIBRARY.define("after(Tensor value, Tensor other) -> Tensor")
+LIBRARY.define("add_to(Tensor sum, Tensor part) -> Tensor")
+LIBRARY.impl("add_to", torch.add, "CompositeExplicitAutograd")
 for name in ("keep", "after"):
     LIBRARY.impl(name, lambda value, *_: value.clone(), "CompositeExplicitAutograd")
 KEEP = torch.ops.dynacompile.keep.default
 """Its argument, which the forward computes and never the backward, although only the backward reads it."""
 AFTER = torch.ops.dynacompile.after.default
 """Its first argument, as part of the pass that computes the second."""
+
+ADD_TO = torch.ops.dynacompile.add_to.default
+"""The sum of its arguments, in the memory of the first, which nothing else reads; a call, since fused sums would hold all parts until the last."""
 
 
 @dataclass(frozen=True)
@@ -179,15 +184,20 @@ class Chunks:
         made, more = parameter.to(self.loss.dtype), self.loss.padded - self.loss.classes
         return made if not more else torch.cat([made, made.new_zeros(more, *made.shape[1:])])
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, Rows, slice]]:
-        for start in range(0, self.x.shape[0], self.loss.rows):
-            place = slice(start, min(start + self.loss.rows, self.x.shape[0]))
+    def places(self) -> list[slice]:
+        count = self.x.shape[0]
+        return [slice(start, min(start + self.loss.rows, count)) for start in range(0, count, self.loss.rows)]
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, Rows]]:
+        places = self.places()
+        targets = torch.split_with_sizes_copy(self.target, [p.stop - p.start for p in places])  # in memory of their own, so that all chunks are one kernel
+        for place, target in zip(places, targets, strict=True):
             x = self.x[place]
             logits = x.mm(self.weight.t()) if self.bias is None else torch.addmm(self.bias, x, self.weight.t())
-            yield x, Rows(logits, self.target[place], self.loss), place
+            yield x, Rows(logits, target, self.loss)
 
     def losses(self) -> list[torch.Tensor]:
-        return [rows.losses() for _, rows, _ in self]
+        return [rows.losses() for _, rows in self]
 
     def reduced(self, totals: Sequence[torch.Tensor]) -> torch.Tensor:
         total = torch.stack(list(totals)).sum()
@@ -203,6 +213,8 @@ class Gradients:
     def __init__(self, chunks: Chunks, wanted: Sequence[bool]):
         self.chunks, self.wanted = chunks, wanted
         self.rows: list[torch.Tensor] = []
+        sizes = {p.stop - p.start for p in chunks.places()}
+        self.ones = {n: chunks.x.new_ones(n, 1) for n in sorted(sizes)} if wanted[2] else {}
         self.weight: torch.Tensor | None = None
         self.bias: torch.Tensor | None = None
 
@@ -211,9 +223,8 @@ class Gradients:
             self.rows.append(gradient.mm(self.chunks.weight))
         if self.wanted[1]:
             self.weight = self.product(self.weight, gradient.t(), x)
-        if self.wanted[2]:
-            part = wide(gradient).sum(0)
-            self.bias = part if self.bias is None else self.bias + part
+        if self.wanted[2]:  # as a product: sums of all chunks would be one kernel, which holds them all
+            self.bias = self.product(self.bias, gradient.t(), self.ones[gradient.shape[0]])
 
     def product(self, before: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """before + a @ b, in float32 for half precision."""
@@ -221,13 +232,14 @@ class Gradients:
             return a.mm(b) if before is None else torch.addmm(before, a, b)
         if self.chunks.loss.wide_products:
             return torch.mm(a, b, out_dtype=torch.float32) if before is None else torch.addmm(before, a, b, out_dtype=torch.float32)
-        part = a.mm(b).float()
-        return part if before is None else before + part
+        part = a.mm(b)
+        return part.float() if before is None else ADD_TO(before, part)
 
     def results(self) -> list[torch.Tensor | None]:
         classes = self.chunks.loss.classes
         rows = torch.cat(self.rows) if self.wanted[0] else None
-        return [rows, *(None if t is None else t[:classes] for t in (self.weight, self.bias))]
+        bias = None if self.bias is None else self.bias[:, 0]
+        return [rows, *(None if t is None else t[:classes] for t in (self.weight, bias))]
 
 
 class OnePass(torch.autograd.Function):
@@ -240,7 +252,7 @@ class OnePass(torch.autograd.Function):
         one = torch.ones((), dtype=torch.float64 if loss.dtype == torch.float64 else torch.float32, device=x.device)
         factor = one / counted(target, loss) if loss.reduction == "mean" else one
         totals = []
-        for part, rows, _ in chunks:
+        for part, rows in chunks:
             totals.append(rows.losses().sum())
             gradients.add(part, rows.gradient(factor))
         ctx.made = [None if g is None else KEEP(g) for g in gradients.results()]
@@ -271,8 +283,9 @@ class ByRows(torch.autograd.Function):
         x, weight, bias = (None if t is None else t.detach() for t in ctx.operands)
         chunks = Chunks(AFTER(x, incoming), weight, bias, ctx.saved_tensors[-1], ctx.loss)
         gradients = Gradients(chunks, ctx.needs_input_grad)
-        for part, rows, place in chunks:
-            gradients.add(part, rows.gradient(incoming[place, None]))
+        factors = torch.split_with_sizes_copy(incoming, [p.stop - p.start for p in chunks.places()])
+        for (part, rows), factor in zip(chunks, factors, strict=True):
+            gradients.add(part, rows.gradient(factor[:, None]))
         made = zip(gradients.results(), ctx.operands, strict=True)
         return *(None if g is None else g.to(t.dtype) for g, t in made), None, None
 
