@@ -93,7 +93,7 @@ def region_of(node: Node, env: Env) -> Region | None:
         return None
     classes = logits.shape[-1]
     rows = rows_of_chunk(target.numel(), 2 * classes * logits.dtype.itemsize, limit)  # of the logits and of their gradient
-    half = logits.device.type == "cuda" and logits.dtype in HALVES
+    half = is_on_gpu(logits) and logits.dtype in HALVES
     loss = Loss(
         classes,
         rows,
@@ -107,6 +107,10 @@ def region_of(node: Node, env: Env) -> Region | None:
     )
     tell(env, node, True, f"{size} bytes of logits are more than {limit}: they are computed by {rows} rows", size)
     return Region((*chain, node), (*steps, (loss_of, (chain[-1], given["target"], loss))))
+
+
+def is_on_gpu(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cuda"
 
 
 def tell(env: Env, node: Node, chunked: bool, reason: str, size: int) -> None:

@@ -13,7 +13,7 @@ from dynacompile.ir.index import extent as simplest
 from dynacompile.ir.loops import Extern, Ref
 from dynacompile.ir.symbols import bare_symbol, extent
 from dynacompile.lower.context import Lowering, geometry, origin
-from dynacompile.ops.chunked_losses import ADD_TO
+from dynacompile.ops.chunked_losses import ADD_TO, PRODUCT_INTO
 from dynacompile.ops.table import Row
 
 aten = torch.ops.aten
@@ -25,6 +25,9 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
     op = node.target
     if not isinstance(op, torch._ops.OpOverload):
         raise Unsupported("operator", f"{op} is not an ATen or custom operator", "register it with torch.library")
+    if op is PRODUCT_INTO:
+        lower_product_into(low, node)
+        return
     if is_sum_in_place(low, node):
         lower_sum_in_place(low, node)
         return
@@ -79,6 +82,15 @@ def lower_sum_in_place(low: Lowering, node: torch.fx.Node) -> None:
         op, kwargs = aten.addmm.dtype_out, {**kwargs, "out": Ref(str(sum_of))}
     low.values[node] = sum_of
     low.steps.append(Extern(node.name, op, args, kwargs, (None,), None, (str(sum_of),), False, (origin(node),)))  # type: ignore[arg-type]
+
+
+def lower_product_into(low: Lowering, node: torch.fx.Node) -> None:
+    rows, a, b, start = node.args
+    whole, count = low.buffer_of(rows), a.meta["val"].shape[0]  # type: ignore[union-attr]
+    low.add_view(node.name, whole, (count, *whole.size[1:]), whole.stride, whole.offset + start * whole.stride[0])  # type: ignore[operator]
+    args, kwargs = template(low, (a, b)), {"out": Ref(node.name)}
+    low.steps.append(Extern(node.name, aten.mm.out, args, kwargs, (None,), None, (whole.base or whole.name,), False, (origin(node),)))  # type: ignore[arg-type]
+    low.values[node] = whole.name
 
 
 def result(low: Lowering, name: str, val: object) -> object:

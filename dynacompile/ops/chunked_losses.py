@@ -23,6 +23,8 @@ LIBRARY.define("keep(Tensor value) -> Tensor")
 LIBRARY.define("after(Tensor value, Tensor other) -> Tensor")
 LIBRARY.define("add_to(Tensor sum, Tensor part) -> Tensor")
 LIBRARY.impl("add_to", torch.add, "CompositeExplicitAutograd")
+LIBRARY.define("product_into(Tensor rows, Tensor a, Tensor b, int start) -> Tensor")
+LIBRARY.impl("product_into", lambda rows, a, b, start: torch.slice_scatter(rows, a.mm(b), 0, start, start + a.shape[0]), "CompositeExplicitAutograd")
 for name in ("keep", "after"):
     LIBRARY.impl(name, lambda value, *_: value.clone(), "CompositeExplicitAutograd")
 KEEP = torch.ops.dynacompile.keep.default
@@ -30,6 +32,8 @@ KEEP = torch.ops.dynacompile.keep.default
 AFTER = torch.ops.dynacompile.after.default
 """Its first argument, as part of the pass that computes the second."""
 
+PRODUCT_INTO = torch.ops.dynacompile.product_into.default
+"""Its first argument, which nothing else reads, with the product of a and b as the rows from `start` on: the product is made there."""
 ADD_TO = torch.ops.dynacompile.add_to.default
 """The sum of its arguments, in the memory of the first, which nothing else reads; a call, since fused sums would hold all parts until the last."""
 
@@ -212,15 +216,17 @@ class Gradients:
 
     def __init__(self, chunks: Chunks, wanted: Sequence[bool]):
         self.chunks, self.wanted = chunks, wanted
-        self.rows: list[torch.Tensor] = []
+        self.rows = torch.empty_like(chunks.x, memory_format=torch.contiguous_format) if wanted[0] else None
+        self.start = 0
         sizes = {p.stop - p.start for p in chunks.places()}
         self.ones = {n: chunks.x.new_ones(n, 1) for n in sorted(sizes)} if wanted[2] else {}
         self.weight: torch.Tensor | None = None
         self.bias: torch.Tensor | None = None
 
     def add(self, x: torch.Tensor, gradient: torch.Tensor) -> None:
-        if self.wanted[0]:
-            self.rows.append(gradient.mm(self.chunks.weight))
+        if self.rows is not None:
+            self.rows = PRODUCT_INTO(self.rows, gradient, self.chunks.weight, self.start)
+        self.start += gradient.shape[0]
         if self.wanted[1]:
             self.weight = self.product(self.weight, gradient.t(), x)
         if self.wanted[2]:  # as a product: sums of all chunks would be one kernel, which holds them all
@@ -237,9 +243,8 @@ class Gradients:
 
     def results(self) -> list[torch.Tensor | None]:
         classes = self.chunks.loss.classes
-        rows = torch.cat(self.rows) if self.wanted[0] else None
         bias = None if self.bias is None else self.bias[:, 0]
-        return [rows, *(None if t is None else t[:classes] for t in (self.weight, bias))]
+        return [self.rows, *(None if t is None else t[:classes] for t in (self.weight, bias))]
 
 
 class OnePass(torch.autograd.Function):
