@@ -13,7 +13,7 @@ from dynacompile.ir.index import extent as simplest
 from dynacompile.ir.loops import Extern, Ref
 from dynacompile.ir.symbols import bare_symbol, extent
 from dynacompile.lower.context import Lowering, geometry, origin
-from dynacompile.ops.chunked_losses import ADD_TO, PRODUCT_INTO
+from dynacompile.ops.chunked_losses import ADD_TO, AFTER, PRODUCT_INTO
 from dynacompile.ops.table import Row
 
 aten = torch.ops.aten
@@ -56,7 +56,12 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
         low.values[node] = val
         outputs = ()
     roots = tuple(dict.fromkeys(low.buffers[m].base or m for m in mutated))
-    low.steps.append(Extern(node.name, op, args, kwargs, outputs, out, roots, random, (origin(node),)))  # type: ignore[arg-type]
+    low.steps.append(Extern(node.name, op, args, kwargs, outputs, out, roots, random, (origin(node),), made_before(low, node)))  # type: ignore[arg-type]
+
+
+def made_before(low: Lowering, node: torch.fx.Node) -> tuple[str, ...]:
+    """What a call waits for and does not read."""
+    return tuple(low.buffer_of(a.args[1]).name for a in node.all_input_nodes if a.target is AFTER)
 
 
 PRODUCTS = frozenset({aten.mm.default, aten.mm.dtype, aten.addmm.default, aten.addmm.dtype})
@@ -81,7 +86,7 @@ def lower_sum_in_place(low: Lowering, node: torch.fx.Node) -> None:
     if node.target is aten.addmm.dtype:
         op, kwargs = aten.addmm.dtype_out, {**kwargs, "out": Ref(str(sum_of))}
     low.values[node] = sum_of
-    low.steps.append(Extern(node.name, op, args, kwargs, (None,), None, (str(sum_of),), False, (origin(node),)))  # type: ignore[arg-type]
+    low.steps.append(Extern(node.name, op, args, kwargs, (None,), None, (str(sum_of),), False, (origin(node),), made_before(low, node)))  # type: ignore[arg-type]
 
 
 def lower_product_into(low: Lowering, node: torch.fx.Node) -> None:
@@ -89,7 +94,8 @@ def lower_product_into(low: Lowering, node: torch.fx.Node) -> None:
     whole, count = low.buffer_of(rows), a.meta["val"].shape[0]  # type: ignore[union-attr]
     low.add_view(node.name, whole, (count, *whole.size[1:]), whole.stride, whole.offset + start * whole.stride[0])  # type: ignore[operator]
     args, kwargs = template(low, (a, b)), {"out": Ref(node.name)}
-    low.steps.append(Extern(node.name, aten.mm.out, args, kwargs, (None,), None, (whole.base or whole.name,), False, (origin(node),)))  # type: ignore[arg-type]
+    written = (whole.base or whole.name,)
+    low.steps.append(Extern(node.name, aten.mm.out, args, kwargs, (None,), None, written, False, (origin(node),), made_before(low, node)))
     low.values[node] = whole.name
 
 

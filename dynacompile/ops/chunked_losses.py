@@ -30,7 +30,7 @@ for name in ("keep", "after"):
 KEEP = torch.ops.dynacompile.keep.default
 """Its argument, which the forward computes and never the backward, although only the backward reads it."""
 AFTER = torch.ops.dynacompile.after.default
-"""Its first argument, as part of the pass that computes the second."""
+"""Its first argument, as part of the pass that computes the second, which is made before a call that takes the result."""
 
 PRODUCT_INTO = torch.ops.dynacompile.product_into.default
 """Its first argument, which nothing else reads, with the product of a and b as the rows from `start` on: the product is made there."""
@@ -177,13 +177,19 @@ class Rows:
 
 
 class Chunks:
-    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss):
+    """The rows of a layer's results, in chunks. done: what the last chunk gave; the next one is not begun before."""
+
+    def __init__(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss, is_checked: bool = False
+    ):
         self.loss, self.target = loss, target
+        self.done: torch.Tensor | None = None
         self.x, self.width = x.to(loss.dtype), weight.shape[1]
         self.is_turned = weight.stride(0) == 1 != weight.stride(1)  # then eager's gradient is, too
         self.weight = self.with_padding(weight)
         self.bias = None if bias is None else self.with_padding(bias)
-        require_classes(target, loss.classes, loss.ignore_index)
+        if not is_checked:
+            require_classes(target, loss.classes, loss.ignore_index)
 
     def with_padding(self, parameter: torch.Tensor) -> torch.Tensor:
         made, more = parameter.to(self.loss.dtype), self.loss.padded - self.loss.classes
@@ -198,18 +204,23 @@ class Chunks:
         targets = torch.split_with_sizes_copy(self.target, [p.stop - p.start for p in places])  # in memory of their own, so that all chunks are one kernel
         for place, target in zip(places, targets, strict=True):
             x = self.x[place]
-            logits = x.mm(self.weight.t()) if self.bias is None else torch.addmm(self.bias, x, self.weight.t())
+            late = x if self.done is None else AFTER(x, self.done)
+            logits = late.mm(self.weight.t()) if self.bias is None else torch.addmm(self.bias, late, self.weight.t())
             yield x, Rows(logits, target, self.loss)
 
     def losses(self) -> list[torch.Tensor]:
-        return [rows.losses() for _, rows in self]
+        found = []
+        for _, rows in self:
+            found.append(rows.losses())
+            self.done = found[-1]
+        return found
 
-    def reduced(self, totals: Sequence[torch.Tensor]) -> torch.Tensor:
-        total = torch.stack(list(totals)).sum()
+    def reduced(self, losses: list[torch.Tensor]) -> torch.Tensor:
+        total = torch.cat(losses).sum()
         return (total / counted(self.target, self.loss) if self.loss.reduction == "mean" else total).to(self.loss.result)
 
     def total(self) -> torch.Tensor:
-        return self.reduced([losses.sum() for losses in self.losses()])
+        return self.reduced(self.losses())
 
 
 class Gradients:
@@ -243,6 +254,10 @@ class Gradients:
         part = a.mm(b)
         return part.float() if before is None else ADD_TO(before, part)
 
+    def last(self) -> torch.Tensor | None:
+        """A sum with the last chunk in it."""
+        return next((t for t in (self.bias, self.weight, self.rows) if t is not None), None)
+
     def results(self) -> list[torch.Tensor | None]:
         classes = self.chunks.loss.classes
         bias = None if self.bias is None else self.bias[:, 0]
@@ -259,14 +274,15 @@ class OnePass(torch.autograd.Function):
         gradients = Gradients(chunks, ctx.needs_input_grad)
         one = torch.ones((), dtype=torch.float64 if loss.dtype == torch.float64 else torch.float32, device=x.device)
         factor = one / counted(target, loss) if loss.reduction == "mean" else one
-        totals = []
+        losses = []
         for part, rows in chunks:
-            totals.append(rows.losses().sum())
-            gradients.add(part, rows.gradient(factor))
+            chunks.done = rows.losses()
+            losses.append(chunks.done)
+            gradients.add(part, AFTER(rows.gradient(factor), chunks.done))  # so that they have one kernel
         ctx.made = [None if g is None else KEEP(g) for g in gradients.results()]
         ctx.save_for_backward(*operands_kept(chunks, x, weight), target)  # for the writes between, which are errors in eager
         ctx.dtypes = [t if t is None else t.dtype for t in (x, weight, bias)]
-        return chunks.reduced(totals)
+        return chunks.reduced(losses)
 
     @staticmethod
     @once_differentiable
@@ -289,11 +305,13 @@ class ByRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, incoming: torch.Tensor) -> tuple:
         x, weight, bias = (None if t is None else t.detach() for t in ctx.operands)
-        chunks = Chunks(AFTER(x, incoming), weight, bias, ctx.saved_tensors[-1], ctx.loss)
+        target = AFTER(ctx.saved_tensors[-1], incoming)  # else masks of the forward would be kept for it
+        chunks = Chunks(AFTER(x, incoming), weight, bias, target, ctx.loss, is_checked=True)
         gradients = Gradients(chunks, ctx.needs_input_grad)
         factors = torch.split_with_sizes_copy(incoming, [p.stop - p.start for p in chunks.places()])
         for (part, rows), factor in zip(chunks, factors, strict=True):
             gradients.add(part, rows.gradient(factor[:, None]))
+            chunks.done = gradients.last()
         made = zip(gradients.results(), ctx.operands, strict=True)
         return *(None if g is None else g.to(t.dtype) for g, t in made), None, None
 
