@@ -133,7 +133,7 @@ class Schedule:
     """The program, in order. Views (buffers with a base) need no step: they are made where an extern or an output needs a tensor.
 
     aliases of memory: two Place steps may share bytes when their lives don't meet. arena: bytes. given_up: inputs that nobody holds beside the caller, which
-    lets go of each when the program frees it.
+    lets go of each when the program frees it. unfused_peak: bytes at their peak where each operation of the graph runs by itself, as in eager.
     """
 
     inputs: tuple[str | None, ...]
@@ -146,6 +146,7 @@ class Schedule:
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     sizes: Sizes = Sizes()
     given_up: frozenset[str] = frozenset()
+    unfused_peak: int = 0
 
     def verify(self) -> None:
         for kernel in self.kernels.values():
@@ -172,25 +173,33 @@ class Schedule:
             "bytes": moved,
             "arena": self.arena,
             "peak": max(self.live_bytes()),
+            "unfused_peak": self.unfused_peak,
         }
 
     def live_bytes(self) -> list[int]:
         """Bytes that are alive at the begin and during each step, in the example: the arena, what is allocated, and the inputs that are given up. A view
         that an op returns has none of its own; what a library allocates while an op runs is not known."""
         held = {name: memory_bytes(self.buffers[name]) for name in self.given_up}
-        live = [self.arena + sum(held.values())]
+        now = self.arena + sum(held.values())
+        live = [now]
+
+        def hold(name: str | None) -> int:
+            if name is None or name in held:
+                return 0
+            held[name] = memory_bytes(self.buffers[name])
+            return held[name]
+
         for step in self.steps:
             match step:
                 case Allocate(name):
-                    held[name] = memory_bytes(self.buffers[name])
+                    now += hold(name)
                 case Reuse(name, donor):
-                    held.pop(donor)
-                    held[name] = memory_bytes(self.buffers[name])
+                    now += hold(name) - held.pop(donor)
                 case Extern() if step.out is None and not any(r.alias_info is not None for r in step.op._schema.returns):
-                    held.update({name: memory_bytes(self.buffers[name]) for name in step.outputs if name is not None and name not in held})
+                    now += sum(map(hold, step.outputs))
                 case Free(name):
-                    held.pop(name, None)
-            live.append(self.arena + sum(held.values()))
+                    now -= held.pop(name, 0)
+            live.append(now)
         return live
 
 

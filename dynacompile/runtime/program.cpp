@@ -214,6 +214,10 @@ void Frame::reuse(int32_t slot, const int32_t* donors, int32_t count) {
     const Buffer& b = program.buffers[slot];
     const Geometry g = geometry(slot);
     c10::Storage storage = memory_of(donors, count, b.device, g.extent);
+    if (storage && !program.references.empty()) {  // an interpreted kernel reads tensors, others read pointers
+        const Geometry donated = geometry(donors[0]);
+        tensors_[donors[0]] = make_tensor(program.buffers[donors[0]], donated, storage, donated.offset);
+    }
     if (!storage) storage = make_storage(g.extent, b.device, true);
     pointers_[slot] = storage.mutable_data();
     tensors_[slot] = make_tensor(b, g, std::move(storage), g.offset);

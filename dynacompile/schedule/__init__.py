@@ -22,7 +22,7 @@ from dynacompile.schedule.fuse import fuse
 from dynacompile.schedule.inline import inline
 from dynacompile.schedule.layout import pad_matrices
 from dynacompile.schedule.lists import Group, gather
-from dynacompile.schedule.memory import GivenUp, Run, buffers_of, plan
+from dynacompile.schedule.memory import GivenUp, Run, buffers_of, plan, unfused_peak
 from dynacompile.schedule.order import order
 from dynacompile.schedule.parts import Copies, Names, joined, moved, named_apart
 from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums, without_settled_choices
@@ -36,7 +36,9 @@ def schedule(program: LoopProgram, env: Env, saved: range | None = None) -> Sche
     """Fused kernels in execution order with planned memory. With `config.fuse` off, one kernel per nest. Deterministic.
 
     saved: of a backward, the inputs that are results of our forward. Its caller lets go of all inputs that the program frees."""
-    return verified(emit(fused(program, env), env, given_up=given_up(program, saved)), env)
+    given = given_up(program, saved)
+    made = emit(fused(program, env), env, given_up=given)
+    return verified(replace(made, unfused_peak=unfused_peak(program, given.ours)), env)
 
 
 def given_up(program: LoopProgram, saved: range | None) -> GivenUp:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dynacompile.ir.loops import Buffer, Extern, Nest
+from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest, root
 from dynacompile.ir.schedule import Allocate, Free, Kernel, Launch, Place, Reuse, Step, memory_bytes, memory_extent
 
 ALIGNMENT = {"cpu": 64, "cuda": 512}
@@ -175,6 +175,35 @@ def freed_inputs(runs: Sequence[Run], buffers: Mapping[str, Buffer], outputs: fr
     """Inputs that are worth a step that frees them. One that is written is the caller's."""
     written = {name for _, _, writes in runs for name in writes}
     return {name for name in given_up.inputs - written - outputs if memory_bytes(buffers[name]) >= LARGE}
+
+
+def unfused_peak(program: LoopProgram, ours: Set[str]) -> int:
+    """Bytes at their peak, in the example, where each step runs by itself, and what it makes is dropped after its last use. ours: as in GivenUp."""
+    buffers = program.buffers
+    runs = [touched_by(program, step) for step in program.steps]
+    last = {name: i for i, names in enumerate(runs) for name in names}
+    kept = {root(buffers, name) for name in program.outputs if name is not None}
+    held = {name: memory_bytes(buffers[name]) for name in ours}
+    now = most = sum(held.values())
+    for i, names in enumerate(runs):
+        for name in names:
+            if name not in held and buffers[name].kind in ("temp", "extern"):
+                held[name] = memory_bytes(buffers[name])
+                now += held[name]
+        most = max(most, now)
+        for name in names:
+            if last[name] == i and name not in kept:
+                now -= held.pop(name, 0)
+    return most
+
+
+def touched_by(program: LoopProgram, step: Nest | Extern) -> dict[str, None]:
+    """The owners of the memory that a step reads or writes."""
+    if isinstance(step, Nest):
+        reads, writes = buffers_of(step)
+        return dict.fromkeys((*writes, *reads))
+    names = (*(o for o in step.outputs if o is not None), *step.mutates, *step.reads())
+    return dict.fromkeys(root(program.buffers, name) for name in names)
 
 
 def lends(step: Extern) -> bool:
