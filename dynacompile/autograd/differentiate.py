@@ -11,6 +11,7 @@ from dynacompile.autograd.joint import trace_joint
 from dynacompile.autograd.passes import simplify
 from dynacompile.autograd.split import split
 from dynacompile.env import Env
+from dynacompile.events import MaskRead
 from dynacompile.ir.graphs import ForwardBackward
 
 
@@ -22,5 +23,7 @@ def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
     needs a gradient. Raises Unsupported, naming the op, where functionalization or autograd can't follow.
     """
     joint = trace_joint(graph, fakes, decomposition_table(), keeps_views=env.breaks)
+    for site, found in joint.masks:
+        env.emit(MaskRead(region=env.region, bucket=env.bucket, site=site, found=found))
     simplify(joint.graph)
     return split(joint, env.config.memory_budget)
