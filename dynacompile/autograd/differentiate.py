@@ -12,6 +12,7 @@ from dynacompile.autograd.large_losses import with_chunked_losses
 from dynacompile.autograd.passes import simplify
 from dynacompile.autograd.split import split
 from dynacompile.env import Env
+from dynacompile.events import MaskRead
 from dynacompile.ir.graphs import ForwardBackward
 from dynacompile.ops.chunked_losses import WrittenBetween
 
@@ -28,5 +29,7 @@ def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
         joint = trace_joint(chunked or graph, fakes, decomposition_table(), keeps_views=env.breaks)
     except WrittenBetween:  # the operands of a layer, before its loss reads them
         joint = trace_joint(graph, fakes, decomposition_table(), keeps_views=env.breaks)
+    for site, found in joint.masks:
+        env.emit(MaskRead(region=env.region, bucket=env.bucket, site=site, found=found))
     simplify(joint.graph)
     return split(joint, env.config.memory_budget)
