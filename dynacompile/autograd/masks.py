@@ -6,8 +6,9 @@ A mask that is known and neither of the two stays, and so does one that depends 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -18,6 +19,8 @@ from dynacompile.ir.shapes import expression_of
 
 aten = torch.ops.aten
 ATTENTION = frozenset({torch.nn.functional.scaled_dot_product_attention, aten.scaled_dot_product_attention, aten.scaled_dot_product_attention.default})
+AROUND = frozenset({torch.nn.functional.multi_head_attention_forward})
+"""Functions of torch's own that call attention, and are one operation to capture."""
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 Kind = Literal["all", "causal", "other"]
 
@@ -44,6 +47,22 @@ class Masks:
         if kind == "causal":
             given["is_causal"] = True
         return (), given
+
+
+Simplify = Callable[[tuple, dict[str, Any]], tuple[tuple, dict[str, Any]]]
+
+
+def with_attention(function: FunctionType, simplify: Simplify) -> FunctionType:
+    """The function, which calls attention with simplified arguments. (A mode that sees torch functions would see this one alone.)"""
+
+    def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
+        args, kwargs = simplify(args, kwargs)
+        return torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
+
+    names = {**function.__globals__, "scaled_dot_product_attention": attention}
+    made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
 
 
 def mask_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
