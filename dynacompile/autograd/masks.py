@@ -41,9 +41,7 @@ class Masks:
         value = self.known.of(mask)
         kind: Kind = "other" if value is None or not covers(given) else kind_of(value, mask, is_square(given))
         self.read[node] = "kept" if kind == "other" else kind
-        if kind == "other":
-            return tuple(args), dict(kwargs)
-        given["attn_mask"] = None
+        given["attn_mask"] = with_rows(given["attn_mask"]) if kind == "other" else None
         if kind == "causal":
             given["is_causal"] = True
         return (), given
@@ -69,6 +67,22 @@ def mask_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | No
     """The mask among the arguments of an attention."""
     found = args[3] if len(args) > 3 else kwargs.get("attn_mask")
     return found if isinstance(found, torch.Tensor) else None
+
+
+def with_rows(mask: torch.Tensor) -> torch.Tensor:
+    """The mask, on a GPU with the numbers of one query side by side, as torch's fused kernels ask for. What is expanded in other dimensions stays so."""
+    sizes = mask.shape
+    if mask.device.type != "cuda" or mask.dim() < 2 or expression_of(mask.stride(-1)) == 1 or expression_of(sizes[-1]) == 1:
+        return mask
+    return row_major(mask)
+
+
+def row_major(mask: torch.Tensor) -> torch.Tensor:
+    sizes = mask.shape
+    for dim in range(mask.dim() - 1):
+        if expression_of(mask.stride(dim)) == 0:
+            mask = mask.narrow(dim, 0, 1)
+    return mask.contiguous().expand(sizes)
 
 
 def covers(given: Mapping[str, Any]) -> bool:

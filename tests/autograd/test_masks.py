@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dynacompile
 from dynacompile.autograd import differentiate
+from dynacompile.autograd.masks import row_major
 from dynacompile.events import MaskRead
 from tests.autograd.recording import record
 from tests.autograd.running import env_of
@@ -302,6 +303,17 @@ def test_checkpointed():
         return checkpoint(layer, x, use_reentrant=False).sin()
 
     assert set(found(fn, torch.randn(2, 3, 6, 24, requires_grad=True))) == {"causal"}
+
+
+def test_rows_of_a_mask_are_laid_out():
+    """The last dimension is contiguous, and what was expanded besides stays one copy."""
+    mask = torch.randn(4, 5).t()[None, None].expand(2, 3, 5, 4)
+    made = row_major(mask)
+    assert torch.equal(made, mask)
+    assert made.stride() == (0, 0, 4, 1)
+    column = torch.randn(2, 1, 5, 1).expand(2, 3, 5, 4)
+    assert torch.equal(row_major(column), column)
+    assert row_major(column).stride() == (20, 0, 4, 1)
 
 
 def test_grouped_queries():
