@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 
-from dynacompile.autograd.masks import ATTENTION, Masks, mask_of
+from dynacompile.autograd.masks import AROUND, ATTENTION, Masks, mask_of, with_attention
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.memory import Folded, overlaps
@@ -250,9 +251,9 @@ def interpret_node(
     if node.target is torch.autograd.graph.increment_version:  # counted as a write, and none
         env[node] = node.target(*args)
         return
-    if node.target in ATTENTION and (mask := mask_of(args, kwargs)) is not None and torch._is_functional_tensor(mask):
-        args, kwargs = masks.simplify(node, recorder.node_of(inner(mask)), args, kwargs)
-    env[node] = with_dtypes(functional(run_node(node, args, kwargs)), node.meta.get("val"))
+    attends = node.target in ATTENTION or node.target in AROUND
+    result = run_attention(node, args, kwargs, masks, recorder) if attends else run_node(node, args, kwargs)
+    env[node] = with_dtypes(functional(result), node.meta.get("val"))
     for operand, version in zip(operands, versions, strict=True):
         if operand._version != version:
             recorder.writes[storage(operand)] = node
@@ -270,6 +271,21 @@ def interpret_node(
         env[node] = as_eager(plain, node.meta.get("val"), memories)
         if env[node] is not plain:
             laid.append((plain, env[node]))
+
+
+def run_attention(node: torch.fx.Node, args: tuple, kwargs: dict[str, Any], masks: Masks, recorder: Recorder) -> object:
+    """Runs a node that is attention, or that calls it, with the simplest mask that is the same."""
+
+    def simplify(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        mask = mask_of(args, kwargs)
+        if mask is None or not torch._is_functional_tensor(mask):
+            return args, kwargs
+        return masks.simplify(node, recorder.node_of(inner(mask)), args, kwargs)
+
+    if isinstance(node.target, FunctionType):
+        return with_attention(node.target, simplify)(*args, **kwargs)
+    args, kwargs = simplify(args, kwargs)
+    return run_node(node, args, kwargs)
 
 
 def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -> torch.Tensor:

@@ -6,8 +6,9 @@ A mask that is known and neither of the two stays, and so does one that depends 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -18,6 +19,8 @@ from dynacompile.ir.shapes import expression_of
 
 aten = torch.ops.aten
 ATTENTION = frozenset({torch.nn.functional.scaled_dot_product_attention, aten.scaled_dot_product_attention, aten.scaled_dot_product_attention.default})
+AROUND = frozenset({torch.nn.functional.multi_head_attention_forward})
+"""Functions of torch's own that call attention, and are one operation to capture."""
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 Kind = Literal["all", "causal", "other"]
 
@@ -38,18 +41,48 @@ class Masks:
         value = self.known.of(mask)
         kind: Kind = "other" if value is None or not covers(given) else kind_of(value, mask, is_square(given))
         self.read[node] = "kept" if kind == "other" else kind
-        if kind == "other":
-            return tuple(args), dict(kwargs)
-        given["attn_mask"] = None
+        given["attn_mask"] = with_rows(given["attn_mask"]) if kind == "other" else None
         if kind == "causal":
             given["is_causal"] = True
         return (), given
+
+
+Simplify = Callable[[tuple, dict[str, Any]], tuple[tuple, dict[str, Any]]]
+
+
+def with_attention(function: FunctionType, simplify: Simplify) -> FunctionType:
+    """The function, which calls attention with simplified arguments. (A mode that sees torch functions would see this one alone.)"""
+
+    def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
+        args, kwargs = simplify(args, kwargs)
+        return torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
+
+    names = {**function.__globals__, "scaled_dot_product_attention": attention}
+    made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
 
 
 def mask_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
     """The mask among the arguments of an attention."""
     found = args[3] if len(args) > 3 else kwargs.get("attn_mask")
     return found if isinstance(found, torch.Tensor) else None
+
+
+def with_rows(mask: torch.Tensor) -> torch.Tensor:
+    """The mask, on a GPU with the numbers of one query side by side, as torch's fused kernels ask for. What is expanded in other dimensions stays so."""
+    sizes = mask.shape
+    if mask.device.type != "cuda" or mask.dim() < 2 or expression_of(mask.stride(-1)) == 1 or expression_of(sizes[-1]) == 1:
+        return mask
+    return row_major(mask)
+
+
+def row_major(mask: torch.Tensor) -> torch.Tensor:
+    sizes = mask.shape
+    for dim in range(mask.dim() - 1):
+        if expression_of(mask.stride(dim)) == 0:
+            mask = mask.narrow(dim, 0, 1)
+    return mask.contiguous().expand(sizes)
 
 
 def covers(given: Mapping[str, Any]) -> bool:

@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import dynacompile
 from dynacompile.autograd import differentiate
+from dynacompile.autograd.masks import row_major
 from dynacompile.events import MaskRead
 from tests.autograd.recording import record
 from tests.autograd.running import env_of
@@ -263,6 +265,55 @@ def test_a_mask_that_stays_is_made_once():
 def test_built(mask):
     torch.manual_seed(0)
     check(Layers(lambda n, m: mask(n, m)[0, 0] if mask is not banded else mask(n, m)), torch.randn(2, 6, 8))
+
+
+@pytest.mark.parametrize("weights", [False, True], ids=["kernel", "weights"])
+def test_multihead_attention(weights):
+    """Torch's own layer, which computes its weights by hand where these are asked for."""
+    layer = nn.MultiheadAttention(24, 3, batch_first=True)
+
+    def fn(x):
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return layer(x, x, x, attn_mask=mask, need_weights=weights)[0]
+
+    assert found(fn, torch.randn(2, 8, 24)) == ([] if weights else ["causal"])
+
+
+def test_operators_by_name():
+    def fn(q, k, v):
+        mask = triangle(6, 6)
+        return torch.ops.aten.scaled_dot_product_attention(q, k, v, mask) + torch.ops.aten.scaled_dot_product_attention.default(q, k, v, mask)
+
+    assert found(fn, *attend(triangle, 6)[1]) == ["causal", "causal"]
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_fewer_dimensions(rank):
+    def fn(x):
+        return F.scaled_dot_product_attention(*x.chunk(3, -1), attn_mask=counted(6, 6))
+
+    assert found(fn, torch.randn(*(3, 6, 24)[3 - rank :], requires_grad=True)) == ["causal"]
+
+
+def test_checkpointed():
+    def layer(x):
+        return F.scaled_dot_product_attention(*x.chunk(3, -1), attn_mask=counted(6, 6))
+
+    def fn(x):
+        return checkpoint(layer, x, use_reentrant=False).sin()
+
+    assert set(found(fn, torch.randn(2, 3, 6, 24, requires_grad=True))) == {"causal"}
+
+
+def test_rows_of_a_mask_are_laid_out():
+    """The last dimension is contiguous, and what was expanded besides stays one copy."""
+    mask = torch.randn(4, 5).t()[None, None].expand(2, 3, 5, 4)
+    made = row_major(mask)
+    assert torch.equal(made, mask)
+    assert made.stride() == (0, 0, 4, 1)
+    column = torch.randn(2, 1, 5, 1).expand(2, 3, 5, 4)
+    assert torch.equal(row_major(column), column)
+    assert row_major(column).stride() == (20, 0, 4, 1)
 
 
 def test_grouped_queries():

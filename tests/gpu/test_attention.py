@@ -108,6 +108,28 @@ def test_under_autocast(dynamic):
     }
 
 
+@pytest.mark.parametrize("made", ["in the graph", "outside"])
+def test_a_transposed_mask_runs_a_fused_kernel(made):
+    """Eager falls back to products and a softmax, since fused kernels ask for rows side by side."""
+
+    def fn(q, k, v, mask):
+        mask = banded(q.shape[-2], q.dtype) if mask is None else mask
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.t())
+
+    args = inputs(128, torch.bfloat16)
+    mask = None if made == "in the graph" else banded(128, torch.bfloat16)
+    compiled = dynacompile.compile(fn)
+    given = [*args, mask]
+
+    def attend(call):
+        return lambda *tensors: call(*tensors, given[-1])
+
+    for ours, eagers in zip(step(attend(compiled), args), step(attend(fn), args), strict=True):
+        torch.testing.assert_close(ours, eagers, rtol=2e-2, atol=2e-2)
+    names = kernels(attend(compiled), args)
+    assert any(part in name for name in names for part in ("sdpa", "fmha", "flash")), names
+
+
 def test_dropout_draws_what_eager_draws():
     """The mask stays, since kernels draw their random numbers in their own ways."""
 
