@@ -32,6 +32,7 @@ from dynacompile.capture.values.constant import ConstantValue, is_constant_objec
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicInt, is_symbolic, number_value
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.wider import may_outgrow, without_write
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
@@ -183,6 +184,8 @@ class Recorder:
         check_types(target, [*fakes, *inputs.values()], given)
         if outs and is_of_torch(target):
             check_out_types(target, outs, tensors_in(self.run(kind, target, fakes, inputs)))
+        if len(operands) > 1 and not outs:
+            self.check_written_size(kind, target, fakes, fake_kwargs, operands)
         pairs, named = [as_dtype(target, p) for p in pairs], {k: as_dtype(target, p) for k, p in named.items()}
         before = [(f._version, f.requires_grad) for f in operands]
         sizes = [out.shape for out in outs]
@@ -325,6 +328,15 @@ class Recorder:
             if outer is not None:
                 outer.seen |= self.watch.seen
             self.watch = outer
+
+    def check_written_size(self, kind: str, target: Any, fakes: list[Any], kwargs: dict[str, Any], operands: Sequence[torch.Tensor]) -> None:
+        """Raises Unsupported where the operation would write to its first operand a result of other sizes."""
+        plain = without_write(kind, target)
+        if plain is None or not may_outgrow(operands) or not is_of_torch(target):
+            return
+        result = self.run(*plain, fakes, kwargs)
+        if isinstance(result, torch.Tensor) and result.shape != operands[0].shape:
+            raise unsupported("op-failed", f"{target_name(target)}: a result that its first operand has no place for")
 
     def run_or_repeat(
         self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], operands: Sequence[torch.Tensor], before: Sequence[tuple[int, bool]]

@@ -72,7 +72,9 @@ def drawn(rng: random.Random) -> Point:
     operands = operands.replace("y", f"y{size}")
     types = (rng.choice(DTYPES), rng.choice(DTYPES), rng.choice(DTYPES))
     if kind == "in place":
-        return Point(f"x{size}.{rng.choice(IN_PLACE)}({operands})", types)
+        fresh = "(x * 1)" if rng.random() < 0.3 else "x"
+        smaller = "[0]" if rng.random() < 0.15 else size
+        return Point(f"{fresh}{smaller}.{rng.choice(IN_PLACE)}({operands})", types)
     if kind == "plain":
         return Point(f"torch.{rng.choice(MULTIPLIED)}(x{size}, {operands})", types)
     return Point(f"torch.{rng.choice(WRITING)}({', '.join(filter(None, (f'x{size}', operands)))}, out=out{size})", types)

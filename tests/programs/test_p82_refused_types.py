@@ -150,6 +150,30 @@ def test_a_bernoulli_written_to_an_operand():
     check_same(story)
 
 
+WIDER = {
+    "clamp_": lambda x, y: x.clamp_(y),
+    "clamp_max_ of a function": lambda x, y: torch.clamp_max_(x, y) if hasattr(torch, "clamp_max_") else x.clamp_max_(y),
+    "eq_": lambda x, y: x.eq_(y),
+    "pow_": lambda x, y: x.pow_(y),
+    "copysign_": lambda x, y: x.copysign_(y),
+    "a power by an operator": operator.ipow,
+    "a remainder by an operator": operator.imod,
+    "added": operator.iadd,
+    "index_add_": lambda x, y: x.index_add_(0, torch.zeros(2, dtype=INT), y.t()[0]),
+    "scatter_": lambda x, y: x.scatter_(0, torch.zeros(1, dtype=INT), y.view(-1)),
+}
+
+
+@pytest.mark.parametrize("name", WIDER)
+def test_results_that_are_larger_than_what_they_are_written_to(name):
+    def story(wrap):
+        for make in (lambda x: x * 2, lambda x: (x * 2)[:], lambda x: torch.stack([x, x])[0]):
+            yield attempt(wrap(lambda x, y: WIDER[name](make(x), y)), torch.ones(3), of(FLOAT))
+            yield attempt(wrap(lambda x, y: WIDER[name](make(x), y[:1].view(-1).expand(3))), torch.ones(3), of(FLOAT))
+
+    check_same(story, least=None)
+
+
 def test_names_of_the_users_own():
     """A function that is kept whole and has the name of a refused operation takes what it takes."""
 
