@@ -120,10 +120,15 @@ def tell(env: Env, node: Node, chunked: bool, reason: str, size: int) -> None:
 
 def rows_of_chunk(rows: int, row_bytes: int, limit: int) -> int:
     """Chunks of about equal size, as few as the limit allows."""
-    most = max(1, limit // row_bytes, -(-rows // MOST_CHUNKS))
-    most = most // ALIGNED * ALIGNED or most
+    most = max(1, limit // row_bytes)
+    fewest = -(-rows // MOST_CHUNKS)
+    most = max(most // ALIGNED * ALIGNED or most, aligned(fewest) if fewest > ALIGNED else fewest)
     even = -(-rows // -(-rows // most))
-    return min(most, -(-even // ALIGNED) * ALIGNED) if most >= ALIGNED else even
+    return min(most, aligned(even)) if most >= ALIGNED else even
+
+
+def aligned(rows: int) -> int:
+    return -(-rows // ALIGNED) * ALIGNED
 
 
 SIGNATURES = {f: inspect.signature(f) for f in (F.cross_entropy, F.nll_loss)}

@@ -180,6 +180,7 @@ class Chunks:
     def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss):
         self.loss, self.target = loss, target
         self.x, self.width = x.to(loss.dtype), weight.shape[1]
+        self.is_turned = weight.stride(0) == 1 != weight.stride(1)  # then eager's gradient is, too
         self.weight = self.with_padding(weight)
         self.bias = None if bias is None else self.with_padding(bias)
         require_classes(target, loss.classes, loss.ignore_index)
@@ -218,6 +219,7 @@ class Gradients:
         self.chunks, self.wanted = chunks, wanted
         self.rows = torch.empty_like(chunks.x, memory_format=torch.contiguous_format) if wanted[0] else None
         self.start = 0
+        self.is_turned = chunks.is_turned
         sizes = {p.stop - p.start for p in chunks.places()}
         self.ones = {n: chunks.x.new_ones(n, 1) for n in sorted(sizes)} if wanted[2] else {}
         self.weight: torch.Tensor | None = None
@@ -228,7 +230,7 @@ class Gradients:
             self.rows = PRODUCT_INTO(self.rows, gradient, self.chunks.weight, self.start)
         self.start += gradient.shape[0]
         if self.wanted[1]:
-            self.weight = self.product(self.weight, gradient.t(), x)
+            self.weight = self.product(self.weight, *((x.t(), gradient) if self.is_turned else (gradient.t(), x)))
         if self.wanted[2]:  # as a product: sums of all chunks would be one kernel, which holds them all
             self.bias = self.product(self.bias, gradient.t(), self.ones[gradient.shape[0]])
 
@@ -244,7 +246,8 @@ class Gradients:
     def results(self) -> list[torch.Tensor | None]:
         classes = self.chunks.loss.classes
         bias = None if self.bias is None else self.bias[:, 0]
-        return [self.rows, *(None if t is None else t[:classes] for t in (self.weight, bias))]
+        weight = self.weight.t() if self.weight is not None and self.is_turned else self.weight
+        return [self.rows, *(None if t is None else t[:classes] for t in (weight, bias))]
 
 
 class OnePass(torch.autograd.Function):
