@@ -132,6 +132,14 @@ class LimitHit(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MaskRead(Event):
+    """What the mask of one attention is. found: "all", which hides nothing and is left out; "causal", in whose place is_causal is set; or "kept"."""
+
+    site: str
+    found: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FusionDecided(Event):
     kernel: str
     members: tuple[str, ...]

@@ -12,7 +12,7 @@ from dynacompile.autograd.large_losses import with_chunked_losses
 from dynacompile.autograd.passes import simplify
 from dynacompile.autograd.split import split
 from dynacompile.env import Env
-from dynacompile.events import LossChunked
+from dynacompile.events import LossChunked, MaskRead
 from dynacompile.ir.graphs import ForwardBackward
 from dynacompile.ops.chunked_losses import WrittenBetween
 
@@ -31,5 +31,7 @@ def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
         reason = "the graph writes an operand of the layer before the loss reads it"
         env.emit(LossChunked(region=env.region, bucket=env.bucket, chunked=False, reason=reason, bytes=0))
         joint = trace_joint(graph, fakes, decomposition_table(), keeps_views=env.breaks)
+    for site, found in joint.masks:
+        env.emit(MaskRead(region=env.region, bucket=env.bucket, site=site, found=found))
     simplify(joint.graph)
     return split(joint, env.config.memory_budget)
