@@ -13,7 +13,7 @@ from dynacompile.ir.index import extent as simplest
 from dynacompile.ir.loops import Extern, Ref
 from dynacompile.ir.symbols import bare_symbol, extent
 from dynacompile.lower.context import Lowering, geometry, origin
-from dynacompile.ops.chunked_losses import ADD_TO, AFTER, PRODUCT_INTO
+from dynacompile.ops.chunked_losses import ADD_PRODUCT, ADD_TO, AFTER, PRODUCT_INTO
 from dynacompile.ops.table import Row
 
 aten = torch.ops.aten
@@ -64,8 +64,8 @@ def made_before(low: Lowering, node: torch.fx.Node) -> tuple[str, ...]:
     return tuple(low.buffer_of(a.args[1]).name for a in node.all_input_nodes if a.target is AFTER)
 
 
-PRODUCTS = frozenset({aten.mm.default, aten.mm.dtype, aten.addmm.default, aten.addmm.dtype})
-SUMS = frozenset({aten.addmm.default, aten.addmm.dtype})
+PRODUCTS = frozenset({aten.mm.default, aten.mm.dtype, aten.addmm.default, ADD_PRODUCT})
+SUMS = frozenset({aten.addmm.default, ADD_PRODUCT})
 
 
 def is_sum_in_place(low: Lowering, node: torch.fx.Node) -> bool:
@@ -83,8 +83,8 @@ def lower_sum_in_place(low: Lowering, node: torch.fx.Node) -> None:
     args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}
     sum_of = low.values[node.args[0]]  # type: ignore[index]
     op = aten.add_.Tensor if node.target is ADD_TO else aten.addmm_.default
-    if node.target is aten.addmm.dtype:
-        op, kwargs = aten.addmm.dtype_out, {**kwargs, "out": Ref(str(sum_of))}
+    if node.target is ADD_PRODUCT:
+        op, kwargs = aten.addmm.dtype_out, {"out_dtype": torch.float32, "out": Ref(str(sum_of))}
     low.values[node] = sum_of
     low.steps.append(Extern(node.name, op, args, kwargs, (None,), None, (str(sum_of),), False, (origin(node),), made_before(low, node)))  # type: ignore[arg-type]
 

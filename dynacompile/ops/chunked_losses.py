@@ -25,6 +25,9 @@ LIBRARY.define("add_to(Tensor sum, Tensor part) -> Tensor")
 LIBRARY.impl("add_to", torch.add, "CompositeExplicitAutograd")
 LIBRARY.define("product_into(Tensor rows, Tensor a, Tensor b, int start) -> Tensor")
 LIBRARY.impl("product_into", lambda rows, a, b, start: torch.slice_scatter(rows, a.mm(b), 0, start, start + a.shape[0]), "CompositeExplicitAutograd")
+LIBRARY.define("add_product(Tensor sum, Tensor a, Tensor b) -> Tensor")
+LIBRARY.impl("add_product", lambda sum, a, b: torch.addmm(sum, a, b, out_dtype=torch.float32), "CUDA")
+LIBRARY.impl("add_product", lambda sum, a, b: torch.empty_like(sum), "Meta")
 for name in ("keep", "after"):
     LIBRARY.impl(name, lambda value, *_: value.clone(), "CompositeExplicitAutograd")
 KEEP = torch.ops.dynacompile.keep.default
@@ -34,6 +37,9 @@ AFTER = torch.ops.dynacompile.after.default
 
 PRODUCT_INTO = torch.ops.dynacompile.product_into.default
 """Its first argument, which nothing else reads, with the product of a and b as the rows from `start` on: the product is made there."""
+ADD_PRODUCT = torch.ops.dynacompile.add_product.default
+"""float32 and the product of two matrices of half precision, which is not rounded before. An operation of ours, since torch 2.11 has no rule by which its
+own runs on fakes."""
 ADD_TO = torch.ops.dynacompile.add_to.default
 """The sum of its arguments, in the memory of the first, which nothing else reads; a call, since fused sums would hold all parts until the last."""
 
@@ -250,7 +256,7 @@ class Gradients:
         if a.dtype not in HALVES:
             return a.mm(b) if before is None else torch.addmm(before, a, b)
         if self.chunks.loss.wide_products:
-            return torch.mm(a, b, out_dtype=torch.float32) if before is None else torch.addmm(before, a, b, out_dtype=torch.float32)
+            return torch.mm(a, b, out_dtype=torch.float32) if before is None else ADD_PRODUCT(before, a, b)
         part = a.mm(b)
         return part.float() if before is None else ADD_TO(before, part)
 
