@@ -115,13 +115,17 @@ def causal_looked_up(n, m):
     return (columns <= rows) & torch.ones(2, m, dtype=torch.bool)[torch.arange(2)[:, None, None, None], columns]
 
 
+def logarithm(n, m):
+    return torch.ones(n, m).tril().log()
+
+
 def shifted(n, m):
     """Of a longer range, cut."""
     longer = torch.arange(n + 5)
     return longer[5:, None].sub(5) >= longer[: -5 or None][:m]
 
 
-CAUSAL = (triangle, triangle_per_head, counted, counted_less, filled, filled_in_place, of_transformers, causal_and_ones, causal_looked_up, shifted)
+CAUSAL = (triangle, triangle_per_head, counted, counted_less, filled, filled_in_place, of_transformers, causal_and_ones, causal_looked_up, logarithm, shifted)
 
 
 def banded(n, m):
