@@ -149,6 +149,16 @@ class FusionDecided(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossChunked(Event):
+    """A cross entropy of a linear layer with many classes, and whether it is computed in chunks of rows. bytes: of the layer's results."""
+
+    chunked: bool
+    reason: str
+    bytes: int
+    site: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class KernelTuned(Event):
     kernel: str
     winner: str
