@@ -202,6 +202,14 @@ def pointwise(node: torch.fx.Node, operands: Operands) -> Value | None:
     return run(node, found)
 
 
+def logarithm(node: torch.fx.Node, operands: Operands) -> Value | None:
+    """Of 0 and 1 alone, as a mask may be made a bias: other logarithms are rounded in each device's way."""
+    (value,) = operands.values()
+    parts = [value.inside, value.outside] if isinstance(value, Split) else [value]
+    exact = all(isinstance(t, torch.Tensor) and bool(((t == 0) | (t == 1)).all()) for t in parts)
+    return pointwise(node, operands) if exact else None
+
+
 def run(node: torch.fx.Node, operands: Operands) -> torch.Tensor:
     args = torch.fx.map_arg(node.args, operands.__getitem__)
     return node.target(*args, **node.kwargs)  # type: ignore[operator]
@@ -428,7 +436,7 @@ RULES: dict[Any, Rule] = {
     **dict.fromkeys(POINTWISE, pointwise),
     **dict.fromkeys((aten._to_copy.default, aten.clone.default), cast),
     aten.slice_scatter.default: scattered, aten.select_scatter.default: scattered, aten.copy.default: copied, aten.fill.Tensor: copied,
-    aten.tril.default: triangle, aten.triu.default: triangle, aten.cat.default: joined, aten.index.Tensor: indexed,
+    aten.tril.default: triangle, aten.triu.default: triangle, aten.cat.default: joined, aten.log.default: logarithm, aten.index.Tensor: indexed,
     aten.expand.default: viewed(as_expand), aten.unsqueeze.default: viewed(as_unsqueeze), aten.permute.default: viewed(as_permute),
     aten.transpose.int: viewed(as_transpose), aten.t.default: viewed(as_transpose), aten.select.int: viewed(as_select),
     aten.slice.Tensor: viewed(as_slice),

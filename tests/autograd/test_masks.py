@@ -40,6 +40,11 @@ def looked_up(n, m):
     return (padding[batch, keys] & (rows >= 0)).expand(-1, -1, n, m)
 
 
+def never_negative(n, m):
+    """As transformers makes the mask of an encoder without padding: its last stride is 0."""
+    return (torch.arange(n)[None, None, :, None] >= 0).expand(2, -1, n, m)
+
+
 def ones(n, m):
     return torch.ones(n, m, dtype=torch.bool)
 
@@ -68,7 +73,7 @@ def written(n, m):
     return mask
 
 
-ALL = (bert, bert_inverted, looked_up, ones, zeros, one_number, long_ago, both, written)
+ALL = (bert, bert_inverted, looked_up, never_negative, ones, zeros, one_number, long_ago, both, written)
 
 
 def triangle(n, m):
@@ -115,13 +120,25 @@ def causal_looked_up(n, m):
     return (columns <= rows) & torch.ones(2, m, dtype=torch.bool)[torch.arange(2)[:, None, None, None], columns]
 
 
+def mapped(n, m):
+    """A function of one query and one key, mapped over both."""
+    return torch.vmap(torch.vmap(lambda q, k: q >= k, (None, 0)), (0, None))(torch.arange(n), torch.arange(m))
+
+
+def logarithm(n, m):
+    return torch.ones(n, m).tril().log()
+
+
 def shifted(n, m):
     """Of a longer range, cut."""
     longer = torch.arange(n + 5)
     return longer[5:, None].sub(5) >= longer[: -5 or None][:m]
 
 
-CAUSAL = (triangle, triangle_per_head, counted, counted_less, filled, filled_in_place, of_transformers, causal_and_ones, causal_looked_up, shifted)
+CAUSAL = (
+    triangle, triangle_per_head, counted, counted_less, filled, filled_in_place, of_transformers, causal_and_ones, causal_looked_up,
+    logarithm, mapped, shifted,
+)  # fmt: skip
 
 
 def banded(n, m):
