@@ -168,8 +168,8 @@ WIDER = {
 def test_results_that_are_larger_than_what_they_are_written_to(name):
     def story(wrap):
         for make in (lambda x: x * 2, lambda x: (x * 2)[:], lambda x: torch.stack([x, x])[0]):
-            yield attempt(wrap(lambda x, y: WIDER[name](make(x), y)), torch.ones(3), of(FLOAT))
-            yield attempt(wrap(lambda x, y: WIDER[name](make(x), y[:1].view(-1).expand(3))), torch.ones(3), of(FLOAT))
+            yield attempt(wrap(lambda x, y, make=make: WIDER[name](make(x), y)), torch.ones(3), of(FLOAT))
+            yield attempt(wrap(lambda x, y, make=make: WIDER[name](make(x), y[:1].view(-1).expand(3))), torch.ones(3), of(FLOAT))
 
     check_same(story, least=None)
 
