@@ -85,6 +85,8 @@ TWO = {
     "divided in place towards zero": lambda a, b: a.clone().div_(b + 1, rounding_mode="trunc"),
     "addcdiv in place": lambda a, b: a.clone().addcdiv_(b + 1, b + 1),
     "addcmul in place": lambda a, b: a.clone().addcmul_(b, b, value=2),
+    "filled with several values": lambda a, b: a.clone().fill_(b),
+    "filled with one value": lambda a, b: a.clone().fill_(b[0, 1]),
     "ldexp in place": lambda a, b: a.clone().ldexp_(b),
     "addcdiv": lambda a, b: torch.addcdiv(a, a, b),
     "addcmul": lambda a, b: torch.addcmul(a, a, b),
