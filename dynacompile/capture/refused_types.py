@@ -112,6 +112,12 @@ def bits(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return not all(map(is_integral, operands))
 
 
+@row("a value with dimensions", "fill", "fill_")
+def has_dimensions(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    """torch 2.11's fakes take it."""
+    return any(operand.dim() > 0 for operand in operands[1:])
+
+
 SOFT = ("gelu", "silu", "silu_", "mish", "mish_", "hardswish", "hardswish_", "hardsigmoid", "hardsigmoid_", "softplus")
 
 

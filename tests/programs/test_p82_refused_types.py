@@ -85,6 +85,8 @@ TWO = {
     "divided in place towards zero": lambda a, b: a.clone().div_(b + 1, rounding_mode="trunc"),
     "addcdiv in place": lambda a, b: a.clone().addcdiv_(b + 1, b + 1),
     "addcmul in place": lambda a, b: a.clone().addcmul_(b, b, value=2),
+    "filled with several values": lambda a, b: a.clone().fill_(b),
+    "filled with one value": lambda a, b: a.clone().fill_(b[0, 1]),
     "ldexp in place": lambda a, b: a.clone().ldexp_(b),
     "addcdiv": lambda a, b: torch.addcdiv(a, a, b),
     "addcmul": lambda a, b: torch.addcmul(a, a, b),
@@ -168,8 +170,8 @@ WIDER = {
 def test_results_that_are_larger_than_what_they_are_written_to(name):
     def story(wrap):
         for make in (lambda x: x * 2, lambda x: (x * 2)[:], lambda x: torch.stack([x, x])[0]):
-            yield attempt(wrap(lambda x, y: WIDER[name](make(x), y)), torch.ones(3), of(FLOAT))
-            yield attempt(wrap(lambda x, y: WIDER[name](make(x), y[:1].view(-1).expand(3))), torch.ones(3), of(FLOAT))
+            yield attempt(wrap(lambda x, y, make=make: WIDER[name](make(x), y)), torch.ones(3), of(FLOAT))
+            yield attempt(wrap(lambda x, y, make=make: WIDER[name](make(x), y[:1].view(-1).expand(3))), torch.ones(3), of(FLOAT))
 
     check_same(story, least=None)
 
