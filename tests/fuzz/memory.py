@@ -71,7 +71,7 @@ def hooks_of(kind: str, kept: list[torch.Tensor]):
     if kind == "none":
         return nullcontext()
     if kind == "moved":
-        return torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().numpy().copy(), torch.from_numpy)
+        return torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), torch.clone)  # of the same strides
 
     def pack(t: torch.Tensor) -> torch.Tensor:
         if kind == "kept":
