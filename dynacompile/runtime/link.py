@@ -279,9 +279,7 @@ def step_rows(
         yield step_row(module, slots, numbers, sizes, views, step)
 
 
-def step_row(
-    module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, views: Mapping[str, tuple[int, ...]], step: Step
-) -> tuple:
+def step_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, views: Mapping[str, tuple[int, ...]], step: Step) -> tuple:
     match step:
         case Allocate():
             return ("allocate", slots[step.buffer])

@@ -22,7 +22,7 @@ from dynacompile.schedule.fuse import fuse
 from dynacompile.schedule.inline import inline
 from dynacompile.schedule.layout import pad_matrices
 from dynacompile.schedule.lists import Group, gather
-from dynacompile.schedule.memory import GivenUp, Run, buffers_of, plan, unfused_peak
+from dynacompile.schedule.memory import NOTHING, GivenUp, Run, buffers_of, plan, unfused_peak
 from dynacompile.schedule.order import order
 from dynacompile.schedule.parts import Copies, Names, joined, moved, named_apart
 from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums, without_settled_choices
@@ -43,7 +43,7 @@ def schedule(program: LoopProgram, env: Env, saved: range | None = None) -> Sche
 
 def given_up(program: LoopProgram, saved: range | None) -> GivenUp:
     if saved is None:
-        return GivenUp()
+        return NOTHING
     names = [None if name is None else root(program.buffers, name) for name in program.inputs]
     twice = {name for name, n in Counter(names).items() if n > 1}
     ours = frozenset(name for i, name in enumerate(names) if i in saved and name is not None) - twice
@@ -77,7 +77,7 @@ def fused(program: LoopProgram, env: Env) -> Units:
     return units
 
 
-def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp = GivenUp()) -> Schedule:
+def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp = NOTHING) -> Schedule:
     """Kernels, launches and memory of units that are fused. copies: of a program that is made of parts, their other occurrences."""
     program = units.program
     kernels = Kernels(program.buffers)

@@ -72,13 +72,16 @@ class GivenUp:
     ours: frozenset[str] = frozenset()
 
 
+NOTHING = GivenUp()
+
+
 def plan(
     runs: Sequence[Run],
     buffers: Mapping[str, Buffer],
     kernels: Mapping[str, Kernel],
     outputs: frozenset[str],
     device: torch.device,
-    given_up: GivenUp = GivenUp(),
+    given_up: GivenUp = NOTHING,
 ) -> tuple[list[Step], int]:
     """The steps with memory between them, and the arena's bytes.
 

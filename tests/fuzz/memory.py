@@ -1,9 +1,9 @@
 """python -m tests.fuzz.memory FIRST LAST: memory that is given up and used again in the backward, against eager.
 
 A program is its seed: a few products, maps, normalisations and joins of matrices of one size; some of the results are returned, as they are, as views, or
-detached. Its schedules take every buffer for a large one, so whatever dies is freed or written over. The backward comes from some of the results, and is asked for
-once, or twice with a graph that is retained; hooks on saved tensors are there or not. What is compared: results before the backward and after it, which nobody may have
-written, gradients, errors of one backward more, and all of it in a second call. Kernels are interpreted, or, with --native, built.
+detached. Its schedules take every buffer for a large one, so whatever dies is freed or written over. The backward comes from some of the results, and is
+asked for once, or twice with a graph that is retained; hooks on saved tensors are there or not. What is compared: results before the backward and after it,
+which nobody may have written, gradients, errors of one backward more, and all of it in a second call. Kernels are interpreted, or, with --native, built.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZE = 6
 MAPS: tuple[Callable, ...] = (
     torch.tanh, torch.sigmoid, torch.sin, lambda t: t * 0.5, lambda t: t + 1, lambda t: t.softmax(-1), lambda t: F.layer_norm(t, (SIZE,)), torch.exp,
     lambda t: t.square(), lambda t: t.t(), lambda t: t - t.mean(0), lambda t: t.flip(0), lambda t: F.gelu(t), lambda t: t.cumsum(0), lambda t: t.log_softmax(0),
-    lambda t: t.double().float(), lambda t: t.view(2, SIZE // 2, SIZE).sum(1).repeat(SIZE // 2, 1), lambda t: torch.cat([t[3:], t[:3]]),
+    lambda t: t.abs() * t, lambda t: t.view(2, SIZE // 2, SIZE).sum(1).repeat(SIZE // 2, 1), lambda t: torch.cat([t[3:], t[:3]]),
 )  # fmt: skip
 JOINS: tuple[Callable, ...] = (torch.mm, torch.add, torch.mul, lambda a, b: a @ b.t(), torch.maximum, lambda a, b: torch.where(a > b, a, b * 0.5))
 RETURNS: tuple[Callable, ...] = (lambda t: t, lambda t: t, lambda t: t.sum(), lambda t: t[1:], lambda t: t.t(), lambda t: t.detach(), lambda t: t.mean(0))
@@ -71,7 +71,7 @@ def hooks_of(kind: str, kept: list[torch.Tensor]):
     if kind == "none":
         return nullcontext()
     if kind == "moved":
-        return torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().numpy().copy(), torch.from_numpy)
+        return torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), torch.clone)  # of the same strides
 
     def pack(t: torch.Tensor) -> torch.Tensor:
         if kind == "kept":
@@ -84,14 +84,14 @@ def hooks_of(kind: str, kept: list[torch.Tensor]):
 def answers(program: Program, function: Callable) -> list:
     """All that one call and its backward passes give, None where there is no gradient."""
     generator = torch.Generator().manual_seed(program.seed)
-    args = [torch.randn(SIZE, SIZE, generator=generator).mul_(0.7).requires_grad_() for _ in range(program.inputs)]
+    args = [torch.randn(SIZE, SIZE, generator=generator, dtype=torch.float64).mul_(0.7).requires_grad_() for _ in range(program.inputs)]
     kept: list[torch.Tensor] = []
     with hooks_of(program.hooks, kept):
         results = function(*args)
     found: list = [r.detach().clone() for r in results]
     copies = [t.clone() for t in kept]
     ends = [r for r in results if r.requires_grad]
-    tangents = [torch.randn(r.shape, generator=generator) for r in ends]
+    tangents = [torch.randn(r.shape, generator=generator, dtype=r.dtype) for r in ends]
     before = [t.clone() for t in tangents]
     for retain in (True, False, False) if program.retain else (False, False):
         try:
