@@ -179,9 +179,7 @@ class Rows:
 class Chunks:
     """The rows of a layer's results, in chunks. done: what the last chunk gave; the next one is not begun before."""
 
-    def __init__(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss, is_checked: bool = False
-    ):
+    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss, is_checked: bool = False):
         self.loss, self.target = loss, target
         self.done: torch.Tensor | None = None
         self.x, self.width = x.to(loss.dtype), weight.shape[1]
