@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import cast
 
 import torch
 import torch.fx
@@ -90,10 +91,10 @@ def lower_sum_in_place(low: Lowering, node: torch.fx.Node) -> None:
 
 
 def lower_product_into(low: Lowering, node: torch.fx.Node) -> None:
-    rows, a, b, start = node.args
-    whole, count = low.buffer_of(rows), a.meta["val"].shape[0]  # type: ignore[union-attr]
-    low.add_view(node.name, whole, (count, *whole.size[1:]), whole.stride, whole.offset + start * whole.stride[0])  # type: ignore[operator]
-    args, kwargs = template(low, (a, b)), {"out": Ref(node.name)}
+    rows, a, b, start = cast(tuple[torch.fx.Node, torch.fx.Node, torch.fx.Node, int], node.args)
+    whole, count = low.buffer_of(rows), a.meta["val"].shape[0]
+    low.add_view(node.name, whole, (count, *whole.size[1:]), whole.stride, simplest(whole.offset + start * whole.stride[0]))
+    args, kwargs = (template(low, a), template(low, b)), {"out": Ref(node.name)}
     written = (whole.base or whole.name,)
     low.steps.append(Extern(node.name, aten.mm.out, args, kwargs, (None,), None, written, False, (origin(node),), made_before(low, node)))
     low.values[node] = whole.name

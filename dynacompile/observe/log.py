@@ -22,6 +22,7 @@ from dynacompile.events import (
     GuardFailed,
     KernelTuned,
     LimitHit,
+    LossChunked,
     MaskRead,
     Recompiled,
     StageFinished,
@@ -40,6 +41,7 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "stages": (StageFinished,),
     "fusion": (FusionDecided,),
     "masks": (MaskRead,),
+    "losses": (LossChunked,),
     "autotune": (KernelTuned,),
     "cache": (CacheLooked,),
     "cudagraphs": (GraphRecorded,),
@@ -112,6 +114,8 @@ def line(event: Event) -> str:
             return f"{'fused' if event.fused else 'not fused'} {event.kernel}: {', '.join(event.members)}, saves {event.bytes_saved} bytes {event.reason}"
         case MaskRead():
             return f"attention {who} at {event.site}: mask {event.found}"
+        case LossChunked():
+            return f"loss {who} at {event.site}: {'in chunks' if event.chunked else 'whole'}, {event.reason}"
         case KernelTuned():
             return f"tuned {event.kernel}: {event.winner} of " + ", ".join(f"{name} {us:.1f} us" for name, us in event.candidates)
         case CacheLooked():

@@ -144,6 +144,11 @@ def counted(target: torch.Tensor, loss: Loss) -> torch.Tensor:
     return (target != loss.ignore_index).sum().to(torch.float64 if loss.dtype == torch.float64 else torch.float32)
 
 
+def dense(t: torch.Tensor) -> torch.Tensor:
+    """The tensor without gaps: `keep` and `after` stand for memory of the strides that a copy has."""
+    return t if t.is_contiguous() or (t.dim() == 2 and t.t().is_contiguous()) else t.contiguous()
+
+
 def wide(t: torch.Tensor) -> torch.Tensor:
     return t.float() if t.dtype in HALVES else t
 
@@ -185,12 +190,10 @@ class Rows:
 class Chunks:
     """The rows of a layer's results, in chunks. done: what the last chunk gave; the next one is not begun before."""
 
-    def __init__(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss, is_checked: bool = False
-    ):
+    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss, is_checked: bool = False):
         self.loss, self.target = loss, target
         self.done: torch.Tensor | None = None
-        self.x, self.width = x.to(loss.dtype), weight.shape[1]
+        self.x, self.width = x.to(loss.dtype).contiguous(), weight.shape[1]
         self.is_turned = weight.stride(0) == 1 != weight.stride(1)  # then eager's gradient is, too
         self.weight = self.with_padding(weight)
         self.bias = None if bias is None else self.with_padding(bias)
@@ -285,7 +288,7 @@ class OnePass(torch.autograd.Function):
             chunks.done = rows.losses()
             losses.append(chunks.done)
             gradients.add(part, AFTER(rows.gradient(factor), chunks.done))  # so that they have one kernel
-        ctx.made = [None if g is None else KEEP(g) for g in gradients.results()]
+        ctx.made = [None if g is None else KEEP(dense(g)) for g in gradients.results()]
         ctx.save_for_backward(*operands_kept(chunks, x, weight), target)  # for the writes between, which are errors in eager
         ctx.dtypes = [t if t is None else t.dtype for t in (x, weight, bias)]
         return chunks.reduced(losses)
@@ -311,8 +314,8 @@ class ByRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, incoming: torch.Tensor) -> tuple:
         x, weight, bias = (None if t is None else t.detach() for t in ctx.operands)
-        target = AFTER(ctx.saved_tensors[-1], incoming)  # else masks of the forward would be kept for it
-        chunks = Chunks(AFTER(x, incoming), weight, bias, target, ctx.loss, is_checked=True)
+        target = AFTER(ctx.saved_tensors[-1].contiguous(), incoming)  # else masks of the forward would be kept for it
+        chunks = Chunks(AFTER(x.contiguous(), incoming), weight, bias, target, ctx.loss, is_checked=True)
         gradients = Gradients(chunks, ctx.needs_input_grad)
         factors = torch.split_with_sizes_copy(incoming, [p.stop - p.start for p in chunks.places()])
         for (part, rows), factor in zip(chunks, factors, strict=True):

@@ -194,7 +194,8 @@ def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tens
     finite = want.isfinite() & best.isfinite()
     errors = [(t.double() - best.double())[finite].abs().max().item() if finite.any() else 0.0 for t in (have, want)]
     scale = best[finite].abs().max().item() if finite.any() else 0.0
-    assert errors[0] <= 3 * errors[1] + torch.finfo(have.dtype).eps * 8 * scale + 1e-12, f"result {i}: wrong by {errors[0]:g}, eager by {errors[1]:g} of {scale:g}"
+    allowed = 3 * errors[1] + torch.finfo(have.dtype).eps * 8 * scale + 1e-12
+    assert errors[0] <= allowed, f"result {i}: wrong by {errors[0]:g}, eager by {errors[1]:g} of {scale:g}"
 
 
 def check_wrong_target(program: Program, compiled: Callable) -> None:
