@@ -53,11 +53,11 @@ def product(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
 
 @row("subtraction of bools, or an alpha of another kind", "sub", "subtract", "rsub", "__sub__", "__rsub__", "l1_loss", "tanhshrink")
 def subtraction(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
-    return any(type(value) is bool for value in given) or any(operand.dtype == torch.bool for operand in operands) or has_other_alpha(given)
+    return any(type(value) is bool for value in given) or any(operand.dtype == torch.bool for operand in operands) or has_other_alpha(given, operands)
 
 
 @row("an alpha of another kind", "add")
-def has_other_alpha(given: Sequence[Any], operands: Sequence[torch.Tensor] = ()) -> bool:
+def has_other_alpha(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     """Whether a third operand, which the second is multiplied by, is of a kind that the result of the first two can't hold."""
     alpha = {torch.SymInt: 1, torch.SymFloat: 1.0}.get(type(given[2]), given[2]) if len(given) > 2 else None
     if not isinstance(alpha, (int, float, complex)) or not all(isinstance(value, (torch.Tensor, int, float, complex)) for value in given[:2]):
@@ -75,7 +75,7 @@ def written_subtraction(given: Sequence[Any], operands: Sequence[torch.Tensor]) 
 
 @row("a result that its first operand can't hold", "iadd", "imul", "add_", "mul_", "multiply_", "__iadd__", "__imul__")
 def written(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
-    return cannot_hold(given) or has_other_alpha(given)
+    return cannot_hold(given) or has_other_alpha(given, operands)
 
 
 QUOTIENTS = ("div_", "divide_", "true_divide_", "itruediv", "__itruediv__", "__idiv__")
