@@ -92,6 +92,19 @@ at::Tensor fit_tangent(const at::Tensor& tangent, const TangentGeometry& g) {
     return fitted;
 }
 
+// What the user's hooks gave back, with the strides that the backward program was compiled for.
+at::Tensor fit_unpacked(const at::Tensor& tensor, const TangentGeometry& g) {
+    const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    if (!tensor.defined() || impl.is_python_dispatch() || impl.layout() != c10::Layout::Strided) return tensor;
+    if (tensor.scalar_type() != g.dtype || tensor.device() != g.device || impl.sizes() != c10::IntArrayRef(g.size))
+        fail("a hook for saved tensors gave back ", tensor.scalar_type(), " of sizes ", impl.sizes(), " on ", tensor.device(), " for ", g.dtype, " of sizes ",
+             c10::IntArrayRef(g.size), " on ", g.device, ", which a compiled backward can't take");
+    if (same_geometry(impl, g.size, g.stride)) return tensor;
+    at::Tensor fitted = empty_like(g);
+    at::_ops::copy_::call(fitted, tensor, false);
+    return fitted;
+}
+
 // AccumulateGrad keeps a gradient that nobody else refers to and later adds into it in place; one that shares memory with another tensor must not reach it.
 void own_memory(variable_list& grads, const torch::autograd::edge_list& edges) {
     for (size_t i = 0; i < grads.size(); ++i) {
@@ -133,6 +146,7 @@ struct Written {
 struct Saved {
     SavedVariable variable;
     const c10::TensorImpl* impl = nullptr;
+    std::unique_ptr<TangentGeometry> packed;  // what it was, where hooks of the user keep it, which may give it back with other strides
 };
 
 // A tensor that is not to be written before the backward pass, as of the end of the call.
@@ -170,18 +184,26 @@ public:
         saved_.reserve(contract.saved_inputs.size() + contract.saved_positions.size());
         for (int64_t input : contract.saved_inputs) {
             if (!impls[input]) fail("input ", input, " is saved for backward and is no tensor");
-            saved_.push_back({SavedVariable(tensor_of(impls[input]), false), impls[input]});
+            saved_.push_back({SavedVariable(tensor_of(impls[input]), false), impls[input], {}});
+            note_packed(*impls[input]);
         }
         for (int64_t position : contract.saved_positions) {
             if (!later.empty() && later[position]) {  // a node above this one, which must not be held by it
                 const c10::TensorImpl* impl = outputs[position].unsafeGetTensorImpl();
                 const at::Tensor below(impl->shallow_copy_and_detach(impl->version_counter(), true));
-                saved_.push_back({SavedVariable(below, false), below.unsafeGetTensorImpl()});
+                saved_.push_back({SavedVariable(below, false), below.unsafeGetTensorImpl(), {}});
+                note_packed(*impl);
                 continue;
             }
             bool is_output = outputs[position].grad_fn().get() == this;
-            saved_.push_back({SavedVariable(outputs[position], is_output), is_output ? nullptr : outputs[position].unsafeGetTensorImpl()});
+            saved_.push_back({SavedVariable(outputs[position], is_output), is_output ? nullptr : outputs[position].unsafeGetTensorImpl(), {}});
+            note_packed(*outputs[position].unsafeGetTensorImpl());
         }
+    }
+
+    void note_packed(const c10::TensorImpl& impl) {
+        if (!saved_.back().variable.has_hooks()) return;
+        saved_.back().packed.reset(new TangentGeometry{impl.sizes().vec(), impl.strides().vec(), c10::typeMetaToScalarType(impl.dtype()), impl.device()});
     }
 
     void watch(const Inputs& inputs, const Tensors& outputs) {
@@ -423,6 +445,7 @@ private:
             }
             try {
                 flat.push_back(saved_[i].variable.unpack(getptr()));
+                if (saved_[i].packed) flat.back() = fit_unpacked(flat.back(), *saved_[i].packed);
             } catch (const c10::Error& error) {
                 const bool is_read = has_part(marks.needs[i], tangents), is_input = i < region_->contract.saved_inputs.size();
                 if (!is_write(error) || has_part(marks.keeps[i], tangents) || (is_read && is_input)) throw;
