@@ -197,7 +197,7 @@ def refused_loss(node: Node, given: dict[str, Any], chain: Sequence[Node]) -> st
 def refused_layer(node: Node) -> str:
     """Why a layer is left as it is."""
     operands = [a for a in all_arguments(node) if isinstance(a, Node)]
-    values = [n.meta.get("val") for n in operands]
+    values: list[Any] = [n.meta.get("val") for n in operands]
     logits = node.meta["val"]
     if len(operands) != len(node.args) + len(node.kwargs) - sum(a is None for a in (*node.args, *node.kwargs.values())) or node.kwargs.keys() - {"bias"}:
         return "the layer has arguments that are not followed"
