@@ -21,7 +21,7 @@ from dynacompile.schedule.fuse import fuse
 from dynacompile.schedule.inline import inline
 from dynacompile.schedule.layout import pad_matrices
 from dynacompile.schedule.lists import Group, gather
-from dynacompile.schedule.memory import Run, buffers_of, plan
+from dynacompile.schedule.memory import CPU, Run, buffers_of, plan
 from dynacompile.schedule.order import order
 from dynacompile.schedule.parts import Copies, Names, joined, moved, named_apart
 from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums, without_settled_choices
@@ -90,9 +90,10 @@ def emit(units: Units, env: Env, copies: Copies | None = None) -> Schedule:
     device = main_device(program)
     buffers = copies.buffers(program)
     kept = frozenset(root(buffers, o) for o in copies.outputs if o is not None)
-    steps, arena = plan(runs, buffers, kernels.by_name, kept, device)
+    steps, arenas = plan(runs, buffers, kernels.by_name, kept, device)
+    host = 0 if device == CPU else arenas[CPU]
     sizes = program.sizes and sizes_of(symbols_used(buffers, kernels.by_name, steps), program.sizes.sources, program.sizes.checks)
-    return Schedule(copies.inputs, copies.outputs, buffers, kernels.by_name, tuple(steps), arena, device, program.constants, sizes)
+    return Schedule(copies.inputs, copies.outputs, buffers, kernels.by_name, tuple(steps), arenas[device], device, program.constants, sizes, host)
 
 
 def kernel_nests(units: Units) -> dict[int, Nest]:

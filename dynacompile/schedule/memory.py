@@ -12,6 +12,7 @@ from dynacompile.ir.loops import Buffer, Extern, Nest
 from dynacompile.ir.schedule import Allocate, Free, Kernel, Launch, Place, Step
 
 ALIGNMENT = {"cpu": 64, "cuda": 512}
+CPU = torch.device("cpu")
 Run = tuple[Launch | Extern, tuple[str, ...], tuple[str, ...]]
 """A step, the buffers that it reads, and those that it writes, by owners of memory."""
 
@@ -65,18 +66,18 @@ def plan(
     kernels: Mapping[str, Kernel],
     outputs: frozenset[str],
     device: torch.device,
-) -> tuple[list[Step], int]:
-    """The steps with memory between them, and the arena's bytes.
+) -> tuple[list[Step], dict[torch.device, int]]:
+    """The steps with memory between them, and the bytes of each device's arena: of `device`, and of the CPU.
 
-    runs: in execution order. A temp that no arena can hold (on another device than `device`, or lent to an op whose result shares it, or as
-    large as the call says) is allocated like an output.
+    runs: in execution order. A temp that no arena can hold (on another device, or lent to an op whose result shares it, or as large as the call says) is
+    allocated like an output.
     """
     last: dict[str, int] = {}
     for i, (_, reads, writes) in enumerate(runs):
         for name in (*reads, *writes):
             last[name] = i
     lent = lent_buffers(runs)
-    arena = Arena(ALIGNMENT.get(device.type, 64))
+    arenas = {place: Arena(ALIGNMENT.get(place.type, 64)) for place in (CPU, device)}
     placed: dict[str, int] = {}
     known: set[str] = set()
     steps: list[Step] = []
@@ -88,25 +89,25 @@ def plan(
             if name in known or buffer.kind != "temp":
                 continue
             known.add(name)
-            if name in outputs or name in lent or buffer.device != device or buffer.is_symbolic:
+            if name in outputs or name in lent or buffer.device not in arenas or buffer.is_symbolic:
                 steps.append(Allocate(name))
                 continue
             donor = in_place_donor(name, step, reads, places, shared, i, last, placed, buffers, kernels)
-            placed[name] = placed.pop(donor) if donor is not None else arena.take(memory_bytes(buffer))
+            placed[name] = placed.pop(donor) if donor is not None else arenas[buffer.device].take(memory_bytes(buffer))
             steps.append(Place(name, placed[name]))
         steps.append(step)
         for name in dict.fromkeys((*reads, *writes)):
             if last[name] != i:
                 continue
             if name in placed:
-                arena.give(placed.pop(name), memory_bytes(buffers[name]))
+                arenas[buffers[name].device].give(placed.pop(name), memory_bytes(buffers[name]))
             elif name not in outputs and (
                 buffers[name].kind == "extern"
-                or (buffers[name].kind == "temp" and name in known and (name in lent or buffers[name].device != device or buffers[name].is_symbolic))
+                or (buffers[name].kind == "temp" and name in known and (name in lent or buffers[name].device not in arenas or buffers[name].is_symbolic))
             ):
                 steps.append(Free(name))
     steps += [Allocate(name) for name in sorted(outputs) if buffers[name].kind == "temp" and name not in known]
-    return steps, arena.size
+    return steps, {place: arena.size for place, arena in arenas.items()}
 
 
 def memory_bytes(buffer: Buffer) -> int:
@@ -153,6 +154,7 @@ def in_place_donor(
         if (
             last[donor] != now
             or donor not in placed
+            or have.device != wanted.device
             or have.dtype.itemsize != wanted.dtype.itemsize
             or memory_bytes(have) != memory_bytes(wanted)
             or donor == name
