@@ -9,7 +9,7 @@ import dynacompile
 from dynacompile.events import GraphRecorded, StageFinished
 
 pytestmark = pytest.mark.gpu
-FORMS = {"single": {"foreach": False}, "foreach": {"foreach": True}}
+FORMS = {"single": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 
 
 def training(count, form, wrap, steps=5):
@@ -31,7 +31,7 @@ def training(count, form, wrap, steps=5):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("count", [4, 40, 300])
 def test_adamw(form, count):
-    """The counters of steps lie on the CPU: one launch computes with them there, one on the GPU updates all parameters."""
+    """The counters of steps lie on the CPU, but for the fused form: one launch computes with them where they are, one updates all parameters."""
     events = []
     end = dynacompile.subscribe(events.append)
     try:
