@@ -1,0 +1,22 @@
+"""Which tests the fast lane leaves out, beside those that are marked one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+SLOW = frozenset(
+    """
+    architecture/test_imports.py callbacks/test_train.py capture/test_dropped.py codegen/test_triton.py codegen/test_triton_lists.py
+    dynamic/test_backend_programs.py dynamic/test_backend_triton.py dynamic/test_triton_forms.py optimizers/test_every_form.py
+    programs/test_functions_as_objects.py programs/test_numbers_at_the_edges.py programs/test_p56_backward_hooks.py recipes/test_recipes.py
+    runtime/test_cpu_memory.py runtime/test_gil.py runtime/test_no_memory.py threads/test_forks.py threads/test_interrupts.py threads/test_storm.py
+    """.split()
+)
+SLOW_FOLDERS = frozenset({"fuzz", "opdb"})  # slices of long runs
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder, file = item.path.parent.name, item.path.name
+        if f"{folder}/{file}" in SLOW or SLOW_FOLDERS & {p.name for p in item.path.parents}:
+            item.add_marker(pytest.mark.slow)
