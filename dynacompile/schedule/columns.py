@@ -75,11 +75,11 @@ def column_sums(units: Units, unit: Unit) -> Sums | None:
         if not end.dtype.is_floating_point or store.buffer in units.kept:
             return None
         partials[store.buffer] = store
-    if not partials:
+    if not partials or any(len(units.buffer(n).size) != 2 for n in partials):
         return None
     columns = {units.buffer(n).size[-1] for n in partials}
     chunks = {tuple(a for a in unit.axes if a.role == "x" and (s := p.index.stride(a.var)) is not None and s >= max(columns)) for p in partials.values()}
-    if len(columns) != 1 or len(chunks) != 1 or any(len(units.buffer(n).size) != 2 for n in partials):
+    if len(columns) != 1 or len(chunks) != 1:
         return None
     (chunk,) = chunks
     return Sums(unit, chunk, tuple(a for a in unit.axes if a.role == "r"), tuple(partials)) if chunk else None
