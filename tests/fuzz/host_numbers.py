@@ -102,9 +102,8 @@ def placed(graph: torch.fx.GraphModule, count: int) -> torch.fx.GraphModule:
 
 def on_the_cpu(plan: Schedule) -> Schedule:
     """The schedule with all of its memory on the CPU, the arena of its temps there behind the other one."""
-    steps = tuple(
-        replace(s, offset=s.offset + plan.arena) if isinstance(s, Place) and plan.buffers[s.buffer].device == CPU and plan.device != CPU else s for s in plan.steps
-    )
+    here = {n for n, b in plan.buffers.items() if b.device == CPU and plan.device != CPU}
+    steps = tuple(replace(s, offset=s.offset + plan.arena) if isinstance(s, Place) and s.buffer in here else s for s in plan.steps)
     buffers = {n: replace(b, device=CPU) for n, b in plan.buffers.items()}
     return replace(plan, steps=steps, buffers=buffers, arena=plan.arena + plan.host_arena, host_arena=0, device=CPU)
 
