@@ -132,12 +132,30 @@ class LimitHit(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MaskRead(Event):
+    """What the mask of one attention is. found: "all", which hides nothing and is left out; "causal", in whose place is_causal is set; or "kept"."""
+
+    site: str
+    found: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FusionDecided(Event):
     kernel: str
     members: tuple[str, ...]
     bytes_saved: int
     fused: bool
     reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossChunked(Event):
+    """A cross entropy of a linear layer with many classes, and whether it is computed in chunks of rows. bytes: of the layer's results."""
+
+    chunked: bool
+    reason: str
+    bytes: int
+    site: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,7 +103,7 @@ def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
         return compile_parts(found, env)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     forward = begin_program(pair.forward, env)
-    backwards = [disable(begin_program(g, env)) for g in backward_graphs(pair)]  # their kernels build beside the forward's
+    backwards = [disable(begin_program(g, env, saved)) for g, saved in backward_graphs(pair)]  # their kernels build beside the forward's
     return joined(forward(), backwards, pair, graph, fakes)
 
 
@@ -118,8 +118,14 @@ def lower_parts(found: DifferentiatedParts, env: Env) -> ProgramParts:
     return lowered(found, [lower(pair.forward, env) for pair in found.pairs])
 
 
-def backward_graphs(pair: ForwardBackward) -> tuple[torch.fx.GraphModule, ...]:
-    return pair.stages if pair.backward is None else (pair.backward,)
+def backward_graphs(pair: ForwardBackward) -> list[tuple[torch.fx.GraphModule, range]]:
+    """With which of their inputs are saved results of the forward."""
+    graphs, whole = (pair.stages, pair.contract.stages) if pair.backward is None else ((pair.backward,), (pair.contract,))
+    found = []
+    for graph, part in zip(graphs, whole, strict=True):
+        first = len(part.symbols) + len(part.saved_inputs)
+        found.append((graph, range(first, first + len(part.saved_positions))))
+    return found
 
 
 def joined(
@@ -135,11 +141,11 @@ def joined(
     return whole
 
 
-def begin_program(graph: torch.fx.GraphModule, env: Env) -> Callable[[], GraphCall]:
+def begin_program(graph: torch.fx.GraphModule, env: Env, saved: range | None = None) -> Callable[[], GraphCall]:
     """Schedules a functional ATen graph and begins to build its kernels. The result waits for them, and gives a native program of kernel
-    launches and extern calls: for a backward, on its first use, which may be inside of a region."""
+    launches and extern calls: for a backward, on its first use, which may be inside of a region. saved: of a backward, see `schedule`."""
     program = stage("lower", env, lower, graph, env)
-    return begin_kernels(stage("schedule", env, schedule, program, env), env)
+    return begin_kernels(stage("schedule", env, schedule, program, env, saved), env)
 
 
 def begin_kernels(plan: Schedule, env: Env) -> Callable[[], GraphCall]:
@@ -162,7 +168,7 @@ def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) 
 
 def trace_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
-    backwards = [functools.partial(given, code_of(g)) for g in backward_graphs(pair)]
+    backwards = [functools.partial(given, code_of(g)) for g, _ in backward_graphs(pair)]
     return joined(code_of(pair.forward), backwards, pair, graph, fakes)
 
 

@@ -1,8 +1,11 @@
-"""Which tests the fast lane leaves out, beside those that are marked one by one."""
+"""Which tests the fast lane leaves out, beside those that are marked one by one; no test leaves a mode of torch behind, under which others would run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import torch
 
 SLOW = frozenset(
     """
@@ -20,3 +23,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder, file = item.path.parent.name, item.path.name
         if f"{folder}/{file}" in SLOW or SLOW_FOLDERS & {p.name for p in item.path.parents}:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def no_mode_is_left() -> Iterator[None]:
+    yield
+    left = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    assert left == (0, 0, True, False), f"the test leaves modes of torch behind: {left}"

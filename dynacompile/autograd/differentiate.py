@@ -8,10 +8,13 @@ import torch.fx
 
 from dynacompile.autograd.decompose import decomposition_table
 from dynacompile.autograd.joint import trace_joint
+from dynacompile.autograd.large_losses import with_chunked_losses
 from dynacompile.autograd.passes import simplify
 from dynacompile.autograd.split import split
 from dynacompile.env import Env
+from dynacompile.events import LossChunked, MaskRead
 from dynacompile.ir.graphs import ForwardBackward
+from dynacompile.ops.chunked_losses import WrittenBetween
 
 
 def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> ForwardBackward:
@@ -21,6 +24,14 @@ def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
     static shape whose requires_grad and is_leaf are the real inputs', or numbers, which become constants. backward is None where no output
     needs a gradient. Raises Unsupported, naming the op, where functionalization or autograd can't follow.
     """
-    joint = trace_joint(graph, fakes, decomposition_table(), keeps_views=env.breaks)
+    chunked = with_chunked_losses(graph, env)
+    try:
+        joint = trace_joint(chunked or graph, fakes, decomposition_table(), keeps_views=env.breaks)
+    except WrittenBetween:
+        reason = "the graph writes an operand of the layer before the loss reads it"
+        env.emit(LossChunked(region=env.region, bucket=env.bucket, chunked=False, reason=reason, bytes=0))
+        joint = trace_joint(graph, fakes, decomposition_table(), keeps_views=env.breaks)
+    for site, found in joint.masks:
+        env.emit(MaskRead(region=env.region, bucket=env.bucket, site=site, found=found))
     simplify(joint.graph)
     return split(joint, env.config.memory_budget)

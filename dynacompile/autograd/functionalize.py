@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 
+from dynacompile.autograd.masks import AROUND, ATTENTION, Masks, mask_of, with_attention
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.memory import Folded, overlaps
@@ -155,8 +157,9 @@ class Interpreted:
     values: Mapping[torch.fx.Node, Any]
 
 
-def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder, tracing: Tracing, note: Note) -> Interpreted:
-    """Runs a torch-level graph node by node. note: is told of the results of each operation that gives several, and of its target."""
+def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: Recorder, tracing: Tracing, note: Note, masks: Masks) -> Interpreted:
+    """Runs a torch-level graph node by node. note: is told of the results of each operation that gives several, and of its target.
+    masks: reads those of attention."""
     env: dict[torch.fx.Node, Any] = {}
     remaining = iter(values)
     memories: dict[int, Memory] = {}
@@ -186,7 +189,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
             continue
         recorder.begin(node.meta.get("site"))
         refuse_lazy(node, recorder)
-        step = functools.partial(interpret_node, node, (args, kwargs), env, memories, recorder, tracing, (folded, inference, note, laid))
+        step = functools.partial(interpret_node, node, (args, kwargs), env, memories, recorder, tracing, (folded, inference, note, laid, masks))
         try:
             step()
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -232,11 +235,11 @@ def interpret_node(
     memories: dict[int, Memory],
     recorder: Recorder,
     tracing: Tracing,
-    seen: tuple[Folded, InferenceMemory, Note, list[tuple[torch.Tensor, torch.Tensor]]],
+    seen: tuple[Folded, InferenceMemory, Note, list[tuple[torch.Tensor, torch.Tensor]], Masks],
 ) -> None:
     """Adds what the node gives to `env`, and the memory that it makes to `memories`."""
     args, kwargs = arguments
-    folded, inference, note, laid = seen
+    folded, inference, note, laid, masks = seen
     operands = [env[n] for n in node.all_input_nodes if isinstance(env[n], torch.Tensor)]
     versions = [t._version for t in operands]
     if node.target in FORMS:
@@ -248,7 +251,9 @@ def interpret_node(
     if node.target is torch.autograd.graph.increment_version:  # counted as a write, and none
         env[node] = node.target(*args)
         return
-    env[node] = with_dtypes(functional(run_node(node, args, kwargs)), node.meta.get("val"))
+    attends = node.target in ATTENTION or node.target in AROUND
+    result = run_attention(node, args, kwargs, masks, recorder) if attends else run_node(node, args, kwargs)
+    env[node] = with_dtypes(functional(result), node.meta.get("val"))
     for operand, version in zip(operands, versions, strict=True):
         if operand._version != version:
             recorder.writes[storage(operand)] = node
@@ -266,6 +271,21 @@ def interpret_node(
         env[node] = as_eager(plain, node.meta.get("val"), memories)
         if env[node] is not plain:
             laid.append((plain, env[node]))
+
+
+def run_attention(node: torch.fx.Node, args: tuple, kwargs: dict[str, Any], masks: Masks, recorder: Recorder) -> object:
+    """Runs a node that is attention, or that calls it, with the simplest mask that is the same."""
+
+    def simplify(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        mask = mask_of(args, kwargs)
+        if mask is None or not torch._is_functional_tensor(mask):
+            return args, kwargs
+        return masks.simplify(node, recorder.node_of(inner(mask)), args, kwargs)
+
+    if isinstance(node.target, FunctionType):
+        return with_attention(node.target, simplify)(*args, **kwargs)
+    args, kwargs = simplify(args, kwargs)
+    return run_node(node, args, kwargs)
 
 
 def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -> torch.Tensor:

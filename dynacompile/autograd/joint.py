@@ -27,6 +27,7 @@ from dynacompile.autograd.functionalize import (
     wrap_inputs,
 )
 from dynacompile.autograd.kept import History, bits, history, reached_from, read_history, refuse_used_leaves
+from dynacompile.autograd.masks import Masks
 from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
@@ -70,6 +71,7 @@ class JointGraph:
     levels: tuple[int, ...] = ()
     writes: bool = False
     settled: Mapping[int, Settled] | None = field(default_factory=dict)
+    masks: tuple[tuple[str, str], ...] = ()
 
     @property
     def captured(self) -> tuple[torch.fx.Node, ...]:
@@ -105,8 +107,8 @@ def trace_joint(
     with ambient_state(), symbolic_rules(mode), functionalization(), recorder:
         inputs = wrap_inputs(recorder, names, fakes)
         before = [entry.value._version if entry.is_tensor else 0 for entry in inputs]
-        together = Together()
-        run = interpret(graph, inputs_values(inputs), recorder, tracing, together.note)
+        together, masks = Together(), Masks()
+        run = interpret(graph, inputs_values(inputs), recorder, tracing, together.note, masks)
         positions = Positions()
         seen = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in output_args(graph)]
         stays = [keeps_views and not is_changed(node) for node in output_args(graph)]
@@ -167,6 +169,7 @@ def trace_joint(
         tuple(cuts.levels.get(p, 0) for p in tangents) if cuts.points else (),
         bool(recorder.writes),
         settled_points(cuts, list(graph.graph.nodes), run.values, recorder.writes),
+        tuple((str(node.meta.get("site") or ""), found) for node, found in masks.read.items()),
     )
 
 

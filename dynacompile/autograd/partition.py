@@ -14,6 +14,7 @@ from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.mincut import FlowNetwork
 from dynacompile.ir.graphs import Fresh, ViewOfOutput
 from dynacompile.ir.shapes import hint_of
+from dynacompile.ops.chunked_losses import KEEP
 
 Node = torch.fx.Node
 NEVER = 1 << 40
@@ -64,7 +65,7 @@ def sides(joint: JointGraph) -> Sides:
         else:
             primal.append(node)
     checks = (n for n in primal if has_effect(n) or (not n.users and looks_at_values(n)))
-    roots = [*forward_group, *written_group, *checks]
+    roots = [*forward_group, *written_group, *checks, *(n for n in primal if n.target is KEEP)]
     frontier = {arg for node in backward for arg in node.all_input_nodes if arg not in dependent}
     frontier.update(g for g in (*grads, *joint.captured) if g not in dependent)
     mutated = {placeholders[i] for i in (*joint.written, *(m.input for m in joint.mutations))}
@@ -122,7 +123,7 @@ def recompute_costs(side: Sides) -> dict[Node, int]:
     costs: dict[Node, int] = {}
     for node in side.primal:
         what = kind(node)
-        if is_random(node) or what == "placeholder":
+        if is_random(node) or what == "placeholder" or node.target is KEEP:
             costs[node] = NEVER
         elif what in ("item", "view", "create", "get_attr") or node not in side.forward:
             costs[node] = 0

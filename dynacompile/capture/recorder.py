@@ -24,7 +24,7 @@ from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as
 from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_wide_int, is_asked, target_name, tensors_in
 from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_part, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
-from dynacompile.capture.refused_types import check_types
+from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
 from dynacompile.capture.results import Results
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
@@ -32,6 +32,7 @@ from dynacompile.capture.values.constant import ConstantValue, is_constant_objec
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicInt, is_symbolic, number_value
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.wider import may_outgrow, without_write
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
@@ -175,12 +176,18 @@ class Recorder:
         if any(map(has_wide_int, (*fakes, *fake_kwargs.values()))):
             raise unsupported("unknown-operation", f"{target_name(target)} with an int of more than 64 bits")
         operands = tensors_in((fakes, fake_kwargs))
+        outs = tensors_in(fake_kwargs.get("out"))
+        inputs = {k: v for k, v in fake_kwargs.items() if k != "out"}
+        given = tensors_in((fakes, inputs))
         if writes_twice(target_name(target), fakes):
             raise unsupported("aliased-mutation", f"{target_name(target)} writes some memory twice")
-        check_types(target, [*fakes, *fake_kwargs.values()], operands)
+        check_types(target, [*fakes, *inputs.values()], given)
+        if outs and is_of_torch(target):
+            check_out_types(target, outs, tensors_in(self.run(kind, target, fakes, inputs)))
+        if len(operands) > 1 and not outs:
+            self.check_written_size(kind, target, fakes, fake_kwargs, operands)
         pairs, named = [as_dtype(target, p) for p in pairs], {k: as_dtype(target, p) for k, p in named.items()}
         before = [(f._version, f.requires_grad) for f in operands]
-        outs = tensors_in(fake_kwargs.get("out"))
         sizes = [out.shape for out in outs]
         if any_known(operands):
             result, pairs, named = self.run_known(kind, target, pairs, named)
@@ -191,7 +198,6 @@ class Recorder:
         writes = bool(written)
         if writes:
             self.check_asked()
-        given = tensors_in((fakes, {k: v for k, v in fake_kwargs.items() if k != "out"}))
         if any(out.shape != size for out, size in zip(outs, sizes)):
             raise unsupported("op-failed", f"{target_name(target)}: the operand to be written takes other sizes")
         if any(shares_part(out, t) for out in outs for t in given):
@@ -322,6 +328,15 @@ class Recorder:
             if outer is not None:
                 outer.seen |= self.watch.seen
             self.watch = outer
+
+    def check_written_size(self, kind: str, target: Any, fakes: list[Any], kwargs: dict[str, Any], operands: Sequence[torch.Tensor]) -> None:
+        """Raises Unsupported where the operation would write to its first operand a result of other sizes."""
+        plain = without_write(kind, target)
+        if plain is None or not may_outgrow(operands) or not is_of_torch(target):
+            return
+        result = self.run(*plain, fakes, kwargs)
+        if isinstance(result, torch.Tensor) and result.shape != operands[0].shape:
+            raise unsupported("op-failed", f"{target_name(target)}: a result that its first operand has no place for")
 
     def run_or_repeat(
         self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], operands: Sequence[torch.Tensor], before: Sequence[tuple[int, bool]]

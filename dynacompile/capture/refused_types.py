@@ -51,9 +51,21 @@ def product(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return several_types(operands)
 
 
-@row("subtraction of bools", "sub", "subtract", "rsub", "__sub__", "__rsub__", "l1_loss", "tanhshrink")
+@row("subtraction of bools, or an alpha of another kind", "sub", "subtract", "rsub", "__sub__", "__rsub__", "l1_loss", "tanhshrink")
 def subtraction(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
-    return any(type(value) is bool for value in given) or any(operand.dtype == torch.bool for operand in operands)
+    return any(type(value) is bool for value in given) or any(operand.dtype == torch.bool for operand in operands) or has_other_alpha(given)
+
+
+@row("an alpha of another kind", "add")
+def has_other_alpha(given: Sequence[Any], operands: Sequence[torch.Tensor] = ()) -> bool:
+    """Whether a third operand, which the second is multiplied by, is of a kind that the result of the first two can't hold."""
+    alpha = {torch.SymInt: 1, torch.SymFloat: 1.0}.get(type(given[2]), given[2]) if len(given) > 2 else None
+    if not isinstance(alpha, (int, float, complex)) or not all(isinstance(value, (torch.Tensor, int, float, complex)) for value in given[:2]):
+        return False
+    dtype = torch.result_type(*given[:2])
+    if isinstance(alpha, int):
+        return isinstance(alpha, bool) and dtype != torch.bool
+    return not torch.can_cast(torch.result_type(alpha, alpha), dtype)
 
 
 @row("subtraction of bools, or a result that its first operand can't hold", "isub", "sub_", "subtract_", "__isub__")
@@ -63,7 +75,7 @@ def written_subtraction(given: Sequence[Any], operands: Sequence[torch.Tensor]) 
 
 @row("a result that its first operand can't hold", "iadd", "imul", "add_", "mul_", "multiply_", "__iadd__", "__imul__")
 def written(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
-    return cannot_hold(given)
+    return cannot_hold(given) or has_other_alpha(given)
 
 
 QUOTIENTS = ("div_", "divide_", "true_divide_", "itruediv", "__itruediv__", "__idiv__")
@@ -85,9 +97,25 @@ def cannot_hold(given: Sequence[Any]) -> bool:
     return not torch.can_cast(torch.result_type(first, second), first.dtype)
 
 
+def cannot_hold_any(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    """The same of the first and any other tensor."""
+    return any(cannot_hold((given[0], operand)) for operand in operands)
+
+
+@row("a result that its first operand can't hold, which is a float whatever the operands", "logit_", "ldexp_")
+def written_float(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return is_integral(operands[0]) or cannot_hold_any(given, operands)
+
+
 @row("bits of floats", "and_", "or_", "xor", "iand", "ior", "ixor", "invert")
 def bits(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return not all(map(is_integral, operands))
+
+
+@row("a value with dimensions", "fill", "fill_")
+def has_dimensions(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    """torch 2.11's fakes take it."""
+    return any(operand.dim() > 0 for operand in operands[1:])
 
 
 SOFT = ("gelu", "silu", "silu_", "mish", "mish_", "hardswish", "hardswish_", "hardsigmoid", "hardsigmoid_", "softplus")
@@ -114,7 +142,7 @@ def power(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
 
 
 ROUNDING = ("ceil", "ceil_", "floor", "floor_", "round", "round_", "trunc", "trunc_", "fix", "fix_")
-CLAMPS = ("clamp", "clamp_", "clip", "clip_", "clamp_min", "clamp_max")
+CLAMPS = ("clamp", "clamp_", "clip", "clip_", "clamp_min", "clamp_min_", "clamp_max", "clamp_max_")
 
 
 @row(
@@ -133,7 +161,6 @@ CLAMPS = ("clamp", "clamp_", "clip", "clip_", "clamp_min", "clamp_max")
     "argmax",
     "argmin",
     "addcmul",
-    "addcmul_",
     "cumsum_",
     "cumprod_",
 )
@@ -141,9 +168,19 @@ def bools(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return all(operand.dtype == torch.bool for operand in operands)
 
 
-@row("division of integers", "addcdiv", "addcdiv_")
+@row("bools, or a result that its first operand can't hold", "addcmul_")
+def written_sum_of_a_product(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return bools(given, operands) or cannot_hold_any(given, operands)
+
+
+@row("division of integers", "addcdiv")
 def division(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return all(map(is_integral, operands[1:]))
+
+
+@row("division of integers, or a result that its first operand can't hold", "addcdiv_")
+def written_sum_of_a_quotient(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return division(given, operands) or cannot_hold_any(given, operands)
 
 
 @row("operands that are not of one type of floats", "binary_cross_entropy", "huber_loss")
@@ -166,6 +203,13 @@ def check_types(target: Any, given: Sequence[Any], operands: Sequence[torch.Tens
     found = REFUSED.get(target_name(target)) if operands else None
     if found is not None and is_of_torch(target) and found[1](given, operands):
         raise unsupported("op-failed", f"{target_name(target)}: {found[0]}")
+
+
+def check_out_types(target: Any, outs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+    """Raises Unsupported where `out=` has other types than the results have without it: some operations cast to these, others refuse some or all, and
+    fakes take what either gives."""
+    if [out.dtype for out in outs] != [result.dtype for result in results]:
+        raise unsupported("op-failed", f"{target_name(target)}: a result of another type than the operand that it is to be written to")
 
 
 def is_of_torch(target: Any) -> bool:

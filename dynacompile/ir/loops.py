@@ -191,6 +191,7 @@ class Extern:
     args, kwargs: nested tuples/dicts with Ref for tensors. outputs: buffer names, None where an output is not used or no tensor.
     out: the overload's out= variant writes into `outputs`, which are then of kind "temp" (planned by us); else the op allocates.
     mutates: input buffers that the op writes to. random: it consumes random numbers, so its order among such ops is kept.
+    after: buffers that it does not read, and that are made before it runs.
     """
 
     name: str
@@ -202,9 +203,10 @@ class Extern:
     mutates: tuple[str, ...] = ()
     random: bool = False
     origins: tuple[Origin, ...] = ()
+    after: tuple[str, ...] = ()
 
     def reads(self) -> tuple[str, ...]:
-        return tuple(refs(self.args)) + tuple(refs(tuple(self.kwargs.values())))
+        return tuple(refs(self.args)) + tuple(refs(tuple(self.kwargs.values()))) + self.after
 
     def text(self) -> str:
         return f"{', '.join(o or '_' for o in self.outputs)} = {self.op}({self.args}, {dict(self.kwargs)})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dynacompile.ir.index import Extent, Symbol
+from dynacompile.ir.index import Extent, Symbol, hint
 from dynacompile.ir.loops import Buffer, Extern, Nest, verify_body
 from dynacompile.ir.sizes import Sizes
 from dynacompile.libraries import Library
@@ -73,7 +73,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Allocate:
-    """Memory for a buffer that leaves the program (an output), or whose size is symbolic: its own tensor."""
+    """Memory for a buffer that leaves the program (an output), that is large, or whose size is symbolic: its own tensor."""
 
     buffer: str
 
@@ -111,21 +111,31 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Reuse:
+    """Memory for a buffer that would be allocated, taken from `donor`, which nothing reads but the next step, and that step at the very places that it then
+    writes. Where somebody else holds the donor's memory when the call comes there, or it is none of the allocator's, the buffer is allocated."""
+
+    buffer: str
+    donor: str
+
+
+@dataclass(frozen=True)
 class Free:
-    """Drop an extern's result that nothing needs any more."""
+    """Drop what nothing needs any more: memory that was allocated, an extern's result, or an input that the caller gives up."""
 
     buffer: str
 
 
-Step = Allocate | Place | Launch | Extern | Free
+Step = Allocate | Place | Reuse | Launch | Extern | Free
 
 
 @dataclass(frozen=True)
 class Schedule:
     """The program, in order. Views (buffers with a base) need no step: they are made where an extern or an output needs a tensor.
 
-    aliases of memory: two Place steps may share bytes when their lives don't meet. arena: bytes. host_arena: of a schedule for a GPU, those of the
-    arena of its temps on the CPU, which its kernels on the CPU make.
+    aliases of memory: two Place steps may share bytes when their lives don't meet. arena: bytes. given_up: inputs that nobody holds beside the caller, which
+    lets go of each when the program frees it. unfused_peak: bytes at their peak where each operation of the graph runs by itself, as in eager. host_arena: of
+    a schedule for a GPU, bytes of the arena of its temps on the CPU, which its kernels on the CPU make.
     """
 
     inputs: tuple[str | None, ...]
@@ -137,6 +147,8 @@ class Schedule:
     device: torch.device
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     sizes: Sizes = Sizes()
+    given_up: frozenset[str] = frozenset()
+    unfused_peak: int = 0
     host_arena: int = 0
 
     def verify(self) -> None:
@@ -164,7 +176,48 @@ class Schedule:
             "externs": sum(isinstance(s, Extern) for s in self.steps),
             "bytes": moved,
             "arena": self.arena,
+            "peak": max(self.live_bytes()),
+            "unfused_peak": self.unfused_peak,
         }
+
+    def live_bytes(self) -> list[int]:
+        """Bytes that are alive at the begin and during each step, in the example: the arena, what is allocated, and the inputs that are given up. A view
+        that an op returns has none of its own; what a library allocates while an op runs is not known."""
+        held = {name: memory_bytes(self.buffers[name]) for name in self.given_up}
+        now = self.arena + sum(held.values())
+        live = [now]
+
+        def hold(name: str | None) -> int:
+            if name is None or name in held:
+                return 0
+            held[name] = memory_bytes(self.buffers[name])
+            return held[name]
+
+        for step in self.steps:
+            match step:
+                case Allocate(name):
+                    now += hold(name)
+                case Reuse(name, donor):
+                    now += hold(name) - held.pop(donor)
+                case Extern() if step.out is None and not any(r.alias_info is not None for r in step.op._schema.returns):
+                    now += sum(map(hold, step.outputs))
+                case Free(name):
+                    now -= held.pop(name, 0)
+            live.append(now)
+        return live
+
+
+def memory_extent(buffer: Buffer) -> Extent:
+    """Bytes from the first element on. Of rows with small gaps between them the last one's gap is of it: such memory is allocated by whole rows."""
+    elements = buffer.storage_elements
+    if not buffer.is_symbolic and len(buffer.size) > 1 and buffer.numel < buffer.size[0] * buffer.stride[0] < buffer.numel * 9 // 8:
+        elements = max(elements, buffer.size[0] * buffer.stride[0])
+    return elements * buffer.dtype.itemsize
+
+
+def memory_bytes(buffer: Buffer) -> int:
+    """The same, in the example."""
+    return hint(memory_extent(buffer))
 
 
 @dataclass(frozen=True)

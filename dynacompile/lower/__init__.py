@@ -34,6 +34,7 @@ from dynacompile.lower.windows import (
     lower_max_pool,
     lower_max_pool_backward,
 )
+from dynacompile.ops.chunked_losses import AFTER, KEEP
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.table import TABLE, Row
 
@@ -133,6 +134,9 @@ def lower_attribute(low: Lowering, node: torch.fx.Node, graph: torch.fx.GraphMod
 def lower_call(low: Lowering, node: torch.fx.Node) -> None:
     if node.target is operator.getitem:
         low.values[node] = low.values[node.args[0]][node.args[1]]  # type: ignore[index]
+        return
+    if node.target in (KEEP, AFTER):
+        low.values[node] = low.values[node.args[0]]  # type: ignore[index]
         return
     if isinstance(node.meta.get("val"), torch.SymInt) and node.meta["val"].node.has_hint():
         low.values[node] = extent(node.meta["val"])

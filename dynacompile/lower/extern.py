@@ -13,6 +13,7 @@ from dynacompile.ir.index import extent as simplest
 from dynacompile.ir.loops import Extern, Ref
 from dynacompile.ir.symbols import bare_symbol, extent
 from dynacompile.lower.context import Lowering, geometry, origin
+from dynacompile.ops.chunked_losses import ADD_PRODUCT, ADD_TO, AFTER, PRODUCT_INTO
 from dynacompile.ops.table import Row
 
 aten = torch.ops.aten
@@ -24,6 +25,12 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
     op = node.target
     if not isinstance(op, torch._ops.OpOverload):
         raise Unsupported("operator", f"{op} is not an ATen or custom operator", "register it with torch.library")
+    if op is PRODUCT_INTO:
+        lower_product_into(low, node)
+        return
+    if is_sum_in_place(low, node):
+        lower_sum_in_place(low, node)
+        return
     mutated = mutated_args(low, node, op)
     args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}
     random = torch.Tag.nondeterministic_seeded in op.tags
@@ -49,7 +56,47 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
         low.values[node] = val
         outputs = ()
     roots = tuple(dict.fromkeys(low.buffers[m].base or m for m in mutated))
-    low.steps.append(Extern(node.name, op, args, kwargs, outputs, out, roots, random, (origin(node),)))  # type: ignore[arg-type]
+    low.steps.append(Extern(node.name, op, args, kwargs, outputs, out, roots, random, (origin(node),), made_before(low, node)))  # type: ignore[arg-type]
+
+
+def made_before(low: Lowering, node: torch.fx.Node) -> tuple[str, ...]:
+    """What a call waits for and does not read."""
+    return tuple(low.buffer_of(a.args[1]).name for a in node.all_input_nodes if a.target is AFTER)
+
+
+PRODUCTS = frozenset({aten.mm.default, aten.mm.dtype, aten.addmm.default, ADD_PRODUCT})
+SUMS = frozenset({aten.addmm.default, ADD_PRODUCT})
+
+
+def is_sum_in_place(low: Lowering, node: torch.fx.Node) -> bool:
+    """Whether a product is added to one that nothing else reads: a running sum, which stays where it is."""
+    if node.target is ADD_TO:
+        return True
+    before = node.args[0] if node.target in SUMS else None
+    if not isinstance(before, torch.fx.Node) or before.target not in PRODUCTS or len(before.users) != 1 or before in node.args[1:]:
+        return False
+    have, made = low.buffer_of(before), node.meta["val"]
+    return (have.size, have.stride) == geometry(made) and have.dtype == made.dtype and have.base is None
+
+
+def lower_sum_in_place(low: Lowering, node: torch.fx.Node) -> None:
+    args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}
+    sum_of = low.values[node.args[0]]  # type: ignore[index]
+    op = aten.add_.Tensor if node.target is ADD_TO else aten.addmm_.default
+    if node.target is ADD_PRODUCT:
+        op, kwargs = aten.addmm.dtype_out, {"out_dtype": torch.float32, "out": Ref(str(sum_of))}
+    low.values[node] = sum_of
+    low.steps.append(Extern(node.name, op, args, kwargs, (None,), None, (str(sum_of),), False, (origin(node),), made_before(low, node)))  # type: ignore[arg-type]
+
+
+def lower_product_into(low: Lowering, node: torch.fx.Node) -> None:
+    rows, a, b, start = node.args
+    whole, count = low.buffer_of(rows), a.meta["val"].shape[0]  # type: ignore[union-attr]
+    low.add_view(node.name, whole, (count, *whole.size[1:]), whole.stride, whole.offset + start * whole.stride[0])  # type: ignore[operator]
+    args, kwargs = template(low, (a, b)), {"out": Ref(node.name)}
+    written = (whole.base or whole.name,)
+    low.steps.append(Extern(node.name, aten.mm.out, args, kwargs, (None,), None, written, False, (origin(node),), made_before(low, node)))
+    low.values[node] = whole.name
 
 
 def result(low: Lowering, name: str, val: object) -> object:

@@ -49,6 +49,11 @@ class Explanation:
         """The sum of a stage's count, for example fact("schedule", "externs")."""
         return sum(value for s in self.stages if s.stage == stage for key, value in s.facts if key == name)
 
+    def peak(self, name: str = "peak") -> int:
+        """Bytes that the program that takes most has at its peak, with what is saved for it and without parameters and other inputs: of the programs that
+        were compiled in the call. peak("unfused_peak"): where each operation would run by itself."""
+        return max((value for s in self.stages if s.stage == "schedule" for key, value in s.facts if key == name), default=0)
+
     def __str__(self) -> str:
         counts = f"{self.graph_count} graphs, {self.ops} ops, {len(self.breaks)} breaks, {self.guards} guards, {self.kernels} kernel launches"
         lines = [f"{counts}, {self.seconds:.2f} s to compile"]
@@ -60,6 +65,8 @@ class Explanation:
         for r in self.recompiles:
             lines.append(f"  recompile {r.frame}: {'; '.join(r.failed)}")
         lines += [f"  skipped {s.site}: {s.reason}" for s in self.skips]
+        if self.peak():
+            lines.append(f"  {self.peak():,} bytes at the peak of memory, {self.peak('unfused_peak'):,} with each operation by itself")
         totals: dict[str, float] = {}
         for s in self.stages:
             totals[s.stage] = totals.get(s.stage, 0.0) + s.seconds

@@ -22,6 +22,7 @@ from dynacompile.events import (
     GuardFailed,
     KernelTuned,
     LimitHit,
+    MaskRead,
     Recompiled,
     StageFinished,
     Subscriber,
@@ -38,6 +39,7 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "compiles": (Compiled,),
     "stages": (StageFinished,),
     "fusion": (FusionDecided,),
+    "masks": (MaskRead,),
     "autotune": (KernelTuned,),
     "cache": (CacheLooked,),
     "cudagraphs": (GraphRecorded,),
@@ -108,6 +110,8 @@ def line(event: Event) -> str:
             return f"stage {who} {event.stage} {event.seconds * 1e3:.1f} ms" + (f" ({facts})" if facts else "")
         case FusionDecided():
             return f"{'fused' if event.fused else 'not fused'} {event.kernel}: {', '.join(event.members)}, saves {event.bytes_saved} bytes {event.reason}"
+        case MaskRead():
+            return f"attention {who} at {event.site}: mask {event.found}"
         case KernelTuned():
             return f"tuned {event.kernel}: {event.winner} of " + ", ".join(f"{name} {us:.1f} us" for name, us in event.candidates)
         case CacheLooked():

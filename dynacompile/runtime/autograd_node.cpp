@@ -16,6 +16,7 @@
 
 namespace torch::autograd {
 DYNACOMPILE_IMPORTED void deleteNode(Node* node);  // up to torch 2.11
+DYNACOMPILE_IMPORTED bool get_current_graph_task_keep_graph();  // true outside of a backward pass
 DYNACOMPILE_IMPORTED void registerCppFunction(const std::type_info& type, PyTypeObject* python_type);
 DYNACOMPILE_IMPORTED PyTypeObject* _initFunctionPyTypeObject(PyTypeObject& type, const char* name, PyGetSetDef* properties, PyMethodDef* methods);
 }  // namespace torch::autograd
@@ -219,10 +220,11 @@ public:
         const bool twice = c10::GradMode::is_enabled();
         Tensors flat;
         Written written;
+        bool frees = false;  // all that is saved, while the program runs
         {
             std::lock_guard<std::mutex> lock(mutex_);
             written = unpack_saved(flat, tangents);
-            note_shapes(flat);
+            frees = note_shapes(flat) && !twice && !torch::autograd::get_current_graph_task_keep_graph();
         }
         if (!written.lost.empty()) recompute(flat, written);
         const bool dual = std::any_of(tangents.begin(), tangents.end(), is_dual), batched = std::any_of(tangents.begin(), tangents.end(), is_batched);
@@ -247,7 +249,7 @@ public:
             if (std::any_of(flat.begin() + std::ptrdiff_t(region_->contract.saved_inputs.size()), flat.end(), is_inner))
                 above.insert(above.end(), next_edges().begin(), next_edges().end());
         }
-        variable_list grads = run(std::move(flat), std::move(tangents), written.any);
+        variable_list grads = run(std::move(flat), std::move(tangents), written.any, frees);
         if (twice) refuse_more(grads, std::move(above), std::move(reason));
         return grads;
     }
@@ -261,7 +263,7 @@ public:
             frees = frees || !freed_[i];
             freed_[i] = true;
         }
-        if (frees) free_saved();
+        if (frees) free_saved();  // what let_go has left
     }
 
 private:
@@ -365,8 +367,17 @@ private:
         return found;
     }
 
-    // selective: gives no gradients beside those that eager's autograd would compute.
-    variable_list run(Tensors flat, variable_list tangents, bool selective) {
+    // The program has read what is saved at `place` of what it was given for the last time, in a pass after which nothing is kept. There is no second pass from
+    // then on, however this one ends.
+    void let_go(size_t place) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!is_given_up_) primals_.release();
+        is_given_up_ = true;
+        if (place < saved_.size()) saved_[place].variable.reset_data();
+    }
+
+    // selective: gives no gradients beside those that eager's autograd would compute. frees: what is saved goes as the program reads it for the last time.
+    variable_list run(Tensors flat, variable_list tangents, bool selective, bool frees) {
         BelowAutograd below;
         std::vector<bool> arrived;
         for (const at::Tensor& tangent : tangents) arrived.push_back(tangent.defined());
@@ -381,7 +392,9 @@ private:
         std::vector<bool> wanted;
         for (size_t i = 0; i < next_edges().size(); ++i) wanted.push_back(selective ? is_asked(*this, i) : task_should_compute_output(i));
         const auto pass = std::make_unique<Pass>(arrived, wanted);
-        Tensors made = region_->backward(symbols_, std::move(flat));
+        std::function<void(size_t)> giving;
+        if (frees) giving = [this](size_t place) { let_go(place); };
+        Tensors made = region_->backward(symbols_, std::move(flat), giving);
         variable_list grads(next_edges().size());
         for (size_t i = 0; i < region_->contract.grads.size(); ++i)
             if (wanted[i] && flows(i, arrived)) grads[i] = std::move(made[i]);
@@ -443,7 +456,7 @@ private:
         runs_.resize(parts.size());
         for (size_t i = 0; i < parts.size(); ++i) {
             runs_[i] = is_run(parts[i], tangents);
-            if (runs_[i] && freed_[i])
+            if (runs_[i] && (freed_[i] || is_given_up_))
                 C10_THROW_ERROR(Error, torch::autograd::ERR_BACKWARD_TWICE);
         }
         for (const Watched& w : watched_) {
@@ -500,12 +513,14 @@ private:
     }
 
     // Keeps the shapes of what is saved where some of it will be freed after this pass and some will not. They can't be asked later, when it may be written.
-    void note_shapes(const Tensors& saved) {
-        if (!shapes_.empty()) return;
+    // Whether all would be freed.
+    bool note_shapes(const Tensors& saved) {
+        if (!shapes_.empty()) return false;
         std::vector<bool> freed = freed_;
         for (size_t i = 0; i < freed.size(); ++i) freed[i] = freed[i] || runs_[i];
-        if (is_over(dead_pairs(freed))) return;
+        if (is_over(dead_pairs(freed))) return true;
         for (const at::Tensor& tensor : saved) shapes_.push_back({tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.device()});
+        return false;
     }
 
     // Frees what no backward pass that is allowed still comes to.
@@ -548,6 +563,7 @@ private:
     std::vector<TangentGeometry> shapes_;  // of saved tensors
     std::vector<std::optional<TangentGeometry>> stand_ins_;  // of saved tensors that are freed, while others are not
     std::vector<Watched> watched_;
+    bool is_given_up_ = false;  // a backward pass has let go of something that is saved
     std::vector<bool> runs_, freed_;  // of the parts: those of the latest backward pass, and those that one has freed
     std::vector<int64_t> symbols_;
     Primals primals_;

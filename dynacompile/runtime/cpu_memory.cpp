@@ -216,10 +216,14 @@ void Blocks::watch_torch() noexcept {
 
 }  // namespace
 
+static void give_back(void* block) { Blocks::all().give_back(static_cast<Block*>(block)); }
+
 c10::DataPtr take_block(size_t bytes) {
     Block* block = Blocks::all().take(bytes);
-    return {block->memory, block, [](void* given) { Blocks::all().give_back(static_cast<Block*>(given)); }, c10::Device(c10::DeviceType::CPU)};
+    return {block->memory, block, give_back, c10::Device(c10::DeviceType::CPU)};
 }
+
+bool is_block(const c10::DataPtr& memory) noexcept { return memory.get_deleter() == give_back; }
 
 bool release_blocks() noexcept { return Blocks::all().release(); }
 void release_idle_blocks(int64_t seconds) noexcept { Blocks::all().release_idle(seconds); }

@@ -11,6 +11,7 @@ namespace dynacompile::runtime {
 // and every call would pay for zeroed pages again. Blocks kept and in use together never exceed the most that was in use at once of late; a block
 // that nobody took for `longest_idle` is freed, as all are where memory is short, for us or for torch.
 c10::DataPtr take_block(size_t bytes);
+bool is_block(const c10::DataPtr& memory) noexcept;
 
 constexpr size_t least_block = 1 << 16;  // smaller ones the C library keeps itself
 constexpr int64_t longest_idle = 10;     // seconds

@@ -49,12 +49,28 @@ Tensors call_python(PyObject* callable, PyObject* const* args, size_t count, con
     return outputs;
 }
 
-Tensors call_program(const Program& program, const Inputs& inputs, const char* which, size_t expected) {
+Tensors call_program(const Program& program, const Inputs& inputs, const char* which, size_t expected, Holder* holder = nullptr) {
     if (program.outputs.size() < expected) fail("the ", which, " program has ", program.outputs.size(), " outputs, the contract needs ", expected);
     Tensors outputs(program.outputs.size());
-    program.run(inputs.impls.data(), outputs.data(), program.measure(inputs.impls.data(), inputs.numbers.data()));
+    program.run(inputs.impls.data(), outputs.data(), program.measure(inputs.impls.data(), inputs.numbers.data()), holder);
     return outputs;
 }
+
+// Of what a backward program reads: the tensors come behind the numbers.
+class Saved final : public Holder {
+public:
+    Saved(Tensors& tensors, size_t numbers, const std::function<void(size_t)>& let_go) : tensors_(tensors), numbers_(numbers), let_go_(let_go) {}
+
+    void let_go(size_t input) override {
+        let_go_(input - numbers_);
+        tensors_[input - numbers_].reset();
+    }
+
+private:
+    Tensors& tensors_;
+    size_t numbers_;
+    const std::function<void(size_t)>& let_go_;
+};
 
 // The same memory and version counter, without autograd history.
 at::Tensor detached(const at::Tensor& tensor) {
@@ -130,7 +146,7 @@ const Graph& Region::built_backward() {
     return backward_;
 }
 
-Tensors Region::backward(const std::vector<int64_t>& symbols, Tensors flat) {
+Tensors Region::backward(const std::vector<int64_t>& symbols, Tensors flat, const std::function<void(size_t)>& let_go) {
     const Graph& graph = built_backward();
     size_t expected = contract.grads.size();
     if (graph.program) {
@@ -141,7 +157,8 @@ Tensors Region::backward(const std::vector<int64_t>& symbols, Tensors flat) {
         inputs.numbers.assign(symbols.begin(), symbols.end());
         inputs.numbers.resize(given, 0);
         for (const at::Tensor& tensor : flat) inputs.impls.push_back(tensor.unsafeGetTensorImpl());
-        return call_program(*graph.program, inputs, "backward", expected);
+        Saved saved(flat, symbols.size(), let_go);
+        return call_program(*graph.program, inputs, "backward", expected, let_go ? &saved : nullptr);
     }
     WithGil gil;
     try {

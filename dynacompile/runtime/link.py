@@ -27,6 +27,7 @@ from dynacompile.ir.schedule import (
     Module,
     Place,
     ReferenceKernel,
+    Reuse,
     Schedule,
     Step,
 )
@@ -136,7 +137,8 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     slots = {name: i for i, name in enumerate(schedule.buffers)}
     kernels, numbers = kernel_rows(module)
     sizes = Numbers(schedule.sizes)
-    steps = tuple(row for step in schedule.steps for row in step_rows(module, slots, numbers, sizes, step))
+    views = slots_by_root(schedule, slots)
+    steps = tuple(row for step in schedule.steps for row in step_rows(module, slots, numbers, sizes, views, step))
     written, launched = written_inputs(schedule), launched_roots(schedule)
     placed = {s.buffer for s in schedule.steps if isinstance(s, Place)}
     buffers = tuple((*buffer_row(schedule, slots, b, device, placed), int(b.name in written), int(b.name in launched)) for b in schedule.buffers.values())
@@ -152,6 +154,15 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
         torch.cuda.init()
     arenas, rows, work = (schedule.arena, schedule.host_arena), sizes.rows(schedule, slots), work_of(module)
     return native.core().make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arenas, device, reference, rows, work)
+
+
+def slots_by_root(schedule: Schedule, slots: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Each buffer that owns memory, and then its views."""
+    found: dict[str, list[int]] = {name: [slots[name]] for name, b in schedule.buffers.items() if b.base is None}
+    for name, b in schedule.buffers.items():
+        if b.base is not None:
+            found[root(schedule.buffers, name)].append(slots[name])
+    return {name: tuple(of) for name, of in found.items()}
 
 
 def work_of(module: Module) -> tuple[int, int]:
@@ -258,16 +269,20 @@ def late_row(make: Callable[[int], CudaKernel], form: int) -> tuple:
     return cuda_row(make(form))
 
 
-def step_rows(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, step: Step) -> Iterator[tuple]:
+def step_rows(
+    module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, views: Mapping[str, tuple[int, ...]], step: Step
+) -> Iterator[tuple]:
     """One row; of a list that is interpreted, one for each member."""
     if isinstance(step, Launch) and isinstance(module.kernels.get(step.kernel), ReferenceKernel):
         for names, own in zip(step.members(), step.sizes or ((),), strict=True):
             yield reference_row(module, slots, sizes, step.kernel, names, own)
     else:
-        yield step_row(module, slots, numbers, sizes, step)
+        yield step_row(module, slots, numbers, sizes, views, step)
 
 
-def step_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, step: Step) -> tuple:
+def step_row(
+    module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, views: Mapping[str, tuple[int, ...]], step: Step
+) -> tuple:
     match step:
         case Allocate():
             return ("allocate", slots[step.buffer])
@@ -277,9 +292,10 @@ def step_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int
             return launch_row(module, slots, numbers, sizes, step)
         case Extern():
             return extern_row(step, slots, sizes)
+        case Reuse():
+            return ("reuse", slots[step.buffer], views[step.donor])
         case Free():
-            views = [name for name in module.schedule.buffers if root(module.schedule.buffers, name) == step.buffer]
-            return ("free", tuple(slots[name] for name in dict.fromkeys([step.buffer, *views])))
+            return ("free", views[step.buffer])
 
 
 def place_row(schedule: Schedule, slots: Mapping[str, int], step: Place) -> tuple:

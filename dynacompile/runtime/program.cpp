@@ -26,6 +26,13 @@ c10::DispatchKeySet keys_of(c10::Device device) {
     return c10::DispatchKeySet(key);
 }
 
+// Whether it is memory of our blocks or of torch's allocator, which nobody can see who holds no storage over it.
+bool is_allocated(const c10::DataPtr& memory) {
+    if (memory.device().is_cpu() && is_block(memory)) return true;
+    const c10::DeleterFnPtr own = c10::GetAllocator(memory.device().type())->raw_deleter();
+    return own && memory.get_deleter() == own;
+}
+
 }  // namespace
 
 c10::Storage make_storage(size_t bytes, c10::Device device, bool resizable) {
@@ -108,8 +115,8 @@ CallSizes Program::measure(c10::TensorImpl* const* given, const int64_t* integer
 
 Geometry Frame::geometry(int32_t slot) const { return program.geometry(slot, sizes); }
 
-Frame::Frame(const Program& p, c10::TensorImpl* const* inputs, const CallSizes& call)
-    : program(p), sizes(call), inputs_(inputs), pointers_(p.buffers.size(), nullptr), tensors_(p.buffers.size()) {
+Frame::Frame(const Program& p, c10::TensorImpl* const* inputs, const CallSizes& call, Holder* holder)
+    : program(p), sizes(call), inputs_(inputs), holder_(holder), pointers_(p.buffers.size(), nullptr), tensors_(p.buffers.size()) {
     for (const auto& [slot, constant] : p.constants) {
         tensors_[slot] = constant;
         pointers_[slot] = const_cast<void*>(constant->data());
@@ -183,6 +190,48 @@ void Frame::allocate(int32_t slot) {
     tensors_[slot] = make_tensor(b, g, std::move(storage), g.offset);
 }
 
+bool Frame::is_substituted(int32_t slot) const { return std::find(substituted_.begin(), substituted_.end(), slot) != substituted_.end(); }
+
+void Frame::let_go(const int32_t* slots, int32_t count) {
+    for (int32_t i = 0; i < count; ++i) drop(slots[i]);
+    substituted_.erase(std::remove(substituted_.begin(), substituted_.end(), slots[0]), substituted_.end());
+    if (holder_) holder_->let_go(size_t(program.input_of[slots[0]]));
+}
+
+// The memory is given up by all that we know of, and then nobody else has it. Until the next step has read it, the donor keeps it where it can't be taken.
+c10::Storage Frame::memory_of(const int32_t* donors, int32_t count, c10::Device device, size_t bytes) {
+    const int32_t donor = donors[0];
+    const int32_t input = program.input_of[donor];
+    if (input >= 0 && (!holder_ || is_substituted(donor))) return {};
+    c10::TensorImpl* impl = input >= 0 ? inputs_[input] : tensors_[donor].get();
+    if (!impl || impl->storage_offset()) return {};
+    c10::Storage storage = impl->storage();
+    const Geometry g = geometry(donor);
+    if (input >= 0)
+        let_go(donors, count);
+    else
+        for (int32_t i = 0; i < count; ++i) drop(donors[i]);
+    if (storage.use_count() == 1 && storage.nbytes() >= bytes && storage.nbytes() <= bytes + bytes / 8 && is_allocated(storage.data_ptr())) {
+        c10::DataPtr memory = storage.set_data_ptr(c10::DataPtr(nullptr, device));
+        return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, std::move(memory), c10::GetAllocator(device.type()), true));
+    }
+    tensors_[donor] = make_tensor(program.buffers[donor], g, std::move(storage), g.offset);
+    return {};
+}
+
+void Frame::reuse(int32_t slot, const int32_t* donors, int32_t count) {
+    const Buffer& b = program.buffers[slot];
+    const Geometry g = geometry(slot);
+    c10::Storage storage = memory_of(donors, count, b.device, g.extent);
+    if (storage && !program.references.empty()) {  // an interpreted kernel reads tensors, others read pointers
+        const Geometry donated = geometry(donors[0]);
+        tensors_[donors[0]] = make_tensor(program.buffers[donors[0]], donated, storage, donated.offset);
+    }
+    if (!storage) storage = make_storage(g.extent, b.device, true);
+    pointers_[slot] = storage.mutable_data();
+    tensors_[slot] = make_tensor(b, g, std::move(storage), g.offset);
+}
+
 const TensorPtr& Frame::tensor(int32_t slot) {
     TensorPtr& made = tensors_[slot];
     if (made) return made;
@@ -248,10 +297,10 @@ void Program::settle() {
 Program::Program() = default;
 Program::~Program() = default;
 
-void Program::run(c10::TensorImpl* const* given, at::Tensor* results, const CallSizes& call) const {
+void Program::run(c10::TensorImpl* const* given, at::Tensor* results, const CallSizes& call, Holder* holder) const {
     c10::OptionalDeviceGuard guard;
     if (on_cuda()) guard.reset_device(device);
-    Frame frame(*this, given, call);
+    Frame frame(*this, given, call, holder);
     if (!shared_inputs.empty()) frame.share_inputs();
     {
         const WithoutGil released(is_long(call));
@@ -276,6 +325,12 @@ void Program::run_steps(Frame& frame) const {
         switch (step.act) {
             case Act::allocate:
                 frame.allocate(step.which);
+                break;
+            case Act::reuse:
+                frame.reuse(step.which, slots, step.count);
+                break;
+            case Act::let_go:
+                frame.let_go(slots, step.count);
                 break;
             case Act::cpu:
             case Act::cuda:

@@ -38,9 +38,10 @@ struct Buffer {
 
 using CpuFunction = void (*)(void* const* params);
 
-enum class Act : uint8_t { allocate, cpu, cuda, reference, external, free, cpu_list, cuda_list };
+enum class Act : uint8_t { allocate, reuse, cpu, cuda, reference, external, free, let_go, cpu_list, cuda_list };
 
-// `first` and `count` give a range of Program::operands; `which` the kernel or the extern call.
+// `first` and `count` give a range of Program::operands; `which` the kernel, the extern call, or the buffer that gets memory. let_go: an input and its views.
+// reuse: a donor, which may be an input, and its views.
 struct Step {
     Act act;
     int32_t first = 0;
@@ -64,10 +65,19 @@ struct List {
 class Program;
 class ExternCall;
 
-// The state of one run.
+// Who holds the inputs of a run, and can do without those that the program has read for the last time.
+class Holder {
+public:
+    virtual void let_go(size_t input) = 0;
+
+protected:
+    ~Holder() = default;
+};
+
+// The state of one run. holder: null where all inputs stay.
 class Frame {
 public:
-    Frame(const Program& program, c10::TensorImpl* const* inputs, const CallSizes& sizes);
+    Frame(const Program& program, c10::TensorImpl* const* inputs, const CallSizes& sizes, Holder* holder);
     Frame(const Frame&) = delete;
 
     // The tensor of a buffer, made on first use.
@@ -80,6 +90,10 @@ public:
     void prepare_arena();
     void allocate(int32_t slot);
     void drop(int32_t slot) { tensors_[slot].reset(); }
+    // Memory for `slot`: that of `donors`, a buffer and its views, where nobody else has it; else fresh.
+    void reuse(int32_t slot, const int32_t* donors, int32_t count);
+    // Gives up an input, the first of `slots`, whose views are the others.
+    void let_go(const int32_t* slots, int32_t count);
     // What the program returns of a slot: nothing (None to Python) where an extern call gave no tensor.
     inline at::Tensor result(int32_t slot);
     void restore_inputs();
@@ -93,8 +107,11 @@ public:
 
 private:
     void align_input(int32_t slot);
+    bool is_substituted(int32_t slot) const;
+    c10::Storage memory_of(const int32_t* donors, int32_t count, c10::Device device, size_t bytes);
 
     c10::TensorImpl* const* inputs_;
+    Holder* holder_;
     c10::SmallVector<void*, 48> pointers_;
     c10::SmallVector<TensorPtr, 48> tensors_;
     c10::SmallVector<int32_t, 2> substituted_;
@@ -138,8 +155,9 @@ public:
 
     // Runs below autograd. inputs: one TensorImpl per program input, borrowed; ignored where no buffer takes it. outputs: as many
     // undefined tensors as the program has outputs. An output that is an input or constant is that very tensor. Needs no GIL, and lets go of it where
-    // the run is a long one; the caller keeps the inputs alive. Threads may run one program at a time: each run has memory of its own.
-    void run(c10::TensorImpl* const* inputs, at::Tensor* outputs, const CallSizes& call) const;
+    // the run is a long one; the caller keeps the inputs alive, those that the program frees until the holder is asked to let go of them, with or without the
+    // GIL. Threads may run one program at a time: each run has memory of its own.
+    void run(c10::TensorImpl* const* inputs, at::Tensor* outputs, const CallSizes& call, Holder* holder = nullptr) const;
     // The sizes of a call; integers: by input, where inputs are numbers.
     CallSizes measure(c10::TensorImpl* const* inputs, const int64_t* integers) const;
     // Raises a Python error unless `tensor` has the geometry of input `index`.

@@ -106,9 +106,14 @@ public:
         }
         if (code == "allocate") {
             step = {Act::allocate, 0, 0, slot(item(row, 1))};
+        } else if (code == "reuse") {
+            step = {Act::reuse, 0, 0, slot(item(row, 1))};
+            add_operands(step, item(row, 2));
+            if (!step.count) raise(PyExc_ValueError, "memory is taken from no buffer");
         } else if (code == "free") {
             step.act = Act::free;
             add_operands(step, item(row, 1));
+            if (step.count && program_.input_of[program_.operands[step.first]] >= 0) step.act = Act::let_go;
         } else if (code == "launch" || code == "launch on the CPU") {
             step.act = code == "launch" ? Act::cuda : Act::cpu;
             const size_t kernels = read_kernel_number(step, item(row, 1), step.act == Act::cuda);

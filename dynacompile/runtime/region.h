@@ -139,7 +139,8 @@ public:
     // Forward outputs, without autograd history. args: the flat inputs. Holds the GIL.
     Tensors forward(PyObject* const* args, const Inputs& inputs) const;
     // Gradients of contract.grads from the ints of contract.symbols, saved inputs, saved outputs and tangents. Takes the GIL only where it must.
-    Tensors backward(const std::vector<int64_t>& symbols, Tensors flat);
+    // let_go: where the graph is freed, what lets go of an element of `flat` that is not read any more.
+    Tensors backward(const std::vector<int64_t>& symbols, Tensors flat, const std::function<void(size_t)>& let_go);
     std::shared_ptr<const std::vector<TangentGeometry>> tangent_geometry(const Tensors& outputs);
     // A tensor of one truth value.
     at::Tensor flag(bool value, c10::Device device);

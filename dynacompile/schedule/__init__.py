@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ from dynacompile.schedule.fuse import fuse
 from dynacompile.schedule.inline import inline
 from dynacompile.schedule.layout import pad_matrices
 from dynacompile.schedule.lists import Group, gather
-from dynacompile.schedule.memory import CPU, Run, buffers_of, plan
+from dynacompile.schedule.memory import CPU, GivenUp, Run, buffers_of, plan, unfused_peak
 from dynacompile.schedule.order import order
 from dynacompile.schedule.parts import Copies, Names, joined, moved, named_apart
 from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums, without_settled_choices
@@ -31,9 +32,22 @@ from dynacompile.schedule.units import Unit, Units, make_units
 __all__ = ["schedule", "schedule_parts"]
 
 
-def schedule(program: LoopProgram, env: Env) -> Schedule:
-    """Fused kernels in execution order with planned memory. With `config.fuse` off, one kernel per nest. Deterministic."""
-    return verified(emit(fused(program, env), env), env)
+def schedule(program: LoopProgram, env: Env, saved: range | None = None) -> Schedule:
+    """Fused kernels in execution order with planned memory. With `config.fuse` off, one kernel per nest. Deterministic.
+
+    saved: of a backward, the inputs that are results of our forward. Its caller lets go of all inputs that the program frees."""
+    given = given_up(program, saved)
+    made = emit(fused(program, env), env, given_up=given)
+    return verified(replace(made, unfused_peak=unfused_peak(program, given.ours)), env)
+
+
+def given_up(program: LoopProgram, saved: range | None) -> GivenUp:
+    if saved is None:
+        return GivenUp()
+    names = [None if name is None else root(program.buffers, name) for name in program.inputs]
+    twice = {name for name, n in Counter(names).items() if n > 1}
+    ours = frozenset(name for i, name in enumerate(names) if i in saved and name is not None) - twice
+    return GivenUp(frozenset(name for name in names if name is not None) - twice, ours)
 
 
 def schedule_parts(parts: ProgramParts, env: Env) -> Schedule:
@@ -63,7 +77,7 @@ def fused(program: LoopProgram, env: Env) -> Units:
     return units
 
 
-def emit(units: Units, env: Env, copies: Copies | None = None) -> Schedule:
+def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp = GivenUp()) -> Schedule:
     """Kernels, launches and memory of units that are fused. copies: of a program that is made of parts, their other occurrences."""
     program = units.program
     kernels = Kernels(program.buffers)
@@ -90,10 +104,13 @@ def emit(units: Units, env: Env, copies: Copies | None = None) -> Schedule:
     device = main_device(program)
     buffers = copies.buffers(program)
     kept = frozenset(root(buffers, o) for o in copies.outputs if o is not None)
-    steps, arenas = plan(runs, buffers, kernels.by_name, kept, device)
+    steps, arenas = plan(runs, buffers, kernels.by_name, kept, device, given_up)
     host = 0 if device == CPU else arenas[CPU]
     sizes = program.sizes and sizes_of(symbols_used(buffers, kernels.by_name, steps), program.sizes.sources, program.sizes.checks)
-    return Schedule(copies.inputs, copies.outputs, buffers, kernels.by_name, tuple(steps), arenas[device], device, program.constants, sizes, host)
+    arena, constants = arenas[device], program.constants
+    return Schedule(
+        copies.inputs, copies.outputs, buffers, kernels.by_name, tuple(steps), arena, device, constants, sizes, given_up.ours, host_arena=host
+    )
 
 
 def kernel_nests(units: Units) -> dict[int, Nest]:

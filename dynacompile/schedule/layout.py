@@ -153,10 +153,11 @@ class Padding:
         copied: set[str] = set()  # results that leave the program: what reads them here reads the padded ones
         for i, step in enumerate(steps):
             job = self.jobs.get(i)
-            for name in sorted(reads_and_writes(self.program, self.program.steps[i])[1]):  # before the first write of a root that is made padded
+            filled: list[Nest] = []  # after the first write of a root that is made padded, which may then take the memory of what it reads
+            for name in sorted(reads_and_writes(self.program, self.program.steps[i])[1]):
                 if name in self.plans and self.plans[name].own and name not in made:
                     made.add(name)
-                    out += self.fill(self.plans[name], step)
+                    filled += self.fill(self.plans[name], step)
             if job is not None:
                 out += self.padded(job, made)
                 result = job.operands[2].root
@@ -164,6 +165,7 @@ class Padding:
                     copied.add(result)
             else:
                 out.append(self.redirected(step, copied))
+            out += filled
         return replace(self.program, steps=tuple(out), buffers=self.buffers)
 
     def moved(self, name: str, plan: Plan, steps: list[Nest | Extern]) -> list[Nest | Extern] | None:

@@ -1,18 +1,23 @@
-"""Where buffers live: outputs get tensors of their own, what an extern allocates is freed after its last use, all other temps share one arena."""
+"""Where buffers live: outputs and large temps get tensors of their own, small temps share one arena. What is allocated is freed after its last use, or given
+to a buffer that is written in its place.
+
+The arena is held from the begin of a call to its end, so what is large does not belong there: while a backward runs, its temps come as what is saved goes.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import torch
 
-from dynacompile.ir.loops import Buffer, Extern, Nest
-from dynacompile.ir.schedule import Allocate, Free, Kernel, Launch, Place, Step
+from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest, root
+from dynacompile.ir.schedule import Allocate, Free, Kernel, Launch, Place, Reuse, Step, memory_bytes, memory_extent
 
 ALIGNMENT = {"cpu": 64, "cuda": 512}
 CPU = torch.device("cpu")
+LARGE = 1 << 20  # bytes from which a temp is worth an allocation of its own, and an input one more step
 Run = tuple[Launch | Extern, tuple[str, ...], tuple[str, ...]]
 """A step, the buffers that it reads, and those that it writes, by owners of memory."""
 
@@ -60,65 +65,158 @@ class Arena:
             self.free[place - 1 : place + 1] = [(o, n + self.free[place][1])]
 
 
+@dataclass(frozen=True)
+class GivenUp:
+    """What the caller of a program lets go of when the program frees it. inputs: names of all such inputs; ours: of those that our programs allocated."""
+
+    inputs: frozenset[str] = frozenset()
+    ours: frozenset[str] = frozenset()
+
+
 def plan(
     runs: Sequence[Run],
     buffers: Mapping[str, Buffer],
     kernels: Mapping[str, Kernel],
     outputs: frozenset[str],
     device: torch.device,
+    given_up: GivenUp = GivenUp(),
 ) -> tuple[list[Step], dict[torch.device, int]]:
     """The steps with memory between them, and the bytes of each device's arena: of `device`, and of the CPU.
 
-    runs: in execution order. A temp that no arena can hold (on another device, or lent to an op whose result shares it, or as large as the call says) is
-    allocated like an output.
+    runs: in execution order. A temp that no arena can hold (on another device, or lent to an op whose result shares it, or as large as the call says), or
+    that is large, is allocated like an output.
     """
     last: dict[str, int] = {}
     for i, (_, reads, writes) in enumerate(runs):
         for name in (*reads, *writes):
             last[name] = i
-    lent = lent_buffers(runs)
-    arenas = {place: Arena(ALIGNMENT.get(place.type, 64)) for place in (CPU, device)}
-    placed: dict[str, int] = {}
-    known: set[str] = set()
-    steps: list[Step] = []
-    for i, (step, reads, writes) in enumerate(runs):
-        places = {name: k for k, name in enumerate(step.buffers)} if isinstance(step, Launch) else {}
-        shared = {name for name, n in Counter(step.buffers).items() if n > 1} if isinstance(step, Launch) and step.sizes else frozenset()
-        for name in (*writes, *reads):  # what is read before any write has no elements
-            buffer = buffers[name]
-            if name in known or buffer.kind != "temp":
-                continue
-            known.add(name)
-            if name in outputs or name in lent or buffer.device not in arenas or buffer.is_symbolic:
-                steps.append(Allocate(name))
-                continue
-            donor = in_place_donor(name, step, reads, places, shared, i, last, placed, buffers, kernels)
-            placed[name] = placed.pop(donor) if donor is not None else arenas[buffer.device].take(memory_bytes(buffer))
-            steps.append(Place(name, placed[name]))
-        steps.append(step)
-        for name in dict.fromkeys((*reads, *writes)):
-            if last[name] != i:
-                continue
-            if name in placed:
-                arenas[buffers[name].device].give(placed.pop(name), memory_bytes(buffers[name]))
-            elif name not in outputs and (
-                buffers[name].kind == "extern"
-                or (buffers[name].kind == "temp" and name in known and (name in lent or buffers[name].device not in arenas or buffers[name].is_symbolic))
-            ):
-                steps.append(Free(name))
-    steps += [Allocate(name) for name in sorted(outputs) if buffers[name].kind == "temp" and name not in known]
-    return steps, {place: arena.size for place, arena in arenas.items()}
+    freed = freed_inputs(runs, buffers, outputs, given_up)
+    return Planner(buffers, kernels, outputs, device, last, lent_buffers(runs), freed, freed & given_up.ours).run(runs)
 
 
-def memory_bytes(buffer: Buffer) -> int:
-    return buffer.storage_elements * buffer.dtype.itemsize
+class Planner:
+    """One plan. placed: offsets of the temps that are in the arena now. held: what is freed by a step of its own after its last use; owned: of these, whose
+    memory another buffer may take."""
+
+    def __init__(
+        self,
+        buffers: Mapping[str, Buffer],
+        kernels: Mapping[str, Kernel],
+        outputs: frozenset[str],
+        device: torch.device,
+        last: Mapping[str, int],
+        lent: Set[str],
+        held: Set[str],
+        owned: Set[str],
+    ):
+        self.buffers, self.kernels, self.outputs, self.device, self.last, self.lent = buffers, kernels, outputs, device, last, lent
+        self.arenas = {place: Arena(ALIGNMENT.get(place.type, 64)) for place in (CPU, device)}
+        self.placed: dict[str, int] = {}
+        self.held, self.owned = set(held), set(owned)
+        self.known: set[str] = set()
+        self.steps: list[Step] = []
+
+    def run(self, runs: Sequence[Run]) -> tuple[list[Step], dict[torch.device, int]]:
+        for i, (step, reads, writes) in enumerate(runs):
+            places = {name: k for k, name in enumerate(step.buffers)} if isinstance(step, Launch) else {}
+            shared = {name for name, n in Counter(step.buffers).items() if n > 1} if isinstance(step, Launch) and step.sizes else frozenset()
+            for name in (*writes, *reads):  # what is read before any write has no elements
+                if name in self.known or self.buffers[name].kind != "temp":
+                    continue
+                self.known.add(name)
+                alone = self.is_alone(name)
+                donors = self.owned if alone else self.placed
+                donor = in_place_donor(name, step, reads, places, shared, i, self.last, donors, self.buffers, self.kernels)
+                if alone:
+                    self.allocate(name, donor)
+                else:
+                    self.place(name, donor)
+            self.steps.append(step)
+            if isinstance(step, Extern) and not lends(step):
+                self.owned.update(name for name in writes if self.buffers[name].kind == "extern" and name not in self.outputs)
+            for name in dict.fromkeys((*reads, *writes)):
+                self.touched(name, i)
+        self.steps += [Allocate(name) for name in sorted(self.outputs) if self.buffers[name].kind == "temp" and name not in self.known]
+        return self.steps, {place: arena.size for place, arena in self.arenas.items()}
+
+    def is_alone(self, name: str) -> bool:
+        """Whether a temp gets a tensor of its own, and is not in the arena."""
+        buffer = self.buffers[name]
+        return name in self.outputs or name in self.lent or buffer.device not in self.arenas or buffer.is_symbolic or memory_bytes(buffer) >= LARGE
+
+    def place(self, name: str, donor: str | None) -> None:
+        self.placed[name] = self.arenas[self.buffers[name].device].take(memory_bytes(self.buffers[name])) if donor is None else self.placed.pop(donor)
+        self.steps.append(Place(name, self.placed[name]))
+
+    def allocate(self, name: str, donor: str | None) -> None:
+        if donor is not None:
+            self.owned.remove(donor)
+        self.steps.append(Allocate(name) if donor is None else Reuse(name, donor))
+        if name not in self.outputs:
+            self.held.add(name)
+            if name not in self.lent:
+                self.owned.add(name)
+
+    def touched(self, name: str, now: int) -> None:
+        """Frees what the step was the last to touch."""
+        buffer = self.buffers[name]
+        if buffer.kind == "extern" and name not in self.outputs:
+            self.held.add(name)
+        if self.last[name] != now:
+            return
+        if name in self.placed:
+            self.arenas[buffer.device].give(self.placed.pop(name), memory_bytes(buffer))
+        elif name in self.held:
+            self.held.remove(name)
+            self.owned.discard(name)
+            self.steps.append(Free(name))
+
+
+def freed_inputs(runs: Sequence[Run], buffers: Mapping[str, Buffer], outputs: frozenset[str], given_up: GivenUp) -> set[str]:
+    """Inputs that are worth a step that frees them. One that is written is the caller's."""
+    written = {name for _, _, writes in runs for name in writes}
+    return {name for name in given_up.inputs - written - outputs if memory_bytes(buffers[name]) >= LARGE}
+
+
+def unfused_peak(program: LoopProgram, ours: Set[str]) -> int:
+    """Bytes at their peak, in the example, where each step runs by itself, and what it makes is dropped after its last use. ours: as in GivenUp."""
+    buffers = program.buffers
+    runs = [touched_by(program, step) for step in program.steps]
+    last = {name: i for i, names in enumerate(runs) for name in names}
+    kept = {root(buffers, name) for name in program.outputs if name is not None}
+    held = {name: memory_bytes(buffers[name]) for name in ours}
+    now = most = sum(held.values())
+    for i, names in enumerate(runs):
+        for name in names:
+            if name not in held and buffers[name].kind in ("temp", "extern"):
+                held[name] = memory_bytes(buffers[name])
+                now += held[name]
+        most = max(most, now)
+        for name in names:
+            if last[name] == i and name not in kept:
+                now -= held.pop(name, 0)
+    return most
+
+
+def touched_by(program: LoopProgram, step: Nest | Extern) -> dict[str, None]:
+    """The owners of the memory that a step reads or writes."""
+    if isinstance(step, Nest):
+        reads, writes = buffers_of(step)
+        return dict.fromkeys((*writes, *reads))
+    names = (*(o for o in step.outputs if o is not None), *step.mutates, *step.reads())
+    return dict.fromkeys(root(program.buffers, name) for name in names)
+
+
+def lends(step: Extern) -> bool:
+    """Whether what it returns may share memory with what it takes."""
+    return step.out is None and any(r.alias_info is not None and not r.alias_info.is_write for r in step.op._schema.returns)
 
 
 def lent_buffers(runs: Sequence[Run]) -> set[str]:
     """Buffers that an op's result may share memory with."""
     found: set[str] = set()
     for step, reads, _ in runs:
-        if isinstance(step, Extern) and step.out is None and any(r.alias_info is not None and not r.alias_info.is_write for r in step.op._schema.returns):
+        if isinstance(step, Extern) and lends(step):
             found.update(reads)
     return found
 
@@ -131,11 +229,11 @@ def in_place_donor(
     shared: Set[str],
     now: int,
     last: Mapping[str, int],
-    placed: Mapping[str, int],
+    donors: Container[str],
     buffers: Mapping[str, Buffer],
     kernels: Mapping[str, Kernel],
 ) -> str | None:
-    """A temp that dies here and whose memory the output can take: each point reads only the element that it writes, and before it writes.
+    """One of the donors that dies here and whose memory the output can take: each point reads only the element that it writes, and before it writes.
 
     places: where the step's params have a buffer. shared: what several members of a list have."""
     if not isinstance(step, Launch):
@@ -143,29 +241,25 @@ def in_place_donor(
     kernel = kernels[step.kernel]
     wanted = buffers[name]
     place = places[name]
+    start = place // len(kernel.params) * len(kernel.params)
+    own = step.buffers[start : start + len(kernel.params)]  # of a list, one member's
+    have = [d for d in (own if step.sizes else reads) if d in donors and last[d] == now and d != name and d not in shared and is_alike(buffers[d], wanted)]
+    if not have:
+        return None
     stored = {a.index for a in kernel.nest.stores() if a.buffer == kernel.params[place % len(kernel.params)].name and a.mask is None and not a.summed}
     first_store = next(i for i, op in enumerate(kernel.nest.body) if op.name == "store")
     if len(stored) != 1 or any(op.name == "load" for op in kernel.nest.body[first_store:]):
         return None
-    start = place // len(kernel.params) * len(kernel.params)
-    own = step.buffers[start : start + len(kernel.params)]  # of a list, one member's
-    for donor in own if step.sizes else reads:
-        have = buffers[donor]
-        if (
-            last[donor] != now
-            or donor not in placed
-            or have.device != wanted.device
-            or have.dtype.itemsize != wanted.dtype.itemsize
-            or memory_bytes(have) != memory_bytes(wanted)
-            or donor == name
-            or donor in shared
-        ):
-            continue
+    for donor in have:
         param = kernel.params[own.index(donor)].name
         loads = [a for a in kernel.nest.loads() if a.buffer == param]
         if loads and {a.index for a in loads} == stored and param not in {a.buffer for a in kernel.nest.stores()}:
             return donor
     return None
+
+
+def is_alike(have: Buffer, wanted: Buffer) -> bool:
+    return have.dtype.itemsize == wanted.dtype.itemsize and have.device == wanted.device and memory_extent(have) == memory_extent(wanted)
 
 
 def buffers_of(nest: Nest) -> tuple[tuple[str, ...], tuple[str, ...]]:

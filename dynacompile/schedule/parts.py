@@ -97,7 +97,7 @@ def moved(step: Extern, name: Callable[[str], str]) -> Extern:
 
     outputs = tuple(None if o is None else name(o) for o in step.outputs)
     kwargs = {k: new(v) for k, v in step.kwargs.items()}
-    return replace(step, args=new(step.args), kwargs=kwargs, outputs=outputs, mutates=tuple(map(name, step.mutates)))
+    return replace(step, args=new(step.args), kwargs=kwargs, outputs=outputs, mutates=tuple(map(name, step.mutates)), after=tuple(map(name, step.after)))
 
 
 def joined(units: Sequence[Units], parts: ProgramParts) -> tuple[Units, Copies]:

@@ -56,6 +56,17 @@ ONE = {
     "halved by its long name": lambda x: x.clone().true_divide_(2.0),
     "halved as a view": lambda x: x.clone()[0].divide_(2),
     "halved downwards": lambda x: x.clone().div_(2, rounding_mode="floor"),
+    "logit in place": lambda x: x.clone().logit_(0.1),
+    "clamped from below in place": lambda x: x.clone().clamp_min_(True),
+    "clamped from above in place": lambda x: x.clone().clamp_max_(True),
+    "half of it added": lambda x: torch.add(x, x, alpha=0.5),
+    "half of it added in place": lambda x: x.clone().add_(x, alpha=0.5),
+    "a bool times it added": lambda x: x.add(x, alpha=True),
+    "a bool times it subtracted": lambda x: x.sub(x, alpha=True),
+    "negated to floats": lambda x: torch.neg(x, out=torch.ones(2, 3)),
+    "angle to ints": lambda x: torch.angle(x, out=torch.ones(2, 3, dtype=INT)),
+    "added to float64": lambda x: torch.add(x, x, out=torch.ones(2, 3, dtype=DOUBLE)),
+    "addcmul to floats": lambda x: torch.addcmul(x, x, x, out=torch.ones(2, 3)),
     "an int less": lambda x: x - 1,
     "a float less": lambda x: x - 1.5,
 }
@@ -72,6 +83,11 @@ TWO = {
     "multiplied in place": lambda a, b: a.clone().mul_(b),
     "divided in place": lambda a, b: a.clone().div_(b),
     "divided in place towards zero": lambda a, b: a.clone().div_(b + 1, rounding_mode="trunc"),
+    "addcdiv in place": lambda a, b: a.clone().addcdiv_(b + 1, b + 1),
+    "addcmul in place": lambda a, b: a.clone().addcmul_(b, b, value=2),
+    "filled with several values": lambda a, b: a.clone().fill_(b),
+    "filled with one value": lambda a, b: a.clone().fill_(b[0, 1]),
+    "ldexp in place": lambda a, b: a.clone().ldexp_(b),
     "addcdiv": lambda a, b: torch.addcdiv(a, a, b),
     "addcmul": lambda a, b: torch.addcmul(a, a, b),
 }
@@ -123,6 +139,41 @@ def test_gradients_of_losses_of_several_types():
                     yield x.grad
 
     check_same(story, least=7)
+
+
+def test_a_bernoulli_written_to_an_operand():
+    def story(wrap):
+        p = torch.linspace(0, 1, 12).view(3, 4)
+        for like in (p, p.t()):
+            torch.manual_seed(1)
+            yield wrap(lambda x, y: torch.bernoulli(x, out=y))(like, torch.empty_like(like).zero_())
+            yield torch.rand(2)
+
+    check_same(story)
+
+
+WIDER = {
+    "clamp_": lambda x, y: x.clamp_(y),
+    "clamp_max_ of a function": lambda x, y: torch.clamp_max_(x, y) if hasattr(torch, "clamp_max_") else x.clamp_max_(y),
+    "eq_": lambda x, y: x.eq_(y),
+    "pow_": lambda x, y: x.pow_(y),
+    "copysign_": lambda x, y: x.copysign_(y),
+    "a power by an operator": operator.ipow,
+    "a remainder by an operator": operator.imod,
+    "added": operator.iadd,
+    "index_add_": lambda x, y: x.index_add_(0, torch.zeros(2, dtype=INT), y.t()[0]),
+    "scatter_": lambda x, y: x.scatter_(0, torch.zeros(1, dtype=INT), y.view(-1)),
+}
+
+
+@pytest.mark.parametrize("name", WIDER)
+def test_results_that_are_larger_than_what_they_are_written_to(name):
+    def story(wrap):
+        for make in (lambda x: x * 2, lambda x: (x * 2)[:], lambda x: torch.stack([x, x])[0]):
+            yield attempt(wrap(lambda x, y, make=make: WIDER[name](make(x), y)), torch.ones(3), of(FLOAT))
+            yield attempt(wrap(lambda x, y, make=make: WIDER[name](make(x), y[:1].view(-1).expand(3))), torch.ones(3), of(FLOAT))
+
+    check_same(story, least=None)
 
 
 def test_names_of_the_users_own():

@@ -21,7 +21,7 @@ def test_one_kernel(linked):
     a, b = torch.randn(2, 3), torch.randn(2, 3)
     (o,) = program(a, b)
     assert torch.equal(o, a + b) and o.stride() == (3, 1) and not o.requires_grad
-    assert program.facts == {"launches": 1, "kernels": 1, "externs": 0, "bytes": 72, "arena": 0}
+    assert program.facts == {"launches": 1, "kernels": 1, "externs": 0, "bytes": 72, "arena": 0, "peak": 24, "unfused_peak": 0}
     assert "Launch(kernel='add'" in program.text and "1 outputs" in repr(program)
 
 

@@ -9,7 +9,7 @@ import torch
 from dynacompile.codegen.reference.nest import run_kernel, run_nest
 from dynacompile.ir.index import Extent, Index, Symbol, evaluated
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest, Ref, root
-from dynacompile.ir.schedule import Allocate, Free, Launch, Member, Place, Schedule
+from dynacompile.ir.schedule import Allocate, Free, Launch, Member, Place, Reuse, Schedule
 from dynacompile.ir.sizes import values_of
 
 
@@ -103,6 +103,12 @@ def run_schedule(schedule: Schedule, inputs: Sequence[object]) -> list[torch.Ten
             match step:
                 case Allocate(name):
                     memory.allocate(name)
+                case Reuse(name, donor):
+                    memory.allocate(name)
+                    if donor not in schedule.inputs:  # the caller's inputs stay as they are
+                        b, taken = schedule.buffers[name], memory.tensors[donor].untyped_storage()
+                        if taken.nbytes() >= memory.number(b.storage_elements) * b.dtype.itemsize:
+                            memory.tensors[name] = torch.empty(0, dtype=b.dtype, device=b.device).set_(taken, 0, *memory.geometry(b)[:2])
                 case Place(name, offset):
                     b = schedule.buffers[name]
                     part = arenas[b.device][offset : offset + memory.number(b.storage_elements) * b.dtype.itemsize].view(b.dtype)
@@ -113,7 +119,7 @@ def run_schedule(schedule: Schedule, inputs: Sequence[object]) -> list[torch.Ten
                         tensors = [memory.flat(n).view(p.dtype) for n, p in zip(names, chosen.params, strict=True)]
                         run_kernel(Member(chosen, own) if chosen.is_list else chosen, tensors, [memory.sizes[s] for s in chosen.symbols])
                 case Free(name):
-                    del memory.tensors[name]
+                    memory.tensors.pop(name, None)
                 case Extern():
                     memory.call(step)
         return [None if o is None else memory.tensor(o) for o in schedule.outputs]

@@ -1,0 +1,282 @@
+"""Finds the losses of a captured graph that are computed in chunks of rows: a linear layer over many classes, whose results go into a cross entropy alone.
+
+The nodes of such a region keep their places, and do other things: the layer holds its operands, what reshapes or selects rows of the logits does
+so with rows of the layer's input, casts do nothing, and the loss computes all. The region's meaning is that of eager up to rounding: logits are
+rounded to the layer's dtype, as in eager, and all that follows is computed in float32 or float64.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F
+
+from dynacompile.env import Env
+from dynacompile.events import LossChunked
+from dynacompile.ops.chunked_losses import HALVES, Loss, has_wide_sums, hold_indexed, hold_linear, hold_product, hold_reshaped, hold_same, loss_of
+
+Node = torch.fx.Node
+LIMITS = {"cuda": 1 << 28, "cpu": 1 << 26}
+"""Bytes of logits, and of their gradient, that may exist at a time."""
+ALIGNED = 128
+"""Rows of a chunk are a multiple of this, where there are as many."""
+MOST_CHUNKS = 64
+EVEN = 8
+"""Classes are padded to a multiple of this in products of half precision on GPUs."""
+LINEAR = frozenset({F.linear})
+PRODUCTS = frozenset({torch.matmul, operator.matmul, torch.mm, "matmul", "mm", "__matmul__"})
+RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", torch.reshape, torch.flatten, torch.squeeze, torch.unsqueeze})
+CASTS = frozenset({"float", "double", "to", "type", "contiguous", "type_as"})
+LOG_SOFTMAX = frozenset({F.log_softmax, torch.log_softmax, "log_softmax"})
+FLOATS = (torch.float32, torch.float64, *HALVES)
+
+
+@dataclass(frozen=True)
+class Region:
+    """chain: the layer, then what lies between it and the loss, then the loss. steps: what each does instead."""
+
+    chain: tuple[Node, ...]
+    steps: tuple[tuple[Callable, tuple], ...]
+
+
+def with_chunked_losses(graph: torch.fx.GraphModule, env: Env) -> torch.fx.GraphModule | None:
+    """The graph with its large losses computed in chunks; None where it has none."""
+    if env.config.logits_bytes < 0 or not any(n.target in (F.cross_entropy, F.nll_loss) for n in graph.graph.nodes):
+        return None
+    found = [r for n in graph.graph.nodes if (r := region_of(n, env)) is not None]
+    if not found:
+        return None
+    copied = torch.fx.Graph()
+    places: dict[Node, Node] = {}
+    copied.output(copied.graph_copy(graph.graph, places))
+    next(iter(reversed(copied.nodes))).meta = dict(next(iter(reversed(graph.graph.nodes))).meta)
+    for region in found:
+        for node, (target, args) in zip(region.chain, region.steps, strict=True):
+            placed = places[node]
+            placed.op, placed.target = "call_function", target
+            placed.args, placed.kwargs = torch.fx.node.map_arg(args, places.__getitem__), {}
+    return torch.fx.GraphModule(graph, copied)
+
+
+def region_of(node: Node, env: Env) -> Region | None:
+    """The region that ends at a loss; None where it has none, or none that is large. An event tells of each large one."""
+    given = loss_arguments(node)
+    if given is None:
+        return None
+    chain, refused = chain_to(given["input"], node)
+    if not chain or not isinstance(chain[0].meta.get("val"), FakeTensor):
+        return None
+    logits = chain[0].meta["val"]
+    if any(not isinstance(n, int) for n in logits.shape):
+        return None
+    limit = env.config.logits_bytes or LIMITS.get(logits.device.type, 0)
+    size = logits.numel() * logits.dtype.itemsize
+    if not limit or size <= limit:
+        return None
+    reason = refused or refused_loss(node, given, chain) or refused_layer(chain[0])
+    held = None if reason else steps_of(chain)
+    if held is None:
+        tell(env, node, False, reason or "the logits are changed by an operation that is not followed", size)
+        return None
+    steps, is_turned = held
+    last, target = chain[-1].meta["val"], given["target"].meta["val"]
+    if is_turned != (last.dim() > 2):
+        tell(env, node, False, "the classes are not the loss's axis of classes", size)
+        return None
+    classes = logits.shape[-1]
+    rows = rows_of_chunk(target.numel(), 2 * classes * logits.dtype.itemsize, limit)  # of the logits and of their gradient
+    half = is_on_gpu(logits) and logits.dtype in HALVES
+    loss = Loss(
+        classes,
+        rows,
+        -(-classes // EVEN) * EVEN if half else classes,
+        logits.dtype,
+        node.meta["val"].dtype,
+        given["reduction"],
+        given["ignore_index"],
+        float(given.get("label_smoothing", 0.0)),
+        half and has_wide_sums(),
+    )
+    tell(env, node, True, f"{size} bytes of logits are more than {limit}: they are computed by {rows} rows", size)
+    return Region((*chain, node), (*steps, (loss_of, (chain[-1], given["target"], loss))))
+
+
+def is_on_gpu(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cuda"
+
+
+def tell(env: Env, node: Node, chunked: bool, reason: str, size: int) -> None:
+    site = str(node.meta.get("site") or "")
+    env.emit(LossChunked(region=env.region, bucket=env.bucket, chunked=chunked, reason=reason, bytes=size, site=site))
+
+
+def rows_of_chunk(rows: int, row_bytes: int, limit: int) -> int:
+    """Chunks of about equal size, as few as the limit allows."""
+    most = max(1, limit // row_bytes)
+    fewest = -(-rows // MOST_CHUNKS)
+    most = max(most // ALIGNED * ALIGNED or most, aligned(fewest) if fewest > ALIGNED else fewest)
+    even = -(-rows // -(-rows // most))
+    return min(most, aligned(even)) if most >= ALIGNED else even
+
+
+def aligned(rows: int) -> int:
+    return -(-rows // ALIGNED) * ALIGNED
+
+
+SIGNATURES = {f: inspect.signature(f) for f in (F.cross_entropy, F.nll_loss)}
+
+
+def loss_arguments(node: Node) -> dict[str, Any] | None:
+    """The arguments of a loss by name."""
+    if node.op != "call_function" or node.target not in SIGNATURES:
+        return None
+    bound = SIGNATURES[node.target].bind(*node.args, **node.kwargs)  # type: ignore[index]
+    bound.apply_defaults()
+    found = dict(bound.arguments)
+    return found if isinstance(found["input"], Node) and isinstance(found["target"], Node) else None
+
+
+def chain_to(node: Node, loss: Node) -> tuple[list[Node], str]:
+    """The layer and what lies between it and the loss; empty where no layer is there. Why not, where another operation takes some of it."""
+    chain, user, reason = [node], loss, ""
+    while True:
+        node = chain[0]
+        if set(node.users) != {user} or sum(a is node for a in all_arguments(user)) != 1:
+            others = sorted(str(getattr(u.target, "__name__", u.target)) for u in node.users if u is not user)
+            reason = f"the logits have another use: {', '.join(others) or 'the loss itself'}"
+        if node.target in LINEAR or node.target in PRODUCTS:
+            return chain, reason
+        source = node.args[0] if node.args else None
+        known = node.target in RESHAPES or node.target in CASTS or node.target in LOG_SOFTMAX or node.target in INDEXES or node.target in TURNS
+        if not known or not isinstance(source, Node):
+            return [], reason
+        chain.insert(0, source)
+        user = node
+
+
+def all_arguments(node: Node) -> list[object]:
+    found: list[object] = []
+    torch.fx.node.map_arg((node.args, node.kwargs), found.append)
+    return found
+
+
+INDEXES = frozenset({operator.getitem, "__getitem__"})
+TURNS = frozenset({"transpose", "permute", "swapaxes", "mT", torch.transpose, torch.permute, torch.swapaxes})
+
+
+def refused_loss(node: Node, given: dict[str, Any], chain: Sequence[Node]) -> str:
+    """Why a loss is left as it is."""
+    target, value = given["target"].meta.get("val"), node.meta.get("val")
+    if not isinstance(target, FakeTensor) or not isinstance(value, FakeTensor) or target.dtype.is_floating_point or target.dtype.is_complex:
+        return "the targets are no classes"
+    if given["weight"] is not None:
+        return "classes have weights"
+    if given.get("size_average") is not None or given.get("reduce") is not None or given["reduction"] not in ("mean", "sum", "none"):
+        return "the reduction is not mean, sum or none"
+    smoothing = given.get("label_smoothing", 0.0)
+    if not isinstance(given["ignore_index"], int) or not isinstance(smoothing, (int, float)) or not 0 <= smoothing <= 1:
+        return "a number of the loss is not known"
+    softmaxes = sum(n.target in LOG_SOFTMAX for n in chain)
+    if softmaxes != (node.target is F.nll_loss):
+        return "the softmax is not the loss's own"
+    if any(not isinstance(n, int) for n in target.shape) or target.dim() == 0 or target.device != chain[0].meta["val"].device:
+        return "the targets' sizes differ from call to call, or they are on another device"
+    if len({n.meta["val"].requires_grad for n in (*chain, node)}) != 1:
+        return "gradients end between the layer and the loss"
+    return ""
+
+
+def refused_layer(node: Node) -> str:
+    """Why a layer is left as it is."""
+    operands = [a for a in all_arguments(node) if isinstance(a, Node)]
+    values = [n.meta.get("val") for n in operands]
+    logits = node.meta["val"]
+    if len(operands) != len(node.args) + len(node.kwargs) - sum(a is None for a in (*node.args, *node.kwargs.values())) or node.kwargs.keys() - {"bias"}:
+        return "the layer has arguments that are not followed"
+    if any(type(v) is not FakeTensor or v.layout != torch.strided or v.dtype not in FLOATS or v.device != logits.device for v in values):
+        return "the layer's operands are not plain tensors of floating point"
+    if any(not isinstance(n, int) for v in values for n in v.shape) or values[0].dim() < 2 or values[1].dim() != 2 or any(v.numel() == 0 for v in values):
+        return "the layer's operands are no matrices of known sizes"
+    if len(values) == 3 and values[2].shape != (logits.shape[-1],):
+        return "the layer's bias is no vector"
+    if any(wider(v.dtype, logits.dtype) and logits.dtype not in HALVES for v in values):
+        return "the layer rounds its operands"
+    return ""
+
+
+def wider(one: torch.dtype, other: torch.dtype) -> bool:
+    return one.itemsize > other.itemsize
+
+
+def steps_of(chain: Sequence[Node]) -> tuple[list[tuple[Callable, tuple]], bool] | None:
+    """What each node of a chain does instead, and whether the classes were moved to the second axis at last; None where one can't be followed."""
+    layer = chain[0]
+    operands = tuple(all_arguments(layer))
+    steps: list[tuple[Callable, tuple]] = [(hold_linear if layer.target in LINEAR else hold_product, operands)]
+    turned = False
+    for before, node in zip(chain, chain[1:]):
+        step = step_of(before, node, turned)
+        if step is None:
+            return None
+        steps.append(step)
+        turned = turned or node.target in TURNS
+    return steps, turned
+
+
+def step_of(before: Node, node: Node, turned: bool) -> tuple[Callable, tuple] | None:
+    """What a node does instead. turned: the classes are the second axis already."""
+    read, made = before.meta["val"], node.meta.get("val")
+    if type(made) is not FakeTensor or any(not isinstance(n, int) for n in made.shape) or made.device != read.device:
+        return None
+    if made.dtype not in FLOATS or (made.dtype != read.dtype and made.dtype.itemsize <= read.dtype.itemsize):
+        return None
+    if node.target in CASTS:
+        return (hold_same, (before,)) if made.shape == read.shape else None
+    if node.target in LOG_SOFTMAX:
+        return (hold_same, (before,)) if softmax_axis(node, made.dim()) == (1 if turned else made.dim() - 1) else None
+    if turned:
+        return None
+    if node.target in TURNS:
+        return (hold_same, (before,)) if is_turn(node, read, made) else None
+    if node.target in INDEXES:
+        index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+        return (hold_indexed, (before, index)) if keeps_last(index, read.dim()) and made.shape[-1:] == read.shape[-1:] else None
+    same_rows = made.dim() and made.shape[-1] == read.shape[-1] and math.prod(made.shape) == math.prod(read.shape)
+    return (hold_reshaped, (before, tuple(made.shape[:-1]))) if same_rows else None
+
+
+def softmax_axis(node: Node, rank: int) -> int | None:
+    axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    return axis % rank if isinstance(axis, int) else None
+
+
+def is_turn(node: Node, read: torch.Tensor, made: torch.Tensor) -> bool:
+    """The last axis becomes the second one, and the others keep their order."""
+    rank = read.dim()
+    wanted = (0, rank - 1, *range(1, rank - 1))
+    given = [a for a in (*node.args[1:], *node.kwargs.values())]
+    order = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+    if rank < 3 or not all(isinstance(d, int) for d in order):
+        return False
+    axes = tuple(d % rank for d in order)  # type: ignore[operator]
+    if node.target in ("permute", torch.permute):
+        return axes == wanted
+    return rank == 3 and sorted(axes) == [1, 2]
+
+
+def keeps_last(index: tuple, rank: int) -> bool:
+    """An index by slices and numbers that leaves the last axis whole."""
+    if not all(i is Ellipsis or type(i) is int or (isinstance(i, slice) and not any(isinstance(e, Node) for e in (i.start, i.stop, i.step))) for i in index):
+        return False
+    if Ellipsis in index:
+        after = index[index.index(Ellipsis) + 1 :]
+        return index.count(Ellipsis) == 1 and (not after or after[-1] == slice(None))
+    return len(index) < rank or (len(index) == rank and index[-1] == slice(None))

@@ -1,0 +1,327 @@
+"""Cross entropy of a linear layer's results, computed in chunks of rows: the layer's results, the logits, never exist as a whole.
+
+Where the loss is one number, its gradients follow in the same pass: they are computed for an incoming gradient of 1 and kept, and the backward multiplies
+them. Where each row has a loss of its own, the backward computes the logits again, also in chunks. So it does for float16, whose gradients need the
+scale of the loss before they are rounded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from dynacompile.ops.losses import require_classes
+
+HALVES = (torch.float16, torch.bfloat16)
+LIBRARY = torch.library.Library("dynacompile", "FRAGMENT")
+LIBRARY.define("keep(Tensor value) -> Tensor")
+LIBRARY.define("after(Tensor value, Tensor other) -> Tensor")
+LIBRARY.define("add_to(Tensor sum, Tensor part) -> Tensor")
+LIBRARY.impl("add_to", torch.add, "CompositeExplicitAutograd")
+LIBRARY.define("product_into(Tensor rows, Tensor a, Tensor b, int start) -> Tensor")
+LIBRARY.impl("product_into", lambda rows, a, b, start: torch.slice_scatter(rows, a.mm(b), 0, start, start + a.shape[0]), "CompositeExplicitAutograd")
+LIBRARY.define("add_product(Tensor sum, Tensor a, Tensor b) -> Tensor")
+LIBRARY.impl("add_product", lambda sum, a, b: torch.addmm(sum, a, b, out_dtype=torch.float32), "CUDA")
+LIBRARY.impl("add_product", lambda sum, a, b: torch.empty_like(sum), "Meta")
+for name in ("keep", "after"):
+    LIBRARY.impl(name, lambda value, *_: value.clone(), "CompositeExplicitAutograd")
+KEEP = torch.ops.dynacompile.keep.default
+"""Its argument, which the forward computes and never the backward, although only the backward reads it."""
+AFTER = torch.ops.dynacompile.after.default
+"""Its first argument, as part of the pass that computes the second, which is made before a call that takes the result."""
+
+PRODUCT_INTO = torch.ops.dynacompile.product_into.default
+"""Its first argument, which nothing else reads, with the product of a and b as the rows from `start` on: the product is made there."""
+ADD_PRODUCT = torch.ops.dynacompile.add_product.default
+"""float32 and the product of two matrices of half precision, which is not rounded before. An operation of ours, since torch 2.11 has no rule by which its
+own runs on fakes."""
+ADD_TO = torch.ops.dynacompile.add_to.default
+"""The sum of its arguments, in the memory of the first, which nothing else reads; a call, since fused sums would hold all parts until the last."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """classes: of the targets. rows: of a chunk. padded: classes that the product is made with, those beyond `classes` being zeros that do not count.
+    dtype: that the product is computed in; result: that of the loss. wide_products: the device has products of half precision with results and summands
+    in float32."""
+
+    classes: int
+    rows: int
+    padded: int
+    dtype: torch.dtype
+    result: torch.dtype
+    reduction: str
+    ignore_index: int
+    label_smoothing: float
+    wide_products: bool
+
+
+class WrittenBetween(Exception):
+    """The graph writes an operand of the layer before the loss reads it."""
+
+
+class Held:
+    """What stands for the logits: the rows that they are the product of, and the layer's parameters."""
+
+    def __init__(self, rows: torch.Tensor, *parameters: torch.Tensor | None):
+        self.rows, self.parameters = rows, parameters
+
+    def among(self, rows: torch.Tensor) -> Held:
+        held = Held(rows, *self.parameters)
+        held.read = self.read
+        return held
+
+    read: tuple[tuple[torch.Tensor, int], ...] = ()
+
+
+def hold_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Held:
+    operands = [t if t is None or torch.is_grad_enabled() else t.detach() for t in (x, weight, bias)]
+    held = Held(*operands)  # type: ignore[arg-type]
+    held.read = tuple((t, t._version) for t in (x, weight, bias) if t is not None)
+    return held
+
+
+def hold_product(x: torch.Tensor, matrix: torch.Tensor) -> Held:
+    return hold_linear(x, matrix.t())
+
+
+def hold_reshaped(held: Held, shape: Sequence[int]) -> Held:
+    """shape: of the rows, without the classes."""
+    return held.among(held.rows.reshape(*shape, held.rows.shape[-1]))
+
+
+def hold_indexed(held: Held, index: Any) -> Held:
+    return held.among(held.rows[index])
+
+
+def hold_same(held: Held) -> Held:
+    return held
+
+
+def loss_of(held: Held, target: torch.Tensor, loss: Loss) -> torch.Tensor:
+    """The loss. Raises WrittenBetween."""
+    if any(t._version != version for t, version in held.read):
+        raise WrittenBetween
+    weight, bias = held.parameters
+    operands = held.rows.reshape(-1, held.rows.shape[-1]), weight, bias
+    flat = target.reshape(-1)
+    is_recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+    if loss.reduction != "none" and loss.dtype != torch.float16:
+        if is_recorded:
+            return OnePass.apply(*operands, flat, loss)
+        with torch.no_grad():
+            return Chunks(*operands, flat, loss).total()
+    if is_recorded:
+        rows = ByRows.apply(*operands, flat, loss)
+    else:
+        with torch.no_grad():
+            rows = torch.cat(Chunks(*operands, flat, loss).losses())
+    if loss.reduction == "none":
+        return rows.to(loss.result).reshape(target.shape)
+    total = rows.sum()
+    return (total / counted(flat, loss) if loss.reduction == "mean" else total).to(loss.result)
+
+
+@functools.cache
+def has_wide_sums() -> bool:
+    """Whether products of half precision can be added to a sum of float32 on GPUs; where there is none to ask, those of recent versions of torch can."""
+    if not torch.cuda.is_available():
+        return True
+    half = torch.zeros(8, 8, dtype=torch.bfloat16, device="cuda")
+    try:
+        torch.addmm(half.float(), half, half, out_dtype=torch.float32)
+    except RuntimeError:  # that of a version whose kernels ask for summands of half precision
+        return False
+    return True
+
+
+def counted(target: torch.Tensor, loss: Loss) -> torch.Tensor:
+    return (target != loss.ignore_index).sum().to(torch.float64 if loss.dtype == torch.float64 else torch.float32)
+
+
+def wide(t: torch.Tensor) -> torch.Tensor:
+    return t.float() if t.dtype in HALVES else t
+
+
+class Rows:
+    """One chunk of the logits, and what its rows have in common. All are numbers of float32 or float64 until `gradient` rounds."""
+
+    def __init__(self, logits: torch.Tensor, target: torch.Tensor, loss: Loss):
+        self.loss = loss
+        classes = torch.arange(logits.shape[1], device=logits.device, dtype=target.dtype)
+        self.counts = (target != loss.ignore_index)[:, None]
+        self.hit = classes[None, :] == torch.where(self.counts, target[:, None], 0)
+        self.exists = None if loss.padded == loss.classes else (classes < loss.classes)[None, :]
+        values = wide(logits)
+        if self.exists is not None:
+            values = torch.where(self.exists, values, -torch.inf)
+        self.shifted = values - values.amax(1, keepdim=True)
+        self.total = self.shifted.exp().sum(1, keepdim=True)
+
+    def losses(self) -> torch.Tensor:
+        log_total, smoothing = self.total.log(), self.loss.label_smoothing
+        value = log_total - torch.where(self.hit, self.shifted, 0).sum(1, keepdim=True)
+        if smoothing:
+            shifted = self.shifted if self.exists is None else torch.where(self.exists, self.shifted, 0)
+            value = (1 - smoothing) * value + smoothing * (log_total - shifted.sum(1, keepdim=True) / self.loss.classes)
+        return torch.where(self.counts, value, 0)[:, 0]
+
+    def gradient(self, factor: torch.Tensor) -> torch.Tensor:
+        """Of the logits. factor: the incoming gradient of all rows, or one for each as a column."""
+        smoothing = self.loss.label_smoothing
+        value = self.shifted.exp() / self.total
+        if smoothing:
+            even = smoothing / self.loss.classes
+            value = value - (even if self.exists is None else torch.where(self.exists, torch.full_like(self.total, even), 0))
+        value = torch.where(self.hit, value - (1 - smoothing), value) * factor
+        return torch.where(self.counts, value, 0).to(self.loss.dtype)
+
+
+class Chunks:
+    """The rows of a layer's results, in chunks. done: what the last chunk gave; the next one is not begun before."""
+
+    def __init__(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss, is_checked: bool = False
+    ):
+        self.loss, self.target = loss, target
+        self.done: torch.Tensor | None = None
+        self.x, self.width = x.to(loss.dtype), weight.shape[1]
+        self.is_turned = weight.stride(0) == 1 != weight.stride(1)  # then eager's gradient is, too
+        self.weight = self.with_padding(weight)
+        self.bias = None if bias is None else self.with_padding(bias)
+        if not is_checked:
+            require_classes(target, loss.classes, loss.ignore_index)
+
+    def with_padding(self, parameter: torch.Tensor) -> torch.Tensor:
+        made, more = parameter.to(self.loss.dtype), self.loss.padded - self.loss.classes
+        return made if not more else torch.cat([made, made.new_zeros(more, *made.shape[1:])])
+
+    def places(self) -> list[slice]:
+        count = self.x.shape[0]
+        return [slice(start, min(start + self.loss.rows, count)) for start in range(0, count, self.loss.rows)]
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, Rows]]:
+        places = self.places()
+        targets = torch.split_with_sizes_copy(self.target, [p.stop - p.start for p in places])  # in memory of their own, so that all chunks are one kernel
+        for place, target in zip(places, targets, strict=True):
+            x = self.x[place]
+            late = x if self.done is None else AFTER(x, self.done)
+            logits = late.mm(self.weight.t()) if self.bias is None else torch.addmm(self.bias, late, self.weight.t())
+            yield x, Rows(logits, target, self.loss)
+
+    def losses(self) -> list[torch.Tensor]:
+        found = []
+        for _, rows in self:
+            found.append(rows.losses())
+            self.done = found[-1]
+        return found
+
+    def reduced(self, losses: list[torch.Tensor]) -> torch.Tensor:
+        total = torch.cat(losses).sum()
+        return (total / counted(self.target, self.loss) if self.loss.reduction == "mean" else total).to(self.loss.result)
+
+    def total(self) -> torch.Tensor:
+        return self.reduced(self.losses())
+
+
+class Gradients:
+    """The sums of what the chunks bring. wanted: which of rows, weight and bias have a gradient."""
+
+    def __init__(self, chunks: Chunks, wanted: Sequence[bool]):
+        self.chunks, self.wanted = chunks, wanted
+        self.rows = torch.empty_like(chunks.x, memory_format=torch.contiguous_format) if wanted[0] else None
+        self.start = 0
+        self.is_turned = chunks.is_turned
+        sizes = {p.stop - p.start for p in chunks.places()}
+        self.ones = {n: chunks.x.new_ones(n, 1) for n in sorted(sizes)} if wanted[2] else {}
+        self.weight: torch.Tensor | None = None
+        self.bias: torch.Tensor | None = None
+
+    def add(self, x: torch.Tensor, gradient: torch.Tensor) -> None:
+        if self.rows is not None:
+            self.rows = PRODUCT_INTO(self.rows, gradient, self.chunks.weight, self.start)
+        self.start += gradient.shape[0]
+        if self.wanted[1]:
+            self.weight = self.product(self.weight, *((x.t(), gradient) if self.is_turned else (gradient.t(), x)))
+        if self.wanted[2]:  # as a product: sums of all chunks would be one kernel, which holds them all
+            self.bias = self.product(self.bias, gradient.t(), self.ones[gradient.shape[0]])
+
+    def product(self, before: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """before + a @ b, in float32 for half precision."""
+        if a.dtype not in HALVES:
+            return a.mm(b) if before is None else torch.addmm(before, a, b)
+        if self.chunks.loss.wide_products:
+            return torch.mm(a, b, out_dtype=torch.float32) if before is None else ADD_PRODUCT(before, a, b)
+        part = a.mm(b)
+        return part.float() if before is None else ADD_TO(before, part)
+
+    def last(self) -> torch.Tensor | None:
+        """A sum with the last chunk in it."""
+        return next((t for t in (self.bias, self.weight, self.rows) if t is not None), None)
+
+    def results(self) -> list[torch.Tensor | None]:
+        classes = self.chunks.loss.classes
+        bias = None if self.bias is None else self.bias[:, 0]
+        weight = self.weight.t() if self.weight is not None and self.is_turned else self.weight
+        return [self.rows, *(None if t is None else t[:classes] for t in (weight, bias))]
+
+
+class OnePass(torch.autograd.Function):
+    """A loss that is one number."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss) -> torch.Tensor:
+        chunks = Chunks(x, weight, bias, target, loss)
+        gradients = Gradients(chunks, ctx.needs_input_grad)
+        one = torch.ones((), dtype=torch.float64 if loss.dtype == torch.float64 else torch.float32, device=x.device)
+        factor = one / counted(target, loss) if loss.reduction == "mean" else one
+        losses = []
+        for part, rows in chunks:
+            chunks.done = rows.losses()
+            losses.append(chunks.done)
+            gradients.add(part, AFTER(rows.gradient(factor), chunks.done))  # so that they have one kernel
+        ctx.made = [None if g is None else KEEP(g) for g in gradients.results()]
+        ctx.save_for_backward(*operands_kept(chunks, x, weight), target)  # for the writes between, which are errors in eager
+        ctx.dtypes = [t if t is None else t.dtype for t in (x, weight, bias)]
+        return chunks.reduced(losses)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, incoming: torch.Tensor) -> tuple:
+        factor = wide(incoming)
+        return *(None if g is None else (wide(g) * factor).to(dtype) for g, dtype in zip(ctx.made, ctx.dtypes)), None, None
+
+
+class ByRows(torch.autograd.Function):
+    """A loss for each row, in float32 or float64."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss) -> torch.Tensor:
+        chunks = Chunks(x, weight, bias, target, loss)
+        ctx.save_for_backward(*operands_kept(chunks, x, weight), target)
+        ctx.operands, ctx.loss = (x, weight, bias), loss
+        return torch.cat(chunks.losses())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, incoming: torch.Tensor) -> tuple:
+        x, weight, bias = (None if t is None else t.detach() for t in ctx.operands)
+        target = AFTER(ctx.saved_tensors[-1], incoming)  # else masks of the forward would be kept for it
+        chunks = Chunks(AFTER(x, incoming), weight, bias, target, ctx.loss, is_checked=True)
+        gradients = Gradients(chunks, ctx.needs_input_grad)
+        factors = torch.split_with_sizes_copy(incoming, [p.stop - p.start for p in chunks.places()])
+        for (part, rows), factor in zip(chunks, factors, strict=True):
+            gradients.add(part, rows.gradient(factor[:, None]))
+            chunks.done = gradients.last()
+        made = zip(gradients.results(), ctx.operands, strict=True)
+        return *(None if g is None else g.to(t.dtype) for g, t in made), None, None
+
+
+def operands_kept(chunks: Chunks, x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+    """Those of the layer's operands that eager's autograd keeps as they are: it keeps copies of what is cast."""
+    return [t for t in (x, weight) if t.dtype == chunks.loss.dtype]

@@ -1,0 +1,274 @@
+"""Cross entropies of linear layers with many classes: which are computed in chunks of rows, what memory they take, and what the chunks run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import dynacompile
+from dynacompile.autograd import differentiate, large_losses
+from dynacompile.codegen.reference import run_schedule
+from dynacompile.env import Env
+from dynacompile.errors import ConfigError
+from dynacompile.events import LossChunked
+from dynacompile.ir.graphs import ForwardBackward
+from dynacompile.ir.loops import Extern
+from dynacompile.ir.schedule import Allocate, Launch, Place, Schedule
+from dynacompile.lower import lower
+from dynacompile.schedule import lists, schedule
+from tests.lower.tracing import ENV
+from tests.schedule.test_layout import on
+
+ROWS, WIDTH, CLASSES = 96, 16, 500
+LIMIT = 2 * 16 * CLASSES * 4  # bytes of 16 rows of logits, and of their gradient
+WHOLE = ROWS * CLASSES
+
+
+def differentiated(form, arguments, limit: int = LIMIT) -> tuple[ForwardBackward, list[tuple[bool, str]]]:
+    """The forward and the backward graph of a function, and what was decided of its losses."""
+    found: list[ForwardBackward] = []
+    events: list = []
+    config = ENV.with_config(logits_bytes=limit).config
+
+    def backend(graph, examples):
+        fakes = [n.meta["val"] for n in graph.graph.nodes if n.op == "placeholder"]
+        found.append(differentiate(graph, fakes, Env(config, events.append, "test", -1, ENV.cache)))
+        return graph
+
+    dynacompile.compile(form, backend=backend, isolate_recompiles=True, dynamic=False)(*arguments)
+    return found[0], [(e.chunked, e.reason) for e in events if isinstance(e, LossChunked)]
+
+
+def operands(dtype: torch.dtype = torch.float32, grad: bool = True) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    made = [torch.randn(s, generator=generator, dtype=dtype).requires_grad_(grad) for s in ((4, ROWS // 4, WIDTH), (CLASSES, WIDTH), (CLASSES,))]
+    return [*made, torch.randint(0, CLASSES, (4, ROWS // 4), generator=generator)]
+
+
+def plain(x, weight, bias, targets):
+    return F.cross_entropy(F.linear(x, weight, bias).view(-1, CLASSES), targets.view(-1))
+
+
+def shifted(x, weight, bias, targets):
+    logits = F.linear(x, weight)
+    return F.cross_entropy(logits[..., :-1, :].contiguous().view(-1, CLASSES).float(), targets[..., 1:].reshape(-1))
+
+
+def moved(x, weight, bias, targets):
+    return F.cross_entropy(torch.matmul(x, weight.t()).transpose(1, 2), targets, label_smoothing=0.1, ignore_index=3)
+
+
+def summed(x, weight, bias, targets):
+    return F.nll_loss(F.log_softmax(F.linear(x, weight, bias), -1).flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+def by_rows(x, weight, bias, targets):
+    return F.cross_entropy(F.linear(x, weight, bias).view(-1, CLASSES), targets.view(-1), reduction="none")
+
+
+def under_autocast(x, weight, bias, targets):
+    with torch.autocast("cpu", torch.bfloat16):
+        return F.cross_entropy(F.linear(x, weight, bias).view(-1, CLASSES).float(), targets.view(-1))
+
+
+@pytest.fixture(autouse=True)
+def chunks_count_as_large(monkeypatch):
+    """Like kernels over small temporaries become one, which holds them all."""
+    monkeypatch.setattr(lists, "LASTING", {})
+
+
+FORMS = (plain, shifted, moved, summed, by_rows, under_autocast)
+
+
+def schedules(pair: ForwardBackward) -> list[Schedule]:
+    return [schedule(lower(graph, ENV), ENV) for graph in (pair.forward, pair.backward) if graph is not None]
+
+
+def held(plan: Schedule) -> list[str]:
+    """The buffers that memory is taken for."""
+    return [s.buffer for s in plan.steps if isinstance(s, (Place, Allocate))] + [o for s in plan.steps if isinstance(s, Extern) for o in s.outputs if o]
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
+def test_the_logits_are_never_whole(form, grad):
+    arguments = operands(grad=grad)
+    pair = differentiated(form, arguments)[0]
+    plans = schedules(pair)
+    assert len(plans) == 1 + grad
+    for plan in plans:
+        largest = max(plan.buffers[name].numel for name in held(plan))
+        assert largest <= max(WHOLE // 3, CLASSES * WIDTH), "a chunk is a third of the logits at most"
+        assert form is under_autocast or plan.arena <= LIMIT + 4 * (CLASSES + ROWS) * WIDTH + 4096, "a chunk of logits, and its gradient"
+
+
+def test_what_is_kept_for_the_backward_is_the_gradients():
+    facts = differentiated(plain, operands())[0].facts
+    assert (facts["saved_bytes"], facts["saved_inputs"]) == (4 * (ROWS + CLASSES) * WIDTH + 4 * CLASSES, 0)
+    assert facts["recomputed_ops"] == 0
+    facts = differentiated(by_rows, operands())[0].facts
+    assert facts["saved_bytes"] < 4 * ROWS * CLASSES // 10 and facts["saved_inputs"] >= 2
+
+
+def test_the_steps_of_a_pass():
+    """The golden of the schedule: one kernel for all chunks, products in place."""
+    forward, backward = schedules(differentiated(plain, operands())[0])
+    steps = [s.kernel if isinstance(s, Launch) else s.op.__name__ for s in forward.steps if isinstance(s, (Launch, Extern))]
+    chunk = ["addmm.default", "ne_amax_sub_ones_mul", "mm.out", "addmm_.default", "addmm_.default"]
+    first = ["addmm.default", "ne_amax_sub_ones_mul", "mm.out", "mm.default", "mm.default"]
+    start = steps.index("addmm.default")
+    assert set(steps[:start]) == {"empty_like", "new_ones", "check_classes.default", "ne_sum", "split_with_sizes_copy.default"}
+    rest = [s for s in steps[start:] if "sum_div" not in s]
+    assert rest == [*first, *chunk * 5]
+    assert [s.kernel for s in backward.steps if isinstance(s, Launch)] == ["mul"], "one launch multiplies the three gradients by the incoming one"
+
+
+def test_on_gpus_classes_are_padded_and_sums_are_wide(monkeypatch):
+    monkeypatch.setattr(large_losses, "is_on_gpu", lambda tensor: True)
+
+    def odd(x, weight, bias, targets):
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.cross_entropy(F.linear(x, weight[:-3]).view(-1, CLASSES - 3), targets.clamp(max=CLASSES - 4).view(-1))
+
+    forward = differentiated(odd, operands())[0].forward
+    plan = schedule(on(lower(forward, ENV), "cuda"), ENV)
+    products = [s for s in plan.steps if isinstance(s, Extern) and "mm" in s.op.__name__]
+    logits = [s for s in products if s.outputs[0] and plan.buffers[s.outputs[0]].dtype == torch.bfloat16]
+    assert {plan.buffers[s.outputs[0]].size[1] for s in logits} == {504}
+    assert [s.op for s in products].count(torch.ops.aten.addmm.dtype_out) == len(logits) - 1
+    assert max(plan.buffers[name].numel for name in held(plan)) <= WHOLE // 2
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
+def test_interpreted_kernels_are_eager(form):
+    arguments = operands(grad=False)
+    plan = schedule(lower(differentiated(form, arguments)[0].forward, ENV), ENV)
+    given = dict(zip(("x", "weight", "bias", "targets"), arguments, strict=True))
+    torch.testing.assert_close(run_schedule(plan, [given[name] for name in plan.inputs])[0], form(*arguments), rtol=2e-3, atol=2e-3)
+
+
+def decided(form, *arguments, limit=LIMIT):
+    return differentiated(form, arguments, limit)[1]
+
+
+def test_sizes_decide():
+    size = WHOLE * 4
+    assert decided(plain, *operands(), limit=size) == []
+    assert decided(plain, *operands(), limit=-1) == []
+    assert decided(plain, *operands(), limit=0) == [], "by default, small ones are whole"
+    assert decided(plain, *operands(), limit=size - 1) == [(True, f"{size} bytes of logits are more than {size - 1}: they are computed by 32 rows")]
+
+
+@pytest.mark.parametrize("rows, most, expected", [(16384, 1335, 1280), (1000, 300, 256), (100, 30, 25), (1, 5, 1), (10_000, 1, 256)])
+def test_chunks_are_even(rows, most, expected):
+    assert large_losses.rows_of_chunk(rows, 10, most * 10) == expected
+
+
+def returned(x, weight, bias, targets):
+    logits = F.linear(x, weight).view(-1, CLASSES)
+    return F.cross_entropy(logits, targets.view(-1)), logits
+
+
+def weighted(x, weight, bias, targets):
+    return F.cross_entropy(F.linear(x, weight).view(-1, CLASSES), targets.view(-1), weight=bias.detach().abs())
+
+
+def probabilities(x, weight, bias, targets):
+    return F.cross_entropy(F.linear(x, weight).view(-1, CLASSES), F.one_hot(targets.view(-1), CLASSES).float())
+
+
+def ending(x, weight, bias, targets):
+    logits = F.linear(x, weight)
+    with torch.no_grad():
+        logits = logits.view(-1, CLASSES).double()
+    return F.cross_entropy(logits, targets.view(-1)) * bias.sum()
+
+
+def scaled(x, weight, bias, targets):
+    return F.cross_entropy((F.linear(x, weight) * 0.5).view(-1, CLASSES), targets.view(-1))
+
+
+def written(x, weight, bias, targets):
+    logits = F.linear(x, weight.detach())
+    weight.detach().mul_(2)
+    return F.cross_entropy(logits.view(-1, CLASSES), targets.view(-1))
+
+
+@pytest.mark.parametrize(
+    "form, reasons",
+    [
+        (returned, ["the logits have another use: output"]),
+        (weighted, ["classes have weights"]),
+        (probabilities, ["the targets are no classes"]),
+        (ending, ["gradients end between the layer and the loss"]),
+        (scaled, []),
+    ],
+    ids=lambda v: v.__name__ if callable(v) else "",
+)
+def test_others_stay_whole(form, reasons):
+    assert decided(form, *operands()) == [(False, r) for r in reasons]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+def test_a_write_between_is_seen(backend):
+    wanted, given = operands(grad=False), operands(grad=False)
+    compiled = dynacompile.compile(written, backend=backend, isolate_recompiles=True, options={"logits_bytes": LIMIT})
+    events: list = []
+    end = dynacompile.subscribe(events.append)
+    try:
+        torch.testing.assert_close(compiled(*given), written(*wanted))
+    finally:
+        end()
+    torch.testing.assert_close(given, wanted)
+    assert [e.chunked for e in events if isinstance(e, LossChunked)] == [True, False]
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token, self.head = nn.Embedding(CLASSES, WIDTH), nn.Linear(WIDTH, CLASSES, bias=False)
+        self.head.weight = self.token.weight
+
+    def forward(self, tokens):
+        return F.cross_entropy(self.head(self.token(tokens).tanh()).view(-1, CLASSES).float(), tokens.roll(-1, 1).reshape(-1))
+
+
+def test_built_kernels_of_a_tied_layer_with_a_scaled_loss_and_a_hook():
+    torch.manual_seed(0)
+    model, tokens, seen = Tied(), torch.randint(0, CLASSES, (4, ROWS // 4)), []
+    model.token.weight.register_hook(lambda g: seen.append(g.clone()))
+    compiled = dynacompile.compile(model, isolate_recompiles=True, options={"logits_bytes": LIMIT})
+    results = []
+    for call in (model, compiled):
+        model.zero_grad()
+        loss = call(tokens)
+        (loss * 65536.0).backward(retain_graph=True)
+        loss.backward()
+        results.append((loss.detach(), model.token.weight.grad))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=2e-3)
+    torch.testing.assert_close(seen[2:], seen[:2], rtol=1e-4, atol=2e-3)
+
+
+def test_all_targets_ignored():
+    arguments, wanted = operands(), operands()
+    compiled = dynacompile.compile(plain, backend="aot_eager", isolate_recompiles=True, options={"logits_bytes": LIMIT})
+    for call, given in ((plain, wanted), (compiled, arguments)):
+        given[3].fill_(-100)
+        loss = call(*given)
+        assert loss.isnan()
+        loss.backward()
+    for have, want in zip(arguments[:3], wanted[:3], strict=True):
+        torch.testing.assert_close(have.grad, want.grad, equal_nan=True)
+
+
+def test_symbolic_sizes_keep_the_logits_whole():
+    compiled = dynacompile.compile(plain, backend="aot_eager", dynamic=True, isolate_recompiles=True, options={"logits_bytes": LIMIT})
+    torch.testing.assert_close(compiled(*operands()), plain(*operands()))
+
+
+@pytest.mark.parametrize("wrong", [-2, 1.5, True, "64"])
+def test_the_option_is_a_number_of_bytes(wrong):
+    with pytest.raises(ConfigError, match="logits_bytes must be an int"):
+        dynacompile.compile(plain, options={"logits_bytes": wrong})

@@ -1,0 +1,234 @@
+"""python -m tests.fuzz.large_losses FIRST LAST: cross entropies of linear layers, of which few logits may exist at a time, against eager.
+
+A program is its seed: a layer (with a bias or not, as a product, tied to an embedding), what lies between it and the loss (shifts, reshapes, casts, moved
+classes), a loss (mean, sum or rows; ignored targets, all of them at times; label smoothing; as a softmax and its likelihood), autocast or a dtype, which of
+the operands have gradients, and now and then what keeps the logits whole: another use, a write between, gradients that end. A result may be as far from
+float64 as eager's, a few times over. Then come a target that is no class, a second backward, and gradients of gradients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn import functional as F
+
+import dynacompile
+from dynacompile.events import LossChunked
+
+LAYERS = ("linear", "linear", "linear with bias", "linear with bias", "product", "product of a matrix", "tied")
+PATHS = ("plain", "plain", "float", "shifted", "flattened", "moved", "sliced", "contiguous", "permuted")
+SPOILERS = ("returned", "written", "detached", "scaled", "hooked", "no grad")
+
+
+@dataclass(frozen=True)
+class Program:
+    seed: int
+    rows: tuple[int, ...]
+    width: int
+    classes: int
+    layer: str
+    path: str
+    loss: dict[str, object]
+    is_likelihood: bool
+    dtype: torch.dtype
+    autocast: torch.dtype | None
+    wanted: tuple[bool, ...]
+    ignored: float
+    factor: float
+    spoiler: str
+    limit: int
+
+    def text(self) -> str:
+        return "\n".join(f"  {name}: {value}" for name, value in vars(self).items())
+
+    def leaves(self, dtype: torch.dtype) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(self.seed)
+        sizes = (*self.rows, self.width), (self.classes, self.width), (self.classes,)
+        made = [torch.randn(s, generator=generator, dtype=torch.float64).to(self.dtype).to(dtype) for s in sizes]
+        return [t.requires_grad_(w) for t, w in zip(made, self.wanted, strict=True)]
+
+    def targets(self) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(self.seed + 1)
+        targets = torch.randint(0, self.classes, self.rows, generator=generator)
+        at = self.loss.get("ignore_index", -100)
+        return torch.where(torch.rand(self.rows, generator=generator) < self.ignored, at, targets)
+
+    def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, targets: torch.Tensor) -> object:
+        with torch.autocast("cpu", dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None):
+            logits = self.logits(x, weight, bias, targets)
+            if self.spoiler == "written":
+                with torch.no_grad():
+                    weight.mul_(2.0)
+            if self.spoiler == "detached":
+                logits = logits.detach()
+            if self.spoiler == "scaled":
+                logits = logits * 0.5
+            if self.spoiler == "hooked" and logits.requires_grad:
+                logits.register_hook(lambda g: g * 2)
+            through, wanted = self.through(logits, targets)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self.spoiler != "no grad"):
+                loss = self.loss_of(through, wanted) * self.factor
+            return (loss, logits) if self.spoiler == "returned" else loss
+
+    def logits(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        match self.layer:
+            case "linear":
+                return F.linear(x, weight)
+            case "linear with bias":
+                return F.linear(x, weight, bias)
+            case "product":
+                return x @ weight.t()
+            case "product of a matrix":
+                return torch.matmul(x, weight.t().contiguous())
+            case _:
+                return F.linear(F.embedding(targets.clamp(0, self.classes - 1), weight) + x, weight, bias)
+
+    def through(self, logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        match self.path:
+            case "plain":
+                return logits.view(-1, self.classes), targets.view(-1)
+            case "float":
+                return logits.view(-1, logits.size(-1)).to(torch.promote_types(logits.dtype, torch.float32)), targets.reshape(-1)
+            case "shifted":
+                return logits[..., :-1, :].contiguous().view(-1, self.classes), targets[..., 1:].reshape(-1)
+            case "flattened":
+                return torch.flatten(logits, 0, -2), targets.flatten()
+            case "sliced":
+                return logits[..., 1::2, :].reshape(-1, self.classes), targets[..., 1::2].reshape(-1)
+            case "contiguous":
+                return logits.reshape(-1, self.classes).contiguous(), targets.view(-1)
+            case "moved" if logits.dim() == 3:
+                return logits.transpose(1, 2), targets
+            case "permuted" if logits.dim() == 4:
+                return logits.permute(0, 3, 1, 2), targets
+        return logits.view(-1, self.classes), targets.view(-1)
+
+    def loss_of(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if self.is_likelihood:
+            return F.nll_loss(F.log_softmax(logits, 1), targets, **self.loss)
+        return F.cross_entropy(logits, targets, **self.loss)
+
+
+def generate(seed: int) -> Program:
+    draw = random.Random(seed)
+    is_likelihood = draw.random() < 0.2
+    loss: dict[str, object] = {"reduction": draw.choice(("mean", "mean", "sum", "none"))}
+    if draw.random() < 0.4:
+        loss["ignore_index"] = draw.choice((-1, 0, 1))
+    if draw.random() < 0.3 and not is_likelihood:
+        loss["label_smoothing"] = draw.choice((0.1, 0.5, 1.0))
+    dtype = draw.choice((torch.float32, torch.float32, torch.float64, torch.bfloat16))
+    autocast = draw.choice((None, None, torch.bfloat16, torch.float16)) if dtype == torch.float32 else None
+    spoiler = draw.choice(SPOILERS) if draw.random() < 0.2 else ""
+    wanted = (False, False, draw.random() < 0.5) if spoiler == "written" else tuple(draw.random() < 0.8 for _ in range(3))  # else eager raises
+    return Program(
+        seed,
+        tuple(draw.randint(2, 9) for _ in range(draw.choice((1, 2, 2, 3)))),
+        draw.randint(1, 20),
+        draw.randint(2, 60),
+        draw.choice(LAYERS),
+        draw.choice(PATHS),
+        loss,
+        is_likelihood,
+        dtype,
+        autocast,
+        wanted,
+        draw.choice((0.0, 0.0, 0.3, 0.9, 1.0)),
+        draw.choice((1.0, 1.0, 1024.0, -0.5)),
+        spoiler,
+        draw.choice((1, 300, 1000, 3000)),
+    )
+
+
+def run(call: Callable, leaves: Sequence[torch.Tensor], targets: torch.Tensor, twice: bool) -> list[torch.Tensor | None]:
+    """The loss, and its gradients for a tangent that is not ones; their gradients, too."""
+    found = call(*leaves, targets)
+    results = list(found) if isinstance(found, tuple) else [found]
+    loss = results[0]
+    asked = [t for t in leaves if t.requires_grad]
+    if not loss.requires_grad or not asked:
+        return results
+    tangent = torch.linspace(0.5, 2, loss.numel(), dtype=loss.dtype).view(loss.shape)
+    grads = torch.autograd.grad(loss, asked, tangent, retain_graph=True, allow_unused=True)
+    again = torch.autograd.grad(loss, asked, tangent, create_graph=twice, allow_unused=True)
+    results += [*grads, *again]
+    if twice and any(g is not None and g.requires_grad for g in again):
+        results += torch.autograd.grad(sum((g * g).sum() for g in again if g is not None and g.requires_grad), asked, allow_unused=True)
+    return results
+
+
+def check(program: Program, backend: str) -> list[LossChunked]:
+    """Raises AssertionError where the compiled program differs. Gives what was decided of its losses."""
+    targets, twice = program.targets(), program.dtype == torch.float64 and program.seed % 3 == 0
+    dynacompile.reset()
+    options = {"logits_bytes": program.limit} | ({"reference": True} if backend == "reference" else {})
+    chosen = "default" if backend == "reference" else backend
+    compiled = dynacompile.compile(lambda *a: program(*a), backend=chosen, isolate_recompiles=True, options={"fallback": "none", **options})
+    events: list = []
+    end = dynacompile.subscribe(events.append)
+    try:
+        given = run(compiled, program.leaves(program.dtype), targets, twice)
+        if program.seed % 5 == 0:
+            check_wrong_target(program, compiled)
+    finally:
+        end()
+    wanted = run(program, program.leaves(program.dtype), targets, twice)
+    exact = run(replace(program, autocast=None), program.leaves(torch.float64), targets, twice)
+    assert len(given) == len(wanted), f"{len(given)} results, not {len(wanted)}"
+    for i, (have, want, best) in enumerate(zip(given, wanted, exact, strict=True)):
+        assert (have is None) == (want is None), f"result {i}: {have} is not {want}"
+        if have is not None and want is not None and best is not None:
+            check_close(i, have, want, best)
+    return [e for e in events if isinstance(e, LossChunked)]
+
+
+def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tensor) -> None:
+    assert (have.dtype, have.shape, have.stride()) == (want.dtype, want.shape, want.stride()), f"result {i}: another geometry"
+    assert torch.equal(have.isfinite(), want.isfinite()), f"result {i}: other places are not finite"
+    finite = want.isfinite() & best.isfinite()
+    errors = [(t.double() - best.double())[finite].abs().max().item() if finite.any() else 0.0 for t in (have, want)]
+    scale = best[finite].abs().max().item() if finite.any() else 0.0
+    assert errors[0] <= 3 * errors[1] + torch.finfo(have.dtype).eps * 8 * scale + 1e-12, f"result {i}: wrong by {errors[0]:g}, eager by {errors[1]:g} of {scale:g}"
+
+
+def check_wrong_target(program: Program, compiled: Callable) -> None:
+    """A target that is no class is eager's error."""
+    leaves, targets = program.leaves(program.dtype), program.targets()
+    targets.view(-1)[-1] = program.classes
+    messages = []
+    for call in (program, compiled):
+        try:
+            call(*leaves, targets)
+            messages.append("")
+        except IndexError as error:
+            messages.append(str(error))
+    assert messages[0] == messages[1], f"{messages[1]!r} is not eager's {messages[0]!r}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.large_losses", description="Compare losses of large layers, in chunks, with eager.")
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    parser.add_argument("--backend", default="aot_eager", choices=("aot_eager", "default", "reference"))
+    given = parser.parse_args()
+    logging.disable(logging.ERROR)
+    failed, decided = 0, Counter()
+    for seed in range(given.first, given.last):
+        program = generate(seed)
+        try:
+            decided.update((e.chunked, "" if e.chunked else e.reason) for e in check(program, given.backend))
+        except Exception as error:  # noqa: BLE001 - told, with its program
+            failed += 1
+            print(f"seed {seed}: {type(error).__name__}: {str(error)[:600]}\n{program.text()}\n", flush=True)
+    print(f"{given.last - given.first} programs, {failed} differ; decided: {dict(decided)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,113 @@
+"""Operations of torch on operands of random types, written in place, to `out=`, or not at all: eager refuses many of these, and fakes take part of them.
+
+`python -m tests.fuzz.operand_types FIRST LAST [--backend NAME]`: each point is one call; its result and type, or the kind of its error, are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import dynacompile
+
+DTYPES = (torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float32, torch.float64, torch.complex64)
+INSIDE = ("requires_grad_", "share_memory_", "rename_", "set_", "resize_", "resize_as_", "detach_", "apply_", "map_", "map2_")
+"""What is no arithmetic, or takes functions."""
+WITHOUT = ("sparse", "mkldnn", "quant", "register", "storage", "numpy", "random", "record", "names", "reduce", "data_ptr", "empty", "pin_memory")
+"""Parts of the names of what gives other things than numbers, or numbers that nothing was written to."""
+
+
+def is_arithmetic(name: str) -> bool:
+    return not name.startswith("_") and name not in INSIDE and not any(part in name for part in WITHOUT)
+
+
+IN_PLACE = [n for n in sorted(dir(torch.Tensor)) if n.endswith("_") and is_arithmetic(n)]
+WRITING = [n for n in sorted(dir(torch)) if n in dir(torch.Tensor) and "out=" in str(getattr(torch, n).__doc__) and is_arithmetic(n)]
+MULTIPLIED = ["add", "sub", "rsub", "subtract", "addcmul", "addcdiv", "addmm", "lerp", "clamp_min", "clamp_max", "clamp"]
+OPERANDS = ("", "y", "y, y", "y, y.clone()", "2", "1.5", "1j", "True", "0", "y, 1.5", "y, 2", "1.5, 2.5", "0, k, y", "0, i, y", "m, y", "m, 1.5")
+OPERANDS += ("y, alpha=1.5", "y, alpha=2", "y, alpha=True", "y, alpha=1j", "y, y, value=1.5", "y, rounding_mode='floor'", "y, k", "k")
+SIZES = ("", "[0]", "[:, :2]")
+
+
+@dataclass(frozen=True)
+class Point:
+    """source: an expression of the operands x and y, of `out`, and of numbers to index with."""
+
+    source: str
+    types: tuple[torch.dtype, torch.dtype, torch.dtype]
+
+    def run(self, backend: dict[str, Any] | None) -> tuple[str, torch.Tensor | None]:
+        """(the kind of the error, or nothing; what was written, or else the result)"""
+        scope: dict[str, Any] = {"torch": torch}
+        exec(compile(f"def call(x, y, out, k, i, m):\n    result = {self.source}\n    return result, x, out", "<point>", "exec"), scope)
+        call: Callable[..., Any] = scope["call"]
+        if backend is not None:
+            dynacompile.reset()
+            call = dynacompile.compile(call, **backend)
+        torch.manual_seed(0)
+        x, y, out = (torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]]).to(dtype) for dtype in self.types)
+        try:
+            found = call(x, y, out, torch.zeros(2, 3, dtype=torch.int64), torch.tensor([0, 1]), torch.tensor([[True, False, True], [False, True, True]]))
+        except Exception as error:  # noqa: BLE001  (the point is to compare it)
+            return type(error).__name__, None
+        return "", torch.stack([t.to(torch.complex128).sum() for t in found if isinstance(t, torch.Tensor)])
+
+
+def point(seed: int) -> Point:
+    """The first call drawn that some overload of its operation takes."""
+    rng = random.Random(seed)
+    return next(at for at in iter(lambda: drawn(rng), None) if at.run(None)[0] != "TypeError")
+
+
+def drawn(rng: random.Random) -> Point:
+    kind = rng.choices(("in place", "out", "plain"), (5, 4, 2))[0]
+    size, operands = rng.choices(SIZES, (6, 1, 1))[0], rng.choice(OPERANDS)
+    operands = operands.replace("y", f"y{size}")
+    types = (rng.choice(DTYPES), rng.choice(DTYPES), rng.choice(DTYPES))
+    if kind == "in place":
+        fresh = "(x * 1)" if rng.random() < 0.3 else "x"
+        smaller = "[0]" if rng.random() < 0.15 else size
+        return Point(f"{fresh}{smaller}.{rng.choice(IN_PLACE)}({operands})", types)
+    if kind == "plain":
+        return Point(f"torch.{rng.choice(MULTIPLIED)}(x{size}, {operands})", types)
+    return Point(f"torch.{rng.choice(WRITING)}({', '.join(filter(None, (f'x{size}', operands)))}, out=out{size})", types)
+
+
+def unlike(at: Point, backend: dict[str, Any]) -> str:
+    """How the compiled call differs from eager's."""
+    want, expected = at.run(None)
+    got, result = at.run(backend)
+    if got != want:
+        return f"{got or 'no error'}, eager: {want or 'no error'}"
+    same = expected is None or result is not None and torch.allclose(result, expected, rtol=1e-2, atol=1e-2, equal_nan=True)
+    return "" if same else f"{result}, eager: {expected}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    parser.add_argument("--backend", choices=("reference", "eager", "aot_eager"), default="reference")
+    given = parser.parse_args()
+    backend: dict[str, Any] = {"options": {"reference": True}} if given.backend == "reference" else {"backend": given.backend}
+    wrong = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for seed in range(given.first, given.last):
+            at = point(seed)
+            if found := unlike(at, backend):
+                wrong += 1
+                print(f"point {seed}: {at.source} of {', '.join(map(str, at.types))}: {found}", flush=True)
+    print(f"{given.last - given.first} points, {wrong} differ")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
