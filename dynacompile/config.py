@@ -89,7 +89,7 @@ class CompileConfig:
     reports: str = option("replay", "code", '"replay": calls of logging and warnings are made after the graph; "break": they end it')
     memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward; less recomputes more")
     logits_bytes: int = option(
-        0, "code", "bytes of a linear layer's results that a cross entropy holds at a time, computing more in chunks of rows; 0: 256 MiB on GPUs, 64 on CPUs; -1: all"
+        0, "code", "bytes of a linear layer's results that a cross entropy holds, computing more in chunks of rows; 0: 256 MiB on GPUs, 64 on CPUs; -1: all"
     )
     precise: bool = option(
         False, "code", "round every result of float16 and bfloat16 to its dtype, as eager does; False: fused ops compute in float32 and round once"

@@ -31,7 +31,7 @@ from dynacompile.ir.alike import DifferentiatedParts, ProgramParts, lowered
 from dynacompile.ir.captured import Captured, no_guards
 from dynacompile.ir.determinism import under
 from dynacompile.ir.fakes import dynamo_unloaded
-from dynacompile.ir.graphs import ForwardBackward
+from dynacompile.ir.graphs import ForwardBackward, RuntimeContract, Stage
 from dynacompile.ir.schedule import Schedule
 from dynacompile.ir.segments import depends_on_values
 from dynacompile.ir.shapes import ShapePolicy, forget_shape_envs
@@ -120,7 +120,8 @@ def lower_parts(found: DifferentiatedParts, env: Env) -> ProgramParts:
 
 def backward_graphs(pair: ForwardBackward) -> list[tuple[torch.fx.GraphModule, range]]:
     """With which of their inputs are saved results of the forward."""
-    graphs, whole = (pair.stages, pair.contract.stages) if pair.backward is None else ((pair.backward,), (pair.contract,))
+    graphs: tuple[torch.fx.GraphModule, ...] = pair.stages if pair.backward is None else (pair.backward,)
+    whole: Sequence[Stage | RuntimeContract] = pair.contract.stages if pair.backward is None else (pair.contract,)
     found = []
     for graph, part in zip(graphs, whole, strict=True):
         first = len(part.symbols) + len(part.saved_inputs)

@@ -262,7 +262,7 @@ def is_turn(node: Node, read: torch.Tensor, made: torch.Tensor) -> bool:
     """The last axis becomes the second one, and the others keep their order."""
     rank = read.dim()
     wanted = (0, rank - 1, *range(1, rank - 1))
-    given = [a for a in (*node.args[1:], *node.kwargs.values())]
+    given = [*node.args[1:], *node.kwargs.values()]
     order = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
     if rank < 3 or not all(isinstance(d, int) for d in order):
         return False

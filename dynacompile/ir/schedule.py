@@ -94,6 +94,7 @@ class Launch:
     whatever its storage_offset in this call. Buffers without a base have offset 0; a view's offset counts from its root's element 0, in
     elements of the view's dtype, and the kernel's indices include it. On CUDA every pointer is 16-byte aligned (an input that is not is
     cloned, and written back where mutated); on CPU inputs are only element-aligned, all other memory is 64-byte aligned.
+    A kernel on CUDA may read buffers of the CPU that have one element, by their value at the launch.
 
     sizes: of a kernel over a list, for each member the values of the kernel's own symbols; `buffers` are those of the first member, then those of
     the second, and so on. No member touches memory that another one writes.
@@ -133,7 +134,8 @@ class Schedule:
     """The program, in order. Views (buffers with a base) need no step: they are made where an extern or an output needs a tensor.
 
     aliases of memory: two Place steps may share bytes when their lives don't meet. arena: bytes. given_up: inputs that nobody holds beside the caller, which
-    lets go of each when the program frees it. unfused_peak: bytes at their peak where each operation of the graph runs by itself, as in eager.
+    lets go of each when the program frees it. unfused_peak: bytes at their peak where each operation of the graph runs by itself, as in eager. host_arena: of
+    a schedule for a GPU, bytes of the arena of its temps on the CPU, which its kernels on the CPU make.
     """
 
     inputs: tuple[str | None, ...]
@@ -147,13 +149,15 @@ class Schedule:
     sizes: Sizes = Sizes()
     given_up: frozenset[str] = frozenset()
     unfused_peak: int = 0
+    host_arena: int = 0
 
     def verify(self) -> None:
         for kernel in self.kernels.values():
             verify_body("schedule", kernel.nest)
 
     def text(self) -> str:
-        lines = [f"schedule on {self.device}: {self.inputs} -> {self.outputs}, arena {self.arena} bytes"]
+        host = f", {self.host_arena} on the CPU" if self.host_arena else ""
+        lines = [f"schedule on {self.device}: {self.inputs} -> {self.outputs}, arena {self.arena} bytes{host}"]
         if self.sizes:
             lines.append(self.sizes.text())
         lines += [k.text() for k in self.kernels.values()]

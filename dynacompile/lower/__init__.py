@@ -21,7 +21,7 @@ from dynacompile.lower.context import DTYPES, Lowering
 from dynacompile.lower.extern import lower_extern
 from dynacompile.lower.indexing import lower_embedding, lower_gather, lower_index, lower_index_select
 from dynacompile.lower.movement import lower_cat, lower_flip, lower_pad, lower_repeat, lower_roll, lower_select_scatter, lower_slice_scatter, lower_triangle
-from dynacompile.lower.placement import fold, is_elsewhere, is_mutable, main_device
+from dynacompile.lower.placement import fold, has_loops, is_elsewhere, main_device
 from dynacompile.lower.pointwise import lower_copy_into, lower_create, lower_pointwise
 from dynacompile.lower.prune import prune
 from dynacompile.lower.reduction import lower_extremum, lower_reduction, lower_variance
@@ -148,17 +148,15 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
     elsewhere = is_elsewhere(low, node)
     if elsewhere and fold(low, node):
         return
-    if row is not None and row.kind != "extern" and is_plain(low, node) and not (elsewhere and row.kind != "view") and not takes_unfitting_number(low, node):
+    ours = row is not None and row.kind != "extern" and is_plain(low, node) and (not elsewhere or row.kind == "view" or has_loops(low, node, row.kind))
+    if row is not None and ours and not takes_unfitting_number(low, node):
         before = len(low.steps)
         try:
             KINDS[row.kind](low, node, row)
             return
         except NotCovered:
             del low.steps[before:]
-            low.copies.clear()
     lower_extern(low, node, row)
-    if is_mutable(node):
-        low.copies.clear()
 
 
 def takes_unfitting_number(low: Lowering, node: torch.fx.Node) -> bool:

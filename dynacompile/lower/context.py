@@ -22,14 +22,13 @@ CPU = torch.device("cpu")
 
 class Lowering:
     """State of one call of `lower`. values: what each node became: a buffer's name, a number, None, or a list of those. device: where the
-    program's kernels run. copies: buffers with numbers of the CPU, by device and name. precise: each result is rounded to its dtype, as eager
-    rounds what it writes to memory, also where a later op reads it from a register."""
+    program's kernels run. precise: each result is rounded to its dtype, as eager rounds what it writes to memory, also where a later op reads it from a
+    register."""
 
     def __init__(self, taken: Iterable[str] = (), device: torch.device = CPU, precise: bool = False) -> None:
         self._taken = set(taken)
         self.device = device
         self.precise = precise
-        self.copies: dict[torch.device, dict[str, str]] = {}
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Nest | Extern] = []
         self.values: dict[torch.fx.Node, object] = {}

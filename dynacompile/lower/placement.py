@@ -1,4 +1,8 @@
-"""CPU tensors in a program that runs on a GPU: known numbers are computed now, unknown ones copied over, all else is a call of the op."""
+"""CPU tensors in a program that runs on a GPU: known numbers are computed now, unknown ones by loops on the CPU, all else is a call of the op.
+
+A kernel of the GPU may read a number of the CPU, a tensor without dimensions, as if it were in the GPU's memory: the runtime reads it as it launches the
+kernel, and hands the value over with the launch. Nothing waits for the GPU.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from dynacompile.ir.loops import Buffer, Extern, Ref
-from dynacompile.lower.context import Lowering, origin
+from dynacompile.ir.loops import Buffer
+from dynacompile.lower.context import DTYPES, Lowering
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-TO_COPY = torch.ops.aten._to_copy.default
+ON_HOST = frozenset({"pointwise", "create", "copy_into"})  # rows that have loops on the CPU for numbers beside a GPU
 
 
 def main_device(graph: torch.fx.Graph) -> torch.device:
@@ -61,14 +65,33 @@ def is_mutable(node: torch.fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def on_device(low: Lowering, name: str, device: torch.device, node: torch.fx.Node) -> str:
-    """The buffer that a nest on `device` reads for `name`: itself, or, for an unknown number on the CPU, its copy there, made once."""
+def is_number(low: Lowering, buffer: Buffer) -> bool:
+    """A tensor on the CPU that kernels of a GPU can read: all of some memory, which has one element."""
+    owner = low.buffers[buffer.base or buffer.name]
+    return buffer.device.type == "cpu" and not buffer.size and not owner.size and not buffer.offset and owner.dtype == buffer.dtype and buffer.dtype in DTYPES
+
+
+def as_number(low: Lowering, name: str, device: torch.device, node: torch.fx.Node) -> str:
+    """What a nest on `device` reads for `name`: itself, or, for one element of a larger tensor on the CPU, a number of its own with the same value."""
     buffer = low.buffers[name]
-    if buffer.device == device or buffer.device.type != "cpu" or buffer.size or name in low.constants:
+    if device.type != "cuda" or buffer.device.type != "cpu" or buffer.size or buffer.dtype not in DTYPES or name in low.constants or is_number(low, buffer):
         return name
-    copies = low.copies.setdefault(device, {})
-    if name not in copies:
-        copy = copies[name] = low.fresh(f"{name}_on_{device.type}")
-        low.buffers[copy] = Buffer(copy, buffer.dtype, device, (), (), "extern")
-        low.steps.append(Extern(copy, TO_COPY, (Ref(name),), {"device": device}, (copy,), origins=(origin(node),)))
-    return copies[name]
+    number = Buffer(low.fresh(f"{name}_number"), buffer.dtype, buffer.device, (), (), "temp")
+    low.buffers[number.name] = number
+    o = low.expander(buffer.dtype)
+    low.finish_pointwise(o, low.load(o, buffer, low.broadcast(buffer, ())), number, node)
+    return number.name
+
+
+def has_loops(low: Lowering, node: torch.fx.Node, kind: str) -> bool:
+    """Whether what the op makes on the CPU, beside a GPU, is a number that a loop of ours computes."""
+    val = node.meta.get("val")
+    return kind in ON_HOST and isinstance(val, torch.Tensor) and val.device.type == "cpu" and val.dim() == 0
+
+
+def is_readable(low: Lowering, name: str, device: torch.device) -> bool:
+    """A nest on `device` can read the buffer: it is there, or a number of the CPU, known or not."""
+    buffer, baked = low.buffers[name], low.constants.get(name)
+    if buffer.device == device or (baked is not None and baked.dim() == 0 and baked.device.type == "cpu"):
+        return True
+    return device.type == "cuda" and is_number(low, buffer)

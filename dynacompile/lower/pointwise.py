@@ -13,7 +13,7 @@ from dynacompile.ir.index import Extent, Index, strided
 from dynacompile.ir.loops import Op
 from dynacompile.lower.context import DTYPES, Lowering, geometry, plain
 from dynacompile.lower.numbers import number
-from dynacompile.lower.placement import is_elsewhere, on_device
+from dynacompile.lower.placement import as_number, is_elsewhere, is_readable
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import NEAREST, compute_dtype
@@ -54,7 +54,7 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         if isinstance(arg, torch.fx.Node):
             given = low.values[arg]
             if isinstance(given, str):
-                given = on_device(low, given, val.device, node)
+                given = as_number(low, given, val.device, node)
                 buffer = low.buffers[given]
                 require_element(low, given, val.device)
                 value = low.load(o, buffer, low.broadcast(buffer, size))
@@ -103,10 +103,8 @@ def may_divide_by_zero(op: Op, body: Sequence[Op]) -> bool:
 
 
 def require_element(low: Lowering, name: str, device: torch.device) -> None:
-    """A nest on `device` can read the buffer: same device (or a number of the CPU that is known now), a dtype that bodies have."""
-    buffer = low.buffers[name]
-    baked = low.constants.get(name)
-    if buffer.dtype not in DTYPES or (buffer.device != device and not (baked is not None and baked.dim() == 0 and baked.device.type == "cpu")):
+    """A nest on `device` can read the buffer, and bodies have its dtype."""
+    if low.buffers[name].dtype not in DTYPES or not is_readable(low, name, device):
         raise NotCovered
 
 
@@ -173,7 +171,7 @@ def lower_copy_into(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         return
     o = low.expander(target.dtype)
     if isinstance(source, torch.fx.Node):
-        read = low.buffers[on_device(low, low.buffer_of(source).name, target.device, node)]
+        read = low.buffers[as_number(low, low.buffer_of(source).name, target.device, node)]
         require_element(low, read.name, target.device)
         require_element(low, target.name, target.device)
         value = low.load(o, read, low.broadcast(read, target.size))

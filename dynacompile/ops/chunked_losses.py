@@ -108,7 +108,8 @@ def loss_of(held: Held, target: torch.Tensor, loss: Loss) -> torch.Tensor:
     if any(t._version != version for t, version in held.read):
         raise WrittenBetween
     weight, bias = held.parameters
-    operands = held.rows.reshape(-1, held.rows.shape[-1]), weight, bias
+    assert weight is not None
+    operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] = held.rows.reshape(-1, held.rows.shape[-1]), weight, bias
     flat = target.reshape(-1)
     is_recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
     if loss.reduction != "none" and loss.dtype != torch.float16:
@@ -187,6 +188,11 @@ class Rows:
         return torch.where(self.counts, value, 0).to(self.loss.dtype)
 
 
+def apart(rows: torch.Tensor, places: Sequence[slice]) -> Sequence[torch.Tensor]:
+    """Copies of parts of the rows."""
+    return torch.ops.aten.split_with_sizes_copy.default(rows, [p.stop - p.start for p in places])
+
+
 class Chunks:
     """The rows of a layer's results, in chunks. done: what the last chunk gave; the next one is not begun before."""
 
@@ -210,7 +216,7 @@ class Chunks:
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, Rows]]:
         places = self.places()
-        targets = torch.split_with_sizes_copy(self.target, [p.stop - p.start for p in places])  # in memory of their own, so that all chunks are one kernel
+        targets = apart(self.target, places)  # in memory of their own, so that all chunks are one kernel
         for place, target in zip(places, targets, strict=True):
             x = self.x[place]
             late = x if self.done is None else AFTER(x, self.done)
@@ -313,11 +319,12 @@ class ByRows(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, incoming: torch.Tensor) -> tuple:
-        x, weight, bias = (None if t is None else t.detach() for t in ctx.operands)
+        x, weight = (t.detach() for t in ctx.operands[:2])
+        bias = None if ctx.operands[2] is None else ctx.operands[2].detach()
         target = AFTER(ctx.saved_tensors[-1].contiguous(), incoming)  # else masks of the forward would be kept for it
         chunks = Chunks(AFTER(x.contiguous(), incoming), weight, bias, target, ctx.loss, is_checked=True)
         gradients = Gradients(chunks, ctx.needs_input_grad)
-        factors = torch.split_with_sizes_copy(incoming, [p.stop - p.start for p in chunks.places()])
+        factors = apart(incoming, chunks.places())
         for (part, rows), factor in zip(chunks, factors, strict=True):
             gradients.add(part, rows.gradient(factor[:, None]))
             chunks.done = gradients.last()

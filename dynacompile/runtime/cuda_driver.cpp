@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include <utility>
@@ -29,6 +30,8 @@ struct Driver {
     Result (*function_attribute)(void* function, int attribute, int value);
     Result (*launch)(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void* stream, void** params, void** extra);
     Result (*error_string)(Result error, const char** text);
+    Result (*version)(int* version);
+    Result (*device_attribute)(int* value, int attribute, int device);
 };
 
 template <typename Function>
@@ -51,6 +54,8 @@ Driver open_driver() {
     resolve(library, "cuFuncSetAttribute", d.function_attribute);
     resolve(library, "cuLaunchKernel", d.launch);
     resolve(library, "cuGetErrorString", d.error_string);
+    resolve(library, "cuDriverGetVersion", d.version);
+    resolve(library, "cuDeviceGetAttribute", d.device_attribute);
     return d;
 }
 
@@ -138,17 +143,25 @@ void Kernel::launch_with(void* stream, void** params) const {
     check(driver().launch(function_, g.grid[0], g.grid[1], g.grid[2], g.threads, 1, 1, g.shared, stream, params, nullptr), "launching", symbol_);
 }
 
-Kernel pointer_writer(c10::Device device) {
-    static const char* const text = R"(
-.version 6.0
-.target sm_60
-.address_size 64
-.visible .entry write_pointers(.param .u64 to, .param .u32 count, .param .align 8 .b8 given[3968])
-{
+namespace {
+
+constexpr size_t few_words = 496;    // the arguments of a launch have 4,096 bytes,
+constexpr size_t many_words = 4080;  // or 32,764 where the driver and the device are new enough
+constexpr int driver_with_many = 12010, capability_with_many = 7;
+constexpr int compute_capability_major = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+constexpr uint32_t writing_threads = 512;
+
+// One thread for each word.
+std::string writer_text(const char* version, const char* target, size_t words) {
+    return std::string(".version ") + version + "\n.target " + target + "\n.address_size 64\n" +
+           ".visible .entry write_pointers(.param .u64 to, .param .u32 count, .param .align 8 .b8 given[" + std::to_string(words * sizeof(uint64_t)) + "])\n" + R"({
     .reg .pred %p;
-    .reg .b32 %r<3>;
+    .reg .b32 %r<5>;
     .reg .b64 %rd<8>;
     mov.u32 %r1, %tid.x;
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mad.lo.u32 %r1, %r3, %r4, %r1;
     ld.param.u32 %r2, [count];
     setp.ge.u32 %p, %r1, %r2;
     @%p bra done;
@@ -164,10 +177,40 @@ done:
     ret;
 }
 )";
-    static_assert(pointers_at_once * 8 == 3968, "the text says how many");
+}
+
+Kernel writer(const char* version, const char* target, size_t words, c10::Device device) {
     Geometry geometry;
-    geometry.threads = 512;
-    return Kernel(std::string(text), "write_pointers", geometry, device);
+    geometry.threads = writing_threads;
+    geometry.grid[0] = uint32_t((words + writing_threads - 1) / writing_threads);
+    return Kernel(writer_text(version, target, words), "write_pointers", geometry, device);
+}
+
+bool takes_many(c10::Device device) {
+    int version = 0, ordinal = 0, major = 0;
+    check(driver().version(&version), "asking for the version of", "the CUDA driver");
+    check(driver().device_get(&ordinal, device.index()), "opening", device.str());
+    check(driver().device_attribute(&major, compute_capability_major, ordinal), "asking for the compute capability of", device.str());
+    return version >= driver_with_many && major >= capability_with_many;
+}
+
+}  // namespace
+
+PointerWriter::PointerWriter(c10::Device device) : few_(writer("6.0", "sm_60", few_words, device)) {
+    if (takes_many(device)) many_.emplace(writer("8.1", "sm_70", many_words, device));
+}
+
+void PointerWriter::write(void* stream, uint64_t* to, const uint64_t* given, size_t count) const {
+    uint64_t words[many_words];  // a launch reads all of its arguments
+    while (count) {
+        const bool large = many_ && count > few_words;
+        uint32_t now = uint32_t(std::min(count, large ? many_words : few_words));
+        std::copy(given, given + now, words);
+        std::fill(words + now, words + (large ? many_words : few_words), 0);
+        void* params[] = {&to, &now, words};
+        (large ? *many_ : few_).launch_with(stream, params);
+        to += now, given += now, count -= now;
+    }
 }
 
 void* enter(c10::Device device) {

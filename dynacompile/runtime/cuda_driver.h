@@ -5,6 +5,7 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace dynacompile::runtime::cuda {
@@ -38,9 +39,17 @@ private:
     std::string symbol_;
 };
 
-// A kernel (uint64_t* to, uint32_t count, uint64_t given[pointers_at_once]) that writes the first `count` of what it is given to memory of the device.
-constexpr int32_t pointers_at_once = 496;  // the arguments of a launch have 4,096 bytes
-Kernel pointer_writer(c10::Device device);
+// Kernels (uint64_t* to, uint32_t count, uint64_t given[N]) that write the first `count` of what they are given to memory of the device.
+class PointerWriter {
+public:
+    explicit PointerWriter(c10::Device device);
+    // Writes as many launches as it takes; the device's context is current. given: read before it returns.
+    void write(void* stream, uint64_t* to, const uint64_t* given, size_t count) const;
+
+private:
+    Kernel few_;
+    std::optional<Kernel> many_;  // where the driver takes launches with so many arguments
+};
 
 // Makes the device's context current on this thread and returns its current stream as a CUstream.
 void* enter(c10::Device device);

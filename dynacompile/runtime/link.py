@@ -152,9 +152,8 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     outputs = tuple(-1 if name is None else slots[name] for name in schedule.outputs)
     if device.type == "cuda":
         torch.cuda.init()
-    return native.core().make_program(
-        schedule, buffers, inputs, outputs, constants, kernels, steps, schedule.arena, device, reference, sizes.rows(schedule, slots), work_of(module)
-    )
+    arenas, rows, work = (schedule.arena, schedule.host_arena), sizes.rows(schedule, slots), work_of(module)
+    return native.core().make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arenas, device, reference, rows, work)
 
 
 def slots_by_root(schedule: Schedule, slots: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -234,26 +233,28 @@ def buffer_row(schedule: Schedule, slots: Mapping[str, int], buffer: Buffer, dev
     return (buffer.name, buffer.dtype, where, size, stride, hint(buffer.offset), memory, owner)
 
 
-def kernel_rows(module: Module) -> tuple[tuple, dict[str, int]]:
-    """Rows of native kernels, and their numbers by name. Of a kernel with forms there is a row for each: a callable that makes it, but for the first."""
-    rows: list[tuple] = []
+def kernel_rows(module: Module) -> tuple[tuple[tuple, tuple], dict[str, int]]:
+    """Rows of native kernels, and their numbers by name: among those of the CPU, which come first, or among those of the GPU. Of a kernel with forms there
+    is a row for each: a callable that makes it, but for the first."""
+    host: list[tuple] = []
+    device: list[tuple] = []
     numbers: dict[str, int] = {}
     for name, kernel in module.kernels.items():
         match kernel:
             case CpuKernel():
-                numbers[name] = len(rows)
-                rows.append((kernel.library.address(kernel.symbol),))
+                numbers[name] = len(host)
+                host.append((kernel.library.address(kernel.symbol),))
             case CudaKernel():
-                numbers[name] = len(rows)
+                numbers[name] = len(device)
                 if kernel.forms is None:
-                    rows.append(cuda_row(kernel))
+                    device.append(cuda_row(kernel))
                 else:
-                    rows += form_rows(kernel, kernel.forms)
+                    device += form_rows(kernel, kernel.forms)
             case ReferenceKernel():
                 continue
-        if isinstance(kernel, CudaKernel) != (module.schedule.device.type == "cuda"):
-            raise VerifyError("build", f"kernel {name} is a {type(kernel).__name__}, the schedule is for {module.schedule.device}")
-    return tuple(rows), numbers
+        if isinstance(kernel, CudaKernel) != (module.schedule.kernels[name].device.type == "cuda"):
+            raise VerifyError("build", f"kernel {name} is a {type(kernel).__name__}, and its buffers are on {module.schedule.kernels[name].device}")
+    return (tuple(host), tuple(device)), numbers
 
 
 def cuda_row(kernel: CudaKernel) -> tuple:
@@ -298,8 +299,9 @@ def step_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int
 def place_row(schedule: Schedule, slots: Mapping[str, int], step: Place) -> tuple:
     buffer = schedule.buffers[step.buffer]
     end = step.offset + (buffer.storage_elements + buffer.offset) * buffer.dtype.itemsize if buffer.numel else step.offset
-    if step.offset < 0 or end > schedule.arena or step.offset % buffer.dtype.itemsize or buffer.device.type != schedule.device.type:
-        raise VerifyError("schedule", f"{step} does not fit the arena of {schedule.arena} bytes on {schedule.device}")
+    room = schedule.arena if buffer.device.type == schedule.device.type else schedule.host_arena if buffer.device.type == "cpu" else -1
+    if step.offset < 0 or end > room or step.offset % buffer.dtype.itemsize:
+        raise VerifyError("schedule", f"{step} does not fit the arena of {room} bytes on {buffer.device.type}")
     return ("place", slots[step.buffer], step.offset)
 
 
@@ -310,12 +312,13 @@ def launch_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, i
     kernel, built = schedule.kernels[step.kernel], module.kernels[step.kernel]
     own = tuple(sizes.places[s] for s in kernel.symbols)
     if kernel.own is not None:
-        return ("list", numbers[step.kernel], roots, own, *list_row(kernel, built, step, exact_device(schedule.device)))
+        code = "list" if kernel.device.type == "cuda" else "list on the CPU"
+        return (code, numbers[step.kernel], roots, own, *list_row(kernel, built, step, exact_device(schedule.device)))
     sized = isinstance(built, CudaKernel) and any(isinstance(n, Index) for n in built.grid)
     grid = tuple(map(sizes.extent, built.grid)) if sized else ()  # type: ignore[union-attr]
     forms = built.forms if isinstance(built, CudaKernel) else None
     chosen = () if forms is None else (sizes.extent(forms.chooses), forms.count)
-    return ("launch", numbers[step.kernel], roots, own, grid, chosen)
+    return ("launch" if kernel.device.type == "cuda" else "launch on the CPU", numbers[step.kernel], roots, own, grid, chosen)
 
 
 def list_row(kernel: Kernel, built: BuiltKernel, step: Launch, device: torch.device) -> tuple:

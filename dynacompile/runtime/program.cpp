@@ -9,12 +9,15 @@
 #include <c10/core/StorageImpl.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace dynacompile::runtime {
 
 namespace {
 
 constexpr uintptr_t launch_alignment = 16;  // what Triton assumes of pointers
+
+using Words = c10::SmallVector<uint64_t, 64>;  // what is written to memory of a device with a launch
 
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % launch_alignment == 0; }
 
@@ -162,10 +165,16 @@ void Frame::restore_inputs() {
 }
 
 void Frame::prepare_arena() {
-    if (program.places.empty()) return;
-    arena_ = make_storage(program.arena, program.device, false);
-    char* start = static_cast<char*>(arena_.mutable_data());
-    for (const auto& [slot, at] : program.places) pointers_[slot] = start + at;
+    if (!program.places.empty()) {
+        arena_ = make_storage(program.arena, program.device, false);
+        char* start = static_cast<char*>(arena_.mutable_data());
+        for (const auto& [slot, at] : program.places) pointers_[slot] = start + at;
+    }
+    if (!program.host_places.empty()) {
+        host_arena_ = make_storage(program.host_arena, c10::Device(c10::DeviceType::CPU), false);
+        char* start = static_cast<char*>(host_arena_.mutable_data());
+        for (const auto& [slot, at] : program.host_places) pointers_[slot] = start + at;
+    }
 }
 
 void* Frame::scratch(size_t bytes) {
@@ -232,8 +241,9 @@ const TensorPtr& Frame::tensor(int32_t slot) {
             made = TensorPtr::reclaim_copy(inputs_[program.input_of[slot]]);
             break;
         case Memory::arena: {
-            int64_t bytes = static_cast<char*>(pointers_[slot]) - static_cast<char*>(arena_.mutable_data());
-            made = make_tensor(b, arena_, bytes / int64_t(b.meta.itemsize()) + b.offset);
+            c10::Storage& arena = b.device.type() == program.device.type() ? arena_ : host_arena_;
+            int64_t bytes = static_cast<char*>(pointers_[slot]) - static_cast<char*>(arena.mutable_data());
+            made = make_tensor(b, arena, bytes / int64_t(b.meta.itemsize()) + b.offset);
             break;
         }
         case Memory::view: {
@@ -326,6 +336,7 @@ void Program::run_steps(Frame& frame) const {
             case Act::cuda:
                 pointers.clear();
                 for (int32_t i = 0; i < step.count; ++i) pointers.push_back(frame.pointer(slots[i]));
+                if (step.given) give_numbers(frame, step, stream, pointers.data());
                 for (int32_t i = 0; i < step.numbers; ++i)
                     pointers.push_back(reinterpret_cast<void*>(frame.sizes.numbers[slots[step.count + i]]));  // in a pointer's place
                 if (step.act == Act::cpu)
@@ -368,19 +379,55 @@ void Program::launch(const Frame& frame, const Step& step, void* stream, void* c
     kernel.launch(stream, pointers, step.count + step.numbers, grid);
 }
 
-// The members' pointers are written to memory of the device by kernels that take them as arguments, so that a graph of launches has them, too.
+// Numbers of the CPU that a launch reads: each as a value in memory of the device, far enough from the next to be aligned as other memory is.
+class Given {
+public:
+    Given(Words& words, uint64_t* table) : words_(words), table_(table) {}
+
+    // The address of a number's value there.
+    uint64_t add(const void* from, size_t bytes) {
+        if (words_.size() % words_apart) words_.push_back(0);
+        const uint64_t address = reinterpret_cast<uint64_t>(table_ + words_.size());
+        uint64_t value = 0;
+        std::memcpy(&value, from, bytes);
+        words_.push_back(value);
+        return address;
+    }
+
+    static constexpr size_t words_apart = launch_alignment / sizeof(uint64_t);
+
+private:
+    Words& words_;
+    uint64_t* table_;
+};
+
+// Kernels write the values to memory of the device, and take them as arguments, so nothing is waited for.
+void Program::give_numbers(Frame& frame, const Step& step, void* stream, void** pointers) const {
+    const int32_t* slots = operands.data() + step.first;
+    Words words;
+    auto* table = static_cast<uint64_t*>(frame.scratch(size_t(step.given) * launch_alignment));
+    Given given(words, table);
+    for (int32_t i = 0; i < step.count; ++i)
+        if (const Buffer& b = buffers[slots[i]]; b.device.is_cpu()) pointers[i] = reinterpret_cast<void*>(given.add(pointers[i], b.meta.itemsize()));
+    pointer_writer->write(stream, table, words.data(), words.size());
+}
+
+// The members' pointers are written to memory of the device by kernels that take them as arguments, so that a graph of launches has them, too. Behind them
+// are the numbers of the CPU that members read.
 void Program::launch_list(Frame& frame, const Step& step, void* stream) const {
     const List& list = lists[step.list];
     const int32_t* slots = operands.data() + step.first;
-    auto* table = static_cast<uint64_t*>(frame.scratch(size_t(step.count) * sizeof(uint64_t)));
-    for (int32_t from = 0; from < step.count; from += cuda::pointers_at_once) {
-        uint64_t given[cuda::pointers_at_once] = {};
-        uint64_t* to = table + from;
-        uint32_t count = uint32_t(std::min(step.count - from, cuda::pointers_at_once));
-        for (uint32_t i = 0; i < count; ++i) given[i] = reinterpret_cast<uint64_t>(frame.pointer(slots[from + int32_t(i)]));
-        void* params[] = {&to, &count, given};
-        pointer_writer->launch_with(stream, params);
+    const size_t room = size_t(step.count) + 1 + size_t(step.given) * Given::words_apart;
+    auto* table = static_cast<uint64_t*>(frame.scratch(room * sizeof(uint64_t)));
+    Words words;
+    words.reserve(room);
+    for (int32_t i = 0; i < step.count; ++i) words.push_back(reinterpret_cast<uint64_t>(frame.pointer(slots[i])));
+    if (step.given) {
+        Given given(words, table);
+        for (int32_t i = 0; i < step.count; ++i)
+            if (const Buffer& b = buffers[slots[i]]; b.device.is_cpu()) words[i] = given.add(frame.pointer(slots[i]), b.meta.itemsize());
     }
+    pointer_writer->write(stream, table, words.data(), words.size());
     c10::SmallVector<void*, 8> pointers{const_cast<void*>(list.blocks->data()), const_cast<void*>(list.device_numbers->data()), table};
     for (int32_t i = 0; i < step.numbers; ++i) pointers.push_back(reinterpret_cast<void*>(frame.sizes.numbers[slots[step.count + i]]));
     const int64_t grid[3] = {list.programs, 1, 1};

@@ -51,6 +51,7 @@ struct Step {
     int32_t grid = -1;    // in Program::grids, where the call's sizes decide it
     int32_t form = -1;    // place of the number of a kernel's form, which is added to `which`
     int32_t list = -1;    // in Program::lists, of a kernel over a list
+    int32_t given = 0;    // of a kernel of a device: how many of its operands are numbers of the CPU, read at the launch
 };
 
 // The members of a list that one launch runs over: their buffers are the step's operands, one member after the other.
@@ -114,7 +115,7 @@ private:
     c10::SmallVector<void*, 48> pointers_;
     c10::SmallVector<TensorPtr, 48> tensors_;
     c10::SmallVector<int32_t, 2> substituted_;
-    c10::Storage arena_;
+    c10::Storage arena_, host_arena_;
     c10::SmallVector<c10::DataPtr, 2> scratch_;
 };
 
@@ -169,6 +170,7 @@ public:
     std::vector<Step> steps;
     std::vector<int32_t> operands;
     std::vector<std::pair<int32_t, size_t>> places;  // arena buffer, offset in bytes
+    std::vector<std::pair<int32_t, size_t>> host_places;  // of a device program, those of its arena on the CPU
     std::vector<std::pair<int32_t, TensorPtr>> constants;
     Sizes sizes;
     std::vector<Extent> extents;  // sizes, strides and offset of the buffers whose geometry differs, one after the other
@@ -178,11 +180,11 @@ public:
     std::vector<int32_t> input_of;  // buffer -> program input, -1 for others
     std::vector<CpuFunction> cpu_kernels;
     std::vector<std::unique_ptr<CudaKernel>> cuda_kernels;
-    std::unique_ptr<cuda::Kernel> pointer_writer;  // of a device program that has lists
+    std::unique_ptr<cuda::PointerWriter> pointer_writer;  // of a device program that has lists, or numbers of the CPU
     std::vector<std::unique_ptr<ExternCall>> externs;
     std::vector<ReferenceCall> references;
     PyRef reference;  // callable (kernel, tensors)
-    size_t arena = 0;
+    size_t arena = 0, host_arena = 0;
     c10::Device device{c10::DeviceType::CPU};
     bool dispatches = false;  // some step calls an op or Python
     std::vector<int32_t> shared_inputs;  // buffers of inputs that ops take
@@ -200,6 +202,7 @@ private:
     void call_reference(Frame& frame, const Step& step) const;
     void launch(const Frame& frame, const Step& step, void* stream, void* const* pointers) const;
     void launch_list(Frame& frame, const Step& step, void* stream) const;
+    void give_numbers(Frame& frame, const Step& step, void* stream, void** pointers) const;
 };
 
 inline at::Tensor Frame::result(int32_t slot) {

@@ -99,7 +99,9 @@ public:
         std::string code = to_string(item(row, 0));
         Step step{};
         if (code == "place") {
-            program_.places.emplace_back(slot(item(row, 1)), size_t(to_int(item(row, 2))));
+            const int32_t placed = slot(item(row, 1));
+            auto& places = program_.on_cuda() && program_.buffers[placed].device.is_cpu() ? program_.host_places : program_.places;
+            places.emplace_back(placed, size_t(to_int(item(row, 2))));
             return;
         }
         if (code == "allocate") {
@@ -112,13 +114,13 @@ public:
             step.act = Act::free;
             add_operands(step, item(row, 1));
             if (step.count && program_.input_of[program_.operands[step.first]] >= 0) step.act = Act::let_go;
-        } else if (code == "launch") {
-            step.which = int32_t(to_int(item(row, 1)));
-            step.act = program_.on_cuda() ? Act::cuda : Act::cpu;
-            size_t kernels = program_.on_cuda() ? program_.cuda_kernels.size() : program_.cpu_kernels.size();
-            if (size_t(step.which) >= kernels) raise(PyExc_IndexError, "a launch names no kernel");
+        } else if (code == "launch" || code == "launch on the CPU") {
+            step.act = code == "launch" ? Act::cuda : Act::cpu;
+            const size_t kernels = read_kernel_number(step, item(row, 1), step.act == Act::cuda);
             add_operands(step, item(row, 2));
             add_numbers(step, item(row, 3));
+            if (step.act == Act::cuda) count_given(step);
+            if (step.given) need_pointer_writer();
             PyObject *grid = item(row, 4), *chosen = item(row, 5);
             if (PyTuple_Size(chosen) == 2) {
                 step.form = int32_t(to_int(item(chosen, 0)));
@@ -128,8 +130,8 @@ public:
                 step.grid = int32_t(program_.grids.size());
                 program_.grids.push_back({read_extent(item(grid, 0)), read_extent(item(grid, 1)), read_extent(item(grid, 2))});
             }
-        } else if (code == "list") {
-            read_list(step, row);
+        } else if (code == "list" || code == "list on the CPU") {
+            read_list(step, row, code == "list");
         } else if (code == "reference") {
             step = {Act::reference, 0, 0, int32_t(program_.references.size())};
             add_operands(step, item(row, 2));
@@ -166,12 +168,34 @@ private:
         for (int32_t i = 0; i < step.numbers; ++i) program_.operands.push_back(int32_t(to_int(item(places, i))));
     }
 
-    void read_list(Step& step, PyObject* row) {
-        step.which = int32_t(to_int(item(row, 1)));
-        step.act = program_.on_cuda() ? Act::cuda_list : Act::cpu_list;
-        if (size_t(step.which) >= (program_.on_cuda() ? program_.cuda_kernels.size() : program_.cpu_kernels.size()))
-            raise(PyExc_IndexError, "a launch names no kernel");
+    // How many kernels there are of the sort that the launch has.
+    size_t read_kernel_number(Step& step, PyObject* number, bool on_device) {
+        if (on_device && !program_.on_cuda()) raise(PyExc_ValueError, "a launch on a GPU in a program for " + program_.device.str());
+        const size_t kernels = on_device ? program_.cuda_kernels.size() : program_.cpu_kernels.size();
+        step.which = int32_t(to_int(number));
+        if (size_t(step.which) >= kernels) raise(PyExc_IndexError, "a launch names no kernel");
+        return kernels;
+    }
+
+    // Counts the operands of a launch on a device that are numbers of the CPU, which go there with the launch.
+    void count_given(Step& step) {
+        for (int32_t i = 0; i < step.count; ++i) {
+            const Buffer& b = program_.buffers[program_.operands[step.first + i]];
+            if (!b.device.is_cpu()) continue;
+            if (b.numel != 1 || b.offset != 0 || b.meta.itemsize() > sizeof(uint64_t)) raise(PyExc_ValueError, b.name + " is no number, and a kernel of a GPU reads it");
+            ++step.given;
+        }
+    }
+
+    void need_pointer_writer() {
+        if (!program_.pointer_writer) program_.pointer_writer = std::make_unique<cuda::PointerWriter>(program_.device);
+    }
+
+    void read_list(Step& step, PyObject* row, bool on_device) {
+        step.act = on_device ? Act::cuda_list : Act::cpu_list;
+        read_kernel_number(step, item(row, 1), on_device);
         add_operands(step, item(row, 2));
+        if (on_device) count_given(step);
         add_numbers(step, item(row, 3));
         step.list = int32_t(program_.lists.size());
         List list;
@@ -180,13 +204,13 @@ private:
         list.programs = to_int(item(row, 6));
         if (list.members < 1 || step.count % list.members || int64_t(list.numbers.size()) % list.members)
             raise(PyExc_ValueError, "a list has members of different kinds");
-        if (program_.on_cuda()) {
+        if (on_device) {
             PyObject* tensors = item(row, 7);
             for (Py_ssize_t i = 0; i < 2; ++i)
                 if (!is_tensor(item(tensors, i))) raise(PyExc_TypeError, "a list's tables are no tensors");
             list.blocks = TensorPtr::reclaim_copy(impl_of(item(tensors, 0)));
             list.device_numbers = TensorPtr::reclaim_copy(impl_of(item(tensors, 1)));
-            if (!program_.pointer_writer) program_.pointer_writer = std::make_unique<cuda::Kernel>(cuda::pointer_writer(program_.device));
+            need_pointer_writer();
         }
         program_.lists.push_back(std::move(list));
     }
@@ -205,13 +229,13 @@ private:
     Program& program_;
 };
 
-void read_kernels(Program& program, PyObject* rows) {
+// rows: those of the CPU, and those of the device.
+void read_kernels(Program& program, PyObject* both) {
+    PyObject* host = item(both, 0);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(host); ++i) program.cpu_kernels.push_back(reinterpret_cast<CpuFunction>(to_int(item(item(host, i), 0))));
+    PyObject* rows = item(both, 1);
     for (Py_ssize_t i = 0; i < PyTuple_Size(rows); ++i) {
         PyObject* row = item(rows, i);
-        if (!program.on_cuda()) {
-            program.cpu_kernels.push_back(reinterpret_cast<CpuFunction>(to_int(item(row, 0))));
-            continue;
-        }
         if (PyTuple_Size(row) == 1)
             program.cuda_kernels.push_back(std::make_unique<CudaKernel>(PyRef::share(item(row, 0))));
         else
@@ -258,13 +282,13 @@ void read_sizes(Program& program, PyObject* row) {
     }
 }
 
-// make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arena, device, reference, sizes, work). work: of fixed sizes, per element.
+// make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arenas, device, reference, sizes, work). work: of fixed sizes, per element.
 PyObject* make_program(PyObject*, PyObject* args) {
     PyObject *schedule, *buffers, *inputs, *outputs, *constants, *kernels, *steps, *device, *reference, *sizes;
-    Py_ssize_t arena = 0;
+    Py_ssize_t arena = 0, host_arena = 0;
     long long work, symbolic_work;
-    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!nOOO!(LL)", &schedule, &PyTuple_Type, &buffers, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type,
-                          &constants, &PyTuple_Type, &kernels, &PyTuple_Type, &steps, &arena, &device, &reference, &PyTuple_Type, &sizes, &work, &symbolic_work))
+    if (!PyArg_ParseTuple(args, "OO!O!O!O!O!O!(nn)OOO!(LL)", &schedule, &PyTuple_Type, &buffers, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type,
+                          &constants, &PyTuple_Type, &kernels, &PyTuple_Type, &steps, &arena, &host_arena, &device, &reference, &PyTuple_Type, &sizes, &work, &symbolic_work))
         return nullptr;
     try {
         auto program = std::make_unique<Program>();
@@ -273,6 +297,7 @@ PyObject* make_program(PyObject*, PyObject* args) {
         if (!THPDevice_Check(device)) raise(PyExc_TypeError, "a program needs a torch.device");
         program->device = reinterpret_cast<THPDevice*>(device)->device;
         program->arena = size_t(arena);
+        program->host_arena = size_t(host_arena);
         program->reference = PyRef::share(reference);
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(buffers); ++i) program->buffers.push_back(read_buffer(PyTuple_GET_ITEM(buffers, i)));
         read_ends(*program, inputs, outputs, constants);

@@ -22,7 +22,7 @@ from dynacompile.schedule.fuse import fuse
 from dynacompile.schedule.inline import inline
 from dynacompile.schedule.layout import pad_matrices
 from dynacompile.schedule.lists import Group, gather
-from dynacompile.schedule.memory import NOTHING, GivenUp, Run, buffers_of, plan, unfused_peak
+from dynacompile.schedule.memory import CPU, NOTHING, GivenUp, Run, buffers_of, plan, unfused_peak
 from dynacompile.schedule.order import order
 from dynacompile.schedule.parts import Copies, Names, joined, moved, named_apart
 from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums, without_settled_choices
@@ -104,9 +104,13 @@ def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp
     device = main_device(program)
     buffers = copies.buffers(program)
     kept = frozenset(root(buffers, o) for o in copies.outputs if o is not None)
-    steps, arena = plan(runs, buffers, kernels.by_name, kept, device, given_up)
+    steps, arenas = plan(runs, buffers, kernels.by_name, kept, device, given_up)
+    host = 0 if device == CPU else arenas[CPU]
     sizes = program.sizes and sizes_of(symbols_used(buffers, kernels.by_name, steps), program.sizes.sources, program.sizes.checks)
-    return Schedule(copies.inputs, copies.outputs, buffers, kernels.by_name, tuple(steps), arena, device, program.constants, sizes, given_up.ours)
+    arena, constants = arenas[device], program.constants
+    return Schedule(
+        copies.inputs, copies.outputs, buffers, kernels.by_name, tuple(steps), arena, device, constants, sizes, given_up.ours, host_arena=host
+    )
 
 
 def kernel_nests(units: Units) -> dict[int, Nest]:

@@ -118,7 +118,7 @@ class Kernels:
                 op = Op(op.name, op.args, op.dtype, Access(param, attr.index, attr.mask, attr.other, attr.summed))
             body.append(op)
         params = tuple(Param(p, self.buffers[b].dtype, modes[p]) for b, p in names.items())
-        device = self.buffers[next(iter(names))].device
+        device = self.buffers[nest.stores()[0].buffer].device
         kernel = Kernel("kernel", replace(nest, name="kernel", body=tuple(body)), params, device, own)
         digest = kernel.digest()
         name = self._by_digest.get(digest)

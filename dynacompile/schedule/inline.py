@@ -6,7 +6,8 @@ broadcasts), when each element is needed as often as reading it would cost, or w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,21 +74,21 @@ def inline(program: LoopProgram) -> LoopProgram:
         if isinstance(step, Nest):
             for name in {a.buffer for a in step.loads()}:
                 readers[name] = readers.get(name, 0) + 1
-    chosen: dict[str, Producer] = {}
+    chosen: dict[torch.device, dict[str, Producer]] = defaultdict(dict)  # what the CPU computes for a GPU, it computes once
     steps: list[Nest | Extern] = []
     for step in program.steps:
         if isinstance(step, Nest):
-            step = with_producers(step, chosen)
             target = step.stores()[0].buffer
+            step = with_producers(step, chosen[buffers[target].device])
             if target not in fixed and not step.r_axes and readers.get(target):
                 producer = producer_of(step, target, buffers, readers[target], changing)
                 if producer is not None:
-                    chosen[target] = producer
+                    chosen[buffers[target].device][target] = producer
         steps.append(step)
-    return replace(program, steps=without_unread(steps, chosen, buffers))
+    return replace(program, steps=without_unread(steps, {name for found in chosen.values() for name in found}))
 
 
-def without_unread(steps: list[Nest | Extern], chosen: dict[str, Producer], buffers: Mapping[str, Buffer]) -> tuple[Nest | Extern, ...]:
+def without_unread(steps: list[Nest | Extern], chosen: Set[str]) -> tuple[Nest | Extern, ...]:
     """The steps less the producers whose every reader has copied them."""
     kept: list[Nest | Extern] = []
     read: set[str] = set()

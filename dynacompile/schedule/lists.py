@@ -196,9 +196,9 @@ def levels(units: Units, of: str, to: str) -> dict[int, int]:
     return found
 
 
-def lasting(unit: Unit, units: Units) -> int:
-    """Bytes of temporary memory that a unit reads or leaves."""
-    return sum(units.buffer(n).bytes for n in unit.reads | unit.writes if n not in units.kept)
+def lasting(buffers: Sequence[str], units: Units) -> int:
+    """Bytes of temporary memory among the buffers of a kernel, which has none for what only its own values were computed of."""
+    return sum(units.buffer(n).bytes for n in buffers if n not in units.kept)
 
 
 def alike(units: Units, nests: Mapping[int, Nest]) -> Iterator[tuple[list[Unit], list[Pattern]]]:
@@ -253,12 +253,12 @@ def contract(units: Units, group: Group, number: int) -> None:
 
 def against(members: Sequence[Unit], found: Group, units: Units) -> str:
     """Why like units had better stay apart; "" where they had not."""
-    device = units.buffer(found.buffers[0][0]).device.type
+    device = units.buffer(next(iter(members[0].writes))).device.type
     count = sum(u.copies for u in members)
-    large = max(lasting(u, units) for u in members)
+    large = max(lasting(given, units) for given in found.buffers)
     if large > LASTING.get(device, 0):
         return f"each of {count} like kernels has up to {large} bytes of temporary memory, which would live until all have run"
-    moved = max(sum(units.buffer(n).bytes for n in u.reads | u.writes) for u in members)
+    moved = max(sum(units.buffer(n).bytes for n in given) for given in found.buffers)
     flat = len(found.nest.axes) <= 1 and not found.nest.r_axes
     if found.own and not flat and count < FEW and moved > LARGE.get(device, 0):
         return f"{count} like kernels of up to {moved} bytes are each made for their own sizes"

@@ -16,6 +16,7 @@ from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest, root
 from dynacompile.ir.schedule import Allocate, Free, Kernel, Launch, Place, Reuse, Step, memory_bytes, memory_extent
 
 ALIGNMENT = {"cpu": 64, "cuda": 512}
+CPU = torch.device("cpu")
 LARGE = 1 << 20  # bytes from which a temp is worth an allocation of its own, and an input one more step
 Run = tuple[Launch | Extern, tuple[str, ...], tuple[str, ...]]
 """A step, the buffers that it reads, and those that it writes, by owners of memory."""
@@ -82,11 +83,11 @@ def plan(
     outputs: frozenset[str],
     device: torch.device,
     given_up: GivenUp = NOTHING,
-) -> tuple[list[Step], int]:
-    """The steps with memory between them, and the arena's bytes.
+) -> tuple[list[Step], dict[torch.device, int]]:
+    """The steps with memory between them, and the bytes of each device's arena: of `device`, and of the CPU.
 
-    runs: in execution order. A temp that no arena can hold (on another device than `device`, or lent to an op whose result shares it, or as
-    large as the call says), or that is large, is allocated like an output.
+    runs: in execution order. A temp that no arena can hold (on another device, or lent to an op whose result shares it, or as large as the call says), or
+    that is large, is allocated like an output.
     """
     last: dict[str, int] = {}
     for i, (_, reads, writes) in enumerate(runs):
@@ -112,13 +113,13 @@ class Planner:
         owned: Set[str],
     ):
         self.buffers, self.kernels, self.outputs, self.device, self.last, self.lent = buffers, kernels, outputs, device, last, lent
-        self.arena = Arena(ALIGNMENT.get(device.type, 64))
+        self.arenas = {place: Arena(ALIGNMENT.get(place.type, 64)) for place in (CPU, device)}
         self.placed: dict[str, int] = {}
         self.held, self.owned = set(held), set(owned)
         self.known: set[str] = set()
         self.steps: list[Step] = []
 
-    def run(self, runs: Sequence[Run]) -> tuple[list[Step], int]:
+    def run(self, runs: Sequence[Run]) -> tuple[list[Step], dict[torch.device, int]]:
         for i, (step, reads, writes) in enumerate(runs):
             places = {name: k for k, name in enumerate(step.buffers)} if isinstance(step, Launch) else {}
             shared = {name for name, n in Counter(step.buffers).items() if n > 1} if isinstance(step, Launch) and step.sizes else frozenset()
@@ -139,15 +140,15 @@ class Planner:
             for name in dict.fromkeys((*reads, *writes)):
                 self.touched(name, i)
         self.steps += [Allocate(name) for name in sorted(self.outputs) if self.buffers[name].kind == "temp" and name not in self.known]
-        return self.steps, self.arena.size
+        return self.steps, {place: arena.size for place, arena in self.arenas.items()}
 
     def is_alone(self, name: str) -> bool:
         """Whether a temp gets a tensor of its own, and is not in the arena."""
         buffer = self.buffers[name]
-        return name in self.outputs or name in self.lent or buffer.device != self.device or buffer.is_symbolic or memory_bytes(buffer) >= LARGE
+        return name in self.outputs or name in self.lent or buffer.device not in self.arenas or buffer.is_symbolic or memory_bytes(buffer) >= LARGE
 
     def place(self, name: str, donor: str | None) -> None:
-        self.placed[name] = self.arena.take(memory_bytes(self.buffers[name])) if donor is None else self.placed.pop(donor)
+        self.placed[name] = self.arenas[self.buffers[name].device].take(memory_bytes(self.buffers[name])) if donor is None else self.placed.pop(donor)
         self.steps.append(Place(name, self.placed[name]))
 
     def allocate(self, name: str, donor: str | None) -> None:
@@ -167,7 +168,7 @@ class Planner:
         if self.last[name] != now:
             return
         if name in self.placed:
-            self.arena.give(self.placed.pop(name), memory_bytes(buffer))
+            self.arenas[buffer.device].give(self.placed.pop(name), memory_bytes(buffer))
         elif name in self.held:
             self.held.remove(name)
             self.owned.discard(name)

@@ -12,7 +12,7 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import Lazy, Value, wraps
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.replaced import replaced_by_dynamo
+from dynacompile.capture.values.replaced import kept_in_python, replaced_by_dynamo
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, function_facts, identity
 from dynacompile.ir.source import Attr, DefaultArg, DictAttr, Source
@@ -277,6 +277,16 @@ class RefusedValue(CallableValue):
 
     def has_attr(self, cx: Trace, name: str) -> bool:
         return hasattr(self.real, name)
+
+
+class OptimizerStep(RefusedValue):
+    """A step of torch.optim that torch leaves to Python. Its fused form is followed: it takes step counts wherever they lie."""
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        fused = kwargs.get("fused")
+        if isinstance(fused, ConstantValue) and fused.value is True:
+            return cx.wrap(kept_in_python(self.real), DictAttr(self.source, "__wrapped__")).call(cx, args, kwargs)
+        return super().call(cx, args, kwargs)
 
 
 def is_disabled(function: types.FunctionType) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from types import FunctionType
 
+from dynacompile.ir.fakes import WRAPPER
 from dynacompile.ir.source import Attr, ClosureCell, Source
 
 ORIGINAL = "_torchdynamo_orig_callable"  # attribute of a disabled function
@@ -33,3 +34,12 @@ def is_part_of_an_optimizer(function: FunctionType) -> bool:
     if not function.__module__.startswith("torch.optim."):
         return False
     return name.startswith("_fused_") or name.endswith("._init_group") or name in ("LBFGS.step", "SparseAdam.step")
+
+
+def kept_in_python(function: FunctionType) -> FunctionType | None:
+    """The part of torch.optim that a function runs in Python; None for all others. Torch calls such a function where an optimizer's step counts lie
+    on a GPU, for the sake of the foreach form, whose operations do not take them there."""
+    original = function.__dict__.get("__wrapped__")
+    if function.__code__ is WRAPPER and isinstance(original, FunctionType) and original.__module__.startswith("torch.optim."):
+        return original
+    return None

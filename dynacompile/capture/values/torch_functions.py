@@ -13,8 +13,9 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.comparing import wrap_generic
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import CallableValue, RefusedValue, function_value, is_trusted
+from dynacompile.capture.values.functions import CallableValue, OptimizerStep, RefusedValue, function_value, is_trusted
 from dynacompile.capture.values.numpy_numbers import inferred_dtype
+from dynacompile.capture.values.replaced import kept_in_python
 from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
@@ -235,7 +236,7 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
     code = "disabled" if home == "torch._compile" and refusal(module) is None else refusal(module) or refusal(home)
     if code is not None:
         cx.guard("ID", source, identity(real))
-        return RefusedValue(real, code, source)
+        return RefusedValue(real, code, source) if kept_in_python(real) is None else OptimizerStep(real, code, source)
     return None
 
 

@@ -26,7 +26,8 @@ def run_kernel(kernel: Kernel | Member, tensors: Sequence[torch.Tensor], sizes: 
 
 def run_nest(nest: Nest, buffers: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int] | None = None) -> None:
     """Runs a nest; `buffers`: flat tensors by the names that its accesses use; `sizes`: its symbols' values. Stores are made in place."""
-    device = next(iter(buffers.values())).device if buffers else torch.device("cpu")
+    stored = nest.stores()
+    device = buffers[stored[0].buffer].device if stored else torch.device("cpu")
     rank = len(nest.axes)
     values: list[torch.Tensor] = []
     grid = Grid(values)
@@ -90,6 +91,7 @@ def as_index(index: Index, grid: Mapping[Any, object], rank: int, device: torch.
 
 def load(op: Op, access: Access, values: list[torch.Tensor], grid: Mapping[Any, object], memory: torch.Tensor, rank: int, device: torch.device) -> torch.Tensor:
     index = as_index(access.index, grid, rank, device)
+    memory = memory.to(device)  # a number of the CPU
     if access.mask is None:
         return memory.take(index).to(op.dtype)  # not memory[index], which shares memory where the index is one number
     mask = values[access.mask]

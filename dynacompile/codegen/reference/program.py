@@ -96,7 +96,8 @@ def run_schedule(schedule: Schedule, inputs: Sequence[object]) -> list[torch.Ten
     """The outputs of a schedule, its temps placed in one arena as planned; inputs that it mutates are written to."""
     memory = Memory(schedule.buffers, schedule.constants, values_of(schedule.sizes, inputs))
     memory.bind(schedule.inputs, inputs)
-    arena = torch.full((schedule.arena,), 0x7F, dtype=torch.uint8, device=schedule.device)
+    arenas = {torch.device("cpu"): torch.full((schedule.host_arena,), 0x7F, dtype=torch.uint8)}
+    arenas[schedule.device] = torch.full((schedule.arena,), 0x7F, dtype=torch.uint8, device=schedule.device)
     with torch.no_grad():
         for step in schedule.steps:
             match step:
@@ -110,7 +111,7 @@ def run_schedule(schedule: Schedule, inputs: Sequence[object]) -> list[torch.Ten
                             memory.tensors[name] = torch.empty(0, dtype=b.dtype, device=b.device).set_(taken, 0, *memory.geometry(b)[:2])
                 case Place(name, offset):
                     b = schedule.buffers[name]
-                    part = arena[offset : offset + memory.number(b.storage_elements) * b.dtype.itemsize].view(b.dtype)
+                    part = arenas[b.device][offset : offset + memory.number(b.storage_elements) * b.dtype.itemsize].view(b.dtype)
                     memory.tensors[name] = part.as_strided(*memory.geometry(b))
                 case Launch(kernel):
                     chosen = schedule.kernels[kernel]
