@@ -131,7 +131,7 @@ def optimizer_step(fused: bool, clipped: bool = False) -> Callable[[str, Compile
 
         def step() -> torch.Tensor:
             fn()
-            return parameters[0].detach()
+            return parameters[-1].detach().clone()
 
         return step
 

@@ -198,10 +198,12 @@ def test_tuning_is_at_the_examples_sizes_and_serves_all_forms(tmp_path, monkeypa
 
 
 def test_launches_choose_by_a_number_of_the_call(env, tmp_path):
-    plan = replace(plan_of("softmax", (512, 256)), device=torch.device("cuda", 0))
+    plan, cuda = plan_of("softmax", (512, 256)), torch.device("cuda", 0)
+    plan = replace(plan, device=cuda, kernels={name: replace(k, device=cuda) for name, k in plan.kernels.items()})
     built = build_triton({name: emit_kernel(k, env) for name, k in plan.kernels.items()}, env, Store(tmp_path))
     module = Module(plan, built)
-    rows, numbers = kernel_rows(module)
+    (of_cpu, rows), numbers = kernel_rows(module)
+    assert not of_cpu
     assert list(map(len, rows)) == [6, 1, 1, 1] and set(numbers.values()) == {0}
     (kernel,) = built.values()
     for form in (1, 2, 3):

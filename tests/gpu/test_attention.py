@@ -77,7 +77,7 @@ def test_kernels_and_values(mask, want, dtype):
     args = inputs(256, dtype)
     events = []
     end = dynacompile.subscribe(events.append)
-    compiled = dynacompile.compile(fn)
+    compiled = dynacompile.compile(fn, isolate_recompiles=True)
     got = step(compiled, args)
     end()
     assert [e.found for e in events if isinstance(e, MaskRead)] == [want]
@@ -100,7 +100,7 @@ def test_under_autocast(dynamic):
             return F.scaled_dot_product_attention(q, k, v)
 
     args = inputs(128, torch.float32)
-    compiled = dynacompile.compile(fn, dynamic=dynamic)
+    compiled = dynacompile.compile(fn, isolate_recompiles=True, dynamic=dynamic)
     for ours, eagers in zip(step(compiled, args), step(fn, args), strict=True):
         torch.testing.assert_close(ours, eagers, rtol=3e-2, atol=3e-2)
     assert {k for k in kernels(compiled, args) if "sdpa" in k or "flash" in k or "fmha" in k} == {
@@ -118,7 +118,7 @@ def test_a_transposed_mask_runs_a_fused_kernel(made):
 
     args = inputs(128, torch.bfloat16)
     mask = None if made == "in the graph" else banded(128, torch.bfloat16)
-    compiled = dynacompile.compile(fn)
+    compiled = dynacompile.compile(fn, isolate_recompiles=True)
     given = [*args, mask]
 
     def attend(call):
@@ -137,7 +137,7 @@ def test_dropout_draws_what_eager_draws():
         return F.scaled_dot_product_attention(q, k, v, attn_mask=of_ones(q.shape[-2], torch.bfloat16), dropout_p=0.25)
 
     args = inputs(128, torch.bfloat16)
-    compiled = dynacompile.compile(fn)
+    compiled = dynacompile.compile(fn, isolate_recompiles=True)
     torch.manual_seed(0)
     want = step(fn, args)
     torch.manual_seed(0)

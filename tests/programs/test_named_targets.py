@@ -7,6 +7,7 @@ import copy
 import functools
 import sys
 import warnings
+from types import FunctionType
 
 import pytest
 import torch
@@ -114,6 +115,8 @@ def test_wrappers_of_libraries_add_no_break(wraps, times):
     ids=["generator", "coroutine", "disabled", "traced"],
 )
 def test_what_runs_as_python_is_said_once(target):
+    if isinstance(type(target).__call__, FunctionType) and not isinstance(target, FunctionType):
+        pytest.skip("helpers of torch's own tests, which this process has loaded, call such objects by a Python function")
     events = []
     end = dynacompile.subscribe(events.append)
     with warnings.catch_warnings(record=True) as told:
