@@ -231,3 +231,28 @@ def test_explain_tells_the_peak():
     matrix = N * N * 4
     assert 5 * matrix <= told.peak() < 5 * matrix + 4096 and told.peak("unfused_peak") >= told.peak()
     assert f"{told.peak():,} bytes at the peak of memory" in str(told)
+
+
+@pytest.mark.parametrize("options", [{}, {"reference": True}], ids=["built", "interpreted"])
+def test_hooks_that_give_back_other_strides(options):
+    """What a hook gives back is laid out as the backward was compiled for."""
+
+    def loss(x, w):
+        return ((x @ w).sin() * (x + 1).exp()).sum()
+
+    def gradients(fn):
+        x = torch.arange(12.0).reshape(3, 4).div(7).t().requires_grad_()
+        w = torch.linspace(-1, 1, 9).reshape(3, 3).t().requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().numpy().copy(), lambda a: torch.from_numpy(a.copy(order="C"))):
+            value = fn(x, w)
+        return torch.autograd.grad(value, [x, w])
+
+    torch.testing.assert_close(gradients(dynacompile.compile(loss, isolate_recompiles=True, options=options)), gradients(loss))
+
+
+def test_hooks_that_give_back_something_else():
+    x = torch.linspace(-1, 1, 6).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t[:2]):
+        value = dynacompile.compile(lambda x: x.sin().exp().sum(), isolate_recompiles=True)(x)
+    with pytest.raises(RuntimeError, match="a hook for saved tensors gave back"):
+        value.backward()
