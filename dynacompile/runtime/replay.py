@@ -236,9 +236,9 @@ class Replay:
         """The gradients of a batch of tangents, by the compiled backward. like: tensors of the geometry that each tangent has to have."""
 
         def once(*given: torch.Tensor) -> Grads:
-            fitted = [torch.empty_like(shape).copy_(t) if t.stride() != shape.stride() or t.is_conj() else t for t, shape in zip(given, like, strict=True)]
+            plain = [fitted(t, shape) for t, shape in zip(given, like, strict=True)]
             with torch.no_grad(), torch._C._DisableAutocast():
-                return tuple(backward(*symbols, *(s.detach() for s in saved), *fitted, *flags))
+                return tuple(backward(*symbols, *(s.detach() for s in saved), *plain, *flags))
 
         arrived = [shape.zero_() if t is None else t for t, shape in zip(tangents, like, strict=True)]
         here = [t is not None for t in tangents]
@@ -247,6 +247,21 @@ class Replay:
         made = sampled(once, arrived)
         found = [grad if not s or any(here[i] for i in s) else None for grad, s in zip(made, sources, strict=True)]
         return (*found, *(None for _ in self.part.further))
+
+
+def fitted(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The tensor as plain memory with the strides of `like`, of which some may be 0: the elements along those dimensions are equal, or it is an error."""
+    if tensor.stride() == like.stride() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
+    made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    source, target = tensor, made
+    for dim, (size, stride) in enumerate(zip(like.shape, like.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            source, target = source.narrow(dim, 0, 1), target.narrow(dim, 0, 1)
+    target.copy_(source)
+    if target.numel() != made.numel() and not torch.allclose(made, tensor, rtol=0, atol=0, equal_nan=True):
+        raise RuntimeError(f"a gradient of sizes {list(tensor.shape)} whose elements differ can't have strides {list(like.stride())}, which a compiled backward takes")
+    return made
 
 
 def is_differentiable(view: ViewOfOutput) -> bool:
