@@ -29,7 +29,8 @@ class Sides:
     backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use. copied: inputs that may be written before
     backward has read them, by the graph or, where eager's autograd keeps nothing of them, by the caller: to save one is to save a copy. Leaves, which an
     optimizer may write, are among them up to MOST_COPIED bytes; larger ones are read where they lie, and a write to one is an error in backward.
-    exposed: results that eager does not keep; they are saved as they are, and a backward after a write runs the graph again."""
+    exposed: results that eager does not keep; they are saved as they are, and a backward after a write runs the graph again. lost: inputs that gradients
+    depend on and the graph writes: unless copies of them all are saved, it can't run again, and to save an exposed result is to save a copy of it."""
 
     primal: list[Node]
     forward: set[Node]
@@ -37,6 +38,10 @@ class Sides:
     frontier: set[Node]
     copied: set[Node]
     exposed: set[Node]
+    lost: set[Node]
+
+    def copied_results(self, saved: Collection[Node]) -> set[Node]:
+        return self.exposed if self.lost.difference(saved) else set()
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,8 @@ def sides(joint: JointGraph) -> Sides:
     kept = {w.index for w in joint.history.watches if w.is_input}
     unkept = [(i, n) for i, n in enumerate(placeholders[: joint.inputs]) if i not in kept and isinstance(n.meta["val"], FakeTensor)]
     writable = {n for i, n in unkept if i not in joint.leaves or byte_size(n) <= MOST_COPIED}
-    return Sides(primal, ancestors(roots), backward, frontier, mutated | writable, exposed(joint))
+    read = ancestors([*grads, *joint.captured, *(n for n in primal if has_effect(n))]) if mutated else set()
+    return Sides(primal, ancestors(roots), backward, frontier, mutated | writable, exposed(joint), mutated & read)
 
 
 def exposed(joint: JointGraph) -> set[Node]:
@@ -215,4 +221,6 @@ def weight(node: Node, side: Sides, depth: Mapping[Node, int]) -> int:
     size = max(byte_size(node), 1) * 4
     if node.op == "placeholder":
         return size * 2 if node in side.copied else 1
+    if node in side.exposed and side.lost:
+        return size * 2 + 1
     return size + (node in side.exposed) if is_stored(node, depth, side.forward) else size * 2

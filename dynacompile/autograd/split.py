@@ -125,8 +125,9 @@ def write_forward(joint: JointGraph, side: Sides, saved: tuple[Node, ...] | list
             copy.add(node)
     outputs = [copy.nodes[n] for n in values]
     place: dict[Node, int] = {}
+    copied = side.copied_results(saved)
     for node in saved:
-        if node.op == "placeholder":
+        if node.op == "placeholder" or node in copied:
             place[node] = len(outputs)
             outputs.append(call(copy.graph, torch.ops.aten.clone.default, (copy.nodes[node],), node))
         elif node in values:

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import dynacompile
 from tests.scenarios import attempt, check_same
 
 LEVELS = pytest.mark.parametrize("backend", ["aot_eager", "default"])
@@ -212,3 +213,23 @@ def asking(loss, tensor, accumulated):
         return torch.autograd.grad(loss, tensor, allow_unused=True)
     loss.backward(inputs=[tensor])
     return (tensor.grad,)
+
+
+@pytest.mark.parametrize("write", [lambda t: t.mul_(2), lambda t: t.t_()], ids=["values", "metadata"])
+@pytest.mark.parametrize("options", [{"backend": "aot_eager"}, {"options": {"reference": True}}], ids=["unfused", "interpreted"])
+def test_results_of_a_graph_that_writes_the_input_they_are_computed_of(options, write):
+    """Eager does not keep the sum. The forward can't run again to make it, so that the backward reads something else."""
+
+    def frame(x):
+        y = x + x
+        return y, x.copy_(1 / y)
+
+    def gradient(call):
+        w = torch.linspace(-1, 2, 6).view(2, 3).clone().requires_grad_()
+        results = call(w * 1)
+        with torch.no_grad():
+            write(results[0])
+        results[1].sum().backward()
+        return w.grad
+
+    torch.testing.assert_close(gradient(dynacompile.compile(frame, isolate_recompiles=True, **options)), gradient(frame))
