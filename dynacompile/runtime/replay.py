@@ -260,7 +260,7 @@ def fitted(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
             source, target = source.narrow(dim, 0, 1), target.narrow(dim, 0, 1)
     target.copy_(source)
     if target.numel() != made.numel() and not torch.allclose(made, tensor, rtol=0, atol=0, equal_nan=True):
-        raise RuntimeError(f"a gradient of sizes {list(tensor.shape)} whose elements differ can't have strides {list(like.stride())}, which a compiled backward takes")
+        raise RuntimeError(f"a gradient of sizes {list(tensor.shape)} whose elements differ can't have strides {list(like.stride())}")
     return made
 
 
