@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,17 +25,16 @@ from dynacompile.ops.attention import HandWritten, Term, hand_written, hold_bias
 
 Node = torch.fx.Node
 Step = tuple[Callable, tuple]
-HALVES = (torch.float16, torch.bfloat16)
-FLOATS = (torch.float32, torch.float64, *HALVES)
-SMALLEST: dict[tuple[str, bool, bool], int] = {
-    ("cpu", False, False): 1 << 18,
-    ("cpu", False, True): 1 << 20,
-    ("cpu", True, False): 1,
-    ("cuda", True, False): 1,
-    ("cuda", True, True): 1,
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+SMALLEST: dict[tuple[str, int, bool], int] = {
+    ("cpu", 4, False): 1 << 18,
+    ("cpu", 4, True): 1 << 20,
+    ("cpu", 2, False): 1,
+    ("cuda", 2, False): 1,
+    ("cuda", 2, True): 1,
 }
-"""By the kind of device, whether products have half precision, and whether there is a backward: the scores of one head from which the operator is
-faster, as measured. What is not here is slower, or was not measured."""
+"""By the kind of device, the bytes of a number, and whether there is a backward: the scores of one head from which the operator is faster, as measured.
+What is not here is slower, or was not measured."""
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 
 PRODUCTS = frozenset({torch.matmul, operator.matmul, torch.bmm, "matmul", "bmm", "__matmul__"})
@@ -64,6 +63,7 @@ class Chain:
     masks: list[Node] = field(default_factory=list)
     masked: tuple | None = None
     softmax: Node | None = None
+    likes: list[Node] = field(default_factory=list)
     reason: str = ""
 
     def add(self, node: Node, step: Step) -> None:
@@ -83,14 +83,17 @@ class Chain:
         self.terms.append(term)
 
 
-def with_attention_kernels(graph: torch.fx.GraphModule, env: Env) -> torch.fx.GraphModule | None:
-    """The graph with its hand-written attention as torch's operator; None where it has none."""
+def with_attention_kernels(graph: torch.fx.GraphModule, env: Env, kept: Mapping[str, str]) -> tuple[torch.fx.GraphModule, list[AttentionFound]]:
+    """The graph with its hand-written attention as torch's operator, and what to tell of each. kept: attention that stays as it is, by the name of
+    its last node, and why."""
     if env.config.attention_scores < 0 or not any(n.target in SOFTMAXES for n in graph.graph.nodes):
-        return None
+        return graph, []
     places = {node: place for place, node in enumerate(graph.graph.nodes)}
-    chains = [c for n in graph.graph.nodes if (c := chain_from(n, places, env)) is not None and not c.reason]
+    found = [c for n in graph.graph.nodes if (c := chain_from(n, places, env, kept)) is not None]
+    told = [event_of(chain, env) for chain in found]
+    chains = [c for c in found if not c.reason]
     if not chains:
-        return None
+        return graph, told
     copied = torch.fx.Graph()
     copies: dict[Node, Node] = {}
     copied.output(copied.graph_copy(graph.graph, copies))
@@ -100,11 +103,16 @@ def with_attention_kernels(graph: torch.fx.GraphModule, env: Env) -> torch.fx.Gr
             placed = copies[node]
             placed.op, placed.target = "call_function", target
             placed.args, placed.kwargs = torch.fx.node.map_arg(args, copies.__getitem__), {}
-    return torch.fx.GraphModule(graph, copied)
+    return torch.fx.GraphModule(graph, copied), told
 
 
-def chain_from(node: Node, places: dict[Node, int], env: Env) -> Chain | None:
-    """The attention whose scores a node begins; None where it begins none. Tells of each."""
+def event_of(chain: Chain, env: Env) -> AttentionFound:
+    site, reason = str(chain.nodes[-1].meta.get("site") or ""), chain.reason or "torch's operator needs no memory for the scores"
+    return AttentionFound(region=env.region, bucket=env.bucket, kernel=not chain.reason, reason=reason, site=site)
+
+
+def chain_from(node: Node, places: dict[Node, int], env: Env, kept: Mapping[str, str]) -> Chain | None:
+    """The attention whose scores a node begins; None where it begins none."""
     chain = begun(node)
     if chain is None:
         return None
@@ -115,13 +123,13 @@ def chain_from(node: Node, places: dict[Node, int], env: Env) -> Chain | None:
             return None
         current, last = following
     chain.add(current, (operator.add, ()))
+    if any(n not in chain.nodes for n in chain.likes):
+        chain.refuse("the scores or weights have another use: type_as")
+    chain.refuse(kept.get(current.name, ""))
     if not chain.reason:
-        chain.reason = refused_operands(chain, last) or refused_masks(chain) or refused_gradients(chain, last) or refused_size(chain, last, env)
+        chain.reason = refused_operands(chain, last) or refused_masks(chain) or refused_gradients(chain, last) or refused_size(chain, env)
     if not chain.reason:
         chain.steps[-1] = (hand_written, (chain.nodes[-2], last, made_from(chain)))
-    site = str(current.meta.get("site") or "")
-    reason = chain.reason or "torch's operator needs no memory for the scores"
-    env.emit(AttentionFound(region=env.region, bucket=env.bucket, kernel=not chain.reason, reason=reason, site=site))
     return chain
 
 
@@ -153,7 +161,9 @@ def follow(chain: Chain, node: Node, places: dict[Node, int]) -> tuple[Node, Nod
     for write in writes:
         if not taken(chain, node, write):
             return None
-    others = [u for u in users if u not in writes]
+    likes = [u for u in users if u.target == "type_as" and len(u.args) == 2 and u.args[0] is not node]
+    chain.likes += likes  # they read a dtype
+    others = [u for u in users if u not in writes and u not in likes]
     found = None
     for user in others:
         values = last_operand(chain, node, user)
@@ -268,6 +278,8 @@ def hiding(node: Node, user: Node) -> tuple[Node, Term] | None:
         mask, fill, scores = args
         kind = "hidden"
     number = number_of(fill)
+    if number is not None and -math.inf < number < torch.finfo(user.meta["val"].dtype).min:
+        return None  # eager refuses it
     if scores is not node or number is None or not is_mask(mask) or mask.meta["val"].dtype != torch.bool:
         return None
     return mask, Term(kind, number)  # type: ignore[arg-type]
@@ -321,7 +333,13 @@ def narrower(one: torch.dtype, other: torch.dtype) -> bool:
 def made_from(chain: Chain) -> HandWritten:
     scores = chain.nodes[0].meta["val"]
     product, weighted = tuple(scores.shape[:-2]), tuple(chain.nodes[-2].meta["val"].shape[:-2])
-    return HandWritten(chain.scale, tuple(chain.terms), scores.dtype, product, product if chain.masked is None else chain.masked, weighted)
+    masked = product if chain.masked is None else chain.masked
+    return HandWritten(chain.nodes[-1].name, chain.scale, tuple(chain.terms), scores.dtype, product, masked, weighted, lost(scores.dtype))
+
+
+def lost(dtype: torch.dtype) -> float:
+    """Scores below it are so coarse that those of one query differ by nothing, or by so much that eager's own result means nothing."""
+    return -(2.0 ** (DIGITS[dtype] + 1))
 
 
 def refused_operands(chain: Chain, last: Node) -> str:
@@ -353,7 +371,7 @@ def refused_masks(chain: Chain) -> str:
     fills = {t.factor for t in chain.terms if t.kind != "bias"}
     if len(fills) > 1:
         return "scores are hidden by several numbers"
-    if fills and not next(iter(fills)) <= -(2.0 ** (DIGITS[dtype] + 1)):
+    if fills and not next(iter(fills)) <= lost(dtype):
         return "scores are hidden by a number that scores may reach"
     if fills - {-math.inf} and any(t.kind == "bias" for t in chain.terms):
         return "scores are hidden by a number, and have a bias"
@@ -380,10 +398,10 @@ def refused_gradients(chain: Chain, last: Node) -> str:
     return ""
 
 
-def refused_size(chain: Chain, last: Node, env: Env) -> str:
+def refused_size(chain: Chain, env: Env) -> str:
     """Why the operator would not be faster."""
     scores, made = chain.nodes[0].meta["val"], chain.nodes[-1].meta["val"]
-    smallest = env.config.attention_scores or SMALLEST.get((scores.device.type, scores.dtype in HALVES, made.requires_grad), 0)
+    smallest = env.config.attention_scores or SMALLEST.get((scores.device.type, scores.dtype.itemsize, made.requires_grad), 0)
     if not smallest:
         return "torch's operator is not known to be faster here"
     if smallest == 1:

@@ -14,14 +14,16 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from dynacompile.ops.chunked_losses import WrittenBetween
-
 LOW = -1e38
 """The lowest bias that is given to kernels on GPUs: they multiply by log2(e), beside which the lowest float32 and bfloat16 become minus infinity."""
 
 
-class AttentionWritten(WrittenBetween):
-    """The graph writes an operand of the scores before it uses the weights."""
+class KeptAsWritten(Exception):
+    """Attention that can't be torch's operator, as is found while it is traced. place: the name of its last node."""
+
+    def __init__(self, place: str, reason: str):
+        super().__init__(reason)
+        self.place, self.reason = place, reason
 
 
 class Scores:
@@ -37,9 +39,8 @@ class Scores:
         self.versions.append(operand._version)
         return self
 
-    def check(self) -> None:
-        if any(t._version != version for t, version in zip(self.operands, self.versions, strict=True)):
-            raise AttentionWritten
+    def are_written(self) -> bool:
+        return any(t._version != version for t, version in zip(self.operands, self.versions, strict=True))
 
 
 def hold_scores(query: torch.Tensor, keys: torch.Tensor) -> Scores:
@@ -80,20 +81,23 @@ class Reader(Protocol):
 class HandWritten:
     """Attention in the place of the product of weights and values.
 
-    scale: of the product of queries and keys. terms: in the order of the operands that follow queries and keys. dtype: that products are computed in.
-    product: the leading sizes of the scores; masked: those with which masks are applied; weighted: those with which values are multiplied.
+    place: the name of the node. scale: of the product of queries and keys. terms: in the order of the operands that follow queries and keys. dtype: that products are computed in.
+    product: the leading sizes of the scores; masked: those with which masks are applied; weighted: those with which values are multiplied. low: scores below it keep no digits beside those of others.
     """
 
+    place: str
     scale: float
     terms: tuple[Term, ...]
     dtype: torch.dtype
     product: tuple
     masked: tuple
     weighted: tuple
+    low: float
 
     def traced(self, scores: Scores, value: torch.Tensor, reader: Reader, attention: Callable[..., torch.Tensor]) -> torch.Tensor:
-        """Raises AttentionWritten."""
-        scores.check()
+        """Raises KeptAsWritten."""
+        if scores.are_written():
+            raise KeptAsWritten(self.place, "the graph writes an operand of the scores before it uses the weights")
         query, key = scores.operands[0], scores.operands[1].transpose(-2, -1)
         rows, columns = query.shape[-2], key.shape[-2]
         q, k = (self.placed(t, self.product) for t in (query, key))
@@ -116,6 +120,9 @@ class HandWritten:
         kind = reader.kind({**given, "attn_mask": mask})
         if kind != "other":
             return attention(**given, is_causal=kind == "causal")
+        recorded = torch.is_grad_enabled() and (given["query"].requires_grad or given["key"].requires_grad)
+        if bias is not None and recorded and not reader.sees(bias > self.low):
+            raise KeptAsWritten(self.place, "a bias may hide all keys of a query, whose gradients torch's operator has otherwise")
         some = both([m for m in (visible, None if bias is None else bias != -math.inf) if m is not None], torch.logical_and)
         assert some is not None
         if reader.sees(some):
