@@ -156,7 +156,7 @@ def begun(node: Node) -> Chain | None:
 def follow(chain: Chain, node: Node, places: dict[Node, int]) -> tuple[Node, Node | None] | None:
     """Adds the operation that uses a node to its chain. The node to go on with, and, where that is the last product, its values; None where the chain
     is no attention."""
-    users = sorted(node.users, key=places.__getitem__)
+    users, what = sorted(node.users, key=places.__getitem__), "weights" if chain.softmax else "scores"
     writes = [u for u in users if u.target in IN_PLACE and u.args[0] is node and not u.users]
     for write in writes:
         if not taken(chain, node, write):
@@ -174,7 +174,7 @@ def follow(chain: Chain, node: Node, places: dict[Node, int]) -> tuple[Node, Nod
         return None
     if len(others) > 1 or uses(found[0], node) > 1:
         names = sorted({name_of(u) for u in others if u is not found[0]} or {name_of(found[0])})
-        chain.refuse(f"the {'weights' if chain.softmax else 'scores'} have another use: {', '.join(names)}")
+        chain.refuse(f"the {what} have another use: {', '.join(names)}")
     if writes and places[writes[-1]] > places[found[0]]:
         chain.refuse("the scores are written after they are read")
     return found

@@ -160,11 +160,15 @@ def capped(q, k, v):
 
 
 def hidden_by_little(q, k, v):
-    return (q @ k.mT).masked_fill(hidden(), -1e4).softmax(-1) @ v
+    return (q @ k.mT).masked_fill(some_keys(v), -1e4).softmax(-1) @ v
+
+
+def some_keys(v):
+    return (v.detach()[:, :1, :, 0] < 0)[:, :, None, :]
 
 
 def hidden_and_biased(q, k, v):
-    return ((q @ k.mT).masked_fill(hidden(), -1e9) + q.detach()[:, :, :, :1]).softmax(-1) @ v
+    return ((q @ k.mT).masked_fill(some_keys(v), -1e9) + q.detach()[:, :, :, :1]).softmax(-1) @ v
 
 
 def learned_bias(q, k, v):
@@ -177,6 +181,12 @@ def wider_bias(q, k, v):
 
 def detached(q, k, v):
     return plain_weights(q, k).detach() @ v
+
+
+def ends_gradients(q, k, v):
+    weights = plain_weights(q, k)
+    with torch.no_grad():
+        return weights @ v
 
 
 def written(q, k, v):
@@ -200,7 +210,8 @@ KEPT = {
     hidden_and_biased: "scores are changed after some were hidden by a number",
     learned_bias: "a bias gets a gradient",
     wider_bias: "a bias has more digits than the products",
-    detached: "gradients end between the products",
+    detached: None,
+    ends_gradients: "gradients end between the products",
     written: "the graph writes an operand of the scores before it uses the weights",
     other_width: "values have another width than queries",
 }
