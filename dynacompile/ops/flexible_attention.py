@@ -7,9 +7,13 @@ get zeros.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+
+from dynacompile.ops.attention import Reader
 
 Mapped = Callable[..., torch.Tensor]
 """A function of a score (or not), its batch, head, query and key, and of the tensors that it reads besides; all but the latter have no dimensions."""
@@ -54,11 +58,8 @@ class Flexible:
         self.score, self.mask, self.reads, self.scale, self.auxiliary = score, mask, reads, scale, auxiliary
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *reads: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        kind = query.device.type
-        if torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
-            query, key, value = (t if t.dtype == torch.float64 else t.to(dtype) for t in (query, key, value))
-        with torch.autocast(kind, enabled=False):
+        query, key, value = autocast(query, key, value)
+        with torch.autocast(query.device.type, enabled=False):
             return self.attend(query, *self.spread(query, key, value), reads)
 
     def spread(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,6 +87,43 @@ class Flexible:
             return None
         sizes = (*query.shape[:3], key.shape[2])
         return unexpanded(over_points(self.mask, None, sizes, reads[self.reads[0] :], query.device))
+
+
+@dataclass(frozen=True)
+class FlexibleKernel:
+    """Such attention, without a function of scores, by torch's attention operator."""
+
+    form: Flexible
+
+    def __repr__(self) -> str:
+        return "FlexibleKernel()"  # in the text of graphs
+
+    def traced(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *reads: torch.Tensor, reader: Reader, attention: Callable[..., torch.Tensor]
+    ) -> tuple[torch.Tensor]:
+        query, key, value = autocast(query, key, value)
+        with torch.autocast(query.device.type, enabled=False):
+            key, value = self.form.spread(query, key, value)
+            given: dict[str, Any] = {"query": query, "key": key, "value": value, "scale": self.form.scale}
+            given |= {name: t if t.stride(-1) == 1 else t.contiguous() for name, t in given.items() if isinstance(t, torch.Tensor)}
+            return (laid_like(self.attend(given, self.form.visible(query, key, reads), reader, attention), query),)
+
+    def attend(self, given: dict[str, Any], visible: torch.Tensor | None, reader: Reader, attention: Callable[..., torch.Tensor]) -> torch.Tensor:
+        if visible is None:
+            return attention(**given)
+        kind = reader.kind({**given, "attn_mask": visible})
+        if kind != "other":
+            return attention(**given, is_causal=kind == "causal")
+        if reader.sees(visible):
+            return attention(**given, attn_mask=visible)
+        seen = visible.any(-1, keepdim=True)
+        return attention(**given, attn_mask=visible | ~seen).masked_fill(~seen, 0.0)
+
+
+def autocast(*operands: torch.Tensor) -> Iterator[torch.Tensor]:
+    kind = operands[0].device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    return (t if dtype is None or t.dtype == torch.float64 else t.to(dtype) for t in operands)
 
 
 def weights_of(scores: torch.Tensor, may_hide: bool) -> tuple[torch.Tensor, torch.Tensor]:
