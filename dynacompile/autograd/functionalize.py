@@ -270,7 +270,7 @@ def interpret_node(
         inference.note(made, read)
     if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
         plain = env[node]
-        env[node] = as_eager(plain, node.meta.get("val"), memories)
+        env[node] = as_eager(plain, None if node.target is by_operator and is_copied(node) else node.meta.get("val"), memories)
         if env[node] is not plain:
             laid.append((plain, env[node]))
 
@@ -306,6 +306,16 @@ class ReadMasks:
 
     def sees(self, visible: torch.Tensor) -> bool:
         return self.masks.sees(self.recorder.node_of(inner(visible)))
+
+
+def is_copied(node: torch.fx.Node) -> bool:
+    """Whether what a node gives is only read by what lays it out anew, as heads are put together again: its own strides do not matter then."""
+    turns = list(node.users)
+    return bool(turns) and all(turn.target in TURNS and turn.users and all(user.target in COPIES for user in turn.users) for turn in turns)
+
+
+TURNS = frozenset({"transpose", "permute", "swapaxes", "swapdims", torch.transpose, torch.permute, torch.swapaxes})
+COPIES = frozenset({"contiguous", "reshape", "flatten", torch.reshape, torch.flatten})
 
 
 def rowed(given: dict[str, Any]) -> dict[str, Any]:
