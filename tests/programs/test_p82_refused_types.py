@@ -124,7 +124,15 @@ def test_quotients_are_refused_also_where_the_meta_kernel_takes_them(target):
         check_types(target, [of(dtype), of(INT)], [of(dtype), of(INT)])
 
 
-@pytest.mark.parametrize("loss", [F.cross_entropy, F.nll_loss, lambda x, t: F.cross_entropy(x, t, reduction="none"), lambda x, t: F.nll_loss(x, target=t, ignore_index=1)])
+CLASSES = [
+    F.cross_entropy,
+    F.nll_loss,
+    lambda x, t: F.cross_entropy(x, t, reduction="none"),
+    lambda x, t: F.nll_loss(x, target=t, ignore_index=1),
+]
+
+
+@pytest.mark.parametrize("loss", CLASSES)
 def test_targets_of_classes(loss):
     def story(wrap):
         for x, target in ((of(FLOAT), torch.tensor([0, 1])), (of(FLOAT)[None], torch.tensor([[0, 1, 1]]))):
