@@ -174,6 +174,21 @@ def write(t):
 
 
 @LEVELS
+@pytest.mark.parametrize("change", [lambda t: t.unsqueeze_(0), lambda t: t.t_()], ids=["unsqueeze_", "t_"])
+def test_what_eager_keeps_another_tensor_of_may_change_its_metadata(change, backend):
+    def story(wrap):
+        for frame in (lambda x, y: (x.detach() * x, y * 2), lambda x, y: (x.view(-1) * y.view(-1), y.exp()), lambda x, y: (x.view_as(x) * x, y)):
+            leaf, y = torch.arange(6.0).requires_grad_(), torch.arange(6.0).view(2, 3).requires_grad_()
+            x = (leaf * 1).view(2, 3) * 1
+            out = wrap(frame)(x, y)
+            change(x)
+            found = attempt(torch.autograd.grad, sum(t.sum() for t in out), (leaf, y), allow_unused=True)
+            yield found if isinstance(found, tuple) else kind(found)
+
+    check_same(story, backend=backend, least=None)
+
+
+@LEVELS
 @pytest.mark.parametrize("name", KEPT)
 @pytest.mark.parametrize("what", ["result", "input"])
 @pytest.mark.parametrize("change", [write, lambda t: t.unsqueeze_(0), lambda t: t.t_()], ids=["values", "unsqueeze_", "t_"])
