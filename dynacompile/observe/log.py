@@ -10,6 +10,7 @@ from dynacompile.complaints import Reporting
 from dynacompile.env import log_topics
 from dynacompile.errors import ConfigError, nearest
 from dynacompile.events import (
+    AttentionFound,
     CacheLooked,
     Compiled,
     Event,
@@ -41,6 +42,7 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "stages": (StageFinished,),
     "fusion": (FusionDecided,),
     "masks": (MaskRead,),
+    "attention": (AttentionFound, MaskRead),
     "losses": (LossChunked,),
     "autotune": (KernelTuned,),
     "cache": (CacheLooked,),
@@ -114,6 +116,8 @@ def line(event: Event) -> str:
             return f"{'fused' if event.fused else 'not fused'} {event.kernel}: {', '.join(event.members)}, saves {event.bytes_saved} bytes {event.reason}"
         case MaskRead():
             return f"attention {who} at {event.site}: mask {event.found}"
+        case AttentionFound():
+            return f"attention {who} at {event.site}: {'by the operator of torch' if event.kernel else 'as written'}, {event.reason}"
         case LossChunked():
             return f"loss {who} at {event.site}: {'in chunks' if event.chunked else 'whole'}, {event.reason}"
         case KernelTuned():
