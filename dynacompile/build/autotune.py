@@ -15,7 +15,7 @@ from dynacompile.env import Env
 from dynacompile.events import KernelTuned
 from dynacompile.ir.extents import example_reach
 from dynacompile.ir.index import Index, Var
-from dynacompile.ir.schedule import BuiltKernel, KernelSource
+from dynacompile.ir.schedule import SCRATCH, BuiltKernel, KernelSource
 
 Build = Callable[[Sequence[tuple[str, int]]], Mapping[tuple[str, int], BuiltKernel]]
 RTOL = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.float64: 1e-9}
@@ -66,7 +66,7 @@ def lengths(source: KernelSource) -> dict[str, int] | None:
     are arguments of a C++ kernel."""
     if source.kernel.symbols and source.language != "triton":
         return None
-    reach: dict[str, int] = {p.name: 1 for p in source.kernel.params}
+    reach: dict[str, int] = {p.name: SCRATCH if p.mode == "scratch" else 1 for p in source.kernel.params}
     for access in (*source.kernel.nest.loads(), *source.kernel.nest.stores()):
         high = top(access.index)
         if high is None:
@@ -104,7 +104,7 @@ def fastest(source: KernelSource, kernels: Sequence[BuiltKernel], env: Env, meas
     data = inputs(source, device)
     if data is None:
         return 0
-    written = [i for i, p in enumerate(source.kernel.params) if p.mode != "in"]
+    written = [i for i, p in enumerate(source.kernel.params) if p.mode in ("out", "inout")]
     expected: list[torch.Tensor] = []
     times: list[float] = []
     for kernel in kernels:

@@ -111,7 +111,7 @@ def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: En
         jobs = [job(*wanted[place]) for place in missing.values()]
         for (key, place), (facts, cubin) in zip(missing.items(), pool_for(env).compile(jobs), strict=True):
             kernel = wanted[place][0].kernel
-            extra = facts["params"] - len(pointers_of(kernel)) - len(kernel.symbols)
+            extra = facts["params"] - (len(LIST_TABLES) if kernel.is_list else len(kernel.params)) - len(kernel.symbols)
             packed[key] = pack({"symbol": facts["symbol"], "warps": facts["warps"], "shared": facts["shared"], "extra": extra}, cubin)
             store.put(key, packed[key])
     return {place: unpack(packed[key], grid_of(*wanted[place][:2]), wanted[place][0].kernel.symbols) for place, key in keys.items()}
@@ -139,7 +139,7 @@ def job(source: KernelSource, candidate: Candidate, form: int = 0) -> dict:
 
 def pointers_of(kernel: Kernel) -> list[str]:
     """The types of what it takes in front of its symbols."""
-    return LIST_TABLES if kernel.is_list else [POINTERS[p.dtype] for p in kernel.params]
+    return LIST_TABLES if kernel.is_list else [POINTERS[p.dtype] for p in kernel.params if p.mode != "scratch"]
 
 
 def kernel_key(source: KernelSource, candidate: Candidate, form: int = 0) -> str:
