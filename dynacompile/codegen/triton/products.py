@@ -237,7 +237,7 @@ class ProductEmitter:
                 text = o.copied()
             step.append(f"{o.name} = {text}")
         for name, (_, a, b) in zip(self.sums, self.products, strict=True):
-            step.append(f"{name} = tl.dot({self.operands[a].name}, {self.operands[b].name}, {name})")
+            step.append(f"{name} = add_product({self.operands[a].name}, {self.operands[b].name}, {name})")
         loop = [f"for k in tl.range(0, {self.operands[0].depth}, KBLOCK):", *(f"    {line}" for line in [*step, *ends])]
         parameters = ", ".join(["m_start", "n_start", *names, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr", "KBLOCK: tl.constexpr"])
         return function(f"{self.entry}_{way}", parameters, [*lines, *loop, f"return {', '.join(self.sums)}"])
