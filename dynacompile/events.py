@@ -181,6 +181,15 @@ class KernelTuned(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class KernelRefused(Event):
+    """A candidate that the compiler of its language does not compile; another one takes its place."""
+
+    kernel: str
+    candidate: str
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CacheLooked(Event):
     tier: str  # captured | differentiated | sources | binaries
     key: str

@@ -10,19 +10,18 @@ from dynacompile.ir.loops import Buffer, Extern, Nest
 
 @dataclass(frozen=True)
 class Joint:
-    """Two ways to do the same. nest: both as one kernel. apart: the library's call, and then the kernel `reader`, which reads its results.
+    """Two ways to do the same. nest: all as one kernel. calls: products that the library does; then `reader` is the kernel that reads their results.
 
-    m, n, k: the product's extents, n along its results' memory. kept: its results are stored either way.
+    m, n, k: the products' extents, n along their results' memory.
     """
 
     nest: Nest
-    apart: Extern
+    calls: tuple[Extern, ...]
     reader: Nest
     buffers: Mapping[str, Buffer]
     m: int
     n: int
     k: int
-    kept: bool
 
 
 @dataclass(frozen=True)

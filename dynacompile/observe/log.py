@@ -20,6 +20,7 @@ from dynacompile.events import (
     GraphRecorded,
     Guarded,
     GuardFailed,
+    KernelRefused,
     KernelTuned,
     LimitHit,
     LossChunked,
@@ -44,7 +45,7 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "products": (ProductDecided,),
     "masks": (MaskRead,),
     "losses": (LossChunked,),
-    "autotune": (KernelTuned,),
+    "autotune": (KernelTuned, KernelRefused),
     "cache": (CacheLooked,),
     "cudagraphs": (GraphRecorded,),
 }
@@ -129,6 +130,8 @@ def line(event: Event) -> str:
             return f"loss {who} at {event.site}: {'in chunks' if event.chunked else 'whole'}, {event.reason}"
         case KernelTuned():
             return f"tuned {event.kernel}: {event.winner} of " + ", ".join(f"{name} {us:.1f} us" for name, us in event.candidates)
+        case KernelRefused():
+            return f"refused {event.kernel}: {event.candidate}, {event.error}"
         case CacheLooked():
             return f"cache {event.tier} {event.key} {'hit' if event.hit else 'miss'}"
         case GraphRecorded():

@@ -20,8 +20,8 @@ CLEAR = 0.97  # of the time apart that one kernel may take
 
 
 def expected(joint: Joint) -> Decision:
-    operations = 2 * joint.m * joint.n * joint.k * sum(op.name == "product" for op in joint.nest.body)
-    library = LAUNCH + operations / RATE
+    operations = 2 * joint.m * joint.n * joint.k
+    library = sum(LAUNCH + operations / RATE for op in joint.nest.body if op.name == "product")
     apart = library + LAUNCH + traffic(joint.reader, joint) / BYTES
     moved = traffic(joint.nest, joint) / BYTES
     fused = library * SLOWER + max(0.0, moved - results(joint) / BYTES)
@@ -31,10 +31,8 @@ def expected(joint: Joint) -> Decision:
 
 
 def results(joint: Joint) -> int:
-    """Bytes of the product's results."""
-    out = joint.apart.outputs[0]
-    assert out is not None
-    return joint.buffers[out].bytes
+    """Bytes of the products' results."""
+    return sum(joint.buffers[out].bytes for call in joint.calls for out in call.outputs if out is not None)
 
 
 def traffic(nest: Nest, joint: Joint) -> int:

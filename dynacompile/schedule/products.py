@@ -7,7 +7,7 @@ the kernel was. Results that others read are stored as well. A kernel that reads
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,32 +60,53 @@ class Product:
 def fuse_products(units: Units, nests: dict[int, Nest], env: Env, choose: Choose) -> tuple[Units, tuple[str, ...]]:
     """Joins products with the kernels that read their results, in place, where `choose` says so. An event tells of each. The units, and the buffer for
     descriptors of tensors that kernels with products have, where there are such."""
-    fused = False
-    for unit in [u for u in units.by_id.values() if u.extern is not None and u.extern.op in PRODUCTS and is_on_gpu(units, u)]:
-        joint, reason = None, "no kernel reads its results"
-        readers = [i for i in sorted(units.readers.get(next(iter(unit.writes)), ())) if i in nests]
-        for i in readers:
-            try:
-                joint = join_product(units, nests, unit, units.by_id[i], env.config.precise)
-                break
-            except Refused as refused:
-                reason = str(refused)
-        if not readers:
-            continue
-        decision = Decision(False, reason) if joint is None else choose(joint)
-        tell(env, unit, units.by_id[i], decision)
-        if joint is not None and decision.fused:
-            merged = contract(units, unit, units.by_id[i], joint.nest)
-            nests[merged.id] = joint.nest
-            del nests[i]
-            fused = True
-    if not fused:
+    products = [u for u in units.by_id.values() if u.extern is not None and u.extern.op in PRODUCTS and is_on_gpu(units, u)]
+    waiting = {u.id: [i for i in sorted(units.readers.get(only(u.writes), ())) if i in nests] for u in products}
+    for first in list(dict.fromkeys(i for readers in waiting.values() for i in readers)):
+        reader, found = units.by_id[first], [u for u in products if first in waiting[u.id] and u.id in units.by_id]
+        several = joints(units, nests, found, reader, env)
+        for chosen in ([several, *([u] for u in several)] if len(several) > 1 else [several]):
+            chosen = [u for u in chosen if u.id in units.by_id]
+            if chosen:
+                reader = decide(units, nests, chosen, reader, env, choose)
+    if not any(nest.is_product for nest in nests.values()):
         return units, ()
     name = "descriptors"
     while name in units.program.buffers:
         name += "_"
     scratch = Buffer(name, torch.uint8, device_of(units, nests), (SCRATCH,), (1,), "temp")
     return replace(units, program=replace(units.program, buffers={**units.program.buffers, name: scratch})), (name,)
+
+
+def joints(units: Units, nests: Mapping[int, Nest], products: Sequence[Unit], reader: Unit, env: Env) -> list[Unit]:
+    """Those of the products that can be one kernel with their reader, together. An event tells of the others, each of whose readers is tried."""
+    found: list[Unit] = []
+    for unit in products:
+        try:
+            join_products(units, nests[reader.id], [*found, unit], reader, env.config.precise)
+        except Refused as refused:
+            tell(env, unit, reader, Decision(False, str(refused)))
+        else:
+            found.append(unit)
+    return found
+
+
+def decide(units: Units, nests: dict[int, Nest], products: Sequence[Unit], reader: Unit, env: Env, choose: Choose) -> Unit:
+    """The reader, with the products where `choose` says so."""
+    joint, steps = join_products(units, nests[reader.id], products, reader, env.config.precise)
+    decision = choose(joint)
+    for unit, nest in zip(products, steps, strict=True):
+        tell(env, unit, reader, decision)
+        if decision.fused:
+            merged = contract(units, unit, reader, nest)
+            del nests[reader.id]
+            nests[merged.id] = nest
+            reader = merged
+    return reader
+
+
+def only(names: set[str]) -> str:
+    return next(iter(names))
 
 
 def is_on_gpu(units: Units, unit: Unit) -> bool:
@@ -103,19 +124,27 @@ def tell(env: Env, unit: Unit, reader: Unit, decision: Decision) -> None:
     env.emit(ProductDecided(region=env.region, bucket=env.bucket, product=unit.extern.name, members=members, site=site, **decision.facts()))
 
 
-def join_product(units: Units, nests: Mapping[int, Nest], unit: Unit, reader: Unit, precise: bool) -> Joint:
-    """What both would be as one, and what takes its place else. Raises Refused."""
-    assert unit.extern is not None
-    product = product_of(unit.extern, units.program.buffers, units.roots)
-    if unit.part != reader.part or unit.copies != reader.copies:
-        raise Refused("its reader belongs to another part of the program")
-    if reader.writes & (unit.reads | unit.writes):
-        raise Refused("its reader writes to memory that the product reads")
-    if has_path(units, unit, reader):
-        raise Refused("its reader waits for another kernel that reads its results")
-    kept = product.out in units.kept or bool(units.readers[product.out] - {unit.id, reader.id})
-    nest = fused_nest(nests[reader.id], product, units.program.buffers, kept, precise)
-    return Joint(nest, unit.extern, nests[reader.id], units.program.buffers, product.m, product.n, product.k, kept)
+def join_products(units: Units, nest: Nest, products: Sequence[Unit], reader: Unit, precise: bool) -> tuple[Joint, list[Nest]]:
+    """What they would be as one, and what takes its place else; and the nest with the first of them, with the second, and so on. Raises Refused."""
+    steps: list[Nest] = []
+    calls: list[Extern] = []
+    found: list[Product] = []
+    for unit in products:
+        assert unit.extern is not None
+        product = product_of(unit.extern, units.program.buffers, units.roots)
+        if unit.part != reader.part or unit.copies != reader.copies:
+            raise Refused("its reader belongs to another part of the program")
+        if reader.writes & (unit.reads | unit.writes):
+            raise Refused("its reader writes to memory that the product reads")
+        if has_path(units, unit, reader):
+            raise Refused("its reader waits for another kernel that reads its results")
+        if found and (product.m, product.n, product.k) != (found[0].m, found[0].n, found[0].k):
+            raise Refused("its reader takes in a product of other extents")
+        kept = product.out in units.kept or bool(units.readers[product.out] - {unit.id, reader.id})
+        steps.append(fused_nest(steps[-1] if steps else nest, product, units.program.buffers, kept, precise))
+        calls.append(unit.extern)
+        found.append(product)
+    return Joint(steps[-1], tuple(calls), nest, units.program.buffers, found[0].m, found[0].n, found[0].k), steps
 
 
 def product_of(step: Extern, buffers: Mapping[str, Buffer], roots: Mapping[str, str]) -> Product:
