@@ -94,7 +94,7 @@ class HandWritten:
     weighted: tuple
     low: float
 
-    def traced(self, scores: Scores, value: torch.Tensor, reader: Reader, attention: Callable[..., torch.Tensor]) -> torch.Tensor:
+    def traced(self, scores: Scores, value: torch.Tensor, *, reader: Reader, attention: Callable[..., torch.Tensor]) -> torch.Tensor:
         """Raises KeptAsWritten."""
         if scores.are_written():
             raise KeptAsWritten(self.place, "the graph writes an operand of the scores before it uses the weights")
@@ -174,8 +174,8 @@ class HandWritten:
         return operand.reshape(operand.shape[0], math.prod(middle), *operand.shape[-2:])
 
 
-def hand_written(scores: Scores, value: torch.Tensor, form: HandWritten) -> torch.Tensor:
-    """The target of nodes that stand for such attention: they are traced with what is known of their masks, see `HandWritten.traced`."""
+def by_operator(*operands_and_form: Any) -> Any:
+    """The target of nodes that stand for attention by torch's operator. They are traced with what is known of their masks: see `HandWritten.traced`."""
     raise AssertionError("traced, never run")
 
 
