@@ -79,6 +79,21 @@ def measure_on_device(kernel: CudaKernel, tensors: Sequence[torch.Tensor]) -> fl
     return result
 
 
+def measure_run(kernel: CudaKernel, tensors: Sequence[torch.Tensor], before: Callable[[], object] | None = None) -> float:
+    """Median microseconds, with cold caches, of `before` and then a launch. The tensors hold what the last launch has stored."""
+    loaded = LoadedKernel(kernel)
+
+    def run() -> None:
+        if before is not None:
+            before()
+        loaded.launch(tensors)
+
+    run()
+    result = median_of(REPEATS, run, torch.empty(CACHE_BYTES, dtype=torch.uint8, device=tensors[0].device))
+    loaded.close()
+    return result
+
+
 def median_of(repeats: int, run: Callable[[], object], cache: torch.Tensor | None) -> float:
     """Median microseconds of `run` on the current stream; `cache` is overwritten before each."""
     times = []

@@ -65,7 +65,7 @@ def fuse_products(units: Units, nests: dict[int, Nest], env: Env, choose: Choose
     for first in list(dict.fromkeys(i for readers in waiting.values() for i in readers)):
         reader, found = units.by_id[first], [u for u in products if first in waiting[u.id] and u.id in units.by_id]
         several = joints(units, nests, found, reader, env)
-        for chosen in ([several, *([u] for u in several)] if len(several) > 1 else [several]):
+        for chosen in [several, *([u] for u in several)] if len(several) > 1 else [several]:
             chosen = [u for u in chosen if u.id in units.by_id]
             if chosen:
                 reader = decide(units, nests, chosen, reader, env, choose)
