@@ -21,6 +21,7 @@ from dynacompile.build.triton import build_candidates, build_triton
 from dynacompile.codegen import emit
 from dynacompile.env import Env
 from dynacompile.events import KernelTuned
+from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, root
 from dynacompile.ir.products import Choose, Decision, Joint
 from dynacompile.ir.schedule import SCRATCH, Kernel
@@ -126,7 +127,7 @@ class Ways:
 
     def view(self, own: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
         buffer = self.buffers[name]
-        return own[root(self.buffers, name)].as_strided(buffer.size, buffer.stride, buffer.offset)
+        return own[root(self.buffers, name)].as_strided([*map(hint, buffer.size)], [*map(hint, buffer.stride)], hint(buffer.offset))
 
 
 def kernel_of(joint: Joint, buffers: Mapping[str, Buffer], fused: bool) -> tuple[Kernel, tuple[str, ...]]:

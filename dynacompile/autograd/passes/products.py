@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.autograd.facts import geometry, is_view
 
@@ -22,7 +23,7 @@ def widen_products(graph: torch.fx.Graph) -> torch.fx.Graph:
         if chain is None:
             continue
         product, *views = chain
-        before = product.meta["val"]
+        before: FakeTensor = product.meta["val"]
         with before.fake_mode:
             val = torch.empty_strided(before.size(), before.stride(), dtype=torch.float32, device=before.device)
         with graph.inserting_before(node):
@@ -30,7 +31,7 @@ def widen_products(graph: torch.fx.Graph) -> torch.fx.Graph:
             made.meta = {**product.meta, "val": val}
             for view in views:
                 rest = view.args[1:]
-                with val.fake_mode:
+                with before.fake_mode:
                     val = view.target(val, *rest, **view.kwargs)  # type: ignore[operator]
                 made = graph.call_function(view.target, (made, *rest), dict(view.kwargs))  # type: ignore[arg-type]
                 made.meta = {**view.meta, "val": val}
