@@ -158,6 +158,21 @@ class FusionDecided(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProductDecided(Event):
+    """Whether a product of matrices is one kernel with what is computed of its results. Microseconds: as one, and as a call of the library and a kernel;
+    measured, or as the model of the device has them; 0 where neither was asked."""
+
+    product: str
+    members: tuple[str, ...]
+    fused: bool
+    reason: str
+    measured: bool = False
+    fused_us: float = 0.0
+    apart_us: float = 0.0
+    site: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LossChunked(Event):
     """A cross entropy of a linear layer with many classes, and whether it is computed in chunks of rows. bytes: of the layer's results."""
 
@@ -172,6 +187,15 @@ class KernelTuned(Event):
     kernel: str
     winner: str
     candidates: tuple[tuple[str, float], ...]  # (configuration, microseconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelRefused(Event):
+    """A candidate that the compiler of its language does not compile; another one takes its place."""
+
+    kernel: str
+    candidate: str
+    error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

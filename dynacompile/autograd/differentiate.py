@@ -29,7 +29,7 @@ def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
     joint = trace_chosen(graph, fakes, env)
     for site, found in joint.masks:
         env.emit(MaskRead(region=env.region, bucket=env.bucket, site=site, found=found))
-    simplify(joint.graph)
+    simplify(joint.graph, env.config.precise)
     return split(joint, env.config.memory_budget)
 
 

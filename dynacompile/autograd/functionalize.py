@@ -265,8 +265,8 @@ def interpret_node(
     if len(results) > 1:
         note(results, node.target, recorder)
     read = [t for n in node.all_input_nodes for t in tensors_of(env[n])]  # those of lists, too
+    folded.note(node.target, results, operands)
     for made in results:
-        folded.note(node.target, made, operands)
         inference.note(made, read)
     if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
         plain = env[node]
