@@ -434,6 +434,8 @@ def refused_gradients(chain: Chain, last: Node) -> str:
 
 def refused_size(sizes: Sequence, dtype: torch.dtype, device: str, recorded: bool, env: Env) -> str:
     """Why the operator would not be faster. sizes: of the scores of one head."""
+    if env.config.precise and dtype.itemsize == 2:
+        return "every result of half precision is to be rounded as in eager"
     smallest = env.config.attention_scores or SMALLEST.get((device, dtype.itemsize, recorded), 0)
     if not smallest:
         return "torch's operator is not known to be faster here"
