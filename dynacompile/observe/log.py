@@ -10,6 +10,7 @@ from dynacompile.complaints import Reporting
 from dynacompile.env import log_topics
 from dynacompile.errors import ConfigError, nearest
 from dynacompile.events import (
+    AttentionFound,
     CacheLooked,
     Compiled,
     Event,
@@ -21,10 +22,12 @@ from dynacompile.events import (
     GraphRecorded,
     Guarded,
     GuardFailed,
+    KernelRefused,
     KernelTuned,
     LimitHit,
     LossChunked,
     MaskRead,
+    ProductDecided,
     Recompiled,
     StageFinished,
     Subscriber,
@@ -41,9 +44,11 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "compiles": (Compiled,),
     "stages": (StageFinished,),
     "fusion": (FusionDecided,),
+    "products": (ProductDecided,),
     "masks": (MaskRead,),
+    "attention": (AttentionFound, MaskRead),
     "losses": (LossChunked,),
-    "autotune": (KernelTuned,),
+    "autotune": (KernelTuned, KernelRefused),
     "cache": (CacheLooked,),
     "cudagraphs": (GraphRecorded,),
 }
@@ -78,6 +83,13 @@ def show_on_screen(frame: str, guards: Sequence[str], differences: Sequence[str]
     lines += ["[dynacompile] and what differs:", *(f"    {text}" for text in differences)] if differences else []
     with Reporting("DYNACOMPILE_LOGS=verbose_guards"):
         print("\n".join(map(printable_lines, lines)), file=sys.stderr, flush=True)
+
+
+def product_line(who: str, event: ProductDecided) -> str:
+    known = "measured" if event.measured else "expected"
+    times = f" ({known}: {event.fused_us:.1f} us as one, {event.apart_us:.1f} us apart)" if event.apart_us else ""
+    text = f"product {who} {event.product} is {'one kernel with' if event.fused else 'apart from'} {', '.join(event.members)}: {event.reason}{times}"
+    return text + (f"\n    at {event.site}" if event.site else "")
 
 
 def line(event: Event) -> str:
@@ -115,12 +127,18 @@ def line(event: Event) -> str:
             return f"stage {who} {event.stage} {event.seconds * 1e3:.1f} ms" + (f" ({facts})" if facts else "")
         case FusionDecided():
             return f"{'fused' if event.fused else 'not fused'} {event.kernel}: {', '.join(event.members)}, saves {event.bytes_saved} bytes {event.reason}"
+        case ProductDecided():
+            return product_line(who, event)
         case MaskRead():
             return f"attention {who} at {event.site}: mask {event.found}"
+        case AttentionFound():
+            return f"attention {who} at {event.site}: {'by the operator of torch' if event.kernel else 'as written'}, {event.reason}"
         case LossChunked():
             return f"loss {who} at {event.site}: {'in chunks' if event.chunked else 'whole'}, {event.reason}"
         case KernelTuned():
             return f"tuned {event.kernel}: {event.winner} of " + ", ".join(f"{name} {us:.1f} us" for name, us in event.candidates)
+        case KernelRefused():
+            return f"refused {event.kernel}: {event.candidate}, {event.error}"
         case CacheLooked():
             return f"cache {event.tier} {event.key} {'hit' if event.hit else 'miss'}"
         case GraphRecorded():

@@ -254,9 +254,7 @@ def is_differentiable(view: ViewOfOutput) -> bool:
     return view.lineage.made in (Made.GRAD, Made.PART, Made.CUSTOM) and not view.lineage.detached
 
 
-def going_on_from(
-    module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None, settled: Mapping[int, Settled]
-) -> torch.fx.GraphModule:
+def going_on_from(module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None, settled: Mapping[int, Settled]) -> torch.fx.GraphModule:
     """The graph with further inputs, in the place of some of its outputs wherever it uses these, or, where it writes one in place, after the last write.
     needed: the outputs that are to be computed, None for all."""
     graph = torch.fx.Graph()
