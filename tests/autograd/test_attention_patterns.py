@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -367,6 +368,22 @@ def test_heads_that_are_put_together_are_not_copied(together):
 
 def heads_of_rows():
     return [t.transpose(1, 2) for t in operands(sizes=(BATCH, ROWS, HEADS, WIDTH))]
+
+
+def test_many_that_stay_are_traced_twice_at_most(monkeypatch):
+    traced, module = [], sys.modules["dynacompile.autograd.differentiate"]
+    real = module.trace_joint
+    monkeypatch.setattr(module, "trace_joint", lambda *args, **kwargs: traced.append(1) or real(*args, **kwargs))
+    model = Attending(6, "bias", True)
+    found = differentiated(model, torch.zeros(2, 16, 32), torch.ones(2, 16))[1]
+    assert [kernel for kernel, _ in found] == [False] * 6
+    assert len(traced) == 2
+
+
+def test_explained():
+    told = str(dynacompile.explain(triangle, isolate_recompiles=True, options={"attention_scores": 1})(*operands()))
+    assert "1 written attentions run the operator of torch: torch's operator needs no memory for the scores" in told
+    assert "1 masks of attention: causal" in told
 
 
 class Attending(nn.Module):
