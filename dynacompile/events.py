@@ -140,6 +140,15 @@ class MaskRead(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttentionFound(Event):
+    """Hand-written attention, and whether torch's operator computes it."""
+
+    site: str
+    kernel: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FusionDecided(Event):
     kernel: str
     members: tuple[str, ...]

@@ -8,6 +8,7 @@ graph -> differentiate -> ForwardBackward -> (forward and backward, the latter w
 from __future__ import annotations
 
 import functools
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,7 +58,7 @@ def compile_frame(
     """
     expect_builds(env)
     native.core().keep_fake_devices()
-    with forgetting_shape_envs(policy), dynamo_unloaded(), unseen_by_hooks():
+    with rare_collections(), forgetting_shape_envs(policy), dynamo_unloaded(), unseen_by_hooks():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy, FrameFacts(frame))
         with under(captured.settings, native.core().set_deterministic_algorithms):
             call = make_call(captured, replace(env, breaks=captured.break_ is not None)) if captured.graph is not None else None
@@ -78,6 +79,26 @@ def forgetting_shape_envs(policy: ShapePolicy | None) -> Iterator[None]:
     finally:
         if policy is not None:
             forget_shape_envs()
+
+
+YOUNG = 50_000  # objects that are made before Python looks for garbage among them
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """What a compile makes lives until its end: going through it for garbage time and again takes a quarter of the compile. Thresholds that somebody else
+    has set meanwhile stay."""
+    before = gc.get_threshold()
+    if not 0 < before[0] < YOUNG:
+        yield
+        return
+    ours = (YOUNG, *before[1:])
+    gc.set_threshold(*ours)
+    try:
+        yield
+    finally:
+        if gc.get_threshold() == ours:
+            gc.set_threshold(*before)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from dynacompile.autograd.differentiate import differentiate
 from dynacompile.env import Env
@@ -305,7 +306,8 @@ class Component:
                 made.meta.pop("val", None)
         graph.output(tuple(known(node) for _, node in self.outputs))
         fakes = tuple(self.finding.fakes[self.finding.placeholders[n]] for n in self.inputs)
-        return torch.fx.GraphModule(torch.nn.Module(), graph), fakes
+        with _use_lazy_graph_module(True):  # it is interpreted node by node
+            return _make_graph_module(torch.nn.Module(), graph), fakes
 
 
 def lists_of(nodes: Sequence[Node]) -> Lists:

@@ -109,6 +109,7 @@ def trace_joint(
         before = [entry.value._version if entry.is_tensor else 0 for entry in inputs]
         together, masks = Together(), Masks()
         run = interpret(graph, inputs_values(inputs), recorder, tracing, together.note, masks)
+        tell_writes(run.laid)
         positions = Positions()
         seen = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in output_args(graph)]
         stays = [keeps_views and not is_changed(node) for node in output_args(graph)]
@@ -171,6 +172,13 @@ def trace_joint(
         settled_points(cuts, list(graph.graph.nodes), run.values, recorder.writes),
         tuple((str(node.meta.get("site") or ""), found) for node, found in masks.read.items()),
     )
+
+
+def tell_writes(laid: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Of results that were laid out as eager's, and written since: in eager they are one tensor with what the operation's node may have kept."""
+    for plain, result in laid:
+        if result._version and plain.requires_grad:
+            torch.autograd.graph.increment_version(plain)
 
 
 def is_changed(output: object) -> bool:

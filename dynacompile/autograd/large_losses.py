@@ -175,8 +175,8 @@ TURNS = frozenset({"transpose", "permute", "swapaxes", "mT", torch.transpose, to
 def refused_loss(node: Node, given: dict[str, Any], chain: Sequence[Node]) -> str:
     """Why a loss is left as it is."""
     target, value = given["target"].meta.get("val"), node.meta.get("val")
-    if not isinstance(target, FakeTensor) or not isinstance(value, FakeTensor) or target.dtype.is_floating_point or target.dtype.is_complex:
-        return "the targets are no classes"
+    if not isinstance(target, FakeTensor) or not isinstance(value, FakeTensor) or target.dtype != torch.int64:
+        return "the targets are no int64 classes"
     if given["weight"] is not None:
         return "classes have weights"
     if given.get("size_average") is not None or given.get("reduce") is not None or given["reduction"] not in ("mean", "sum", "none"):

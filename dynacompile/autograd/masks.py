@@ -38,13 +38,28 @@ class Masks:
         if given.get("is_causal") or given.get("dropout_p") or given["attn_mask"].requires_grad:
             self.read[node] = "kept"
             return tuple(args), dict(kwargs)
-        value = self.known.of(mask)
-        kind: Kind = "other" if value is None or not covers(given) else kind_of(value, mask, is_square(given))
-        self.read[node] = "kept" if kind == "other" else kind
+        kind = self.kind(node, mask, given)
         given["attn_mask"] = with_rows(given["attn_mask"]) if kind == "other" else None
         if kind == "causal":
             given["is_causal"] = True
         return (), given
+
+    def kind(self, node: torch.fx.Node, mask: torch.fx.Node, given: Mapping[str, Any]) -> Kind:
+        value = self.known.of(mask)
+        kind: Kind = "other" if value is None or not covers(given) else kind_of(value, mask, is_square(given))
+        self.read[node] = "kept" if kind == "other" else kind
+        return kind
+
+    def sees(self, visible: torch.fx.Node) -> bool:
+        """Whether each row of a mask of truth values is known to have one that is true."""
+        value = self.known.of(visible)
+        if value is None:
+            return False
+        with plain():
+            if isinstance(value, Split) and kind_of_split(value, True) != "other":
+                return True
+            found = computed(value, visible)
+            return found is not None and bool(found.any(-1).all())
 
 
 Simplify = Callable[[tuple, dict[str, Any]], tuple[tuple, dict[str, Any]]]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from dynacompile import native
 from dynacompile.capture.assemble import assemble
@@ -347,7 +348,8 @@ def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> torch
         bind_numbers(cx.recorder, cx.symbols)
     for node in [n for n in graph.nodes if n.op == "placeholder" and not n.users]:
         graph.erase_node(node)
-    return torch.fx.GraphModule(cx.recorder.owner(graph), graph)
+    with _use_lazy_graph_module(True):  # Python code is made for who prints or runs the graph
+        return _make_graph_module(cx.recorder.owner(graph), graph)
 
 
 def used_inputs(graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ...]) -> tuple[tuple[GraphInput, ...], tuple[Source, ...]]:

@@ -210,14 +210,15 @@ class Recorder:
             raise unsupported("mutation", "an inference tensor of the caller's is written, in a block of inference mode,")
         if any(map(self.folded.has, written)):
             raise unsupported("aliased-mutation", f"{target_name(target)} writes a view of which several elements are one")
-        for t in tensors_in(result):
+        made = tensors_in(result)
+        for t in made:
             if not isinstance(t, FakeTensor) and type(t) is not torch.Tensor:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a {type(t).__name__}")
             if t.layout is not torch.strided or t.is_nested:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a tensor that is not dense")
-            self.folded.note(target, t, operands)
             if self.in_inference and all(storage_of(t) != storage_of(f) for f in operands):
                 self.inference_memory.add(storage_of(t))
+        self.folded.note(target, made, operands)
         if self.bases:
             self.check_bases(written)
         fresh = self.symbols.fresh() if self.symbols is not None else ()
@@ -230,10 +231,10 @@ class Recorder:
         node = make(kind, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})
         self.annotate(node, result)
         self.ops += 1
-        made = self.result(node, result)
+        value = self.result(node, result)
         if fresh:
-            self.note_values(fresh, made, args)
-        return made, frozenset(map(storage_of, written))
+            self.note_values(fresh, value, args)
+        return value, frozenset(map(storage_of, written))
 
     def note_values(self, fresh: Sequence[Any], value: Value, args: Sequence[Value]) -> None:
         """Notes where symbols that depend on values are shown: in sizes of a result, or by a number that is read from the first argument."""

@@ -10,6 +10,7 @@ from dynacompile.complaints import Reporting
 from dynacompile.env import log_topics
 from dynacompile.errors import ConfigError, nearest
 from dynacompile.events import (
+    AttentionFound,
     CacheLooked,
     Compiled,
     Event,
@@ -44,6 +45,7 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "fusion": (FusionDecided,),
     "products": (ProductDecided,),
     "masks": (MaskRead,),
+    "attention": (AttentionFound, MaskRead),
     "losses": (LossChunked,),
     "autotune": (KernelTuned, KernelRefused),
     "cache": (CacheLooked,),
@@ -127,6 +129,8 @@ def line(event: Event) -> str:
             return product_line(who, event)
         case MaskRead():
             return f"attention {who} at {event.site}: mask {event.found}"
+        case AttentionFound():
+            return f"attention {who} at {event.site}: {'by the operator of torch' if event.kernel else 'as written'}, {event.reason}"
         case LossChunked():
             return f"loss {who} at {event.site}: {'in chunks' if event.chunked else 'whole'}, {event.reason}"
         case KernelTuned():

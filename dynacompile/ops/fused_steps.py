@@ -37,6 +37,12 @@ def unscaled(grad: torch.Tensor, grad_scale: torch.Tensor | None, write: Callabl
     return value
 
 
+def descended(grad: torch.Tensor, value: torch.Tensor, weight_decay: float, maximize: bool) -> torch.Tensor:
+    """The gradient that a step goes down by, of the loss and of half the weight decay times the value's square."""
+    grad = -grad if maximize else grad
+    return grad + value * weight_decay if weight_decay != 0 else grad
+
+
 def adam(decoupled: bool) -> Callable[..., None]:
     """Adam; decoupled: AdamW."""
 
@@ -61,9 +67,9 @@ def adam(decoupled: bool) -> Callable[..., None]:
         write = writer(found_inf)
         for i, param in enumerate(params):
             value, grad = wide(param), unscaled(grads[i], grad_scale, write)
-            grad = -grad if maximize else grad
-            if weight_decay != 0:
-                grad, value = (grad, value * (1 - lr * weight_decay)) if decoupled else (grad + value * weight_decay, value)
+            grad = descended(grad, value, 0 if decoupled else weight_decay, maximize)
+            if decoupled and weight_decay != 0:
+                value = value * (1 - lr * weight_decay)
             count = state_steps[i].double()
             average = torch.lerp(wide(exp_avgs[i]), grad, 1 - beta1)
             square = wide(exp_avg_sqs[i]) * beta2 + grad * grad * (1 - beta2)
@@ -96,10 +102,8 @@ def sgd(
 ) -> None:
     write = writer(found_inf)
     for i, param in enumerate(params):
-        value, grad = wide(param), unscaled(grads[i], grad_scale, write)
-        grad = -grad if maximize else grad
-        if weight_decay != 0:
-            grad = grad + value * weight_decay
+        value = wide(param)
+        grad = descended(unscaled(grads[i], grad_scale, write), value, weight_decay, maximize)
         if momentum != 0:
             kept = grad if is_first_step else wide(momentum_buffers[i]) * momentum + grad * (1 - dampening)
             write(momentum_buffers[i], kept)
@@ -123,10 +127,8 @@ def adagrad(
 ) -> None:
     write = writer(found_inf)
     for i, param in enumerate(params):
-        value, grad = wide(param), unscaled(grads[i], grad_scale, write)
-        grad = -grad if maximize else grad
-        if weight_decay != 0:
-            grad = grad + value * weight_decay
+        value = wide(param)
+        grad = descended(unscaled(grads[i], grad_scale, write), value, weight_decay, maximize)
         rate = lr / (1 + (state_steps[i].double() - 1) * lr_decay)
         total = wide(state_sums[i]) + grad * grad
         write(param, value - rate * grad / (total.sqrt() + eps))

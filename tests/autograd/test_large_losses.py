@@ -201,7 +201,7 @@ def written(x, weight, bias, targets):
     [
         (returned, ["the logits have another use: output"]),
         (weighted, ["classes have weights"]),
-        (probabilities, ["the targets are no classes"]),
+        (probabilities, ["the targets are no int64 classes"]),
         (ending, ["gradients end between the layer and the loss"]),
         (scaled, []),
     ],

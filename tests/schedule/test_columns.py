@@ -153,4 +153,5 @@ def test_an_op_between_keeps_them_apart():
 
 
 def test_a_sum_of_all_elements_that_a_kernel_reads_is_no_column():
-    scheduled(trace(lambda x, y, z: (x - y.sum() * 2, y - z.sum() * 2), [torch.randn(7, 1), torch.randn(5), torch.randn(40)]))
+    plan = scheduled(trace(lambda x, y, z: (x - y.sum() * 2, y - z.sum() * 2), [torch.randn(7, 1), torch.randn(5), torch.randn(40)]))
+    assert not folded(plan)

@@ -33,6 +33,7 @@ ARRAY_BYTES = 24 * 1024  # of accumulators, to stay in the first-level cache
 SCRATCH_BYTES = 128 * 1024  # of values kept for a later pass over a row, on the thread's stack
 LIST_TILE = 8192  # elements of a block of a member of a list: small beside a list that is worth several threads, large beside what a block costs
 TILE_BYTES = 64 * 1024  # of values kept for a later pass over a column tile
+TURNED_BYTES = 256 * 1024  # the same of values from transposed blocks, which cost more to make again than to read from the second-level cache
 MOST_CHUNKS = 256
 COSTLY = {
     "exp": 4, "exp2": 4, "expm1": 5, "log": 5, "log2": 5, "log1p": 8, "sin": 5, "cos": 5, "tanh": 6, "sigmoid": 6, "erf": 7, "ndtr": 6, "pow": 16, "atan2": 20,
@@ -199,8 +200,9 @@ def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
         wide_values = wide_values or any(op.name == "reduce" and op.attr in ("argmax", "argmin") for op in nest.body)
     weight = sum(COSTLY.get(op.name, 0.25) if op.name not in ("load", "store") else 1 for op in nest.body) / 3
     work = prod(hint(a.size) for a in nest.axes) * weight
-    kept = values_to_keep(nest, level, deep, when, passes) if passes > 1 else frozenset()
-    size = sizes(nest, shape, lane, outer, middle, kept if not choice.again else frozenset(), 0 if listed else work)
+    crossed = crossed_ops(nest, lane, middle[0]) if lane is not None and len(middle) == 1 and shape != "row" else frozenset()
+    kept = values_to_keep(nest, level, deep, when, passes, crossed) if passes > 1 else frozenset()
+    size = sizes(nest, shape, lane, outer, middle, kept if not choice.again else frozenset(), 0 if listed else work, bool(crossed))
     if listed and shape == "pointwise" and not middle:
         size = replace(size, tile=LIST_TILE)
     if choice.tile and shape == "pointwise":
@@ -209,7 +211,6 @@ def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
         size = replace(size, tile=min(choice.tile, round_up(expected(lane.size), WIDEST)))
     if choice.again or not size.keep:
         kept = frozenset()
-    crossed = crossed_ops(nest, lane, middle[0]) - kept if lane is not None and len(middle) == 1 and shape != "row" else frozenset()
     if crossed and shape == "column":
         size = replace(size, tile=min(size.tile, 2 * CROSSING))
     lane_bytes = 8 if wide_values else 4
@@ -330,13 +331,19 @@ def closure(nest: Nest, starts: list[int], stop: frozenset[int] | set[int]) -> l
     return sorted(seen)
 
 
-def values_to_keep(nest: Nest, level: tuple[str, ...], deep: tuple[bool, ...], when: tuple[int, ...], passes: int) -> frozenset[int]:
-    """Costly r-level values that more than one pass needs."""
+def values_to_keep(
+    nest: Nest, level: tuple[str, ...], deep: tuple[bool, ...], when: tuple[int, ...], passes: int, crossed: frozenset[int] = frozenset()
+) -> frozenset[int]:
+    """Costly r-level values that more than one pass needs: what a block has to be transposed for is costly, too."""
+    turned: set[int] = set()
+    for i, op in enumerate(nest.body):
+        if (op.name == "load" and i in crossed) or (op.name not in ("reduce", "store") and any(a in turned for a in needs(op))):
+            turned.add(i)
 
     def costly(i: int) -> bool:
         op = nest.body[i]
         indirect = op.name == "load" and any(v.name[0] == "%" for v in op.attr.index.variables())  # type: ignore[union-attr]
-        return level[i] == "r" and deep[i] and (op.name in COSTLY or indirect)
+        return level[i] == "r" and deep[i] and (op.name in COSTLY or indirect or i in turned)
 
     used = [closure(nest, roots(nest, level, when, passes, k), frozenset()) for k in range(passes)]
     wanted = {i for i in range(len(nest.body)) if costly(i) and sum(i in u for u in used) > 1}
@@ -390,7 +397,9 @@ def expected(size: Extent) -> int:
     return max(1, hint(size)) if type(size) is Index else hint(size)
 
 
-def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], middle: tuple[Axis, ...], kept: frozenset[int], work: float) -> Sizes:
+def sizes(
+    nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], middle: tuple[Axis, ...], kept: frozenset[int], work: float, crosses: bool = False
+) -> Sizes:
     """Tile, chunk, whether chunks run in parallel, and whether kept values fit."""
     points, steps = prod(expected(a.size) for a in outer), prod(expected(a.size) for a in middle)
     length = 1 if lane is None else expected(lane.size)
@@ -415,8 +424,8 @@ def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], mi
     widest = max((op.dtype.itemsize for op in nest.body), default=4)
     cap = max(64, ARRAY_BYTES // (arrays * max(4, widest)) // 64 * 64)
     tile = min(round_up(length, WIDEST), cap)
-    fitting = TILE_BYTES // (kept_bytes * steps) // WIDEST * WIDEST if kept else 0
-    keep = bool(kept) and fitting >= min(64, tile)
+    fitting = (TURNED_BYTES if crosses else TILE_BYTES) // (kept_bytes * steps) // WIDEST * WIDEST if kept else 0
+    keep = bool(kept) and fitting >= min(WIDEST if crosses else 64, tile)
     if big and points * -(-length // tile) < FEW_TASKS and steps >= 64 and steps * length >= 2 * GRAIN and not keep:
         return Sizes(tile, max(16, -(-steps // 64)), True, False)
     if keep:
