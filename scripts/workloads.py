@@ -187,9 +187,7 @@ def gpt_training(
     return build
 
 
-def gpt_forward(
-    layers: int, width: int, heads: int, vocabulary: int, context: int, batch: int, by_hand: bool = False
-) -> Callable[[str, Compile], Step]:
+def gpt_forward(layers: int, width: int, heads: int, vocabulary: int, context: int, batch: int, by_hand: bool = False) -> Callable[[str, Compile], Step]:
     def build(device: str, compile: Compile) -> Step:
         model = Gpt(layers, width, heads, vocabulary, context, by_hand).to(device).eval()
         tokens = torch.randint(0, vocabulary, (batch, context), device=device)
