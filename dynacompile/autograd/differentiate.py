@@ -43,7 +43,7 @@ def trace_chosen(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
         try:
             joint = trace_joint(chosen, fakes, decomposition_table(), keeps_views=env.breaks)
         except KeptAsWritten as refused:
-            kept[refused.place] = refused.reason
+            kept |= refused.reasons
         except WrittenBetween:
             in_chunks = False
             reason = "the graph writes an operand of the layer before the loss reads it"

@@ -304,14 +304,19 @@ class ReadMasks:
     def kind(self, given: dict[str, Any]) -> str:
         return self.masks.kind(self.node, self.recorder.node_of(inner(given["attn_mask"])), given)
 
+    def refuse(self, place: str, reason: str) -> None:
+        self.masks.refused.setdefault(place, reason)
+
     def sees(self, visible: torch.Tensor) -> bool:
         return self.masks.sees(self.recorder.node_of(inner(visible)))
 
 
 def is_copied(node: torch.fx.Node) -> bool:
     """Whether what a node gives is only read by what lays it out anew, as heads are put together again: its own strides do not matter then."""
-    turns = list(node.users)
-    return bool(turns) and all(turn.target in TURNS and turn.users and all(user.target in COPIES for user in turn.users) for turn in turns)
+    turns, made = list(node.users), node.meta.get("val")
+    if not turns or not isinstance(made, FakeTensor) or any(turn.target not in TURNS or not turn.users for turn in turns):
+        return False
+    return all(user.target in COPIES and storage(user.meta["val"]) != storage(made) for turn in turns for user in turn.users)
 
 
 TURNS = frozenset({"transpose", "permute", "swapaxes", "swapdims", torch.transpose, torch.permute, torch.swapaxes})

@@ -154,7 +154,7 @@ class Recorder:
         """Adds the nodes of an operation again, on others: `nodes` has those for its operands, and gets the new ones."""
         self.refuse_more()
         for node in operation.nodes:
-            nodes[node] = self.graph.node_copy(node, nodes.__getitem__)
+            nodes[node] = self.graph.node_copy(node, lambda operand: nodes.get(operand, operand))
             self.nodes.append(nodes[node])
         self.ops += bool(operation.nodes)
 
@@ -231,10 +231,10 @@ class Recorder:
         node = make(kind, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})
         self.annotate(node, result)
         self.ops += 1
-        value = self.result(node, result)
+        given_back = self.result(node, result)
         if fresh:
-            self.note_values(fresh, value, args)
-        return value, frozenset(map(storage_of, written))
+            self.note_values(fresh, given_back, args)
+        return given_back, frozenset(map(storage_of, written))
 
     def note_values(self, fresh: Sequence[Any], value: Value, args: Sequence[Value]) -> None:
         """Notes where symbols that depend on values are shown: in sizes of a result, or by a number that is read from the first argument."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -250,6 +251,13 @@ def test_sizes_at_which_it_is_faster(rows, dtype, grad, want):
     assert differentiated(plain, *arguments, scores=0)[1][0][0] == want
 
 
+def test_precise_results_of_half_precision_are_as_written():
+    config = {"precise": True, "attention_scores": 1}
+    for dtype, want in ((torch.bfloat16, False), (torch.float32, True)):
+        told = dynacompile.explain(plain, isolate_recompiles=True, options=config)(*operands(dtype=dtype))
+        assert [a.kernel for a in told.attention] == [want]
+
+
 def test_turned_off():
     graph, found, _ = differentiated(plain, *operands(), scores=-1)
     assert found == [] and not kernels(graph)
@@ -367,6 +375,22 @@ def test_heads_that_are_put_together_are_not_copied(together):
 
 def heads_of_rows():
     return [t.transpose(1, 2) for t in operands(sizes=(BATCH, ROWS, HEADS, WIDTH))]
+
+
+def test_many_that_stay_are_traced_twice_at_most(monkeypatch):
+    traced, module = [], sys.modules["dynacompile.autograd.differentiate"]
+    real = module.trace_joint
+    monkeypatch.setattr(module, "trace_joint", lambda *args, **kwargs: traced.append(1) or real(*args, **kwargs))
+    model = Attending(6, "bias", True)
+    found = differentiated(model, torch.zeros(2, 16, 32), torch.ones(2, 16))[1]
+    assert [kernel for kernel, _ in found] == [False] * 6
+    assert len(traced) == 2
+
+
+def test_explained():
+    told = str(dynacompile.explain(triangle, isolate_recompiles=True, options={"attention_scores": 1})(*operands()))
+    assert "1 written attentions run the operator of torch: torch's operator needs no memory for the scores" in told
+    assert "1 masks of attention: causal" in told
 
 
 class Attending(nn.Module):
