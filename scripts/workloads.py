@@ -86,15 +86,32 @@ def two(fn: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], first: tuple[i
     return build
 
 
-def linear_gelu(device: str, compile: Compile) -> Step:
-    """bf16, 8192x4096 by 4096x16384."""
-    linear = nn.Linear(4096, 16384, device=device, dtype=torch.bfloat16)
-    x = torch.randn(8192, 4096, device=device, dtype=torch.bfloat16)
-    fn = compile(lambda t: F.gelu(linear(t)))
+def linear_and(activation: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[str, Compile], Step]:
+    """A layer of bf16, 8192x4096 by 4096x16384, and what is computed of its results."""
+
+    def build(device: str, compile: Compile) -> Step:
+        linear = nn.Linear(4096, 16384, device=device, dtype=torch.bfloat16)
+        x = torch.randn(8192, 4096, device=device, dtype=torch.bfloat16)
+        fn = compile(lambda t: activation(linear(t)))
+
+        def step() -> torch.Tensor:
+            with torch.no_grad():
+                return fn(x)
+
+        return step
+
+    return build
+
+
+def linear_residual(device: str, compile: Compile) -> Step:
+    """The last layer of an MLP in bf16 onto a residual in float32, 16384x3072 by 3072x768."""
+    linear = nn.Linear(3072, 768, device=device, dtype=torch.bfloat16)
+    x, residual = torch.randn(16384, 3072, device=device, dtype=torch.bfloat16), torch.randn(16384, 768, device=device)
+    fn = compile(lambda t, r: linear(t).float() + r)
 
     def step() -> torch.Tensor:
         with torch.no_grad():
-            return fn(x)
+            return fn(x, residual)
 
     return step
 
@@ -312,7 +329,10 @@ WORKLOADS: dict[str, Workload] = {
         Workload("BERT-base, training 32x512, bf16", bert_training, devices=("cuda",)),
         Workload("ResNet-50, training 64x224, bf16", resnet_training, devices=("cuda",)),
         Workload("SwiGLU, training", swiglu_training),
-        Workload("linear-GELU, 8192x4096x16384, bf16", linear_gelu, devices=("cuda",)),
+        Workload("linear-GELU, 8192x4096x16384, bf16", linear_and(F.gelu), devices=("cuda",)),
+        Workload("linear-GELU by tanh, 8192x4096x16384, bf16", linear_and(lambda y: F.gelu(y, approximate="tanh")), devices=("cuda",)),
+        Workload("linear-ReLU, 8192x4096x16384, bf16", linear_and(F.relu), devices=("cuda",)),
+        Workload("linear and residual, 16384x3072x768, bf16", linear_residual, devices=("cuda",)),
         Workload("cross entropy, 8192x50304, training", cross_entropy, devices=("cuda",)),
         Workload("AdamW step, 148 parameters", optimizer_step(False)),
         Workload("AdamW step, 148 parameters, fused", optimizer_step(True)),
