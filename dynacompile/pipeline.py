@@ -39,6 +39,7 @@ from dynacompile.ir.shapes import ShapePolicy, forget_shape_envs
 from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
+from dynacompile.measuring import choice
 from dynacompile.runtime import chain, differentiable, in_stages, keeping_primals, link, record, with_plain
 from dynacompile.schedule import schedule, schedule_parts
 
@@ -167,7 +168,7 @@ def begin_program(graph: torch.fx.GraphModule, env: Env, saved: range | None = N
     """Schedules a functional ATen graph and begins to build its kernels. The result waits for them, and gives a native program of kernel
     launches and extern calls: for a backward, on its first use, which may be inside of a region. saved: of a backward, see `schedule`."""
     program = stage("lower", env, lower, graph, env)
-    return begin_kernels(stage("schedule", env, schedule, program, env, saved), env)
+    return begin_kernels(stage("schedule", env, schedule, program, env, saved, choice(env)), env)
 
 
 def begin_kernels(plan: Schedule, env: Env) -> Callable[[], GraphCall]:

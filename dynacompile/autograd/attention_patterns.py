@@ -21,7 +21,8 @@ from torch.nn import functional as F
 from dynacompile.env import Env
 from dynacompile.events import AttentionFound
 from dynacompile.ir.shapes import expression_of
-from dynacompile.ops.attention import HandWritten, Term, hand_written, hold_biased_scores, hold_operand, hold_same_scores, hold_scores
+from dynacompile.ops.attention import HandWritten, Term, by_operator, hold_biased_scores, hold_operand, hold_same_scores, hold_scores
+from dynacompile.ops.flexible_attention import Flexible, FlexibleKernel
 
 Node = torch.fx.Node
 Step = tuple[Callable, tuple]
@@ -86,10 +87,10 @@ class Chain:
 def with_attention_kernels(graph: torch.fx.GraphModule, env: Env, kept: Mapping[str, str]) -> tuple[torch.fx.GraphModule, list[AttentionFound]]:
     """The graph with its hand-written attention as torch's operator, and what to tell of each. kept: attention that stays as it is, by the name of
     its last node, and why."""
-    if env.config.attention_scores < 0 or not any(n.target in SOFTMAXES for n in graph.graph.nodes):
+    if env.config.attention_scores < 0 or not any(n.target in SOFTMAXES or isinstance(n.target, Flexible) for n in graph.graph.nodes):
         return graph, []
     places = {node: place for place, node in enumerate(graph.graph.nodes)}
-    found = [c for n in graph.graph.nodes if (c := chain_from(n, places, env, kept)) is not None]
+    found = [c for n in graph.graph.nodes if (c := flexible(n, env) or chain_from(n, places, env, kept)) is not None]
     told = [event_of(chain, env) for chain in found]
     chains = [c for c in found if not c.reason]
     if not chains:
@@ -127,9 +128,32 @@ def chain_from(node: Node, places: dict[Node, int], env: Env, kept: Mapping[str,
         chain.refuse("the scores or weights have another use: type_as")
     chain.refuse(kept.get(current.name, ""))
     if not chain.reason:
-        chain.reason = refused_operands(chain, last) or refused_masks(chain) or refused_gradients(chain, last) or refused_size(chain, env)
+        chain.reason = refused_operands(chain, last) or refused_masks(chain) or refused_gradients(chain, last)
     if not chain.reason:
-        chain.steps[-1] = (hand_written, (chain.nodes[-2], last, made_from(chain)))
+        scores, recorded = chain.nodes[0].meta["val"], chain.nodes[-1].meta["val"].requires_grad
+        chain.refuse(refused_size(scores.shape[-2:], scores.dtype, scores.device.type, recorded, env))
+    if not chain.reason:
+        chain.steps[-1] = (by_operator, (chain.nodes[-2], last, made_from(chain)))
+    return chain
+
+
+def flexible(node: Node, env: Env) -> Chain | None:
+    """flex_attention, as a chain of one node."""
+    if not isinstance(node.target, Flexible):
+        return None
+    query, key, value = (n.meta["val"] for n in node.args[:3])  # type: ignore[union-attr]
+    chain = Chain()
+    chain.add(node, (by_operator, (*node.args, FlexibleKernel(node.target))))
+    if node.target.score is not None or node.target.auxiliary:
+        chain.refuse("a function changes its scores, or more is asked for than its result")
+    elif query.dtype != key.dtype or query.dtype != value.dtype:
+        chain.refuse("operands have several dtypes")
+    else:
+        dtype = query.dtype
+        if torch.is_autocast_enabled(query.device.type) and dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(query.device.type)
+        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+        chain.refuse(refused_kernel(query, value) or refused_size((query.shape[-2], key.shape[-2]), dtype, query.device.type, recorded, env))
     return chain
 
 
@@ -352,16 +376,24 @@ def refused_operands(chain: Chain, last: Node) -> str:
         return "operands are not of floating point"
     if not same(made.shape[:-2], weights.shape[:-2]) or min(n.meta["val"].dim() for n in (query, keys, last)) < 2:
         return "the values have other dimensions than the weights"
-    if torch.are_deterministic_algorithms_enabled() and made.device.type != "cpu":
-        return "deterministic algorithms are asked for"
-    sizes = [n.meta["val"].shape[-1] for n in (query, last)]
-    if expression_of(sizes[0]) != expression_of(sizes[1]):
-        return "values have another width than queries"
-    if made.device.type == "cuda" and not all(isinstance(n, int) and n % 8 == 0 and n <= 256 for n in sizes):
-        return "torch has no kernel for this width"
     if any(isinstance(n, int) and n == 0 for n in (*scores.shape, *made.shape)):
         return "a size is zero"
-    enabled = torch._C._get_flash_sdp_enabled() or (made.device.type == "cuda" and torch._C._get_mem_efficient_sdp_enabled())
+    return refused_kernel(query.meta["val"], last.meta["val"])
+
+
+def refused_kernel(query: torch.Tensor, value: torch.Tensor) -> str:
+    """Why torch has no kernel for them."""
+    is_on_gpu = query.device.type == "cuda"
+    if torch.are_deterministic_algorithms_enabled() and is_on_gpu:
+        return "deterministic algorithms are asked for"
+    sizes = query.shape[-1], value.shape[-1]
+    if expression_of(sizes[0]) != expression_of(sizes[1]):
+        return "values have another width than queries"
+    if is_on_gpu and not all(isinstance(n, int) and n % 8 == 0 and n <= 256 for n in sizes):
+        return "torch has no kernel for this width"
+    if any(isinstance(n, int) and n == 0 for n in (*query.shape, *value.shape)):
+        return "a size is zero"
+    enabled = torch._C._get_flash_sdp_enabled() or (is_on_gpu and torch._C._get_mem_efficient_sdp_enabled())
     return "" if enabled else "torch's kernels are switched off"
 
 
@@ -398,16 +430,13 @@ def refused_gradients(chain: Chain, last: Node) -> str:
     return ""
 
 
-def refused_size(chain: Chain, env: Env) -> str:
-    """Why the operator would not be faster."""
-    scores, made = chain.nodes[0].meta["val"], chain.nodes[-1].meta["val"]
-    smallest = env.config.attention_scores or SMALLEST.get((scores.device.type, scores.dtype.itemsize, made.requires_grad), 0)
+def refused_size(sizes: Sequence, dtype: torch.dtype, device: str, recorded: bool, env: Env) -> str:
+    """Why the operator would not be faster. sizes: of the scores of one head."""
+    smallest = env.config.attention_scores or SMALLEST.get((device, dtype.itemsize, recorded), 0)
     if not smallest:
         return "torch's operator is not known to be faster here"
     if smallest == 1:
         return ""
-    sizes = scores.shape[-2:]
     if any(not isinstance(n, int) for n in sizes):
         return "the sizes differ from call to call"
     return "" if math.prod(sizes) >= smallest else f"fewer than {smallest} scores are faster without torch's operator"
-

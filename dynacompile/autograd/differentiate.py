@@ -29,7 +29,7 @@ def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
     joint = trace_chosen(graph, fakes, env)
     for site, found in joint.masks:
         env.emit(MaskRead(region=env.region, bucket=env.bucket, site=site, found=found))
-    simplify(joint.graph)
+    simplify(joint.graph, env.config.precise)
     return split(joint, env.config.memory_budget)
 
 
@@ -43,7 +43,7 @@ def trace_chosen(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
         try:
             joint = trace_joint(chosen, fakes, decomposition_table(), keeps_views=env.breaks)
         except KeptAsWritten as refused:
-            kept[refused.place] = refused.reason
+            kept |= refused.reasons
         except WrittenBetween:
             in_chunks = False
             reason = "the graph writes an operand of the layer before the loss reads it"

@@ -27,10 +27,12 @@ Kind = Literal["all", "causal", "other"]
 
 @dataclass
 class Masks:
-    """What one graph's masks are. known: of its nodes. read: by the torch-level node of each attention that has a mask, what was found."""
+    """What one graph's masks are. known: of its nodes. read: by the torch-level node of each attention that has a mask, what was found.
+    refused: attention that has to stay as it is written, by the name of its last node, and why."""
 
     known: KnownValues = field(default_factory=KnownValues)
     read: dict[torch.fx.Node, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
     def simplify(self, node: torch.fx.Node, mask: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """The arguments of an attention, with a simpler mask where that is the same. mask: the node that gives it in the functional graph."""

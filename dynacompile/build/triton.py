@@ -117,9 +117,7 @@ def first_forms(sources: Mapping[str, KernelSource], wanted: Sequence[tuple[str,
     return {place: (*kernel, forms.first(*kernel)) for place, kernel in found.items()}
 
 
-def build_forms(
-    wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: Env, store: Store, optional: Set[K] = frozenset()
-) -> dict[K, CudaKernel]:
+def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: Env, store: Store, optional: Set[K] = frozenset()) -> dict[K, CudaKernel]:
     """The kernel of each (source, candidate, form), each distinct one compiled once. optional: those that are left out where Triton refuses them."""
     keys = {place: kernel_key(*kernel) for place, kernel in wanted.items()}
     packed: dict[str, bytes] = {}
@@ -147,9 +145,7 @@ def build_forms(
             extra = facts["params"] - (len(LIST_TABLES) if kernel.is_list else len(kernel.params)) - len(kernel.symbols)
             packed[key] = pack({"symbol": facts["symbol"], "warps": facts["warps"], "shared": facts["shared"], "extra": extra}, cubin)
             store.put(key, packed[key])
-    return {
-        place: unpack(packed[key], grid_of(*wanted[place][:2]), wanted[place][0].kernel.symbols) for place, key in keys.items() if packed[key] != REFUSED
-    }
+    return {place: unpack(packed[key], grid_of(*wanted[place][:2]), wanted[place][0].kernel.symbols) for place, key in keys.items() if packed[key] != REFUSED}
 
 
 def grid_of(source: KernelSource, candidate: Candidate) -> tuple[Extent, Extent, Extent]:

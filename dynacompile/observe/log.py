@@ -88,7 +88,8 @@ def show_on_screen(frame: str, guards: Sequence[str], differences: Sequence[str]
 def product_line(who: str, event: ProductDecided) -> str:
     known = "measured" if event.measured else "expected"
     times = f" ({known}: {event.fused_us:.1f} us as one, {event.apart_us:.1f} us apart)" if event.apart_us else ""
-    text = f"product {who} {event.product} is {'one kernel with' if event.fused else 'apart from'} {', '.join(event.members)}: {event.reason}{times}"
+    where = f" is {'one kernel with' if event.fused else 'apart from'} {', '.join(event.members)}" if event.members else ""
+    text = f"product {who} {event.product}{where}: {event.reason}{times}"
     return text + (f"\n    at {event.site}" if event.site else "")
 
 

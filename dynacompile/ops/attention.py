@@ -8,7 +8,7 @@ every key, so that its own answer for them, which differs from kernel to kernel,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -19,11 +19,11 @@ LOW = -1e38
 
 
 class KeptAsWritten(Exception):
-    """Attention that can't be torch's operator, as is found while it is traced. place: the name of its last node."""
+    """Attention that can't be torch's operator, as is found while it is traced. reasons: by the names of last nodes."""
 
-    def __init__(self, place: str, reason: str):
-        super().__init__(reason)
-        self.place, self.reason = place, reason
+    def __init__(self, reasons: Mapping[str, str]):
+        super().__init__(", ".join(reasons.values()))
+        self.reasons = dict(reasons)
 
 
 class Scores:
@@ -73,6 +73,9 @@ class Reader(Protocol):
     def kind(self, given: dict[str, Any]) -> str:
         """"all", "causal" or "other": of the mask among the arguments of an attention."""
 
+    def refuse(self, place: str, reason: str) -> None:
+        """Attention that has to stay as it is written; what is traced is dropped in the end."""
+
     def sees(self, visible: torch.Tensor) -> bool:
         """Whether each row of a mask of truth values is known to have one that is true."""
 
@@ -94,10 +97,9 @@ class HandWritten:
     weighted: tuple
     low: float
 
-    def traced(self, scores: Scores, value: torch.Tensor, reader: Reader, attention: Callable[..., torch.Tensor]) -> torch.Tensor:
-        """Raises KeptAsWritten."""
+    def traced(self, scores: Scores, value: torch.Tensor, *, reader: Reader, attention: Callable[..., torch.Tensor]) -> torch.Tensor:
         if scores.are_written():
-            raise KeptAsWritten(self.place, "the graph writes an operand of the scores before it uses the weights")
+            reader.refuse(self.place, "the graph writes an operand of the scores before it uses the weights")
         query, key = scores.operands[0], scores.operands[1].transpose(-2, -1)
         rows, columns = query.shape[-2], key.shape[-2]
         q, k = (self.placed(t, self.product) for t in (query, key))
@@ -122,7 +124,7 @@ class HandWritten:
             return attention(**given, is_causal=kind == "causal")
         recorded = torch.is_grad_enabled() and (given["query"].requires_grad or given["key"].requires_grad)
         if bias is not None and recorded and not reader.sees(bias > self.low):
-            raise KeptAsWritten(self.place, "a bias may hide all keys of a query, whose gradients torch's operator has otherwise")
+            reader.refuse(self.place, "a bias may hide all keys of a query, whose gradients torch's operator has otherwise")
         some = both([m for m in (visible, None if bias is None else bias != -math.inf) if m is not None], torch.logical_and)
         assert some is not None
         if reader.sees(some):
@@ -174,8 +176,8 @@ class HandWritten:
         return operand.reshape(operand.shape[0], math.prod(middle), *operand.shape[-2:])
 
 
-def hand_written(scores: Scores, value: torch.Tensor, form: HandWritten) -> torch.Tensor:
-    """The target of nodes that stand for such attention: they are traced with what is known of their masks, see `HandWritten.traced`."""
+def by_operator(*operands_and_form: Any) -> Any:
+    """The target of nodes that stand for attention by torch's operator. They are traced with what is known of their masks: see `HandWritten.traced`."""
     raise AssertionError("traced, never run")
 
 

@@ -32,7 +32,7 @@ from dynacompile.schedule.simplify import without_double_rounding, without_one_h
 from dynacompile.schedule.starved import split_reductions
 from dynacompile.schedule.units import Unit, Units, make_units
 
-__all__ = ["schedule", "schedule_parts"]
+__all__ = ["expected", "schedule", "schedule_parts"]
 
 
 def schedule(program: LoopProgram, env: Env, saved: range | None = None, choose: Choose = expected) -> Schedule:

@@ -1,7 +1,8 @@
 """What a GPU is expected to take for a product of matrices and what is computed of its results, as one kernel and as two, without measuring.
 
-The library's kernels come nearer to the tensor cores' rate than ours, the more the longer the sum. One kernel saves the memory traffic of the results
-between the two, and a launch. It is chosen only where the model expects a clear gain.
+One kernel saves the memory traffic of the results between the two, and a launch. But while it computes what follows, nothing else keeps the tensor
+cores busy, so that its arithmetic and its memory traffic come on top of the product's time, where a kernel of its own hides the arithmetic behind the
+traffic. Our products take about the time of the library's where their tiles fill the device evenly. One kernel is chosen only where a clear gain is expected.
 """
 
 from __future__ import annotations
@@ -12,22 +13,54 @@ from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Nest
 from dynacompile.ir.products import Decision, Joint
 
-RATE = 7.0e8  # multiply-adds and additions in a microsecond, of the library's products of 16-bit numbers on an H200
-BYTES = 4.0e6  # that a kernel moves in a microsecond
-LAUNCH = 3.0  # microseconds of a kernel beside its work
-SLOWER = 1.12  # how much longer our products take than the library's
-CLEAR = 0.97  # of the time apart that one kernel may take
+RATE = 7.2e8  # multiplications and additions in a microsecond, of the library's products of 16-bit numbers on an H200
+BYTES = 4.0e6  # that kernels move in a microsecond
+SIMPLE = 2.6e7  # simple operations on numbers of 32 bits in a microsecond
+LAUNCH = 4.0  # microseconds of a kernel beside its work
+SLOWER = 1.03  # how much longer our products take than the library's, with tiles that fill the device evenly
+CLEAR = 0.95  # of the time apart that one kernel may take
+EVEN = 0.85  # of the device that tiles must fill, on average
+TILE = (128, 256)
+PROCESSORS = 132
+LINE = 16  # bytes
+COSTS = {"erf": 19, "tanh": 14, "sigmoid": 6, "exp": 5, "truediv": 8, "sqrt": 8, "rsqrt": 6, "log": 12, "pow": 40, "sin": 25, "cos": 25}  # in simple operations
+FREE = frozenset(("load", "store", "constant", "product", "index"))
 
 
 def expected(joint: Joint) -> Decision:
-    operations = 2 * joint.m * joint.n * joint.k
-    library = sum(LAUNCH + operations / RATE for op in joint.nest.body if op.name == "product")
+    count = sum(op.name == "product" for op in joint.nest.body)
+    if count > 1:
+        return Decision(False, "two products at once are slower than the library's two", fused_us=0.0, apart_us=0.0)
+    tiles = -(-joint.m // TILE[0]) * -(-joint.n // TILE[1])
+    filled = tiles / (-(-tiles // PROCESSORS) * PROCESSORS)
+    library = LAUNCH + 2 * joint.m * joint.n * joint.k / RATE
     apart = library + LAUNCH + traffic(joint.reader, joint) / BYTES
-    moved = traffic(joint.nest, joint) / BYTES
-    fused = library * SLOWER + max(0.0, moved - results(joint) / BYTES)
+    further = max(0, traffic(joint.nest, joint) - results(joint)) / BYTES
+    fused = library * SLOWER + further + joint.m * joint.n * operations(joint.nest) / SIMPLE
+    if not is_aligned(joint):
+        return Decision(False, "its operands do not lie as the bulk copy engine takes them", fused_us=fused, apart_us=apart)
+    if filled < EVEN:
+        return Decision(False, f"its tiles fill {filled:.0%} of the device", fused_us=fused, apart_us=apart)
     if fused < CLEAR * apart:
         return Decision(True, "the model of the device expects a gain", fused_us=fused, apart_us=apart)
     return Decision(False, "the model of the device expects no clear gain", fused_us=fused, apart_us=apart)
+
+
+def is_aligned(joint: Joint) -> bool:
+    """Rows of the operands start at multiples of 16 bytes."""
+    deep = {a.var for a in joint.nest.r_axes}
+    for access in joint.nest.loads():
+        if not deep.isdisjoint(access.index.variables()):
+            unit = LINE // joint.buffers[access.buffer].dtype.itemsize
+            strides = [access.index.stride(a.var) for a in joint.nest.axes]
+            if access.index.constant % unit or any(s not in (0, 1) and s % unit for s in strides):
+                return False
+    return True
+
+
+def operations(nest: Nest) -> int:
+    """Simple operations for each point of the results."""
+    return sum(COSTS.get(op.name, 1) for op in nest.body if op.name not in FREE)
 
 
 def results(joint: Joint) -> int:

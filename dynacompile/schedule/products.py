@@ -16,7 +16,7 @@ import torch
 from dynacompile.env import Env
 from dynacompile.events import ProductDecided
 from dynacompile.ir.body import Body
-from dynacompile.ir.index import Index, Var, atom, constant
+from dynacompile.ir.index import Extent, Index, Var, atom, constant
 from dynacompile.ir.loops import Access, Axis, Buffer, Extern, Nest, Ref, root
 from dynacompile.ir.products import Choose, Decision, Joint
 from dynacompile.ir.schedule import SCRATCH
@@ -25,7 +25,9 @@ from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
 
 aten = torch.ops.aten
 PRODUCTS = frozenset((aten.mm.default, aten.addmm.default))
+DONE = {aten.mm.dtype: "the library stores its results as float32", aten.addmm_.default: "the library adds its results to another product's"}
 HALVES = (torch.bfloat16, torch.float16)
+SYMBOLIC = "its sizes differ from call to call"
 LEAST = 64  # smallest extent of a product that a kernel of ours does
 
 
@@ -61,11 +63,14 @@ def fuse_products(units: Units, nests: dict[int, Nest], env: Env, choose: Choose
     """Joins products with the kernels that read their results, in place, where `choose` says so. An event tells of each. The units, and the buffer for
     descriptors of tensors that kernels with products have, where there are such."""
     products = [u for u in units.by_id.values() if u.extern is not None and u.extern.op in PRODUCTS and is_on_gpu(units, u)]
+    for unit in units.by_id.values():
+        if unit.extern is not None and unit.extern.op in DONE and is_on_gpu(units, unit):
+            told(env, unit.extern, (), Decision(False, DONE[unit.extern.op]))
     waiting = {u.id: [i for i in sorted(units.readers.get(only(u.writes), ())) if i in nests] for u in products}
     for first in list(dict.fromkeys(i for readers in waiting.values() for i in readers)):
         reader, found = units.by_id[first], [u for u in products if first in waiting[u.id] and u.id in units.by_id]
         several = joints(units, nests, found, reader, env)
-        for chosen in ([several, *([u] for u in several)] if len(several) > 1 else [several]):
+        for chosen in [several, *([u] for u in several)] if len(several) > 1 else [several]:
             chosen = [u for u in chosen if u.id in units.by_id]
             if chosen:
                 reader = decide(units, nests, chosen, reader, env, choose)
@@ -119,9 +124,12 @@ def device_of(units: Units, nests: Mapping[int, Nest]) -> torch.device:
 
 def tell(env: Env, unit: Unit, reader: Unit, decision: Decision) -> None:
     assert unit.extern is not None
-    members = tuple(nest.name for _, nest in reader.members)
-    site = next((str(o.site) for o in unit.extern.origins if o.site is not None), "")
-    env.emit(ProductDecided(region=env.region, bucket=env.bucket, product=unit.extern.name, members=members, site=site, **decision.facts()))
+    told(env, unit.extern, tuple(nest.name for _, nest in reader.members), decision)
+
+
+def told(env: Env, call: Extern, members: tuple[str, ...], decision: Decision) -> None:
+    site = next((str(o.site) for o in call.origins if o.site is not None), "")
+    env.emit(ProductDecided(region=env.region, bucket=env.bucket, product=call.name, members=members, site=site, **decision.facts()))
 
 
 def join_products(units: Units, nest: Nest, products: Sequence[Unit], reader: Unit, precise: bool) -> tuple[Joint, list[Nest]]:
@@ -154,20 +162,22 @@ def product_of(step: Extern, buffers: Mapping[str, Buffer], roots: Mapping[str, 
     names = [a.buffer for a in step.args if isinstance(a, Ref)]
     a, b, out = buffers[names[-2]], buffers[names[-1]], buffers[step.outputs[0]]
     if any(buffers[n].is_symbolic for n in (*names, step.outputs[0])):
-        raise Refused("its sizes differ from call to call")
+        raise Refused(SYMBOLIC)
     if {a.dtype, b.dtype, out.dtype} != {out.dtype} or out.dtype not in HALVES:
         raise Refused(f"products of {out.dtype} are left to the library, which rounds as torch's settings say")
-    (m, k), n = a.size, b.size[1]
+    if any(buffers[roots[n]].dtype != out.dtype for n in names):
+        raise Refused("an operand is a view of memory of another dtype")
+    m, k, n = number(a.size[0]), number(a.size[1]), number(b.size[1])
     if min(m, n, k) < LEAST:
         raise Refused(f"one of its extents, {m}, {n} and {k}, is below {LEAST}")
-    left, right = Side(roots[a.name], a.offset, a.stride[0], a.stride[1]), Side(roots[b.name], b.offset, b.stride[1], b.stride[0])
+    left, right = side_of(a, 0, roots), side_of(b, 1, roots)
     bias = None
     if len(names) == 3:
         given = buffers[names[0]]
         if given.size not in ((n,), (m, n)) or given.dtype != out.dtype:
             raise Refused("what is added to it has another shape or dtype")
-        bias = (roots[given.name], given.offset, given.stride[0] if len(given.size) == 2 else 0, given.stride[-1])
-    rows, columns = out.stride
+        bias = (roots[given.name], number(given.offset), number(given.stride[0]) if len(given.size) == 2 else 0, number(given.stride[-1]))
+    rows, columns = map(number, out.stride)
     if columns != 1:
         m, n, left, right, rows, columns = n, m, right, left, columns, rows
         bias = bias and (bias[0], bias[1], bias[3], bias[2])
@@ -177,6 +187,17 @@ def product_of(step: Extern, buffers: Mapping[str, Buffer], roots: Mapping[str, 
         if 1 not in (side.along, side.deep) or min(side.along, side.deep) < 1:
             raise Refused("an operand has no extent along memory")
     return Product(m, n, k, left, right, out.name, rows, bias)
+
+
+def side_of(matrix: Buffer, along: int, roots: Mapping[str, str]) -> Side:
+    """along: which dimension of the matrix is one of the results'."""
+    return Side(roots[matrix.name], number(matrix.offset), number(matrix.stride[along]), number(matrix.stride[1 - along]))
+
+
+def number(value: Extent) -> int:
+    if not isinstance(value, int):
+        raise Refused(SYMBOLIC)
+    return value
 
 
 def fused_nest(nest: Nest, product: Product, buffers: Mapping[str, Buffer], kept: bool, precise: bool) -> Nest:
@@ -210,6 +231,8 @@ def fused_nest(nest: Nest, product: Product, buffers: Mapping[str, Buffer], kept
     if kept:
         body.store(value, product.out, at_m * product.pitch + at_n)
     made = Nest(nest.name, (*rows, *columns, *deep), tuple(body.ops), nest.origins)
+    if made.symbols():
+        raise Refused("its reader takes numbers that each call brings")
     if nest.is_product:
         check_shared(made)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -14,7 +15,10 @@ from dynacompile.autograd import attention_patterns, differentiate
 from dynacompile.env import Env
 from dynacompile.errors import ConfigError
 from dynacompile.events import AttentionFound, MaskRead
+from dynacompile.ir.schedule import Launch
+from dynacompile.lower import lower
 from dynacompile.ops.attention import LOW, bearable
+from dynacompile.schedule import schedule
 from tests.lower.tracing import ENV
 
 BATCH, HEADS, ROWS, WIDTH = 2, 4, 6, 16
@@ -348,6 +352,86 @@ def test_gradients_of_gradients_are_the_written_form():
         grads = torch.autograd.grad(call(*leaves).sin().sum(), leaves, create_graph=True)
         results.append(torch.autograd.grad(sum((g * g).sum() for g in grads), leaves))
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("together", [
+    lambda t: t.transpose(1, 2).contiguous().view(BATCH, ROWS, -1), lambda t: t.transpose(1, 2).reshape(BATCH, ROWS, -1),
+    lambda t: t.permute(0, 2, 1, 3).flatten(2),
+])  # fmt: skip
+def test_heads_that_are_put_together_are_not_copied(together):
+    """The operator's result lies in memory as the heads put together would."""
+    graph = differentiated(lambda q, k, v: together(plain(q, k, v)), *heads_of_rows())[0]
+    assert not any("clone" in str(n.target) or "copy" in str(n.target) for n in graph.graph.nodes)
+    graph = differentiated(lambda q, k, v: plain(q, k, v).view(BATCH, -1), *heads_of_rows())[0]
+    assert any("clone" in str(n.target) for n in graph.graph.nodes), "views go by eager's strides"
+
+
+def heads_of_rows():
+    return [t.transpose(1, 2) for t in operands(sizes=(BATCH, ROWS, HEADS, WIDTH))]
+
+
+def test_many_that_stay_are_traced_twice_at_most(monkeypatch):
+    traced, module = [], sys.modules["dynacompile.autograd.differentiate"]
+    real = module.trace_joint
+    monkeypatch.setattr(module, "trace_joint", lambda *args, **kwargs: traced.append(1) or real(*args, **kwargs))
+    model = Attending(6, "bias", True)
+    found = differentiated(model, torch.zeros(2, 16, 32), torch.ones(2, 16))[1]
+    assert [kernel for kernel, _ in found] == [False] * 6
+    assert len(traced) == 2
+
+
+def test_explained():
+    told = str(dynacompile.explain(triangle, isolate_recompiles=True, options={"attention_scores": 1})(*operands()))
+    assert "1 written attentions run the operator of torch: torch's operator needs no memory for the scores" in told
+    assert "1 masks of attention: causal" in told
+
+
+class Attending(nn.Module):
+    """Layers over one mask: a padding mask of an input, expanded or not, or a band. by_hand: not by torch's operator."""
+
+    def __init__(self, layers, mask, by_hand):
+        super().__init__()
+        self.mask, self.by_hand = mask, by_hand
+        self.layers = nn.ModuleList(nn.Linear(32, 96) for _ in range(layers))
+
+    def forward(self, x, padding):
+        (batch, rows, _), seen = x.shape, padding[:, None, None, :].bool()
+        if self.mask == "band":
+            distance = torch.arange(rows)[:, None] - torch.arange(rows)
+            seen = ((distance >= 0) & (distance < 3))[None, None]
+        if self.mask in ("expanded", "bias"):
+            seen = seen.expand(batch, 1, rows, rows)
+        bias = torch.where(seen, 0.0, torch.finfo(x.dtype).min)
+        for layer in self.layers:
+            q, k, v = (t.view(batch, rows, 4, 8).transpose(1, 2) for t in layer(x).chunk(3, -1))
+            if self.by_hand:
+                scores = (q @ k.transpose(-1, -2)) / math.sqrt(8)
+                scores = scores + bias if self.mask == "bias" else scores.masked_fill(~seen, -math.inf)
+                made = F.softmax(scores, -1) @ v
+            else:
+                made = F.scaled_dot_product_attention(q, k, v, attn_mask=bias if self.mask == "bias" else seen)
+            x = x + made.transpose(1, 2).reshape(batch, rows, 32)
+        return x
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("by_hand", [False, True], ids=["operator", "by hand"])
+@pytest.mark.parametrize("mask", ["padding", "expanded", "bias", "band"])
+def test_a_mask_of_all_layers_is_made_once(mask, by_hand, grad):
+    made = []
+    for layers in (2, 12):
+        model = Attending(layers, mask, by_hand).requires_grad_(grad)
+        graph, found, _ = differentiated(model, torch.zeros(2, 16, 32), torch.ones(2, 16))
+        calls = kernels(graph)
+        by_kernel = not by_hand or found[0][0]
+        assert by_kernel == (not (by_hand and grad and mask == "bias")), "a bias of an input may hide all keys"
+        assert len([n for n in calls if "flash" in str(n.target)]) == layers * by_kernel
+        assert len({n.kwargs.get("attn_mask") for n in calls}) == by_kernel
+        plan = schedule(lower(graph, ENV), ENV)
+        launches = [s.kernel for s in plan.steps if isinstance(s, Launch)]
+        if by_kernel:
+            made.append([name for name in launches if "where" in name and "mul" not in name or "any" in name or "bitwise" in name])
+    assert not made or (made[0] == made[1] and len(made[0]) == 1), "the kernels that make masks do not grow with the layers"
 
 
 class Block(nn.Module):

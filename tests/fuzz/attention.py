@@ -260,6 +260,7 @@ def generate(seed: int) -> Program:
     dtype = draw.choice((torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16))
     autocast = torch.bfloat16 if dtype == torch.float32 and draw.random() < 0.2 else None
     spoiler = draw.choice(SPOILERS) if draw.random() < 0.25 else ""
+    autocast = None if spoiler == "write a key" else autocast  # autograd keeps what was cast
     queries = draw.choice((1, 2, 5, 9, 17))
     form = draw.choice(FORMS)
     return Program(
@@ -308,7 +309,7 @@ def run(call: Callable, program: Program, dtype: torch.dtype, twice: bool) -> li
 
 def check(program: Program, backend: str) -> list[AttentionFound]:
     """Raises AssertionError where the compiled program differs. Gives what was decided of its attention."""
-    twice = program.dtype == torch.float64 and program.seed % 3 == 0 and program.spoiler not in ("dropout", "write a mask")
+    twice = program.dtype == torch.float64 and program.seed % 3 == 0 and program.spoiler in ("", "softcap", "clone", "other axis")
     try:
         wanted: list | Exception = run(program, program, program.dtype, twice)
     except (RuntimeError, NotImplementedError) as error:
@@ -348,7 +349,7 @@ def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tens
     finite = want.isfinite() & best.isfinite()
     errors = [(t.double() - best.double())[finite].abs().max().item() if finite.any() else 0.0 for t in (have, want)]
     scale = best[finite].abs().max().item() if finite.any() else 0.0
-    allowed = 3 * errors[1] + eps * 8 * max(scale, 4.0) + 1e-12
+    allowed = 3 * errors[1] + eps * 8 * max(scale, 8.0) + 1e-12
     assert errors[0] <= allowed, f"result {i}: wrong by {errors[0]:g}, eager by {errors[1]:g} of {scale:g}"
 
 

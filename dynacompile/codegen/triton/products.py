@@ -32,18 +32,17 @@ BLOCKS = ("MBLOCK", "NBLOCK", "KBLOCK", "GROUP", "PROGRAMS", "PARTS", "TMA", "SP
 # Of 16-bit operands: the blocks in the order of BLOCKS, warps, stages. Best guess first.
 WIDE = (
     ((128, 256, 64, 8, 1, 2, 1, 0), 8, 3),
-    ((128, 256, 64, 8, 1, 2, 1, 1), 8, 3),
+    ((128, 256, 64, 8, 1, 4, 1, 0), 8, 4),
+    ((128, 256, 64, 8, 1, 1, 1, 1), 4, 4),
+    ((128, 256, 64, 8, 1, 1, 1, 1), 4, 3),
     ((256, 128, 64, 8, 1, 2, 1, 0), 8, 3),
-    ((128, 256, 64, 8, 1, 4, 1, 1), 8, 4),
-    ((128, 128, 64, 8, 1, 1, 1, 0), 8, 4),
-    ((128, 128, 64, 8, 1, 1, 1, 0), 4, 4),
-    ((128, 256, 64, 8, 0, 2, 0, 0), 8, 3),
-    ((128, 128, 64, 8, 0, 1, 0, 0), 8, 4),
+    ((128, 256, 64, 8, 0, 1, 0, 0), 8, 4),
+    ((128, 128, 64, 8, 0, 1, 0, 0), 8, 3),
+    ((128, 128, 64, 8, 0, 1, 0, 0), 4, 4),
     ((64, 128, 64, 8, 0, 1, 0, 0), 4, 4),
 )
 TWO = (  # products at once
     ((128, 128, 64, 8, 1, 2, 1, 0), 8, 3),
-    ((128, 128, 64, 8, 1, 2, 1, 1), 8, 3),
     ((128, 128, 64, 8, 1, 1, 1, 0), 8, 4),
     ((128, 128, 64, 8, 0, 1, 0, 0), 8, 3),
     ((64, 128, 64, 8, 0, 1, 0, 0), 4, 3),
@@ -155,7 +154,7 @@ def tiling_of(kernel: Kernel, operands: list[Operand], count: int) -> Tiling:
 
 def choose_candidates(dims: tuple[Dim, Dim], operands: list[Operand], count: int) -> tuple[Candidate, ...]:
     """Those that the operands allow, large tiles only where there are enough of them."""
-    copied = all(o.fits_descriptor for o in operands) and PROCESSORS * DESCRIPTOR * len(operands) <= SCRATCH
+    copied = all(o.fits_descriptor for o in operands) and 2 * PROCESSORS * DESCRIPTOR * len(operands) <= SCRATCH
     found = []
     for shape, warps, stages in WIDE if count == 1 else TWO:
         blocks = dict(zip(BLOCKS, shape, strict=True))
@@ -163,9 +162,9 @@ def choose_candidates(dims: tuple[Dim, Dim], operands: list[Operand], count: int
             continue
         tiles = prod(-(-d.size // blocks[d.block]) for d in dims)
         if blocks["PROGRAMS"]:
-            if tiles <= PROCESSORS:  # nothing to walk
+            blocks["PROGRAMS"] *= PROCESSORS
+            if tiles <= blocks["PROGRAMS"]:  # nothing to walk
                 continue
-            blocks["PROGRAMS"] = PROCESSORS
         found.append((tiles, Candidate(blocks, warps, stages)))
     enough = [c for tiles, c in found if tiles >= PROCESSORS // 2]
     return tuple(enough or [c for _, c in found][-2:])
