@@ -50,6 +50,14 @@ class FrameSkipped(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FirstStepLeft(Event):
+    """A call in which an optimizer makes its state: it runs as Python, and what later calls do is compiled."""
+
+    frame: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class SymbolsRefused(Event):
     """A frame whose sizes or numbers are constants, or whose values stay in their tensors, since a stage has no symbolic form for it."""
 

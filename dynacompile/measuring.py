@@ -113,7 +113,7 @@ class Ways:
         calls = []
         for step in self.joint.calls:
             out = self.buffers[step.outputs[0]]  # type: ignore[index]
-            own.setdefault(out.name, torch.empty(out.storage_elements, dtype=out.dtype, device=out.device))
+            own.setdefault(out.name, torch.empty(out.storage_elements, dtype=out.dtype, device=own[self.names[0]].device))
             calls.append((step.out, [self.view(own, name) for name in refs_of(step)], self.view(own, out.name)))
         kernel = build_triton({"reader": emit(self.reader, self.env)}, self.env, store)["reader"]
         given = [own[name] for name in self.reader_names]

@@ -17,7 +17,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 from dynacompile import native
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.breaking import can_execute, finish_break
-from dynacompile.capture.breaks import BREAKS, UNBOUNDED, NotConstant, Raised, unsupported
+from dynacompile.capture.breaks import BREAKS, WHOLE, NotConstant, Raised, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.ending import finish_raise, finish_return
 from dynacompile.capture.handling import can_be_handed_on
@@ -151,12 +151,13 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
         made.overrides.state, made.fullgraph = state.torch_function, env.config.fullgraph
         made.assumable, made.enters_by_hand = manner.assumes, manner.by_hand
+        made.leaves_first_steps = env.leaves_first_steps
         made.limit(env.config.trace_limit)
         return made
 
     with SavedModes() as modes:
         attempt = run(modes.trace(trace()), frame, None)
-        if attempt.broke is not None and attempt.broke.code in UNBOUNDED:
+        if attempt.broke is not None and attempt.broke.code in WHOLE:
             raise located(attempt.broke)
         fewer = assumable(attempt.cx)
         if fewer is None and attempt.broke is not None and asked and not manner.loops and goes_round(attempt.cx):

@@ -50,5 +50,8 @@ class Folded:
             if sources and (target in WINDOWS or overlaps(result) or any(map(self.has, sources))):
                 self._known.add(id(result))
 
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
     def has(self, tensor: torch.Tensor) -> bool:
         return id(tensor) in self._known or overlaps(tensor)

@@ -15,6 +15,7 @@ from dynacompile.events import (
     Compiled,
     Event,
     Evicted,
+    FirstStepLeft,
     FrameSkipped,
     FusionDecided,
     GraphBroke,
@@ -37,7 +38,7 @@ from dynacompile.quoting import printable_lines
 TOPICS: dict[str, tuple[type[Event], ...]] = {
     "recompiles": (Recompiled, LimitHit, Evicted, SymbolsRefused),
     "graph_breaks": (GraphBroke,),
-    "skips": (FrameSkipped,),
+    "skips": (FrameSkipped, FirstStepLeft),
     "guards": (Guarded, GuardFailed),
     "verbose_guards": (Guarded, GuardFailed),
     "compiles": (Compiled,),
@@ -109,6 +110,8 @@ def line(event: Event) -> str:
             return f"graph break {who} [{event.code}] {event.reason}\n    at {event.site}{places}" + (f"\n    hint: {event.hint}" if event.hint else "")
         case FrameSkipped():
             return f"skip {who} {event.site}: {event.reason}"
+        case FirstStepLeft():
+            return f"first step {who} {event.frame} runs as Python: {event.reason}"
         case SymbolsRefused():
             return f"constants {who} {event.frame}: {event.refused} are not symbolic: [{event.code}] {event.reason}"
         case GuardFailed():

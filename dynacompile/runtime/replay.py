@@ -236,7 +236,7 @@ class Replay:
         """The gradients of a batch of tangents, by the compiled backward. like: tensors of the geometry that each tangent has to have."""
 
         def once(*given: torch.Tensor) -> Grads:
-            fitted = [torch.empty_like(shape).copy_(t) if t.stride() != shape.stride() or t.is_conj() else t for t, shape in zip(given, like, strict=True)]
+            fitted = [laid_as(t, shape) for t, shape in zip(given, like, strict=True)]
             with torch.no_grad(), torch._C._DisableAutocast():
                 return tuple(backward(*symbols, *(s.detach() for s in saved), *fitted, *flags))
 
@@ -247,6 +247,16 @@ class Replay:
         made = sampled(once, arrived)
         found = [grad if not s or any(here[i] for i in s) else None for grad, s in zip(made, sources, strict=True)]
         return (*found, *(None for _ in self.part.further))
+
+
+def laid_as(tensor: torch.Tensor, shape: torch.Tensor) -> torch.Tensor:
+    """The tensor with the strides of `shape`, which has its sizes. Where these are 0, its elements are equal."""
+    if tensor.stride() == shape.stride() and not tensor.is_conj():
+        return tensor
+    laid = torch.empty_strided(shape.shape, shape.stride(), dtype=shape.dtype, device=shape.device)
+    once = tuple(slice(0, 1) if step == 0 else slice(None) for step in shape.stride())
+    laid[once].copy_(tensor[once])
+    return laid
 
 
 def is_differentiable(view: ViewOfOutput) -> bool:

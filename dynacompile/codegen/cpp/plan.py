@@ -14,10 +14,11 @@ float32 stays accurate in sums of any length.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import lcm, prod
 
 import torch
 
+from dynacompile.codegen.cpp.groups import grouped
 from dynacompile.ir.body import needs
 from dynacompile.ir.divisions import index_of
 from dynacompile.ir.index import Extent, Index, Symbol, atom, extent, hint
@@ -58,8 +59,8 @@ class Plan:
     kept: r-level ops that a later pass reads back. tile: elements of a column tile, or of a block of a pointwise lane axis.
     chunk: elements of the lane axis (row over one r axis) or steps over r that a chunk takes in; split: chunks run in parallel.
     weight: cost of one point. listed: the loops are those of one member of a list. crossed: loads and stores that are consecutive along the one axis of
-    `middle` and stride along the lanes: they go through blocks of `block` steps, transposed between memory and the lanes. What sizes decide here, those of the
-    example decide."""
+    `middle` and stride along the lanes: they go through blocks of `block` steps, transposed between memory and the lanes. group: neighbours in the lanes whose
+    accumulators are combined after a pass. What sizes decide here, those of the example decide."""
 
     nest: Nest
     shape: str  # "pointwise" | "row" | "column"
@@ -81,6 +82,7 @@ class Plan:
     listed: bool = False
     crossed: frozenset[int] = frozenset()
     block: int = 0
+    group: int = 1
 
     @property
     def tasks(self) -> Extent:
@@ -182,8 +184,12 @@ def choices(first: Plan) -> list[Choice]:
 
 def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
     """listed: of one member of a list, whose tasks are few and small, since those of all members run in parallel."""
+    alone, (nest, group) = nest, (nest, 1) if listed else grouped(nest, WIDEST)
     level = levels(nest)
     lane = choose_lane(nest, level)
+    if group > 1 and (lane is None or lane in alone.axes):
+        nest, group, level = alone, 1, levels(alone)
+        lane = choose_lane(nest, level)
     shape = "pointwise" if not nest.r_axes else "row" if lane is not None and lane.role == "r" else "column"
     deep = lanes_of_ops(nest, lane, shape)
     when = passes_of_ops(nest, level)
@@ -213,11 +219,13 @@ def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
         kept = frozenset()
     if crossed and shape == "column":
         size = replace(size, tile=min(size.tile, 2 * CROSSING))
+    if group > 1:
+        size = replace(size, tile=round_up(size.tile, lcm(group, WIDEST)))
     lane_bytes = 8 if wide_values else 4
     wide = work >= GRAIN or any(type(a.size) is Index for a in nest.axes)
     return Plan(
         nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, wide, lane_bytes, weight, choice, listed,
-        crossed, crossed_steps(nest, crossed, size.tile),
+        crossed, crossed_steps(nest, crossed, size.tile), group,
     )  # fmt: skip
 
 
