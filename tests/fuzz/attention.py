@@ -345,7 +345,9 @@ def check(program: Program, backend: str) -> list[AttentionFound]:
 def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tensor, is_output: bool, eps: float) -> None:
     assert (have.dtype, have.shape) == (want.dtype, want.shape), f"result {i}: another type"
     assert not is_output or strides(have) == strides(want), f"result {i}: strides {have.stride()}, eager's {want.stride()}"
-    assert torch.equal(have.isnan(), want.isnan()), f"result {i}: other places are NaN"
+    rounded = have.dtype in (torch.bfloat16, torch.float16)  # whose products on CPUs let NaN of one row into the next
+    same = torch.equal(have.isnan(), want.isnan()) or (rounded and torch.equal(have.isnan(), best.isnan()))
+    assert same, f"result {i}: other places are NaN"
     finite = want.isfinite() & best.isfinite()
     errors = [(t.double() - best.double())[finite].abs().max().item() if finite.any() else 0.0 for t in (have, want)]
     scale = best[finite].abs().max().item() if finite.any() else 0.0
