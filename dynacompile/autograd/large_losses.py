@@ -24,7 +24,7 @@ from dynacompile.events import LossChunked
 from dynacompile.ops.chunked_losses import HALVES, Loss, has_wide_sums, hold_indexed, hold_linear, hold_product, hold_reshaped, hold_same, loss_of
 
 Node = torch.fx.Node
-LIMITS = {"cuda": 1 << 28, "cpu": 1 << 26}
+LIMITS = {"cuda": 1 << 31, "cpu": 1 << 26}
 """Bytes of logits, and of their gradient, that may exist at a time."""
 ALIGNED = 128
 """Rows of a chunk are a multiple of this, where there are as many."""

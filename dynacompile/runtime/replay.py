@@ -236,7 +236,7 @@ class Replay:
         """The gradients of a batch of tangents, by the compiled backward. like: tensors of the geometry that each tangent has to have."""
 
         def once(*given: torch.Tensor) -> Grads:
-            fitted = [torch.empty_like(shape).copy_(t) if t.stride() != shape.stride() or t.is_conj() else t for t, shape in zip(given, like, strict=True)]
+            fitted = [laid_as(t, shape) for t, shape in zip(given, like, strict=True)]
             with torch.no_grad(), torch._C._DisableAutocast():
                 return tuple(backward(*symbols, *(s.detach() for s in saved), *fitted, *flags))
 
@@ -249,14 +249,22 @@ class Replay:
         return (*found, *(None for _ in self.part.further))
 
 
+def laid_as(tensor: torch.Tensor, shape: torch.Tensor) -> torch.Tensor:
+    """The tensor with the strides of `shape`, which has its sizes. Where these are 0, its elements are equal."""
+    if tensor.stride() == shape.stride() and not tensor.is_conj():
+        return tensor
+    laid = torch.empty_strided(shape.shape, shape.stride(), dtype=shape.dtype, device=shape.device)
+    once = tuple(slice(0, 1) if step == 0 else slice(None) for step in shape.stride())
+    laid[once].copy_(tensor[once])
+    return laid
+
+
 def is_differentiable(view: ViewOfOutput) -> bool:
     """Whether gradients flow through the view to what it is a view of."""
     return view.lineage.made in (Made.GRAD, Made.PART, Made.CUSTOM) and not view.lineage.detached
 
 
-def going_on_from(
-    module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None, settled: Mapping[int, Settled]
-) -> torch.fx.GraphModule:
+def going_on_from(module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None, settled: Mapping[int, Settled]) -> torch.fx.GraphModule:
     """The graph with further inputs, in the place of some of its outputs wherever it uses these, or, where it writes one in place, after the last write.
     needed: the outputs that are to be computed, None for all."""
     graph = torch.fx.Graph()
