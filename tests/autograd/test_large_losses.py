@@ -147,6 +147,7 @@ def test_chunks_on_gpus_are_long_beside_what_their_sums_cost(monkeypatch):
     """Of half precision, and where no number of bytes is given; what is held grows with it."""
     monkeypatch.setattr(large_losses, "is_on_gpu", lambda tensor: True)
     monkeypatch.setitem(large_losses.LIMITS, "cpu", LIMIT // 2)
+    monkeypatch.setitem(large_losses.CHUNKS, "cpu", LIMIT // 2)
     monkeypatch.setattr(large_losses, "LEAST_ROWS", 64)
     monkeypatch.setattr(large_losses, "ALIGNED", 8)
 
