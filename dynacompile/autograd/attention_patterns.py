@@ -168,7 +168,7 @@ def begun(node: Node) -> Chain | None:
         beta, alpha = (node.kwargs.get(name, 1) for name in ("beta", "alpha"))
         if node.kwargs.keys() - {"beta", "alpha"} or not all(is_number(n) for n in (beta, alpha)):
             return None
-        chain.scale = float(alpha)
+        chain.scale = float(alpha)  # type: ignore[arg-type]
         if beta:
             chain.mask(node, node.args[0], Term("bias", float(beta)))  # type: ignore[arg-type]
         chain.add(node, (hold_biased_scores, node.args) if beta else (hold_scores, node.args[1:]))
@@ -272,7 +272,7 @@ def score_step(chain: Chain, node: Node, user: Node) -> Step | None:
     if target in PLUS or target in MINUS:
         if len(args) != 2 or user.kwargs or (target in MINUS and args[0] is not node):
             return None
-        bias = args[1] if args[0] is node else args[0]
+        bias: Any = args[1] if args[0] is node else args[0]
         if not is_mask(bias) or bias.meta["val"].dtype == torch.bool:
             return None
         if any(t.kind != "bias" and t.factor != -math.inf for t in chain.terms):
@@ -289,7 +289,7 @@ def score_step(chain: Chain, node: Node, user: Node) -> Step | None:
 
 def hiding(node: Node, user: Node) -> tuple[Node, Term] | None:
     """The mask of a user that hides scores, and what they become."""
-    args = user.args
+    args: tuple[Any, ...] = user.args
     if len(args) != 3 or user.kwargs:
         return None
     if user.target in FILLS:
@@ -341,7 +341,9 @@ def number_of(value: object) -> float | None:
     """A number that the graph has, as such or as a tensor without dimensions."""
     if isinstance(value, Node) and value.target in (torch.full, torch.tensor) and value.op == "call_function" and is_plain(value):
         number: Any = value.args[-1]
-        is_one = value.meta["val"].dim() == 0 and value.meta["val"].dtype in FLOATS and all(u.target not in IN_PLACE or u.args[0] is not value for u in value.users)
+        is_one = (
+            value.meta["val"].dim() == 0 and value.meta["val"].dtype in FLOATS and all(u.target not in IN_PLACE or u.args[0] is not value for u in value.users)
+        )
         return float(number) if is_one and is_number(number) else None
     return float(value) if is_number(value) else None  # type: ignore[arg-type]
 
@@ -369,7 +371,7 @@ def lost(dtype: torch.dtype) -> float:
 def refused_operands(chain: Chain, last: Node) -> str:
     """Why products stay as they are."""
     made, scores, weights = (chain.nodes[i].meta["val"] for i in (-1, 0, -2))
-    query, keys = (chain.steps[0][1][-2:])
+    query, keys = chain.steps[0][1][-2:]
     if made.dtype != scores.dtype or scores.dtype not in FLOATS:
         return "the two products have different dtypes"
     if any(n.meta["val"].dtype not in FLOATS for n in (query, keys, last)):
@@ -432,6 +434,8 @@ def refused_gradients(chain: Chain, last: Node) -> str:
 
 def refused_size(sizes: Sequence, dtype: torch.dtype, device: str, recorded: bool, env: Env) -> str:
     """Why the operator would not be faster. sizes: of the scores of one head."""
+    if env.config.precise and dtype.itemsize == 2:
+        return "every result of half precision is to be rounded as in eager"
     smallest = env.config.attention_scores or SMALLEST.get((device, dtype.itemsize, recorded), 0)
     if not smallest:
         return "torch's operator is not known to be faster here"

@@ -71,7 +71,7 @@ class Reader(Protocol):
     """What is known of masks while compiling."""
 
     def kind(self, given: dict[str, Any]) -> str:
-        """"all", "causal" or "other": of the mask among the arguments of an attention."""
+        """ "all", "causal" or "other": of the mask among the arguments of an attention."""
 
     def refuse(self, place: str, reason: str) -> None:
         """Attention that has to stay as it is written; what is traced is dropped in the end."""
@@ -84,8 +84,9 @@ class Reader(Protocol):
 class HandWritten:
     """Attention in the place of the product of weights and values.
 
-    place: the name of the node. scale: of the product of queries and keys. terms: in the order of the operands that follow queries and keys. dtype: that products are computed in.
-    product: the leading sizes of the scores; masked: those with which masks are applied; weighted: those with which values are multiplied. low: scores below it keep no digits beside those of others.
+    place: the name of the node. scale: of the product of queries and keys. terms: in the order of the operands that follow queries and keys.
+    dtype: that products are computed in. product: the leading sizes of the scores; masked: those with which masks are applied; weighted: those with
+    which values are multiplied. low: scores below it keep no digits beside those of others.
     """
 
     place: str
@@ -101,7 +102,7 @@ class HandWritten:
         if scores.are_written():
             reader.refuse(self.place, "the graph writes an operand of the scores before it uses the weights")
         query, key = scores.operands[0], scores.operands[1].transpose(-2, -1)
-        rows, columns = query.shape[-2], key.shape[-2]
+        rows = query.shape[-2]
         q, k = (self.placed(t, self.product) for t in (query, key))
         v = self.placed(value, self.weighted)
         masks = [self.mask_of(*pair) for pair in zip(self.terms, scores.operands[2:], strict=True)]

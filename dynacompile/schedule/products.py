@@ -25,7 +25,10 @@ from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
 
 aten = torch.ops.aten
 PRODUCTS = frozenset((aten.mm.default, aten.addmm.default))
-DONE = {aten.mm.dtype: "the library stores its results as float32", aten.addmm_.default: "the library adds its results to another product's"}
+DONE = {
+    aten.mm.dtype: "the library stores its results as float32",
+    aten._addmm_activation.default: "the library applies the activation as it stores the results",
+}
 HALVES = (torch.bfloat16, torch.float16)
 SYMBOLIC = "its sizes differ from call to call"
 LEAST = 64  # smallest extent of a product that a kernel of ours does

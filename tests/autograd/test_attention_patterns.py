@@ -251,6 +251,13 @@ def test_sizes_at_which_it_is_faster(rows, dtype, grad, want):
     assert differentiated(plain, *arguments, scores=0)[1][0][0] == want
 
 
+def test_precise_results_of_half_precision_are_as_written():
+    config = {"precise": True, "attention_scores": 1}
+    for dtype, want in ((torch.bfloat16, False), (torch.float32, True)):
+        told = dynacompile.explain(plain, isolate_recompiles=True, options=config)(*operands(dtype=dtype))
+        assert [a.kernel for a in told.attention] == [want]
+
+
 def test_turned_off():
     graph, found, _ = differentiated(plain, *operands(), scores=-1)
     assert found == [] and not kernels(graph)

@@ -1,4 +1,4 @@
-"""Which products the library stores as float32, and which it adds to one another. The fakes need no GPU."""
+"""Which products the library stores as float32, and with which activations. The fakes need no GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dynacompile.autograd.passes import simplify
-from dynacompile.autograd.passes.products import add_products, widen_products
+from dynacompile.autograd.passes.products import apply_activations, widen_products
 from tests.autograd.test_padding import Graph
 
 aten = torch.ops.aten
@@ -17,7 +17,7 @@ def product(g: Graph, **kwargs):
 
 
 def wide(g: Graph, node):
-    made = g.graph.call_function(aten._to_copy.default, (node,), {"dtype": torch.float32})
+    made = g.graph.call_function(aten._to_copy.default, (node,), {"dtype": torch.float32, "layout": torch.strided, "device": node.meta["val"].device})
     with g.mode:
         made.meta["val"] = aten._to_copy.default(node.meta["val"], dtype=torch.float32)
     return made
@@ -60,17 +60,48 @@ def test_casts_that_stay():
     assert after(widen_products, g, wide(g, odd)) == ["mm.default", "_to_copy.default"], "the fast kernels take padded matrices"
 
 
-def test_two_products_are_one_sum():
+def test_a_cast_that_a_kernel_makes_as_it_loads():
     g = Graph()
-    assert after(add_products, g, g.call(aten.add.Tensor, product(g), product(g))) == ["mm.default", "addmm.default"]
+    assert after(widen_products, g, g.call(aten.add.Tensor, wide(g, product(g)), 1.0)) == ["mm.default", "_to_copy.default", "add.Tensor"]
 
 
-def test_sums_that_stay():
+def layer(g: Graph, **kwargs):
+    return g.call(aten.addmm.default, g.input(32, **kwargs), g.input(64, 16, **kwargs), g.input(16, 32, **kwargs))
+
+
+def gelu(g: Graph, node, **kwargs):
+    made = g.graph.call_function(aten.gelu.default, (node,), kwargs)
+    made.meta["val"] = node.meta["val"]
+    return made
+
+
+def test_activations_are_the_librarys():
+    for gives, use_gelu in ((lambda g: g.call(aten.relu.default, layer(g)), False), (lambda g: gelu(g, layer(g), approximate="tanh"), True)):
+        g = Graph()
+        out = gives(g)
+        assert after(apply_activations, g, out) == ["_addmm_activation.default"]
+        (made,) = [n for n in g.graph.nodes if n.op == "call_function"]
+        assert made.kwargs == {"use_gelu": use_gelu}
     g = Graph()
-    y = product(g)
-    assert after(add_products, g, g.call(aten.add.Tensor, y, product(g)), y) == ["mm.default", "mm.default", "add.Tensor"], "one of them is an output"
+    out = g.call(aten.relu.default, g.call(aten.view.default, layer(g), [2, 32, 32]))
+    assert after(apply_activations, g, out) == ["_addmm_activation.default", "view.default"]
+
+
+def test_activations_that_stay():
     g = Graph()
-    assert after(add_products, g, g.call(aten.add.Tensor, product(g), g.input(64, 32))) == ["mm.default", "add.Tensor"], "the other is the caller's"
+    assert after(apply_activations, g, gelu(g, layer(g))) == ["addmm.default", "gelu.default"], "the library has gelu by tanh alone"
+    g = Graph()
+    y = layer(g)
+    assert after(apply_activations, g, g.call(aten.relu.default, y), y)[0] == "addmm.default", "what comes before the activation is an output"
+    g = Graph()
+    y = g.call(aten.mul.Tensor, g.call(aten.relu.default, layer(g)), 2.0)
+    assert after(apply_activations, g, y)[0] == "addmm.default", "the kernel that reads it computes it"
+    for kwargs in ({"device": "cpu"}, {"dtype": torch.float32}):
+        g = Graph()
+        assert after(apply_activations, g, g.call(aten.relu.default, layer(g, **kwargs)))[0] == "addmm.default"
+    g = Graph()
+    out = gelu(g, layer(g, dtype=torch.float16), approximate="tanh")
+    assert after(apply_activations, g, out)[0] == "addmm.default", "the library's tanh is not as exact as float16"
 
 
 def test_precise_keeps_eagers_roundings():

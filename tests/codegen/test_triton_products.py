@@ -19,8 +19,8 @@ from dynacompile.ir.schedule import KernelSource, Launch, Schedule
 
 from .product_cases import CASES, Case, fused, on_cpu
 
-# MBLOCK, NBLOCK, KBLOCK, GROUP, PROGRAMS, PARTS, TMA, SPECIAL
-SHAPES = {"pointers": (32, 64, 32, 2, 0, 1, 0, 0), "walked, in parts": (64, 32, 16, 3, 3, 2, 0, 0), "copies": (32, 64, 32, 2, 3, 4, 1, 0)}
+# MBLOCK, NBLOCK, KBLOCK, GROUP, PROGRAMS, PARTS, TMA
+SHAPES = {"pointers": (32, 64, 32, 2, 0, 1, 0), "walked, in parts": (64, 32, 16, 3, 3, 2, 0), "copies": (32, 64, 32, 2, 3, 4, 1)}
 TOLERANCE = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3, torch.float32: 1e-5}
 
 

@@ -38,7 +38,7 @@ UNARY: tuple[Callable, ...] = (
 BINARY: tuple[Callable, ...] = (torch.add, torch.mul, torch.sub, torch.maximum, lambda a, b: a * 0.9 + b * 0.1)
 SHAPES = ("whole", "rows", "columns", "transposed", "number", "product")
 EXTENTS = (64, 72, 80, 96, 100, 128, 65, 67, 130)
-TILES = ((32, 32, 32, 2, 0, 1, 0, 0), (64, 32, 16, 3, 3, 2, 0, 0), (32, 64, 32, 2, 0, 1, 1, 0), (32, 64, 16, 2, 5, 4, 1, 0))
+TILES = ((32, 32, 32, 2, 0, 1, 0), (64, 32, 16, 3, 3, 2, 0), (32, 64, 32, 2, 0, 1, 1), (32, 64, 16, 2, 5, 4, 1))
 
 
 @dataclass(frozen=True)

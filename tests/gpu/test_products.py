@@ -113,7 +113,7 @@ class Block(nn.Module):
 
 @pytest.mark.parametrize("autocast", [True, False])
 def test_gradients_of_weights_are_stored_as_float32_by_the_library(autocast):
-    """Under autocast; and both products that give the input's gradient are one sum."""
+    """Under autocast."""
     torch.manual_seed(0)
     module = Block().cuda()
     module = module if autocast else module.bfloat16()
@@ -136,8 +136,39 @@ def test_gradients_of_weights_are_stored_as_float32_by_the_library(autocast):
         assert one.dtype == other.dtype and one.stride() == other.stride()
     reasons = [e.reason for e in events if isinstance(e, ProductDecided)]
     assert sum("float32" in r for r in reasons) == (3 if autocast else 0)
-    assert sum("another product's" in r for r in reasons) == 1
     assert all(dict(e.facts)["launches"] < 12 for e in events if isinstance(e, StageFinished) and e.stage == "schedule")
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_activations_that_the_library_applies(name, grad):
+    """As near to float64 as eager is. Backward needs what comes before gelu, which so stays a kernel of its own there."""
+    torch.manual_seed(0)
+    activation = torch.relu if name == "relu" else lambda y: F.gelu(y, approximate="tanh")
+    one, other = nn.Linear(512, 1024, device="cuda", dtype=torch.bfloat16), nn.Linear(1024, 256, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(8, 128, 512, device="cuda", dtype=torch.bfloat16)
+
+    def two(t):
+        return activation(F.linear(t, one.weight.to(t.dtype), one.bias.to(t.dtype))), other(activation(one(t))) if t.dtype == torch.bfloat16 else None
+
+    events: list = []
+    end = dynacompile.subscribe(events.append)
+    try:
+        with torch.set_grad_enabled(grad):
+            function = compiled(lambda t: other(activation(one(t))))
+            got = function(x)
+            hidden = compiled(lambda t: activation(one(t)))(x)
+    finally:
+        end()
+    exact, eager = two(x.double())[0], two(x)
+    assert (hidden.double() - exact).norm() <= 1.2 * (eager[0].double() - exact).norm()
+    check(got, eager[1], torch.bfloat16)
+    applied = sum("activation" in e.reason for e in events if isinstance(e, ProductDecided))
+    assert applied == (0 if grad and name == "gelu" else 2)
+    if grad:
+        wanted = torch.autograd.grad(other(activation(one(x))).float().square().sum(), [one.weight, other.weight])
+        for a, b in zip(torch.autograd.grad(got.float().square().sum(), [one.weight, other.weight]), wanted, strict=True):
+            check(a, b, torch.bfloat16)
 
 
 def test_odd_sizes_and_symbolic_ones():
@@ -159,8 +190,8 @@ def test_one_buffer_for_descriptors_serves_launches_in_a_row():
     args = tuple(a.cuda() for a in Case(case.function, ((4096, 768), (768, 768), (4096, 768)), turned=(1,)).args())
 
     def two(x, w, r):
-        y = torch.relu(x @ w) + r
-        return torch.tanh(y @ w) + r
+        y = torch.relu(x @ w) * 0.05 + r
+        return (y @ w) * 0.05 + r
 
     plan = plan_on_gpu(two, args, choose=always)
     assert plan.facts()["launches"] == 2 and plan.facts()["externs"] == 0

@@ -101,7 +101,10 @@ def results(call, leaves):
     grown = [t for t in made if t.requires_grad]
     if not grown:
         return list(made)
-    return [*made, *torch.autograd.grad(grown, [t for t in (*leaves, BIAS) if t.requires_grad], [t.detach().clamp(-3, 3).cos() for t in grown], allow_unused=True)]
+    return [
+        *made,
+        *torch.autograd.grad(grown, [t for t in (*leaves, BIAS) if t.requires_grad], [t.detach().clamp(-3, 3).cos() for t in grown], allow_unused=True),
+    ]
 
 
 def check(form, leaves, monkeypatch, backend="aot_eager", scores=0, near=2e-5, dynamic=None):

@@ -14,7 +14,7 @@ from dynacompile.autograd.passes.dead import remove_dead
 from dynacompile.autograd.passes.fold import fold_constants
 from dynacompile.autograd.passes.merge import merge_equal, merge_views
 from dynacompile.autograd.passes.parts import read_parts
-from dynacompile.autograd.passes.products import add_products, widen_products
+from dynacompile.autograd.passes.products import apply_activations, widen_products
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ PASSES = (
     Pass(merge_equal, "bitwise"),
     Pass(remove_dead, "bitwise"),
     Pass(split_biases, "rounding"),
-    Pass(add_products, "fused"),
+    Pass(apply_activations, "fused"),
     Pass(widen_products, "fused"),
 )
 

@@ -24,6 +24,7 @@ from dynacompile.ops.flexible_attention import Flexible, MaskOverPoints
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
+
 class Points(Body):
     """A function of one score's places, and of the score, where `score` is its dtype."""
 
@@ -135,11 +136,10 @@ def follow_mask(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value
 def operation(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["query", "key", "value", "score_mod", "mask_mod", "scale", "enable_gqa", "auxiliary"]
     query, key, value, score_mod, mask_mod, scale, grouped, auxiliary = bind_arguments("flex_attention", names, args, kwargs, {})
-    operands = [t for t in (query, key, value) if type(t) is TensorValue]
-    if len(operands) != 3:
+    if not all(type(t) is TensorValue for t in (query, key, value)):
         raise unsupported("sub-graph", "flex_attention of tensors of other classes")
-    check_operands(*(t.fake for t in operands), bool(grouped.truth(cx)))
-    fake = operands[0].fake
+    check_operands(query.fake, key.fake, value.fake, bool(grouped.truth(cx)))
+    fake = query.fake
     factor = None if is_none(scale) else scale.constant()
     dtype = torch.float64 if fake.dtype == torch.float64 else torch.float32
     score = None if is_none(score_mod) else Points(cx, score_mod, dtype, fake.device)
@@ -152,7 +152,7 @@ def operation(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         1.0 / math.sqrt(fake.shape[-1]) if factor is None else factor,
         bool(auxiliary.truth(cx)),
     )
-    return cx.op("call_function", target, [*operands, *(value for part in parts for value in around(part.rest))], {})
+    return cx.op("call_function", target, [query, key, value, *(read for part in parts for read in around(part.rest))], {})
 
 
 def is_none(value: Value) -> bool:
