@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from scripts.workload_loops import LOOPS
 from scripts.workload_models import Bert, ConvNet, Gpt, NormGeluNorm, ResNet50, SwiGlu
 
 Step = Callable[[], torch.Tensor]
@@ -127,6 +128,12 @@ def cross_entropy(device: str, compile: Compile) -> Step:
         return grad[0]
 
     return step
+
+
+def row_and_column_sums(device: str, compile: Compile) -> Step:
+    x = torch.randn(16384, 16384, device=device, dtype=torch.bfloat16)
+    fn = compile(lambda t: (t.sum(0), t.sum(1)))
+    return lambda: fn(x)[0]
 
 
 def optimizer_step(fused: bool, clipped: bool = False) -> Callable[[str, Compile], Step]:
@@ -330,6 +337,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload("AdamW step, 148 parameters", optimizer_step(False)),
         Workload("AdamW step, 148 parameters, fused", optimizer_step(True)),
         Workload("clip by norm and AdamW step, 148 parameters", optimizer_step(False, True)),
+        Workload("sums of rows and of columns, 16384x16384, bf16", row_and_column_sums, devices=("cuda",), bytes=2 * 16384 * 16384),
         Workload("transpose, add, relu, 2048x1024", two(lambda x, y: (x.t() + y).relu(), (2048, 1024), (1024, 2048))),
         Workload("transpose, add, softmax of columns, 2048x1024", two(lambda x, y: (x.t() + y).softmax(0), (2048, 1024), (1024, 2048))),
         Workload("transpose, add, layer norm, 2048x1024", two(lambda x, y: F.layer_norm(x.t() + y, (2048,)), (2048, 1024), (1024, 2048))),
@@ -337,5 +345,6 @@ WORKLOADS: dict[str, Workload] = {
         Workload("relu, max_pool2d 3x3, 8x64x56x56", one_pass(lambda x: F.max_pool2d(x.relu(), 3, 2, 1), 8, 64, 56, 56)),
         Workload("relu, avg_pool2d 3x3, 8x64x56x56", one_pass(lambda x: F.avg_pool2d(x.relu(), 3, 2, 1), 8, 64, 56, 56)),
         Workload("relu, adaptive_avg_pool2d 7x7, 8x64x56x56", one_pass(lambda x: F.adaptive_avg_pool2d(x.relu(), 7), 8, 64, 56, 56)),
+        *(Workload(f"loop: {name}", build) for name, build in LOOPS.items()),
     )
 }

@@ -25,7 +25,7 @@ from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_
 from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_part, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
-from dynacompile.capture.results import Results
+from dynacompile.capture.results import ALL, Results
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
@@ -345,6 +345,11 @@ class Recorder:
         """As `run`; an operation that was run on fakes of the same metadata gives a result like the one of that time."""
         key = self.results.key(kind, target, args, kwargs) if self.symbols is None and self.watch is None else None
         result: Any = self.results.again(key, args)
+        if result is None and self.symbols is None and self.watch is None:
+            result = self.results.each(target, args, kwargs, lambda few: self.run(kind, target, list(few), kwargs))
+            if result is not ALL:
+                return result
+            result = None
         if result is None:
             result = self.run(kind, target, args, kwargs)
             self.results.note(key, result, args, operands, [version for version, _ in before])
