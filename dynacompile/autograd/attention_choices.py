@@ -80,7 +80,7 @@ def layer(node: Node, env: Env) -> Chain | None:
     bound = LAYERS[node.target].bind(*node.args, **node.kwargs)  # type: ignore[index]
     bound.apply_defaults()
     given: dict[str, Any] = bound.arguments
-    operands = [given[name].meta.get("val") if isinstance(given[name], Node) else None for name in ("query", "key", "value")]
+    operands: list[Any] = [given[name].meta.get("val") if isinstance(given[name], Node) else None for name in ("query", "key", "value")]
     heads = given["num_heads"]
     if given["need_weights"] is not True or not all(type(t) is FakeTensor for t in operands) or type(heads) is not int:
         return None
