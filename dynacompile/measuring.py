@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -25,7 +25,7 @@ from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, root
 from dynacompile.ir.products import Choose, Decision, Joint
 from dynacompile.ir.schedule import SCRATCH, Kernel
-from dynacompile.schedule import expected
+from dynacompile.schedule import expected, is_known
 from dynacompile.schedule.emit import Kernels
 
 SECONDS = 90.0  # of measuring in one program; the model of the device decides on the products that are left
@@ -50,18 +50,24 @@ class Measured:
     spent: float = field(default=0.0)
 
     def __call__(self, joint: Joint) -> Decision:
+        decided = expected(joint)
+        if not is_known(joint):
+            return decided
         way = Ways(joint, self.env)
         known = self.store.get(way.key)
         if known is not None:
             fused, fused_us, apart_us = json.loads(known)
             return Decision(bool(fused), "measured before", True, fused_us, apart_us)
         if self.spent > SECONDS:
-            return expected(joint)
+            return decided
         begun = time.perf_counter()
-        found = way.measured(self.store)
+        try:
+            found = way.measured(self.store)
+        except torch.OutOfMemoryError:
+            found = None
         self.spent += time.perf_counter() - begun
         if found is None:
-            return expected(joint)
+            return replace(decided, reason="the device has no room to measure in")
         self.store.put(way.key, json.dumps([found.fused, found.fused_us, found.apart_us]).encode())
         return found
 

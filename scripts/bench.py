@@ -6,6 +6,8 @@
     python scripts/bench.py optimizers              # what compiling an optimizer's step takes, by the number of its parameters
     python scripts/bench.py guards                  # what guards cost, and how often each system compiles
     python scripts/bench.py symbolic                # kernels with symbolic sizes against those with constant ones
+    python scripts/bench.py roofline --only "GPT*" --folder FOLDER  # the kernels of a step that lose most time beside what memory and arithmetic allow
+    python scripts/bench.py budget  # peak memory against step time for several values of memory_budget
     python scripts/bench.py trees --against FOLDER  # another checkout and this one in turn: did a change make anything slower?
 
 Each system runs in its own process with empty caches. Times are medians after a warm-up; "compile" is what
@@ -36,7 +38,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts import bench_capture, bench_guards, bench_optimizers, bench_symbolic, bench_trees  # noqa: E402
+from scripts import bench_budget, bench_capture, bench_guards, bench_optimizers, bench_roofline, bench_symbolic, bench_trees  # noqa: E402
 from scripts.workloads import WORKLOADS, Step, Workload  # noqa: E402  (the script runs from anywhere)
 
 SYSTEMS = ("eager", "torch.compile", "dynacompile")
@@ -228,14 +230,16 @@ def main() -> None:
         "what",
         nargs="?",
         default="steps",
-        choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees"),
-        help="workloads' steps, first calls with backend='eager', optimizers' compiles, guards, symbolic sizes, or another checkout and this one in turn",
+        choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees", "roofline", "budget"),
+        help="workloads' steps, first calls with backend='eager', optimizers' compiles, guards, symbolic sizes, another checkout and this one in turn, "
+        "kernels beside their roof, or memory against time",
     )
     parser.add_argument("--only", default="*", help="glob over workload names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--mode", default="default")
     parser.add_argument("--seconds", type=float, default=1.5, help="time spent on measuring each")
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--folder", type=Path, help="roofline: where the picture and all figures are written")
     parser.add_argument("--against", type=Path, help="trees: the other checkout")
     parser.add_argument("--rounds", type=int, default=5, help="trees: how often each workload is measured in each tree")
     parser.add_argument("--worker", choices=SYSTEMS, help=argparse.SUPPRESS)
@@ -258,6 +262,18 @@ def main() -> None:
         print(text)
         if args.write:
             write(f"Symbolic sizes, {args.device.upper()}", text)
+        return
+    if args.what == "roofline":
+        roof = bench_roofline.roof_of(args.device)
+        print(f"A copy moves {roof.bandwidth / 1e9:.1f} GB/s, a large product does {roof.flops / 1e12:.2f} TFLOP/s on {machine(args.device)}.\n")
+        for workload in WORKLOADS.values():
+            if args.device in workload.devices and fnmatch.fnmatch(workload.name, args.only):
+                step = workload.build(args.device, compile_with("dynacompile", args.mode))
+                print(bench_roofline.report(step, workload.name, args.device, roof, args.folder))
+        return
+    if args.what == "budget":
+        about = f"`python scripts/bench.py budget --device {args.device}` on {machine(args.device)}."
+        print(f"{about}\n\n{bench_budget.table(args.only, args.device, args.seconds)}")
         return
     if args.what == "trees":
         if args.against is None or not (args.against / "dynacompile").is_dir():

@@ -18,6 +18,7 @@ import struct
 import threading
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from math import prod
 from typing import TypeVar
 
 import torch
@@ -32,10 +33,11 @@ from dynacompile.build.store import Store
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
 from dynacompile.events import CacheLooked, KernelRefused
-from dynacompile.ir.index import Extent, Symbol
-from dynacompile.ir.schedule import Candidate, CudaKernel, Forms, Kernel, KernelSource
+from dynacompile.ir.index import Extent, Symbol, hint
+from dynacompile.ir.schedule import SCRATCH, Candidate, CudaKernel, Forms, Kernel, KernelSource
 
 K = TypeVar("K")
+MOST_SHARED = 227 << 10  # bytes of shared memory of a program on Hopper
 REFUSED = b"refused"  # the store's word for what Triton does not compile
 FORMAT = "2"  # of a stored kernel, and of what the worker asks of Triton
 DEFAULT_ARCH = 90
@@ -135,17 +137,29 @@ def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: En
         jobs = [job(*wanted[place]) for place in missing.values()]
         may_fail = {i for i, place in enumerate(missing.values()) if place in optional}
         for (key, place), (facts, cubin) in zip(missing.items(), pool_for(env).compile(jobs, may_fail), strict=True):
-            if place in optional and not facts["ok"]:
-                refused = KernelRefused(region=env.region, bucket=env.bucket, kernel=wanted[place][0].entry, candidate=named(wanted[place][1]))
-                env.emit(replace(refused, error=facts["error"][:200]))
+            kernel, error = wanted[place][0].kernel, against(facts, *wanted[place][:2])
+            if error and place not in optional:
+                raise BuildError(f"Triton's kernel {wanted[place][0].entry} can't run: {error}")
+            if error:
+                env.emit(KernelRefused(region=env.region, bucket=env.bucket, kernel=wanted[place][0].entry, candidate=named(wanted[place][1]), error=error))
                 packed[key] = REFUSED
                 store.put(key, REFUSED)
                 continue
-            kernel = wanted[place][0].kernel
             extra = facts["params"] - (len(LIST_TABLES) if kernel.is_list else len(kernel.params)) - len(kernel.symbols)
             packed[key] = pack({"symbol": facts["symbol"], "warps": facts["warps"], "shared": facts["shared"], "extra": extra}, cubin)
             store.put(key, packed[key])
     return {place: unpack(packed[key], grid_of(*wanted[place][:2]), wanted[place][0].kernel.symbols) for place, key in keys.items() if packed[key] != REFUSED}
+
+
+def against(facts: dict, source: KernelSource, candidate: Candidate) -> str:
+    """Why a kernel can't run that Triton has compiled, or has not; "" where it can."""
+    if not facts["ok"]:
+        return facts["error"][:200]
+    if source.kernel.nest.is_product and facts["shared"] > MOST_SHARED:
+        return f"it needs {facts['shared']} bytes of shared memory"
+    own = SCRATCH if any(p.mode == "scratch" for p in source.kernel.params) else 0
+    scratch = facts["scratch"] * prod(map(hint, grid_of(source, candidate)))
+    return f"it needs {scratch} bytes of memory for descriptors" if scratch > own else ""
 
 
 def grid_of(source: KernelSource, candidate: Candidate) -> tuple[Extent, Extent, Extent]:

@@ -26,13 +26,13 @@ from dynacompile.schedule.lists import Group, gather
 from dynacompile.schedule.memory import CPU, NOTHING, GivenUp, Run, buffers_of, plan, unfused_peak
 from dynacompile.schedule.order import order
 from dynacompile.schedule.parts import Copies, Names, joined, moved, named_apart
-from dynacompile.schedule.product_model import expected
+from dynacompile.schedule.product_model import expected, is_known
 from dynacompile.schedule.products import fuse_products
 from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums, without_settled_choices
 from dynacompile.schedule.starved import split_reductions
 from dynacompile.schedule.units import Unit, Units, make_units
 
-__all__ = ["expected", "schedule", "schedule_parts"]
+__all__ = ["expected", "is_known", "schedule", "schedule_parts"]
 
 
 def schedule(program: LoopProgram, env: Env, saved: range | None = None, choose: Choose = expected) -> Schedule:

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from math import prod
 
+import torch
+
 from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Nest
 from dynacompile.ir.products import Decision, Joint
 
+CAPABILITY = (9, 0)
 RATE = 7.5e8  # multiplications and additions in a microsecond, of the library's products of 16-bit numbers on an H200
 BYTES = 4.0e6  # that kernels move in a microsecond
 SIMPLE = 2.6e7  # simple operations on numbers of 32 bits in a microsecond
@@ -42,6 +45,8 @@ FREE = frozenset(("load", "store", "constant", "product", "index"))
 
 
 def expected(joint: Joint) -> Decision:
+    if not is_known(joint):
+        return Decision(False, "kernels for products are made for GPUs of compute capability 9.0")
     count = sum(op.name == "product" for op in joint.nest.body)
     if count > 1:
         return Decision(False, "two products at once are slower than the library's two", fused_us=0.0, apart_us=0.0)
@@ -59,6 +64,12 @@ def expected(joint: Joint) -> Decision:
     if fused < CLEAR * apart:
         return Decision(True, "the model of the device expects a gain", fused_us=fused, apart_us=apart)
     return Decision(False, "the model of the device expects no clear gain", fused_us=fused, apart_us=apart)
+
+
+def is_known(joint: Joint) -> bool:
+    """Whether kernels for products are made for the device; where there is none to ask, they are."""
+    device = joint.buffers[joint.nest.stores()[0].buffer].device
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability(device) == CAPABILITY
 
 
 def is_aligned(joint: Joint) -> bool:

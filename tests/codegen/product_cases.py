@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 
 from dynacompile.codegen.triton import emit_kernel
+from dynacompile.codegen.triton import products as templates
 from dynacompile.config import CompileConfig
 from dynacompile.env import Env
 from dynacompile.ir.products import Decision, Joint
-from dynacompile.ir.schedule import KernelSource, Launch, Schedule
+from dynacompile.ir.schedule import Kernel, KernelSource, Launch, Schedule
 from dynacompile.lower import lower
 from dynacompile.schedule import schedule
 from tests.lower.tracing import trace
@@ -91,7 +93,7 @@ CASES: dict[str, Case] = {
     "plain operands": Case(lambda x, w: torch.relu(x @ w), ((128, 96), (96, 128))),
     "first operand transposed": Case(lambda x, w: (x @ w).float(), ((128, 96), (96, 128)), turned=(0,)),
     "both operands transposed": Case(lambda x, w: (x @ w).sigmoid(), ((128, 96), (96, 128)), turned=(0, 1)),
-    "odd sizes": Case(lambda x, w, b: torch.relu(torch.addmm(b, x, w)), ((67, 72), (72, 100), (100,)), turned=(1,), copied=False),
+    "odd sizes": Case(lambda x, w, b: torch.relu(torch.addmm(b, x, w)), ((67, 72), (72, 100), (100,)), turned=(1,)),
     "sizes that no descriptor takes": Case(lambda x, w: torch.relu(x @ w), ((65, 71), (71, 67)), copied=False),
     "ends that descriptors fill in": Case(lambda x, w: torch.relu(x @ w), ((72, 88), (88, 104))),
     "before and after": Case(kept, ((128, 64), (64, 128), (128,)), turned=(1,)),
@@ -111,3 +113,9 @@ def fused(case: Case, env: Env = ENV) -> tuple[Schedule, Launch, KernelSource]:
     plan = case.plan(env)
     (launch,) = [s for s in plan.steps if isinstance(s, Launch)]
     return plan, launch, emit_kernel(plan.kernels[launch.kernel], env)
+
+
+def with_copies(kernel: Kernel) -> KernelSource:
+    """The text for a device without processors, which has descriptors of tensors for few tiles, too."""
+    with patch.object(templates, "PROCESSORS", 0):
+        return emit_kernel(kernel, ENV)

@@ -17,10 +17,11 @@ from dynacompile.codegen.triton.products import BLOCKS
 from dynacompile.ir.loops import Extern
 from dynacompile.ir.schedule import KernelSource, Launch, Schedule
 
-from .product_cases import CASES, Case, fused, on_cpu
+from .product_cases import CASES, Case, fused, on_cpu, with_copies
 
 # MBLOCK, NBLOCK, KBLOCK, GROUP, PROGRAMS, PARTS, TMA
 SHAPES = {"pointers": (32, 64, 32, 2, 0, 1, 0), "walked, in parts": (64, 32, 16, 3, 3, 2, 0), "copies": (32, 64, 32, 2, 3, 4, 1)}
+GOLDEN = Path(__file__).parent / "golden"
 TOLERANCE = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3, torch.float32: 1e-5}
 
 
@@ -36,6 +37,8 @@ def storage(plan: Schedule, name: str, given: dict[str, torch.Tensor]) -> torch.
 def jobs() -> Iterator[tuple[tuple[str, str], Schedule, Launch, KernelSource, dict[str, int]]]:
     for name, case in CASES.items():
         plan, launch, source = fused(case)
+        source = with_copies(source.kernel)
+        assert ("make_tensor_descriptor" in source.text) == case.copied
         for way, shape in SHAPES.items():
             if case.copied or way != "copies":
                 yield (name, way), plan, launch, source, dict(zip(BLOCKS, shape, strict=True))
@@ -91,3 +94,34 @@ def test_the_schedule_is_one_launch_and_computes_what_eager_does(name):
         assert one is not None and one.stride() == other.stride()
         largest = other.abs().max().item()
         torch.testing.assert_close(one, other, rtol=TOLERANCE[case.dtype], atol=TOLERANCE[case.dtype] * largest)
+
+
+def test_golden(interpreted):
+    """The text of a fused product, looked at only after its numbers were eager's."""
+    test_numbers(interpreted, "before and after", "copies")
+    _, _, source = fused(CASES["before and after"])
+    source = with_copies(source.kernel)
+    wanted = GOLDEN / "product.py.txt"
+    if os.environ.get("DYNACOMPILE_WRITE_GOLDEN"):
+        wanted.write_text(source.text)
+    assert source.text == wanted.read_text()
+
+
+def test_what_fits_no_descriptor_has_no_copies():
+    _, _, source = fused(CASES["sizes that no descriptor takes"])
+    source = with_copies(source.kernel)
+    assert "make_tensor_descriptor" not in source.text and all(not c.blocks["TMA"] for c in source.candidates)
+
+
+def test_masks_only_where_blocks_do_not_divide():
+    large = Case(lambda x, w: torch.relu(x @ w), ((4096, 512), (512, 4096)))
+    _, _, source = fused(large)
+    assert "mask" not in source.text and source.candidates[0].blocks["TMA"] and source.candidates[0].blocks["PROGRAMS"]
+    _, _, odd = fused(CASES["odd sizes"])
+    assert "mmask" in odd.text and "nmask" in odd.text and "- k)" in odd.text
+
+
+def test_few_tiles_are_no_walk():
+    _, _, source = fused(CASES["plain operands"])
+    assert all(c.blocks["PROGRAMS"] == 0 for c in source.candidates)
+    assert [g[0] for g in source.grids] == [-(-128 // c.blocks["MBLOCK"]) * -(-128 // c.blocks["NBLOCK"]) for c in source.candidates]

@@ -25,11 +25,10 @@ import torch
 import torch.nn.functional as F
 
 from dynacompile.codegen.reference import run_schedule
-from dynacompile.codegen.triton import emit_kernel
 from dynacompile.codegen.triton.products import BLOCKS
 from dynacompile.events import ProductDecided
 from dynacompile.ir.schedule import Launch, Schedule
-from tests.codegen.product_cases import ENV, always, on_cpu, plan_on_gpu
+from tests.codegen.product_cases import ENV, always, on_cpu, plan_on_gpu, with_copies
 
 UNARY: tuple[Callable, ...] = (
     torch.relu, torch.tanh, torch.sigmoid, F.gelu, F.silu, torch.neg, torch.abs, lambda y: F.gelu(y, approximate="tanh"), lambda y: y * 0.37, lambda y: y + 1.5,
@@ -160,7 +159,7 @@ def triton_jobs(program: Program) -> list[tuple]:
     if len(launches) != 1 or plan.facts()["externs"] or not plan.kernels[launches[0].kernel].nest.is_product:
         return []
     (launch,) = launches
-    source = emit_kernel(plan.kernels[launch.kernel], ENV)
+    source = with_copies(plan.kernels[launch.kernel])
     blocks = dict(zip(BLOCKS, TILES[program.seed % len(TILES)], strict=True))
     if blocks["TMA"] and "_desc" not in source.text:
         blocks["TMA"] = 0
