@@ -137,7 +137,7 @@ class Results:
             look = result.size(), result.stride(), result.dtype, result.device
             for k in places:
                 found[k] = result if k == places[0] else self.made(look)
-        return type(made)(found)
+        return tuple(found) if isinstance(made, tuple) else found
 
     def made(self, look: Look) -> FakeTensor:
         size, stride, dtype, device = look

@@ -10,7 +10,7 @@ operations on tensors, and `append`. A round that does anything else is followed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.rows import BuiltinValue
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
-from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.tensor import BECOMING, METHODS, TensorValue
 from dynacompile.capture.values.torch_functions import TorchFunction
 from dynacompile.errors import Unsupported, VerifyError
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from dynacompile.capture.opcodes.table import Opcode
     from dynacompile.capture.trace import Trace
 
-WORTH = 6  # instructions of a round, from which on looking whether others are like it is cheaper than following them
 KEPT = 16  # rounds of one loop that later ones are compared with
 MOST_FAILURES = 3  # rounds of one loop that cannot be repeated, after which none is watched any more
 
@@ -78,23 +77,46 @@ class Append:
 @dataclass(frozen=True)
 class Round:
     """One round that was followed. inputs: its item and the results of reads; written: how often it wrote each tensor among them; invariant: storages of the
-    other tensors that it used; needed: the operations whose results are appended to lists."""
+    other tensors that it used; needed: the operations whose results are appended to lists; variables: those that it may have read, by slot."""
 
     item: Value
     reads: tuple[Read, ...]
     appends: tuple[Append, ...]
     operations: tuple[Operation, ...]
     needed: frozenset[int]
+    variables: tuple[tuple[int, Value | None], ...]
     written: tuple[tuple[TensorValue, int], ...]
     invariant: frozenset[int]
     state: State
 
 
 class Loop:
-    """One loop of one frame, while it runs."""
+    """One loop of one frame, while it runs. rounds: those that were followed, by how their items look. followed: the last round was, and is not among them.
+
+    appended, read: the lists that rounds append to, and those that they read items of."""
 
     def __init__(self, iterator: IteratorValue):
-        self.iterator, self.rounds, self.failures, self.begun = iterator, {}, 0, 0  # type: IteratorValue, dict[tuple, Round], int, int
+        self.iterator = iterator
+        self.rounds: dict[tuple, list[Round]] = {}
+        self.kept = self.failures = self.begun = 0
+        self.followed = False
+        self.appended: dict[int, Value] = {}
+        self.read: dict[int, Value] = {}
+
+    def add(self, item: Value, made: Round, read: Mapping[int, Value]) -> bool:
+        """Keeps a round; False where rounds read what others append."""
+        self.appended |= {id(append.target): append.target for append in made.appends}
+        self.read |= read
+        self.rounds.setdefault(looks(item), []).append(made)
+        self.kept += 1
+        self.followed = False
+        return self.appended.keys().isdisjoint(self.read)
+
+    def forget(self) -> None:
+        """A round did what is not known: others may have become different ones."""
+        self.rounds.clear()
+        self.kept = 0
+        self.failures += 1
 
 
 class Rounds:
@@ -110,21 +132,26 @@ class Rounds:
         if (watch := cx.watching) is not None:
             self.end(watch, frame, instr)
         item = iterator.next(cx)
-        if item is None or type(iterator) not in (SequenceIterator, EnumerateIterator, ZipIterator) or not iterator.remaining():
+        if item is None or not is_plain_iterator(iterator) or not iterator.remaining():
             return item
         loop = self.loop_of(frame, instr, iterator)
         loop.begun += 1
+        if loop.followed and loop.kept:
+            loop.forget()
+        loop.followed = True
         if loop.begun < 2 or loop.failures >= MOST_FAILURES or not self.is_plain():
             return item
-        while iterator.remaining() and (known := loop.rounds.get(looks(item))) is not None:
-            if not Repetition(cx, known).repeat(item, isinstance(iterator, EnumerateIterator)):
-                loop.failures += 1
-                return item
+        while iterator.remaining() and self.repeat(loop, frame, item):
             item = iterator.next(cx)
             assert item is not None
-        if iterator.remaining() and len(loop.rounds) < KEPT and cx.watching is None:
+        if iterator.remaining() and loop.kept < KEPT and cx.watching is None:
             cx.watching = Watch(cx, loop, frame, instr, item)
         return item
+
+    def repeat(self, loop: Loop, frame: SymbolicFrame, item: Value) -> bool:
+        counted = isinstance(loop.iterator, EnumerateIterator)
+        known = loop.rounds.get(looks(item), ())
+        return any(Repetition(self.cx, one).repeat(frame, item, counted) for one in reversed(known))
 
     def loop_of(self, frame: SymbolicFrame, instr: Instr, iterator: IteratorValue) -> Loop:
         key = id(frame), instr.index
@@ -136,17 +163,17 @@ class Rounds:
     def end(self, watch: Watch, frame: SymbolicFrame, instr: Instr) -> None:
         """A loop begins a round while one is watched: it is this one's end, or it is more than can be repeated."""
         self.cx.watching = None
+        loop = watch.loop
         try:
-            if watch.frame is not frame or watch.instr is not instr or frame.stack[-1] is not watch.loop.iterator:
+            if watch.frame is not frame or watch.instr is not instr or frame.stack[-1] is not loop.iterator:
                 raise NotRepeatableError
             made = watch.finish()
         except NotRepeatableError:
-            watch.loop.failures += 1
+            loop.failures += 1
             return
-        if made is not None:
-            watch.loop.rounds[looks(watch.item)] = made
-        else:
-            watch.loop.failures = MOST_FAILURES
+        if not loop.add(watch.item, made, watch.lists_read):
+            loop.forget()
+            loop.failures = MOST_FAILURES
 
     def is_plain(self) -> bool:
         """Whether no machinery watches operations that are not run again: bodies of operators, exceptions, views of `.data`, inference tensors."""
@@ -171,7 +198,6 @@ class Watch:
         self.lists_read: dict[int, Value] = {}
         self.inputs: dict[int, TensorValue] = {}
         self.versions: dict[int, int] = {}
-        self.count = 0
         self.add_own(item, counted=isinstance(loop.iterator, EnumerateIterator))
 
     def add_own(self, value: Value, counted: bool = False) -> None:
@@ -210,7 +236,6 @@ class Watch:
 
     def see(self, frame: SymbolicFrame, instr: Instr) -> Callable[[], None] | None:
         """Whether an instruction is one that can be repeated; what is to be noted after it."""
-        self.count += 1
         op, stack = instr.op, frame.stack
         if len(self.cx.frames) < self.depth or self.cx.frames[self.depth - 1] is not self.frame:
             raise NotRepeatableError
@@ -343,6 +368,8 @@ class Watch:
             if isinstance(value, ListValue):
                 self.lists_read[id(value)] = value
         is_method = isinstance(callee, Method) and type(callee.owner) is TensorValue
+        if is_method and (callee.name in METHODS or callee.name in BECOMING):  # type: ignore[attr-defined]  # those are no operations alone
+            raise NotRepeatableError
         if not is_method and type(callee) not in (TorchFunction, BuiltinValue):
             raise NotRepeatableError
         if is_method:
@@ -372,11 +399,9 @@ class Watch:
 
     # the end of the round
 
-    def finish(self) -> Round | None:
-        """What the round was; None where it is too short. Raises NotRepeatableError."""
+    def finish(self) -> Round:
+        """What the round was. Raises NotRepeatableError."""
         cx, frame = self.cx, self.frame
-        if self.count < WORTH:
-            return None
         done = cx.recorder.log[self.logged :]
         same = state_now(cx) == self.state and cx.effects.count - self.changes == len(self.appends) and len(cx.hooks) == self.hooks
         if not same or not all(isinstance(entry, Operation) for entry in done) or not cx.rounds.is_plain():
@@ -384,19 +409,20 @@ class Watch:
         operations: list[Operation] = done  # type: ignore[assignment]
         if frame.stack != self.stack or any(id(append.target) in self.lists_read for append in self.appends):
             raise NotRepeatableError
-        self.check_variables()
+        variables = self.variables()
         made = {id(leaf) for operation in operations for leaf in leaves(operation.result)}
         invariant = self.check_operands(operations, made)
-        written = [(value, value.fake._version - self.versions[key]) for key, value in self.inputs.items()]
+        counts = [(value, value.fake._version - self.versions[key]) for key, value in self.inputs.items()]
+        written = tuple(pair for pair in counts if pair[1])
         needed = self.needed(operations, made)
-        return Round(self.item, tuple(self.reads), tuple(self.appends), tuple(operations), needed, tuple(w for w in written if w[1]), invariant, self.state)
+        return Round(self.item, tuple(self.reads), tuple(self.appends), tuple(operations), needed, variables, written, invariant, self.state)
 
-    def check_variables(self) -> None:
-        """No round takes a variable from the one before, unless it is always the same constant."""
-        live = self.frame.decoded.live_slots(self.instr)
-        for slot, (before, after) in enumerate(zip(self.slots, self.frame.slots)):
-            if before is not after and slot in live and not is_same_constant(before, after):
-                raise NotRepeatableError
+    def variables(self) -> tuple[tuple[int, Value | None], ...]:
+        """The variables that live from round to round. None of them has changed, unless it is always the same constant."""
+        live = sorted(self.frame.decoded.live_slots(self.instr))
+        if not all(is_unchanged(self.slots[slot], self.frame.slots[slot]) for slot in live):
+            raise NotRepeatableError
+        return tuple((slot, self.frame.slots[slot]) for slot in live)
 
     def check_operands(self, operations: Sequence[Operation], made: set[int]) -> frozenset[int]:
         """The storages of the tensors that all rounds use. Operations take tensors and plain values."""
@@ -446,11 +472,11 @@ class Repetition:
         self.nodes: dict[torch.fx.Node, torch.fx.Node] = {}
         self.tensors: dict[int, TensorValue] = {}
 
-    def repeat(self, item: Value, counted: bool) -> bool:
+    def repeat(self, frame: SymbolicFrame, item: Value, counted: bool) -> bool:
         """Whether it was; nothing has changed where it was not, but that what both rounds read is guarded."""
         cx, known = self.cx, self.known
         depth, handling = len(cx.frames), cx.handling
-        if state_now(cx) != known.state:
+        if state_now(cx) != known.state or not all(is_unchanged(value, frame.slots[slot]) for slot, value in known.variables):
             return False
         try:
             self.compare(known.item, item, counted)
@@ -556,6 +582,17 @@ def facts(value: TensorValue) -> tuple:
     """What capture knows of a tensor beside its metadata; all but plain ones differ from each other."""
     plain = not value.attributes and value.new_grad is None and value.number() is None and not value.has_become
     return (plain or id(value), value.is_number, value.source is None, value.real is None)
+
+
+def is_unchanged(before: Value | None, after: Value | None) -> bool:
+    return before is after or is_same_constant(before, after)
+
+
+def is_plain_iterator(iterator: Value) -> bool:
+    """Whether asking it for an item runs no code of the program."""
+    if type(iterator) is EnumerateIterator:
+        return is_plain_iterator(iterator.inner)
+    return all(map(is_plain_iterator, iterator.parts)) if type(iterator) is ZipIterator else type(iterator) is SequenceIterator
 
 
 def is_same_constant(left: Value | None, right: Value | None) -> bool:

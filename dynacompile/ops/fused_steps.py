@@ -1,7 +1,7 @@
 """Fused optimizer steps as the arithmetic that their kernels do, in tensors: scheduled like any other, they become a kernel over the list of parameters.
 
-So are the operators of GradScaler, which such steps come with. Each takes what torch's operator takes, and writes what it writes. Values of 16-bit tensors are computed in float32 and rounded once, as the kernels do.
-Where `found_inf` is 1, a step changes nothing.
+So are the operators of GradScaler, which such steps come with. Each takes what torch's operator takes, and writes what it writes. Values of 16-bit tensors
+are computed in float32 and rounded once, as the kernels do. Where `found_inf` is 1, a step changes nothing.
 """
 
 from __future__ import annotations
