@@ -1,8 +1,7 @@
 """Finds hand-written attention in a captured graph: a product of queries and keys, scaled and masked, a softmax, and the product with values.
 
 The nodes of such a chain keep their places, and do other things: those before the last hold the operands, and the last calls torch's attention operator
-(`ops/attention.py`). Only a copy of the graph changes, so that a backward that is differentiated again runs the user's own. An event tells what
-was decided of each chain, and why.
+(`ops/attention.py`).
 """
 
 from __future__ import annotations
@@ -19,23 +18,21 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from dynacompile.env import Env
-from dynacompile.events import AttentionFound
 from dynacompile.ir.shapes import expression_of
 from dynacompile.ops.attention import HandWritten, Term, by_operator, hold_biased_scores, hold_operand, hold_same_scores, hold_scores
-from dynacompile.ops.flexible_attention import Flexible, FlexibleKernel
 
 Node = torch.fx.Node
 Step = tuple[Callable, tuple]
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-SMALLEST: dict[tuple[str, int, bool], int] = {
-    ("cpu", 4, False): 1 << 18,
-    ("cpu", 4, True): 1 << 20,
-    ("cpu", 2, False): 1,
-    ("cuda", 2, False): 1,
-    ("cuda", 2, True): 1,
+SMALLEST: dict[tuple[str, torch.dtype, bool], int] = {
+    ("cpu", torch.float32, False): 1 << 18,
+    ("cpu", torch.float32, True): 1 << 20,
+    ("cpu", torch.bfloat16, False): 1 << 8,
+    ("cpu", torch.float16, False): 1 << 18,
+    **{("cuda", dtype, backward): 1 for dtype in (torch.float16, torch.bfloat16) for backward in (False, True)},
 }
-"""By the kind of device, the bytes of a number, and whether there is a backward: the scores of one head from which the operator is faster, as measured.
-What is not here is slower, or was not measured."""
+"""By the kind of device, the dtype, and whether there is a backward: the scores of one head from which the operator is faster, as measured. What is not
+here is slower, or was not measured."""
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 
 PRODUCTS = frozenset({torch.matmul, operator.matmul, torch.bmm, "matmul", "bmm", "__matmul__"})
@@ -84,34 +81,6 @@ class Chain:
         self.terms.append(term)
 
 
-def with_attention_kernels(graph: torch.fx.GraphModule, env: Env, kept: Mapping[str, str]) -> tuple[torch.fx.GraphModule, list[AttentionFound]]:
-    """The graph with its hand-written attention as torch's operator, and what to tell of each. kept: attention that stays as it is, by the name of
-    its last node, and why."""
-    if env.config.attention_scores < 0 or not any(n.target in SOFTMAXES or isinstance(n.target, Flexible) for n in graph.graph.nodes):
-        return graph, []
-    places = {node: place for place, node in enumerate(graph.graph.nodes)}
-    found = [c for n in graph.graph.nodes if (c := flexible(n, env) or chain_from(n, places, env, kept)) is not None]
-    told = [event_of(chain, env) for chain in found]
-    chains = [c for c in found if not c.reason]
-    if not chains:
-        return graph, told
-    copied = torch.fx.Graph()
-    copies: dict[Node, Node] = {}
-    copied.output(copied.graph_copy(graph.graph, copies))
-    next(iter(reversed(copied.nodes))).meta = dict(next(iter(reversed(graph.graph.nodes))).meta)
-    for chain in chains:
-        for node, (target, args) in zip(chain.nodes, chain.steps, strict=True):
-            placed = copies[node]
-            placed.op, placed.target = "call_function", target
-            placed.args, placed.kwargs = torch.fx.node.map_arg(args, copies.__getitem__), {}
-    return torch.fx.GraphModule(graph, copied), told
-
-
-def event_of(chain: Chain, env: Env) -> AttentionFound:
-    site, reason = str(chain.nodes[-1].meta.get("site") or ""), chain.reason or "torch's operator needs no memory for the scores"
-    return AttentionFound(region=env.region, bucket=env.bucket, kernel=not chain.reason, reason=reason, site=site)
-
-
 def chain_from(node: Node, places: dict[Node, int], env: Env, kept: Mapping[str, str]) -> Chain | None:
     """The attention whose scores a node begins; None where it begins none."""
     chain = begun(node)
@@ -134,26 +103,6 @@ def chain_from(node: Node, places: dict[Node, int], env: Env, kept: Mapping[str,
         chain.refuse(refused_size(scores.shape[-2:], scores.dtype, scores.device.type, recorded, env))
     if not chain.reason:
         chain.steps[-1] = (by_operator, (chain.nodes[-2], last, made_from(chain)))
-    return chain
-
-
-def flexible(node: Node, env: Env) -> Chain | None:
-    """flex_attention, as a chain of one node."""
-    if not isinstance(node.target, Flexible):
-        return None
-    query, key, value = (n.meta["val"] for n in node.args[:3])  # type: ignore[union-attr]
-    chain = Chain()
-    chain.add(node, (by_operator, (*node.args, FlexibleKernel(node.target))))
-    if node.target.score is not None or node.target.auxiliary:
-        chain.refuse("a function changes its scores, or more is asked for than its result")
-    elif query.dtype != key.dtype or query.dtype != value.dtype:
-        chain.refuse("operands have several dtypes")
-    else:
-        dtype = query.dtype
-        if torch.is_autocast_enabled(query.device.type) and dtype != torch.float64:
-            dtype = torch.get_autocast_dtype(query.device.type)
-        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-        chain.refuse(refused_kernel(query, value) or refused_size((query.shape[-2], key.shape[-2]), dtype, query.device.type, recorded, env))
     return chain
 
 
@@ -436,7 +385,7 @@ def refused_size(sizes: Sequence, dtype: torch.dtype, device: str, recorded: boo
     """Why the operator would not be faster. sizes: of the scores of one head."""
     if env.config.precise and dtype.itemsize == 2:
         return "every result of half precision is to be rounded as in eager"
-    smallest = env.config.attention_scores or SMALLEST.get((device, dtype.itemsize, recorded), 0)
+    smallest = env.config.attention_scores or SMALLEST.get((device, dtype, recorded), 0)
     if not smallest:
         return "torch's operator is not known to be faster here"
     if smallest == 1:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch.fx
 
-from dynacompile.autograd.attention_patterns import with_attention_kernels
+from dynacompile.autograd.attention_choices import with_attention_kernels
 from dynacompile.autograd.decompose import decomposition_table
 from dynacompile.autograd.joint import JointGraph, trace_joint
 from dynacompile.autograd.large_losses import with_chunked_losses

@@ -25,10 +25,16 @@ from dynacompile.ops.chunked_losses import HALVES, Loss, has_wide_sums, hold_ind
 
 Node = torch.fx.Node
 LIMITS = {"cuda": 1 << 31, "cpu": 1 << 26}
-"""Bytes of logits, and of their gradient, that may exist at a time."""
+"""Bytes of logits that may exist at a time."""
+CHUNKS = {"cuda": 1 << 29, "cpu": 1 << 26}
+"""Bytes of a chunk's logits, and of their gradient, where there are more than the limit; of a limit that the user gives, that limit."""
 ALIGNED = 128
 """Rows of a chunk are a multiple of this, where there are as many."""
 MOST_CHUNKS = 64
+LEAST_ROWS = 2176
+"""Of a chunk in half precision on GPUs, unless a number of bytes is given. Each chunk reads and writes the sum of the weight's gradients in float32, 8 bytes
+for each of its elements, while the three products of the chunk take 6 operations for each and for every row. GPUs do about 160 of those in the time of a
+byte, so that the sum costs a tenth of the products at 8 * 160 / 6 * 10 rows."""
 EVEN = 8
 """Classes are padded to a multiple of this in products of half precision on GPUs."""
 LINEAR = frozenset({F.linear})
@@ -92,8 +98,10 @@ def region_of(node: Node, env: Env) -> Region | None:
         tell(env, node, False, "the classes are not the loss's axis of classes", size)
         return None
     classes = logits.shape[-1]
-    rows = rows_of_chunk(target.numel(), 2 * classes * logits.dtype.itemsize, limit)  # of the logits and of their gradient
     half = is_on_gpu(logits) and logits.dtype in HALVES
+    row_bytes = (1 if is_on_gpu(logits) else 2) * classes * logits.dtype.itemsize  # on GPUs the gradient takes the memory of the logits
+    of_chunk = env.config.logits_bytes or max(CHUNKS[logits.device.type], LEAST_ROWS * row_bytes if half else 0)
+    rows = rows_of_chunk(target.numel(), row_bytes, of_chunk)
     loss = Loss(
         classes,
         rows,

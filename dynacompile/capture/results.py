@@ -1,7 +1,8 @@
 """Results of operations that were run on fakes of the same metadata before: made anew, without torch's dispatch.
 
-Operations over lists (foreach) are run on one member of each kind. A loop over parameters runs the same operations on tensors that look the same. What an operation gives under no_grad, in memory of its own, depends on the
+A loop over parameters runs the same operations on tensors that look the same. What an operation gives under no_grad, in memory of its own, depends on the
 operation, on its constants, and on the metadata of its operands. An operation that writes its first operand and gives it back counts a version there.
+Operations over lists (foreach) are run on one member of each kind.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class Part:
 @dataclass(frozen=True)
 class Parts:
     """The parts that a graph with so many inputs falls apart into. outputs: of those of the graph that no part makes, by index, the index of the input
-    that they are; None for one that is a constant, which `constants` has. between: what passes from phases to later ones, each as the index of an output: behind
-    those of the graph are those that nobody else sees. As inputs, they come behind the graph's."""
+    that they are; None for one that is a constant, which `constants` has. between: what passes from phases to later ones, each as the index of an output:
+    behind those of the graph are those that nobody else sees. As inputs, they come behind the graph's."""
 
     inputs: int
     outputs: int
@@ -108,4 +108,5 @@ def lowered(found: DifferentiatedParts, programs: Sequence[LoopProgram]) -> Prog
     outputs = [[tuple(range(base, base + len(p.outputs))) for base in bases] for p, bases in zip(programs, found.positions, strict=True)]
     inputs = [tuple(o.inputs for o in part.occurrences) for part in found.parts.parts]
     unseen = frozenset(place for place, output in zip(found.between, found.parts.between) if output >= found.parts.outputs)
-    return ProgramParts(tuple(programs), tuple(inputs), tuple(map(tuple, outputs)), (found.parts.inputs, found.count), tuple(p.phase for p in found.parts.parts), found.between, unseen)
+    counts, phases = (found.parts.inputs, found.count), tuple(p.phase for p in found.parts.parts)
+    return ProgramParts(tuple(programs), tuple(inputs), tuple(map(tuple, outputs)), counts, phases, found.between, unseen)

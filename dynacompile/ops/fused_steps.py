@@ -1,6 +1,6 @@
 """Fused optimizer steps as the arithmetic that their kernels do, in tensors: scheduled like any other, they become a kernel over the list of parameters.
 
-Each takes what torch's operator takes, and writes what it writes. Values of 16-bit tensors are computed in float32 and rounded once, as the kernels do.
+So are the operators of GradScaler, which such steps come with. Each takes what torch's operator takes, and writes what it writes. Values of 16-bit tensors are computed in float32 and rounded once, as the kernels do.
 Where `found_inf` is 1, a step changes nothing.
 """
 
@@ -135,7 +135,32 @@ def adagrad(
         write(state_sums[i], total)
 
 
-FUSED_STEPS: dict[object, Callable[..., None]] = {
+def unscale(grads: Tensors, found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
+    """What GradScaler does to gradients: they lose the loss's scale, and `found_inf` becomes 1 where one of them is not finite."""
+    infinite = torch.stack([torch.isfinite(grad).logical_not().any() for grad in grads]).any()
+    for grad in grads:
+        grad.copy_(wide(grad) * inv_scale.reshape(()))
+    found_inf.copy_(torch.where(infinite, torch.ones_like(found_inf), found_inf))
+
+
+def update_scale(
+    scale: torch.Tensor, growth_tracker: torch.Tensor, found_inf: torch.Tensor, growth: float, backoff: float, growth_interval: int
+) -> torch.Tensor:
+    """GradScaler's scale after a step: smaller after one that was left out, larger after so many in a row that were not, as long as it stays finite."""
+    left_out = (found_inf != 0).reshape(scale.shape)
+    steps = growth_tracker + 1
+    grows = (steps == growth_interval).reshape(scale.shape)
+    grown = (scale.double() * growth).to(scale.dtype)
+    grown = torch.where(grows & torch.isfinite(grown), grown, scale)
+    shrunk = (scale.double() * backoff).to(scale.dtype)
+    over = (left_out | grows).reshape(growth_tracker.shape)
+    growth_tracker.copy_(torch.where(over, torch.zeros_like(growth_tracker), steps))
+    return scale.copy_(torch.where(left_out, shrunk, grown))
+
+
+FUSED_STEPS: dict[object, Callable[..., object]] = {
+    torch._amp_foreach_non_finite_check_and_unscale_: unscale,
+    torch._amp_update_scale_: update_scale,
     torch._fused_adam_: adam(decoupled=False),
     torch._fused_adamw_: adam(decoupled=True),
     torch._fused_sgd_: sgd,

@@ -244,7 +244,8 @@ def test_switched_off_kernels_keep_it():
 
 @pytest.mark.parametrize(("rows", "dtype", "grad", "want"), [
     (512, torch.float32, False, True), (256, torch.float32, False, False), (1024, torch.float32, True, True), (512, torch.float32, True, False),
-    (16, torch.bfloat16, False, True), (1024, torch.bfloat16, True, False), (1024, torch.float64, False, False),
+    (16, torch.bfloat16, False, True),
+    (8, torch.bfloat16, False, False), (256, torch.float16, False, False), (1024, torch.bfloat16, True, False), (1024, torch.float64, False, False),
 ])  # fmt: skip
 def test_sizes_at_which_it_is_faster(rows, dtype, grad, want):
     arguments = [torch.zeros(1, 1, rows, 8, dtype=dtype, requires_grad=grad) for _ in range(3)]
@@ -375,6 +376,45 @@ def test_heads_that_are_put_together_are_not_copied(together):
 
 def heads_of_rows():
     return [t.transpose(1, 2) for t in operands(sizes=(BATCH, ROWS, HEADS, WIDTH))]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["sequence first", "batch first"])
+@pytest.mark.parametrize("used", ["result", "weights"])
+def test_the_layer_of_torch(first, used):
+    """It computes weights by default, which few read."""
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(32, 4, batch_first=first)
+
+    def form(x):
+        made, weights = layer(x, x, x)
+        return (made, weights) if used == "weights" else made
+
+    x = torch.randn(2, 6, 32)
+    graph, found, _ = differentiated(form, x)
+    assert found == ([(False, "the layer's weights are read")] if used == "weights" else [(True, "torch's operator needs no memory for the scores")])
+    assert len(kernels(graph)) == (used == "result")
+    compiled = dynacompile.compile(form, isolate_recompiles=True, options={"attention_scores": 1})
+    results = []
+    for call in (compiled, form):
+        layer.zero_grad()
+        made = call(x)
+        (made[0] if used == "weights" else made).sin().sum().backward()
+        results.append([made if used == "result" else made[0], *(p.grad for p in layer.parameters())])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("given", "reason"), [
+    ({"attn_mask": torch.zeros(6, 6)}, "the layer has a mask, which may hide all keys of a query"),
+    ({"key_padding_mask": torch.zeros(2, 6, dtype=torch.bool)}, "the layer has a mask, which may hide all keys of a query"),
+    ({"need_weights": False}, None),
+])  # fmt: skip
+def test_what_keeps_the_layer_of_torch(given, reason):
+    layer = nn.MultiheadAttention(32, 4, batch_first=True)
+    found = differentiated(lambda x: layer(x, x, x, **given)[0], torch.randn(2, 6, 32))[1]
+    assert found == ([] if reason is None else [(False, reason)])
+    if reason is None:
+        dropped = nn.MultiheadAttention(32, 4, dropout=0.1)
+        assert differentiated(lambda x: dropped(x, x, x)[0], torch.randn(2, 6, 32))[1] == [(False, "dropout draws random numbers, which must be eager's")]
 
 
 def test_many_that_stay_are_traced_twice_at_most(monkeypatch):

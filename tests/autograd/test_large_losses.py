@@ -15,9 +15,9 @@ from dynacompile.errors import ConfigError
 from dynacompile.events import LossChunked
 from dynacompile.ir.graphs import ForwardBackward
 from dynacompile.ir.loops import Extern
-from dynacompile.ir.schedule import Allocate, Launch, Place, Schedule
+from dynacompile.ir.schedule import Allocate, Launch, Place, Reuse, Schedule
 from dynacompile.lower import lower
-from dynacompile.schedule import lists, schedule
+from dynacompile.schedule import lists, memory, schedule
 from tests.lower.tracing import ENV
 from tests.schedule.test_layout import on
 
@@ -127,6 +127,7 @@ def test_the_steps_of_a_pass():
 
 def test_on_gpus_classes_are_padded_and_sums_are_wide(monkeypatch):
     monkeypatch.setattr(large_losses, "is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(memory, "LARGE", 1)
 
     def odd(x, weight, bias, targets):
         with torch.autocast("cpu", torch.bfloat16):
@@ -138,7 +139,23 @@ def test_on_gpus_classes_are_padded_and_sums_are_wide(monkeypatch):
     logits = [s for s in products if s.outputs[0] and plan.buffers[s.outputs[0]].dtype == torch.bfloat16]
     assert {plan.buffers[s.outputs[0]].size[1] for s in logits} == {504}
     assert [s.op for s in products].count(torch.ops.aten.addmm.dtype_out) == len(logits) - 1
-    assert max(plan.buffers[name].numel for name in held(plan)) <= WHOLE // 2
+    assert max(plan.buffers[name].numel for name in held(plan)) <= ROWS // 2 * 504
+    assert {s.outputs[0] for s in logits} <= {s.donor for s in plan.steps if isinstance(s, Reuse)}, "the gradients take the memory of the logits"
+
+
+def test_chunks_on_gpus_are_long_beside_what_their_sums_cost(monkeypatch):
+    """Of half precision, and where no number of bytes is given; what is held grows with it."""
+    monkeypatch.setattr(large_losses, "is_on_gpu", lambda tensor: True)
+    monkeypatch.setitem(large_losses.LIMITS, "cpu", LIMIT // 2)
+    monkeypatch.setitem(large_losses.CHUNKS, "cpu", LIMIT // 2)
+    monkeypatch.setattr(large_losses, "LEAST_ROWS", 64)
+    monkeypatch.setattr(large_losses, "ALIGNED", 8)
+
+    def reason(form, limit):
+        return decided(form, *operands(), limit=limit)[0][1].rpartition("by ")[2]
+
+    assert (reason(plain, 0), reason(plain, LIMIT // 2)) == ("16 rows", "16 rows")
+    assert (reason(under_autocast, 0), reason(under_autocast, LIMIT // 4)) == ("48 rows", "16 rows")
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
