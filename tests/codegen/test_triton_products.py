@@ -1,4 +1,7 @@
-"""Triton kernels of products with their epilogues: numbers through Triton's interpreter against eager, and what their text promises."""
+"""Triton kernels of products with their epilogues: numbers through Triton's interpreter against eager, and what their text promises.
+
+To renew the golden after a deliberate change: DYNACOMPILE_WRITE_GOLDEN=1 pytest tests/codegen/test_triton_products.py
+"""
 
 from __future__ import annotations
 
