@@ -468,7 +468,7 @@ LAID = {
     "a result that is kept": lambda t: t.softmax(-1).relu_(),
     "one that is not": lambda t: (t + 1).mul_(2),
     "one that is kept, written detached": lambda t: (y := t.exp(), y.detach().add_(2))[0],
-    "one that another keeps": lambda t: (y := t.sigmoid(), u := y * y, y.add_(2))[1],
+    "one that another keeps": lambda t: (y := t.sigmoid(), y * y, y.add_(2))[1],
 }
 
 
