@@ -3,11 +3,13 @@
 #include "runtime/again.h"
 #include "runtime/asked.h"
 
+#include <ATen/ops/allclose_ops.h>
 #include <ATen/ops/as_strided_ops.h>
 #include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/detach_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
+#include <ATen/ops/narrow_ops.h>
 #include <ATen/ops/zero_ops.h>
 
 #include <algorithm>
@@ -78,6 +80,20 @@ at::Tensor zeros(const TangentGeometry& g) {
     return made;
 }
 
+// A copy in memory of the geometry. Where that has several elements in one place, as expanded tensors do, these are to be equal.
+at::Tensor fit_to(const at::Tensor& tensor, const TangentGeometry& g) {
+    at::Tensor made = empty_like(g), from = tensor, to = made;
+    for (size_t dim = 0; dim < g.size.size(); ++dim) {
+        if (g.stride[dim] != 0 || g.size[dim] < 2) continue;
+        from = at::_ops::narrow::call(from, int64_t(dim), 0, 1);
+        to = at::_ops::narrow::call(to, int64_t(dim), 0, 1);
+    }
+    at::_ops::copy_::call(to, from, false);
+    if (to.numel() != made.numel() && !at::_ops::allclose::call(made, tensor.to(made.device(), made.scalar_type()), 0, 0, true))
+        fail("a tensor of sizes ", tensor.sizes(), " whose elements differ can't have strides ", c10::IntArrayRef(g.stride), ", which a compiled backward takes");
+    return made;
+}
+
 // The tangent as the backward graph was compiled for: zeros where nothing flowed, the forward output's strides, plain memory.
 at::Tensor fit_tangent(const at::Tensor& tangent, const TangentGeometry& g) {
     if (!tangent.defined() || tangent._is_zerotensor()) return zeros(g);
@@ -87,9 +103,7 @@ at::Tensor fit_tangent(const at::Tensor& tangent, const TangentGeometry& g) {
     bool plain = tangent.scalar_type() == g.dtype && tangent.device() == g.device && !tangent.is_conj() && !tangent.is_neg();
     if (plain && same_geometry(impl, g.size, g.stride)) return tangent;
     if (impl.sizes() != c10::IntArrayRef(g.size)) fail("a gradient has sizes ", impl.sizes(), ", its output has ", c10::IntArrayRef(g.size));
-    at::Tensor fitted = empty_like(g);
-    at::_ops::copy_::call(fitted, tangent, false);
-    return fitted;
+    return fit_to(tangent, g);
 }
 
 // What the user's hooks gave back, with the strides that the backward program was compiled for.
@@ -99,10 +113,7 @@ at::Tensor fit_unpacked(const at::Tensor& tensor, const TangentGeometry& g) {
     if (tensor.scalar_type() != g.dtype || tensor.device() != g.device || impl.sizes() != c10::IntArrayRef(g.size))
         fail("a hook for saved tensors gave back ", tensor.scalar_type(), " of sizes ", impl.sizes(), " on ", tensor.device(), " for ", g.dtype, " of sizes ",
              c10::IntArrayRef(g.size), " on ", g.device, ", which a compiled backward can't take");
-    if (same_geometry(impl, g.size, g.stride)) return tensor;
-    at::Tensor fitted = empty_like(g);
-    at::_ops::copy_::call(fitted, tensor, false);
-    return fitted;
+    return same_geometry(impl, g.size, g.stride) ? tensor : fit_to(tensor, g);
 }
 
 // AccumulateGrad keeps a gradient that nobody else refers to and later adds into it in place; one that shares memory with another tensor must not reach it.

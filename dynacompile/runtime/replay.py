@@ -236,9 +236,9 @@ class Replay:
         """The gradients of a batch of tangents, by the compiled backward. like: tensors of the geometry that each tangent has to have."""
 
         def once(*given: torch.Tensor) -> Grads:
-            fitted = [laid_as(t, shape) for t, shape in zip(given, like, strict=True)]
+            plain = [fitted(t, shape) for t, shape in zip(given, like, strict=True)]
             with torch.no_grad(), torch._C._DisableAutocast():
-                return tuple(backward(*symbols, *(s.detach() for s in saved), *fitted, *flags))
+                return tuple(backward(*symbols, *(s.detach() for s in saved), *plain, *flags))
 
         arrived = [shape.zero_() if t is None else t for t, shape in zip(tangents, like, strict=True)]
         here = [t is not None for t in tangents]
@@ -249,14 +249,20 @@ class Replay:
         return (*found, *(None for _ in self.part.further))
 
 
-def laid_as(tensor: torch.Tensor, shape: torch.Tensor) -> torch.Tensor:
-    """The tensor with the strides of `shape`, which has its sizes. Where these are 0, its elements are equal."""
-    if tensor.stride() == shape.stride() and not tensor.is_conj():
+def fitted(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The tensor as plain memory with the strides of `like`, of which some may be 0: the elements along those dimensions are equal, or it is an error."""
+    if tensor.stride() == like.stride() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
-    laid = torch.empty_strided(shape.shape, shape.stride(), dtype=shape.dtype, device=shape.device)
-    once = tuple(slice(0, 1) if step == 0 else slice(None) for step in shape.stride())
-    laid[once].copy_(tensor[once])
-    return laid
+    made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    source, target = tensor, made
+    for dim, (size, stride) in enumerate(zip(like.shape, like.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            source, target = source.narrow(dim, 0, 1), target.narrow(dim, 0, 1)
+    target.copy_(source)
+    if target.numel() != made.numel() and not torch.allclose(made, tensor, rtol=0, atol=0, equal_nan=True):
+        sizes, strides = list(tensor.shape), list(like.stride())
+        raise RuntimeError(f"a gradient of sizes {sizes} whose elements differ can't have strides {strides}, which a compiled backward takes")
+    return made
 
 
 def is_differentiable(view: ViewOfOutput) -> bool:

@@ -130,6 +130,24 @@ def test_batches_of_gradients(create_graph):
     check_step(step, lambda: fn)
 
 
+@pytest.mark.parametrize("options", [{"backend": "aot_eager"}, {"options": {"reference": True}}], ids=["unfused", "interpreted"])
+@pytest.mark.parametrize(
+    "fn",
+    [lambda x: (torch.maximum(x**3, x).split(2, 1)[1],), lambda x: (y := x.tanh().abs(), o := y.cumsum(1), (o + x).sum())],
+    ids=["a part of an output", "a sum of an output"],
+)
+def test_batches_of_gradients_whose_memory_has_gaps_or_is_shared(fn, options):
+    def gradients(call):
+        x = leaf(3, 4)
+        y = call(x)[-1]
+        return torch.autograd.grad(y, x, torch.ones(5, *y.shape, dtype=D), is_grads_batched=True)
+
+    torch.manual_seed(0)
+    expected = gradients(fn)
+    torch.manual_seed(0)
+    torch.testing.assert_close(gradients(dynacompile.compile(fn, isolate_recompiles=True, **options)), expected)
+
+
 @pytest.mark.parametrize(
     "transform",
     [

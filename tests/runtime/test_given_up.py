@@ -250,6 +250,31 @@ def test_hooks_that_give_back_other_strides(options):
     torch.testing.assert_close(gradients(dynacompile.compile(loss, isolate_recompiles=True, options=options)), gradients(loss))
 
 
+@pytest.mark.parametrize("sizes", [(3, 1), (1, 4), ()], ids=str)
+@pytest.mark.parametrize("options", [{"backend": "aot_eager"}, {"options": {"reference": True}}], ids=["unfused", "interpreted"])
+def test_hooks_that_give_back_expanded_tensors_copied(options, sizes):
+    """Elements of expanded inputs share memory, those of their copies do not."""
+
+    def gradients(fn):
+        x, y = torch.full(sizes, 0.5).requires_grad_(), torch.arange(12.0).reshape(3, 4).requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(memory_format=torch.contiguous_format), lambda t: t):
+            value = fn(x.expand(3, 4), y)
+        return torch.autograd.grad(value, [x, y], torch.ones(3, 4))
+
+    def product(x, y):
+        return (x * y).sin()
+
+    torch.testing.assert_close(gradients(dynacompile.compile(product, isolate_recompiles=True, **options)), gradients(product))
+
+
+def test_hooks_that_give_back_other_elements_in_expanded_tensors():
+    x, y = torch.ones(3, 1).requires_grad_(), torch.ones(3, 4).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t + torch.arange(4.0)):
+        value = dynacompile.compile(lambda x, y: x * y, backend="aot_eager", isolate_recompiles=True)(x.expand(3, 4), y)
+    with pytest.raises(RuntimeError, match="whose elements differ can't have strides"):
+        value.sum().backward()
+
+
 def test_hooks_that_give_back_something_else():
     x = torch.linspace(-1, 1, 6).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t[:2]):
