@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from dynacompile.env import Env
 from dynacompile.errors import BackendError
@@ -151,5 +152,18 @@ CALLS_PROGRAM = frozenset({call_program.__code__})
 """Code whose callees are the program's, also where none of them is Python."""
 
 
+def with_code(backend: Callable[[Captured, Env], GraphCall]) -> Callable[[Captured, Env], GraphCall]:
+    """A backend that runs captured graphs as Python: their code is written before it gets them."""
+
+    def call(captured: Captured, env: Env) -> GraphCall:
+        if captured.graph is not None:
+            _LazyGraphModule.force_recompile(captured.graph)
+        return backend(captured, env)
+
+    return call
+
+
 def resolve(backend: str | Callable[..., Any]) -> Callable[[Captured, Env], GraphCall]:
-    return BACKENDS[backend] if isinstance(backend, str) else of_callable(backend)
+    if backend == "default":
+        return default
+    return with_code(BACKENDS[backend] if isinstance(backend, str) else of_callable(backend))

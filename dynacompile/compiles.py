@@ -14,10 +14,23 @@ from typing import Any
 from torch.fx import graph_module
 
 from dynacompile import backends, native
+from dynacompile.capture.breaks import FIRST_STEP, WHOLE
 from dynacompile.entries import estimated_bytes
 from dynacompile.env import Env, cache_dir, log_topics
 from dynacompile.errors import Unsupported, VerifyError
-from dynacompile.events import Compiled, Event, Evicted, FrameSkipped, GraphBroke, Guarded, GuardFailed, Recompiled, StageFinished, SymbolsRefused
+from dynacompile.events import (
+    Compiled,
+    Event,
+    Evicted,
+    FirstStepLeft,
+    FrameSkipped,
+    GraphBroke,
+    Guarded,
+    GuardFailed,
+    Recompiled,
+    StageFinished,
+    SymbolsRefused,
+)
 from dynacompile.guards.changes import policy_after
 from dynacompile.guards.program import Failure, described, failures
 from dynacompile.ir.captured import Captured
@@ -34,9 +47,9 @@ OF_THE_CALL = frozenset({"aliased-mutation", "would-raise", "raise", "op-failed"
 """Reasons that lie in what a call was given."""
 WITHOUT_WARNING = frozenset({"active-mode", "op-failed", "raise", "would-raise"})
 """Reasons for which eager is likely to raise, or that the user's own modes are."""
-UNBOUNDED = frozenset({"too-long", "too-many-operations"})
-"""Reasons that hold with constants, too: the frame is not traced again."""
 MOST_REFUSALS = 4
+MOST_FIRST_STEPS = 4
+"""Calls of one frame that are left to Python as optimizers make their state: one that makes it in each call is compiled as it is."""
 MEASURED_CHECKS = 8
 
 
@@ -50,6 +63,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         SESSION.bus.emit(event)
 
     env = Env(config=info.config, emit=emit, region=info.name, bucket=info.bucket, cache=cache_dir(), hand_off=SESSION.bus.hand_off)
+    env = dataclasses.replace(env, leaves_first_steps=info.first_steps[code] < MOST_FIRST_STEPS)
     start = time.perf_counter()
     texts_before = frozenset(graph_module._loader.eval_cache)  # texts of dropped graphs go meanwhile, so counting them would not do
     differences = nearest_failures(frame, own) if own else []
@@ -57,6 +71,8 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         with failures_forgotten():
             captured, bound, guards = with_shapes(frame, env, shape_policy(frame, info, own))
     except Unsupported as reason:
+        if reason.code == FIRST_STEP:
+            return first_step_left(reason, info, code)
         if info.config.fullgraph:
             raise
         SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=reason.site or frame_name(code), reason=f"[{reason.code}] {reason.reason}"))
@@ -103,7 +119,7 @@ def with_shapes(frame: Any, env: Env, policy: ShapePolicy | None) -> tuple[Captu
         try:
             made = compile_frame(frame, make_call, env, SESSION.code_cache, tried)
         except Unsupported as reason:
-            if not tried or reason.code in UNBOUNDED or reason.code == "internal" and env.config.verify:
+            if not tried or reason.code in WHOLE or reason.code == "internal" and env.config.verify:
                 raise
             told = SymbolsRefused(region=env.region, bucket=env.bucket, frame=frame_name(frame.code), refused=what, code=reason.code, reason=reason.reason)
             refused.append(told)
@@ -133,6 +149,13 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
     known = info.shapes.get(frame.code, first) if own else first
     info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame)
     return known
+
+
+def first_step_left(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:
+    """The answer for a call in which an optimizer makes its state: it runs as Python, whole, and is no failure."""
+    info.first_steps[code] += 1
+    SESSION.bus.emit(FirstStepLeft(region=info.name, bucket=info.bucket, frame=frame_name(code), reason=reason.reason))
+    return native.core().RUN_PLAINLY
 
 
 def left_to_python(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:

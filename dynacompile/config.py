@@ -89,7 +89,10 @@ class CompileConfig:
     reports: str = option("replay", "code", '"replay": calls of logging and warnings are made after the graph; "break": they end it')
     memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward; less recomputes more")
     logits_bytes: int = option(
-        0, "code", "bytes of a linear layer's results that a cross entropy holds, computing more in chunks of rows; 0: 256 MiB on GPUs, 64 on CPUs; -1: all"
+        0, "code", "bytes of a linear layer's results that a cross entropy holds, computing more in chunks of rows; 0: 2 GiB on GPUs, 64 MiB on CPUs; -1: all"
+    )
+    attention_scores: int = option(
+        0, "code", "scores of one head from which hand-written attention becomes torch's operator; 0: from where that is faster, as measured; -1: never"
     )
     precise: bool = option(
         False, "code", "round every result of float16 and bfloat16 to its dtype, as eager does; False: fused ops compute in float32 and round once"
@@ -131,6 +134,8 @@ class CompileConfig:
                 raise ConfigError(f"{name} must be an int >= 0, not {value!r}")
         if not isinstance(self.logits_bytes, int) or isinstance(self.logits_bytes, bool) or self.logits_bytes < -1:
             raise ConfigError(f"logits_bytes must be an int >= 0, or -1 (no bound), not {self.logits_bytes!r}")
+        if not isinstance(self.attention_scores, int) or isinstance(self.attention_scores, bool) or self.attention_scores < -1:
+            raise ConfigError(f"attention_scores must be an int >= 0, or -1 (never), not {self.attention_scores!r}")
         if not 0.0 <= self.memory_budget <= 1.0:
             raise ConfigError(f"memory_budget must be between 0 and 1, not {self.memory_budget!r}")
 

@@ -26,6 +26,7 @@ class Env:
 
     config: the options. emit: where events go. region, bucket: names for events. cache: folder of the compile caches.
     hand_off: is told what each stage hands on. breaks: the graph ends before its frame does, so that Python goes on with its results.
+    leaves_first_steps: a call in which an optimizer makes its state is left to Python.
     """
 
     config: CompileConfig
@@ -35,6 +36,7 @@ class Env:
     cache: Path
     hand_off: Observer = unobserved
     breaks: bool = False
+    leaves_first_steps: bool = False
 
     def with_config(self, **changes: Any) -> Env:
         return replace(self, config=replace(self.config, **changes))

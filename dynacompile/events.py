@@ -50,6 +50,14 @@ class FrameSkipped(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FirstStepLeft(Event):
+    """A call in which an optimizer makes its state: it runs as Python, and what later calls do is compiled."""
+
+    frame: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class SymbolsRefused(Event):
     """A frame whose sizes or numbers are constants, or whose values stay in their tensors, since a stage has no symbolic form for it."""
 
@@ -140,12 +148,36 @@ class MaskRead(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttentionFound(Event):
+    """Hand-written attention, and whether torch's operator computes it."""
+
+    site: str
+    kernel: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FusionDecided(Event):
     kernel: str
     members: tuple[str, ...]
     bytes_saved: int
     fused: bool
     reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductDecided(Event):
+    """Whether a product of matrices is one kernel with what is computed of its results. Microseconds: as one, and as a call of the library and a kernel;
+    measured, or as the model of the device has them; 0 where neither was asked."""
+
+    product: str
+    members: tuple[str, ...]
+    fused: bool
+    reason: str
+    measured: bool = False
+    fused_us: float = 0.0
+    apart_us: float = 0.0
+    site: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +195,15 @@ class KernelTuned(Event):
     kernel: str
     winner: str
     candidates: tuple[tuple[str, float], ...]  # (configuration, microseconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelRefused(Event):
+    """A candidate that the compiler of its language does not compile; another one takes its place."""
+
+    kernel: str
+    candidate: str
+    error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ graph -> differentiate -> ForwardBackward -> (forward and backward, the latter w
 from __future__ import annotations
 
 import functools
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ from dynacompile.ir.shapes import ShapePolicy, forget_shape_envs
 from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
+from dynacompile.measuring import choice
 from dynacompile.runtime import chain, differentiable, in_stages, keeping_primals, link, record, with_plain
 from dynacompile.schedule import schedule, schedule_parts
 
@@ -56,7 +58,7 @@ def compile_frame(
     """
     expect_builds(env)
     native.core().keep_fake_devices()
-    with forgetting_shape_envs(policy), dynamo_unloaded(), unseen_by_hooks():
+    with rare_collections(), forgetting_shape_envs(policy), dynamo_unloaded(), unseen_by_hooks():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy, FrameFacts(frame))
         with under(captured.settings, native.core().set_deterministic_algorithms):
             call = make_call(captured, replace(env, breaks=captured.break_ is not None)) if captured.graph is not None else None
@@ -77,6 +79,26 @@ def forgetting_shape_envs(policy: ShapePolicy | None) -> Iterator[None]:
     finally:
         if policy is not None:
             forget_shape_envs()
+
+
+YOUNG = 50_000  # objects that are made before Python looks for garbage among them
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """What a compile makes lives until its end: going through it for garbage time and again takes a quarter of the compile. Thresholds that somebody else
+    has set meanwhile stay."""
+    before = gc.get_threshold()
+    if not 0 < before[0] < YOUNG:
+        yield
+        return
+    ours = (YOUNG, *before[1:])
+    gc.set_threshold(*ours)
+    try:
+        yield
+    finally:
+        if gc.get_threshold() == ours:
+            gc.set_threshold(*before)
 
 
 @contextmanager
@@ -146,7 +168,7 @@ def begin_program(graph: torch.fx.GraphModule, env: Env, saved: range | None = N
     """Schedules a functional ATen graph and begins to build its kernels. The result waits for them, and gives a native program of kernel
     launches and extern calls: for a backward, on its first use, which may be inside of a region. saved: of a backward, see `schedule`."""
     program = stage("lower", env, lower, graph, env)
-    return begin_kernels(stage("schedule", env, schedule, program, env, saved), env)
+    return begin_kernels(stage("schedule", env, schedule, program, env, saved, choice(env)), env)
 
 
 def begin_kernels(plan: Schedule, env: Env) -> Callable[[], GraphCall]:

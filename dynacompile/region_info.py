@@ -32,6 +32,7 @@ class RegionInfo:
     refused: Counter[CodeType] = field(default_factory=Counter)
     shapes: dict[CodeType, ShapePolicy] = field(default_factory=dict)
     made: Counter[CodeType] = field(default_factory=Counter)
+    first_steps: Counter[CodeType] = field(default_factory=Counter)  # calls that were left to Python, as optimizers made their state
     target: CodeType | None = None  # the code that the compile was asked for, which is compiled wherever it lies
     stands_for: bool = False  # that code only calls what the compile was asked for, whose own call is no frame that is compiled
     key: tuple[Any, ...] = ()  # of the user's dispatch, for whose bucket this is

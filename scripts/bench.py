@@ -3,8 +3,11 @@
     python scripts/bench.py                         # every workload of this machine's device
     python scripts/bench.py --only "GPT*" --mode max-autotune
     python scripts/bench.py --write                 # put the table into docs/performance.md
+    python scripts/bench.py optimizers              # what compiling an optimizer's step takes, by the number of its parameters
     python scripts/bench.py guards                  # what guards cost, and how often each system compiles
     python scripts/bench.py symbolic                # kernels with symbolic sizes against those with constant ones
+    python scripts/bench.py roofline --only "GPT*" --folder FOLDER  # the kernels of a step that lose most time beside what memory and arithmetic allow
+    python scripts/bench.py budget  # peak memory against step time for several values of memory_budget
     python scripts/bench.py trees --against FOLDER  # another checkout and this one in turn: did a change make anything slower?
 
 Each system runs in its own process with empty caches. Times are medians after a warm-up; "compile" is what
@@ -35,7 +38,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts import bench_capture, bench_guards, bench_symbolic, bench_trees  # noqa: E402
+from scripts import bench_budget, bench_capture, bench_guards, bench_optimizers, bench_roofline, bench_symbolic, bench_trees  # noqa: E402
 from scripts.workloads import WORKLOADS, Step, Workload  # noqa: E402  (the script runs from anywhere)
 
 SYSTEMS = ("eager", "torch.compile", "dynacompile")
@@ -204,28 +207,47 @@ def measure_capture(only: str, keep: bool) -> None:
         write("Capture", text)
 
 
+def measure_optimizers(only: str, keep: bool) -> None:
+    """The table of compiles against the number of parameters; into docs/performance.md where `keep`."""
+    subprocess.run([sys.executable, "-c", "from dynacompile import native; native.core()"], env=environment(), check=True)
+    rows: dict[str, dict[str, Any]] = {}
+    for name in fnmatch.filter(bench_optimizers.CASES, only):
+        rows[name] = {}
+        for system in bench_optimizers.systems_for(name):
+            command = [sys.executable, __file__, "optimizers", "--worker", system, "--only", name]
+            run = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+            rows[name][system] = json.loads(run.stdout.strip().splitlines()[-1])
+            print(f"{name}: {system} {rows[name][system]}", file=sys.stderr, flush=True)
+    text = f"`python scripts/bench.py optimizers` on {machine('cpu')}. Seconds that compiling a step takes.\n\n" + bench_optimizers.table(rows)
+    print(text)
+    if keep:
+        write("Compiling optimizers", text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "what",
         nargs="?",
         default="steps",
-        choices=("steps", "capture", "guards", "symbolic", "trees"),
-        help="workloads' steps, first calls with backend='eager', guards, symbolic sizes, or another checkout and this one in turn",
+        choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees", "roofline", "budget"),
+        help="workloads' steps, first calls with backend='eager', optimizers' compiles, guards, symbolic sizes, another checkout and this one in turn, "
+        "kernels beside their roof, or memory against time",
     )
     parser.add_argument("--only", default="*", help="glob over workload names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--mode", default="default")
     parser.add_argument("--seconds", type=float, default=1.5, help="time spent on measuring each")
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--folder", type=Path, help="roofline: where the picture and all figures are written")
     parser.add_argument("--against", type=Path, help="trees: the other checkout")
     parser.add_argument("--rounds", type=int, default=5, help="trees: how often each workload is measured in each tree")
     parser.add_argument("--worker", choices=SYSTEMS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        figures = (
-            bench_capture.worker(args.worker, args.only) if args.what == "capture" else worker(args.worker, args.only, args.device, args.mode, args.seconds)
-        )
+        workers = {"capture": bench_capture.worker, "optimizers": bench_optimizers.worker}
+        of_table = workers.get(args.what)
+        figures = worker(args.worker, args.only, args.device, args.mode, args.seconds) if of_table is None else of_table(args.worker, args.only)
         print(json.dumps(figures))
         return
     if args.what == "guards":
@@ -241,6 +263,18 @@ def main() -> None:
         if args.write:
             write(f"Symbolic sizes, {args.device.upper()}", text)
         return
+    if args.what == "roofline":
+        roof = bench_roofline.roof_of(args.device)
+        print(f"A copy moves {roof.bandwidth / 1e9:.1f} GB/s, a large product does {roof.flops / 1e12:.2f} TFLOP/s on {machine(args.device)}.\n")
+        for workload in WORKLOADS.values():
+            if args.device in workload.devices and fnmatch.fnmatch(workload.name, args.only):
+                step = workload.build(args.device, compile_with("dynacompile", args.mode))
+                print(bench_roofline.report(step, workload.name, args.device, roof, args.folder))
+        return
+    if args.what == "budget":
+        about = f"`python scripts/bench.py budget --device {args.device}` on {machine(args.device)}."
+        print(f"{about}\n\n{bench_budget.table(args.only, args.device, args.seconds)}")
+        return
     if args.what == "trees":
         if args.against is None or not (args.against / "dynacompile").is_dir():
             sys.exit("trees needs --against FOLDER, a checkout of dynacompile, for example one that `git worktree add FOLDER COMMIT` made")
@@ -249,6 +283,9 @@ def main() -> None:
         return
     if args.what == "capture":
         measure_capture(args.only, args.write)
+        return
+    if args.what == "optimizers":
+        measure_optimizers(args.only, args.write)
         return
     chosen = [w for w in WORKLOADS.values() if args.device in w.devices and fnmatch.fnmatch(w.name, args.only)]
     if not chosen:

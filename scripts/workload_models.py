@@ -31,9 +31,14 @@ class ConvNet(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, heads: int):
+    """by_hand: attention as products and a softmax, whose triangle is a buffer of `context` rows; else by torch's operator."""
+
+    triangle: torch.Tensor
+
+    def __init__(self, width: int, heads: int, context: int = 0, by_hand: bool = False):
         super().__init__()
-        self.heads = heads
+        self.heads, self.by_hand = heads, by_hand
+        self.register_buffer("triangle", torch.ones(context, context).tril().view(1, 1, context, context) if by_hand else None, persistent=False)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -41,18 +46,22 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, t, c = x.shape
         q, k, v = (s.view(b, t, self.heads, c // self.heads).transpose(1, 2) for s in self.qkv(self.norm1(x)).split(c, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c)
-        x = x + self.projection(y)
+        if self.by_hand:
+            scores = (q @ k.transpose(-2, -1)) * (c // self.heads) ** -0.5
+            y = F.softmax(scores.masked_fill(self.triangle[:, :, :t, :t] == 0, float("-inf")), dim=-1) @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.projection(y.transpose(1, 2).reshape(b, t, c))
         return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
 
 class Gpt(nn.Module):
     """GPT-2's architecture without dropout; the output layer shares the embedding's weight."""
 
-    def __init__(self, layers: int, width: int, heads: int, vocabulary: int, context: int):
+    def __init__(self, layers: int, width: int, heads: int, vocabulary: int, context: int, by_hand: bool = False):
         super().__init__()
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, heads, context, by_hand) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.token.weight
         for p in self.parameters():

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from scripts.workload_loops import LOOPS
 from scripts.workload_models import Bert, ConvNet, Gpt, NormGeluNorm, ResNet50, SwiGlu
 
 Step = Callable[[], torch.Tensor]
@@ -84,15 +86,32 @@ def two(fn: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], first: tuple[i
     return build
 
 
-def linear_gelu(device: str, compile: Compile) -> Step:
-    """bf16, 8192x4096 by 4096x16384."""
-    linear = nn.Linear(4096, 16384, device=device, dtype=torch.bfloat16)
-    x = torch.randn(8192, 4096, device=device, dtype=torch.bfloat16)
-    fn = compile(lambda t: F.gelu(linear(t)))
+def linear_and(activation: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[str, Compile], Step]:
+    """A layer of bf16, 8192x4096 by 4096x16384, and what is computed of its results."""
+
+    def build(device: str, compile: Compile) -> Step:
+        linear = nn.Linear(4096, 16384, device=device, dtype=torch.bfloat16)
+        x = torch.randn(8192, 4096, device=device, dtype=torch.bfloat16)
+        fn = compile(lambda t: activation(linear(t)))
+
+        def step() -> torch.Tensor:
+            with torch.no_grad():
+                return fn(x)
+
+        return step
+
+    return build
+
+
+def linear_residual(device: str, compile: Compile) -> Step:
+    """The last layer of an MLP in bf16 onto a residual in float32, 16384x3072 by 3072x768."""
+    linear = nn.Linear(3072, 768, device=device, dtype=torch.bfloat16)
+    x, residual = torch.randn(16384, 3072, device=device, dtype=torch.bfloat16), torch.randn(16384, 768, device=device)
+    fn = compile(lambda t, r: linear(t).float() + r)
 
     def step() -> torch.Tensor:
         with torch.no_grad():
-            return fn(x)
+            return fn(x, residual)
 
     return step
 
@@ -109,6 +128,12 @@ def cross_entropy(device: str, compile: Compile) -> Step:
         return grad[0]
 
     return step
+
+
+def row_and_column_sums(device: str, compile: Compile) -> Step:
+    x = torch.randn(16384, 16384, device=device, dtype=torch.bfloat16)
+    fn = compile(lambda t: (t.sum(0), t.sum(1)))
+    return lambda: fn(x)[0]
 
 
 def optimizer_step(fused: bool, clipped: bool = False) -> Callable[[str, Compile], Step]:
@@ -173,24 +198,55 @@ def conv_training(device: str, compile: Compile) -> Step:
     return training(ConvNet().to(device), (torch.randn(batch, 3, 32, 32, device=device),), compile, lambda out: out.square().mean())
 
 
-def gpt_training(layers: int, width: int, heads: int, vocabulary: int, context: int, batch: int, dtype: torch.dtype | None) -> Callable[[str, Compile], Step]:
+def gpt_training(
+    layers: int, width: int, heads: int, vocabulary: int, context: int, batch: int, dtype: torch.dtype | None, by_hand: bool = False
+) -> Callable[[str, Compile], Step]:
+    """by_hand: its attention."""
+
     def build(device: str, compile: Compile) -> Step:
-        model = Gpt(layers, width, heads, vocabulary, context).to(device)
+        model = Gpt(layers, width, heads, vocabulary, context, by_hand).to(device)
         tokens = torch.randint(0, vocabulary, (batch, context), device=device)
         return training(model, (tokens, tokens.roll(-1, 1)), compile, lambda loss: loss, dtype)
 
     return build
 
 
-def gpt_forward(layers: int, width: int, heads: int, vocabulary: int, context: int, batch: int) -> Callable[[str, Compile], Step]:
+def gpt_forward(layers: int, width: int, heads: int, vocabulary: int, context: int, batch: int, by_hand: bool = False) -> Callable[[str, Compile], Step]:
     def build(device: str, compile: Compile) -> Step:
-        model = Gpt(layers, width, heads, vocabulary, context).to(device).eval()
+        model = Gpt(layers, width, heads, vocabulary, context, by_hand).to(device).eval()
         tokens = torch.randint(0, vocabulary, (batch, context), device=device)
         fn = compile(model)
 
         def step() -> torch.Tensor:
             with torch.no_grad():
                 return fn(tokens)
+
+        return step
+
+    return build
+
+
+def near(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """A window of keys before each query."""
+    return (q >= k) & (q - k < 256)
+
+
+def falling(score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return score - 0.01 * (h + 1) * (q - k)
+
+
+def flexible(score: Callable | None, rows: int, grad: bool) -> Callable[[str, Compile], Step]:
+    """flex_attention over a window; score: the function of scores. Inputs of half precision on GPUs, where alone it has gradients."""
+
+    def build(device: str, compile: Compile) -> Step:
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        operands = [torch.randn(4, 8, rows, 64, device=device, dtype=dtype, requires_grad=grad) for _ in range(3)]
+        mask = create_block_mask(near, None, None, rows, rows, device=device)
+        fn = compile(lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=mask))
+
+        def step() -> torch.Tensor:
+            result = fn(*operands)
+            return torch.autograd.grad(result.sum(), operands[:1])[0] if grad else result
 
         return step
 
@@ -264,14 +320,24 @@ WORKLOADS: dict[str, Workload] = {
         Workload("GPT 4x128, context 128, forward", gpt_forward(4, 128, 4, 256, 128, 8), devices=("cpu",)),
         Workload("GPT-2 small, forward, batch 1", gpt_forward(12, 768, 12, 50257, 1024, 1), devices=("cuda",)),
         Workload("GPT-2 small, training 16x1024, bf16", gpt_training(12, 768, 12, 50257, 1024, 16, torch.bfloat16), devices=("cuda",)),
+        Workload("GPT 4x128 by hand, context 512, forward", gpt_forward(4, 128, 4, 256, 512, 8, True), devices=("cpu",)),
+        Workload("GPT 4x128 by hand, context 1024, training", gpt_training(4, 128, 4, 256, 1024, 2, None, True), devices=("cpu",)),
+        Workload("GPT-2 small by hand, training 16x1024, bf16", gpt_training(12, 768, 12, 50257, 1024, 16, torch.bfloat16, True), devices=("cuda",)),
+        Workload("flex_attention in a window, 4x8x1024x64, forward", flexible(None, 1024, False)),
+        Workload("flex_attention with falling scores, 4x8x1024x64, forward", flexible(falling, 1024, False)),
+        Workload("flex_attention in a window, 4x8x4096x64, bf16, training", flexible(None, 4096, True), devices=("cuda",)),
         Workload("BERT-base, training 32x512, bf16", bert_training, devices=("cuda",)),
         Workload("ResNet-50, training 64x224, bf16", resnet_training, devices=("cuda",)),
         Workload("SwiGLU, training", swiglu_training),
-        Workload("linear-GELU, 8192x4096x16384, bf16", linear_gelu, devices=("cuda",)),
+        Workload("linear-GELU, 8192x4096x16384, bf16", linear_and(F.gelu), devices=("cuda",)),
+        Workload("linear-GELU by tanh, 8192x4096x16384, bf16", linear_and(lambda y: F.gelu(y, approximate="tanh")), devices=("cuda",)),
+        Workload("linear-ReLU, 8192x4096x16384, bf16", linear_and(F.relu), devices=("cuda",)),
+        Workload("linear and residual, 16384x3072x768, bf16", linear_residual, devices=("cuda",)),
         Workload("cross entropy, 8192x50304, training", cross_entropy, devices=("cuda",)),
         Workload("AdamW step, 148 parameters", optimizer_step(False)),
         Workload("AdamW step, 148 parameters, fused", optimizer_step(True)),
         Workload("clip by norm and AdamW step, 148 parameters", optimizer_step(False, True)),
+        Workload("sums of rows and of columns, 16384x16384, bf16", row_and_column_sums, devices=("cuda",), bytes=2 * 16384 * 16384),
         Workload("transpose, add, relu, 2048x1024", two(lambda x, y: (x.t() + y).relu(), (2048, 1024), (1024, 2048))),
         Workload("transpose, add, softmax of columns, 2048x1024", two(lambda x, y: (x.t() + y).softmax(0), (2048, 1024), (1024, 2048))),
         Workload("transpose, add, layer norm, 2048x1024", two(lambda x, y: F.layer_norm(x.t() + y, (2048,)), (2048, 1024), (1024, 2048))),
@@ -279,5 +345,6 @@ WORKLOADS: dict[str, Workload] = {
         Workload("relu, max_pool2d 3x3, 8x64x56x56", one_pass(lambda x: F.max_pool2d(x.relu(), 3, 2, 1), 8, 64, 56, 56)),
         Workload("relu, avg_pool2d 3x3, 8x64x56x56", one_pass(lambda x: F.avg_pool2d(x.relu(), 3, 2, 1), 8, 64, 56, 56)),
         Workload("relu, adaptive_avg_pool2d 7x7, 8x64x56x56", one_pass(lambda x: F.adaptive_avg_pool2d(x.relu(), 7), 8, 64, 56, 56)),
+        *(Workload(f"loop: {name}", build) for name, build in LOOPS.items()),
     )
 }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+TESTS = Path(__file__).parent
 SLOW = frozenset(
     """
     architecture/test_imports.py callbacks/test_train.py capture/test_dropped.py codegen/test_triton.py codegen/test_triton_lists.py
@@ -21,7 +23,7 @@ SLOW_FOLDERS = frozenset({"fuzz", "opdb"})  # slices of long runs
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder, file = item.path.parent.name, item.path.name
-        if f"{folder}/{file}" in SLOW or SLOW_FOLDERS & {p.name for p in item.path.parents}:
+        if f"{folder}/{file}" in SLOW or SLOW_FOLDERS & set(item.path.relative_to(TESTS).parts):
             item.add_marker(pytest.mark.slow)
 
 

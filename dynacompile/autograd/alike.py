@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from dynacompile.autograd.differentiate import differentiate
+from dynacompile.autograd.phases import phases
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported
 from dynacompile.ir.alike import DifferentiatedParts, Occurrence, Part, Parts
@@ -61,11 +63,40 @@ def find_parts(graph: torch.fx.GraphModule, fakes: Sequence[object], worth: int 
         return None
     try:
         check_graph(nodes, fakes)
-        found = Finding(nodes, fakes)
-        found.connect()
-        return found.parts(output_args(graph), worth)
+        outputs = output_args(graph)
+        return parts_of([Finding(nodes, fakes)], outputs, outputs, worth) or phased(nodes, fakes, outputs, worth)
     except WholeError:
         return None
+
+
+def phased(nodes: Sequence[Node], fakes: Sequence[object], outputs: Sequence[object], worth: int) -> Parts | None:
+    """The parts of a graph that joins many results and goes on with what it made of them: those of each of its phases."""
+    whole = Finding(nodes, fakes)
+    found = phases(nodes, whole.shared, whole.lists.members, SETS_GRAD)
+    if found is None:
+        return None
+    between = list(dict.fromkeys(node for phase in found for node in phase.made))
+    inputs = [n for n in nodes if n.op == "placeholder"]
+    read = {n for phase in found for node in phase.nodes for n in node.all_input_nodes}
+    given = [*fakes, *(n.meta["val"] for n in between)]
+    findings = [Finding((*(n for n in inputs if n in read), *phase.nodes), given, [*inputs, *between], phase.given) for phase in found]
+    return parts_of(findings, [*outputs, *(n for n in between if n not in outputs)], outputs, worth, between)
+
+
+def parts_of(findings: Sequence[Finding], made: Sequence[object], outputs: Sequence[object], worth: int, between: Sequence[Node] = ()) -> Parts | None:
+    """The parts of one finding after the other. made: the graph's outputs, and what else passes between them. None where too little is alike."""
+    keys: dict[tuple, list[tuple[Component, Occurrence]]] = {}
+    given, constants = findings[0].given_outputs(outputs)
+    for phase, finding in enumerate(findings):
+        finding.connect()
+        for key, found in finding.components(made).items():
+            keys[phase, *key] = found
+    saved = sum((len(found) - 1) * found[0][0].size for found in keys.values())
+    if saved < worth or 2 * saved < sum(len(found) * found[0][0].size for found in keys.values()):
+        return None
+    findings[0].check_devices([found[0][0] for found in keys.values()])
+    parts = tuple(Part(*found[0][0].graph(), tuple(o for _, o in found), key[0]) for key, found in keys.items())
+    return Parts(len(findings[0].fakes) - len(between), len(outputs), parts, given, constants, tuple(made.index(n) for n in between))
 
 
 def check_graph(nodes: Sequence[Node], fakes: Sequence[object]) -> None:
@@ -86,16 +117,20 @@ def made_here(output: Node) -> Iterator[Node]:
 class Finding:
     """The parts of one graph, as they are found. of: each operation's set of operations, as links to an earlier one."""
 
-    def __init__(self, nodes: Sequence[Node], fakes: Sequence[object]) -> None:
+    def __init__(self, nodes: Sequence[Node], fakes: Sequence[object], inputs: Sequence[Node] | None = None, earlier: Sequence[Node] = ()) -> None:
+        """inputs: the nodes that bring the fakes, the placeholders where it is None. earlier: those of them that an earlier phase makes."""
         self.nodes, self.fakes = nodes, fakes
         self.lists = lists_of(nodes)
-        self.placeholders = {n: i for i, n in enumerate(n for n in nodes if n.op == "placeholder")}
+        placed = [n for n in nodes if n.op == "placeholder"] if inputs is None else inputs
+        own = {*earlier, *nodes} if inputs is not None else set(placed)
+        self.placeholders = {n: i for i, n in enumerate(placed) if n in own and (n.op == "placeholder" or n in earlier)}
         self.shared = self.shared_inputs()
         self.of: dict[Atom, Atom] = {}
 
     def shared_inputs(self) -> set[Node]:
         """Numbers, and tensors of one element that nobody writes: any number of parts may read them."""
-        memories = Counter(f.untyped_storage()._cdata for f in self.fakes if isinstance(f, torch.Tensor))
+        given = [self.fakes[i] for i in self.placeholders.values()]
+        memories = Counter(f.untyped_storage()._cdata for f in given if isinstance(f, torch.Tensor))
         found = set()
         for node, i in self.placeholders.items():
             fake = self.fakes[i]
@@ -151,7 +186,8 @@ class Finding:
         for k in range(count):
             self.root((node, k))
 
-    def parts(self, outputs: Sequence[object], worth: int) -> Parts | None:
+    def components(self, outputs: Sequence[object]) -> dict[tuple, list[tuple[Component, Occurrence]]]:
+        """The parts, like ones together."""
         members: dict[Atom, dict[Node, list[int]]] = {}
         state: list[Node] = []
         for node in self.nodes:
@@ -165,17 +201,12 @@ class Finding:
                     if root not in members:
                         members[root] = {n: [] for n in state}
                     members[root].setdefault(node, []).append(k)
-        told, given, constants = self.outputs(outputs)
+        told = self.outputs(outputs)
         keys: dict[tuple, list[tuple[Component, Occurrence]]] = {}
         for root, operations in members.items():
             component = Component(self, operations, told.get(root, []))
             keys.setdefault(component.key(), []).append((component, component.occurrence()))
-        saved = sum((len(found) - 1) * found[0][0].size for found in keys.values())
-        if saved < worth or 2 * saved < sum(len(found) * found[0][0].size for found in keys.values()):
-            return None
-        self.check_devices([found[0][0] for found in keys.values()])
-        parts = tuple(Part(*found[0][0].graph(), tuple(o for _, o in found)) for found in keys.values())
-        return Parts(len(self.placeholders), len(outputs), parts, given, constants)
+        return keys
 
     def check_devices(self, components: Sequence[Component]) -> None:
         """All parts compute on the device that the whole would compute on."""
@@ -183,22 +214,30 @@ class Finding:
         if len({frozenset(types) - {"cpu"} for types in every}) > 1:
             raise WholeError
 
-    def outputs(self, outputs: Sequence[object]) -> tuple[dict[Atom, list[tuple[int, Node]]], tuple[tuple[int, int], ...], tuple[tuple[int, object], ...]]:
-        """Which outputs each part makes, which are inputs, and which are constants."""
-        told: dict[Atom, list[tuple[int, Node]]] = {}
+    def given_outputs(self, outputs: Sequence[object]) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, object], ...]]:
+        """Which outputs are inputs, and which are constants."""
         given, constants = [], []
         for i, value in enumerate(outputs):
             if not isinstance(value, Node):
                 constants.append((i, value))
             elif value.op == "placeholder":
-                if not isinstance(self.fakes[self.placeholders[value]], torch.Tensor):
+                place = next(k for k, n in enumerate(n for n in value.graph.nodes if n.op == "placeholder") if n is value)
+                if not isinstance(self.fakes[place], torch.Tensor):
                     raise WholeError
-                given.append((i, self.placeholders[value]))
-            elif value in self.lists.members or not isinstance(value.meta.get("val"), torch.Tensor):
+                given.append((i, place))
+        return tuple(given), tuple(constants)
+
+    def outputs(self, outputs: Sequence[object]) -> dict[Atom, list[tuple[int, Node]]]:
+        """Which outputs each part makes."""
+        told: dict[Atom, list[tuple[int, Node]]] = {}
+        own = set(self.nodes)
+        for i, value in enumerate(outputs):
+            if not isinstance(value, Node) or value.op == "placeholder" or value not in own:
+                continue
+            if value in self.lists.members or not isinstance(value.meta.get("val"), torch.Tensor):
                 raise WholeError
-            else:
-                told.setdefault(self.root(self.atom(value)), []).append((i, value))
-        return told, tuple(given), tuple(constants)
+            told.setdefault(self.root(self.atom(value)), []).append((i, value))
+        return told
 
 
 class Component:
@@ -211,7 +250,7 @@ class Component:
         lists = finding.lists
         for node in operations:
             for operand in self.operands(node):
-                if operand.op == "placeholder" and operand not in self.numbers:
+                if operand in finding.placeholders and operand not in self.numbers:
                     self.numbers[operand] = -len(self.inputs) - 1
                     self.inputs.append(operand)
                 elif operand in lists.results and operand not in self.numbers:
@@ -284,7 +323,8 @@ class Component:
         """The part as a graph of its own, and its inputs' fakes."""
         graph, copies, lists = torch.fx.Graph(), {}, self.finding.lists
         for node in self.inputs:
-            copies[node] = graph.node_copy(node)
+            copies[node] = graph.create_node("placeholder", node.name, name=node.name)
+            copies[node].meta = dict(node.meta)
 
         def known(node: Node) -> Node:
             if node not in copies:
@@ -305,7 +345,8 @@ class Component:
                 made.meta.pop("val", None)
         graph.output(tuple(known(node) for _, node in self.outputs))
         fakes = tuple(self.finding.fakes[self.finding.placeholders[n]] for n in self.inputs)
-        return torch.fx.GraphModule(torch.nn.Module(), graph), fakes
+        with _use_lazy_graph_module(True):  # it is interpreted node by node
+            return _make_graph_module(torch.nn.Module(), graph), fakes
 
 
 def lists_of(nodes: Sequence[Node]) -> Lists:
@@ -377,31 +418,35 @@ def differentiate_parts(parts: Parts, env: Env) -> DifferentiatedParts | None:
             return None
     if not all(is_simple(pair.contract) for pair in pairs) or any(is_ordered(node) for pair in pairs for node in pair.forward.graph.nodes):
         return None
-    uses = Counter(i for part in parts.parts for o in part.occurrences for i in o.inputs)
+    uses = Counter((part.phase, i) for part in parts.parts for o in part.occurrences for i in o.inputs)
     rows: dict[int, Output] = {i: InputItself(j) for i, j in parts.given}
     rows.update({i: Constant(value) for i, value in parts.constants})
-    written: list[int] = []
-    input_writes: list[tuple[int, int]] = []
+    written: list[tuple[int, int]] = []
+    input_writes: Counter[int] = Counter()
     output_writes: list[tuple[int, int]] = []
+    mutated: set[int] = set()
     positions, count = [], 0
     for part, pair in zip(parts.parts, pairs, strict=True):
         told, width, bases = pair.contract, len(output_args(pair.forward)), []
         for occurrence in part.occurrences:
-            written += [occurrence.inputs[i] for i in told.mutated_in_graph]
-            input_writes += [(occurrence.inputs[i], n) for i, n in told.marks.input_writes]
+            written += [(part.phase, occurrence.inputs[i]) for i in (*told.mutated_in_graph, *(i for i, _ in told.marks.input_writes))]
+            mutated |= {occurrence.inputs[i] for i in told.mutated_in_graph}
+            input_writes.update({occurrence.inputs[i]: n for i, n in told.marks.input_writes})
             output_writes += [(count + p, n) for p, n in told.marks.output_writes]
             for i, row in zip(occurrence.outputs, told.outputs, strict=True):
                 rows[i] = moved(row, occurrence.inputs, count)
             bases.append(count)
             count += width
         positions.append(tuple(bases))
-    if any(uses[i] > 1 for i in {*written, *(i for i, _ in input_writes)}):
+    between = [rows[i] for i in parts.between]
+    if any(uses[place] > 1 or place[1] >= parts.inputs for place in written) or not all(isinstance(row, Fresh) for row in between):
         return None
-    marks = Marks(input_writes=tuple(sorted(input_writes)), output_writes=tuple(output_writes), parts=())
+    marks = Marks(input_writes=tuple(sorted(input_writes.items())), output_writes=tuple(output_writes), parts=())
     outputs = tuple(rows[i] for i in range(parts.outputs))
-    contract = RuntimeContract(parts.inputs, outputs, mutated_in_graph=tuple(sorted(written)), marks=marks)
+    contract = RuntimeContract(parts.inputs, outputs, mutated_in_graph=tuple(sorted(mutated)), marks=marks)
     facts = {"ops": sum(pair.facts.get("ops", 0) for pair in pairs), "parts": len(pairs), "copies": sum(len(p.occurrences) for p in parts.parts)}
-    return DifferentiatedParts(parts, tuple(pairs), contract, tuple(positions), count, facts)
+    passed = tuple(row.position for row in between if isinstance(row, Fresh))
+    return DifferentiatedParts(parts, tuple(pairs), contract, tuple(positions), count, facts, passed)
 
 
 def is_ordered(node: Node) -> bool:

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 import torch.fx
 
+from dynacompile.autograd.attention_choices import with_attention_kernels
 from dynacompile.autograd.decompose import decomposition_table
-from dynacompile.autograd.joint import trace_joint
+from dynacompile.autograd.joint import JointGraph, trace_joint
 from dynacompile.autograd.large_losses import with_chunked_losses
 from dynacompile.autograd.passes import simplify
 from dynacompile.autograd.split import split
 from dynacompile.env import Env
 from dynacompile.events import LossChunked, MaskRead
 from dynacompile.ir.graphs import ForwardBackward
+from dynacompile.ops.attention import KeptAsWritten
 from dynacompile.ops.chunked_losses import WrittenBetween
 
 
@@ -24,14 +26,29 @@ def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
     static shape whose requires_grad and is_leaf are the real inputs', or numbers, which become constants. backward is None where no output
     needs a gradient. Raises Unsupported, naming the op, where functionalization or autograd can't follow.
     """
-    chunked = with_chunked_losses(graph, env)
-    try:
-        joint = trace_joint(chunked or graph, fakes, decomposition_table(), keeps_views=env.breaks)
-    except WrittenBetween:
-        reason = "the graph writes an operand of the layer before the loss reads it"
-        env.emit(LossChunked(region=env.region, bucket=env.bucket, chunked=False, reason=reason, bytes=0))
-        joint = trace_joint(graph, fakes, decomposition_table(), keeps_views=env.breaks)
+    joint = trace_chosen(graph, fakes, env)
     for site, found in joint.masks:
         env.emit(MaskRead(region=env.region, bucket=env.bucket, site=site, found=found))
-    simplify(joint.graph)
+    simplify(joint.graph, env.config.precise)
     return split(joint, env.config.memory_budget)
+
+
+def trace_chosen(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> JointGraph:
+    """The graph, traced with what was chosen for its attention and its losses. Tells of both."""
+    kept: dict[str, str] = {}
+    in_chunks = True
+    while True:
+        chosen, told = with_attention_kernels(graph, env, kept)
+        chosen = (with_chunked_losses(chosen, env) if in_chunks else None) or chosen
+        try:
+            joint = trace_joint(chosen, fakes, decomposition_table(), keeps_views=env.breaks)
+        except KeptAsWritten as refused:
+            kept |= refused.reasons
+        except WrittenBetween:
+            in_chunks = False
+            reason = "the graph writes an operand of the layer before the loss reads it"
+            env.emit(LossChunked(region=env.region, bucket=env.bucket, chunked=False, reason=reason, bytes=0))
+        else:
+            for event in told:
+                env.emit(event)
+            return joint

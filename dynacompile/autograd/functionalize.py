@@ -13,13 +13,15 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
+from torch.nn import functional as F
 
-from dynacompile.autograd.masks import AROUND, ATTENTION, Masks, mask_of, with_attention
+from dynacompile.autograd.masks import AROUND, ATTENTION, Masks, mask_of, with_attention, with_rows
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.memory import Folded, overlaps
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import as_static, exceeds, expression_of, is_undecidable, same_size
+from dynacompile.ops.attention import by_operator
 from dynacompile.ops.backward_steps import Step, TensorHook, Tracing
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
 from dynacompile.ops.checks import checked_quantile
@@ -251,7 +253,7 @@ def interpret_node(
     if node.target is torch.autograd.graph.increment_version:  # counted as a write, and none
         env[node] = node.target(*args)
         return
-    attends = node.target in ATTENTION or node.target in AROUND
+    attends = node.target is by_operator or node.target in ATTENTION or node.target in AROUND
     result = run_attention(node, args, kwargs, masks, recorder) if attends else run_node(node, args, kwargs)
     env[node] = with_dtypes(functional(result), node.meta.get("val"))
     for operand, version in zip(operands, versions, strict=True):
@@ -263,12 +265,12 @@ def interpret_node(
     if len(results) > 1:
         note(results, node.target, recorder)
     read = [t for n in node.all_input_nodes for t in tensors_of(env[n])]  # those of lists, too
+    folded.note(node.target, results, operands)
     for made in results:
-        folded.note(node.target, made, operands)
         inference.note(made, read)
     if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
         plain = env[node]
-        env[node] = as_eager(plain, node.meta.get("val"), memories)
+        env[node] = as_eager(plain, None if node.target is by_operator and is_copied(node) else node.meta.get("val"), memories)
         if env[node] is not plain:
             laid.append((plain, env[node]))
 
@@ -282,10 +284,47 @@ def run_attention(node: torch.fx.Node, args: tuple, kwargs: dict[str, Any], mask
             return args, kwargs
         return masks.simplify(node, recorder.node_of(inner(mask)), args, kwargs)
 
+    if node.target is by_operator:
+        *operands, form = args
+        return form.traced(*operands, reader=ReadMasks(node, masks, recorder), attention=lambda **given: F.scaled_dot_product_attention(**rowed(given)))
     if isinstance(node.target, FunctionType):
         return with_attention(node.target, simplify)(*args, **kwargs)
     args, kwargs = simplify(args, kwargs)
     return run_node(node, args, kwargs)
+
+
+@dataclass(frozen=True)
+class ReadMasks:
+    """What is known of the masks of an attention that a node stands for."""
+
+    node: torch.fx.Node
+    masks: Masks
+    recorder: Recorder
+
+    def kind(self, given: dict[str, Any]) -> str:
+        return self.masks.kind(self.node, self.recorder.node_of(inner(given["attn_mask"])), given)
+
+    def refuse(self, place: str, reason: str) -> None:
+        self.masks.refused.setdefault(place, reason)
+
+    def sees(self, visible: torch.Tensor) -> bool:
+        return self.masks.sees(self.recorder.node_of(inner(visible)))
+
+
+def is_copied(node: torch.fx.Node) -> bool:
+    """Whether what a node gives is only read by what lays it out anew, as heads are put together again: its own strides do not matter then."""
+    turns, made = list(node.users), node.meta.get("val")
+    if not turns or not isinstance(made, FakeTensor) or any(turn.target not in TURNS or not turn.users for turn in turns):
+        return False
+    return all(user.target in COPIES and storage(user.meta["val"]) != storage(made) for turn in turns for user in turn.users)
+
+
+TURNS = frozenset({"transpose", "permute", "swapaxes", "swapdims", torch.transpose, torch.permute, torch.swapaxes})
+COPIES = frozenset({"contiguous", "reshape", "flatten", torch.reshape, torch.flatten})
+
+
+def rowed(given: dict[str, Any]) -> dict[str, Any]:
+    return given if given.get("attn_mask") is None else {**given, "attn_mask": with_rows(given["attn_mask"])}
 
 
 def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -> torch.Tensor:

@@ -36,6 +36,7 @@ from dynacompile.ir.graphs import Mutation, Output, Settled, Target, ViewOfInput
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
+from dynacompile.ops.attention import KeptAsWritten
 from dynacompile.ops.backward_steps import Tracing, note_places
 
 
@@ -98,7 +99,7 @@ def trace_joint(
     """graph: torch-level, static shapes; fakes: one per placeholder. careful: hooks of tensors ask whether a gradient has come; else the graph is traced
     again where one may not. cutting: outputs that others are computed from get their gradients.
     keeps_views: outputs that are views in eager are views to autograd, also without their wholes.
-    Raises Unsupported where autograd or functionalization can't follow."""
+    Raises Unsupported where autograd or functionalization can't follow, and KeptAsWritten where torch's operator can't compute some attention."""
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
     recorder = Recorder(mode, table)
@@ -109,6 +110,9 @@ def trace_joint(
         before = [entry.value._version if entry.is_tensor else 0 for entry in inputs]
         together, masks = Together(), Masks()
         run = interpret(graph, inputs_values(inputs), recorder, tracing, together.note, masks)
+        if masks.refused:
+            raise KeptAsWritten(masks.refused)
+        tell_writes(run.laid)
         positions = Positions()
         seen = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in output_args(graph)]
         stays = [keeps_views and not is_changed(node) for node in output_args(graph)]
@@ -171,6 +175,13 @@ def trace_joint(
         settled_points(cuts, list(graph.graph.nodes), run.values, recorder.writes),
         tuple((str(node.meta.get("site") or ""), found) for node, found in masks.read.items()),
     )
+
+
+def tell_writes(laid: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Of results that were laid out as eager's, and written since: in eager they are one tensor with what the operation's node may have kept."""
+    for plain, result in laid:
+        if result._version and plain.requires_grad:
+            torch.autograd.graph.increment_version(plain)
 
 
 def is_changed(output: object) -> bool:

@@ -61,6 +61,7 @@ def read_history(
             owners[storage(entry.value)] = (True, i, entry.value)
     moved = {storage(plain): storage(result) for plain, result in laid}
     found: dict[tuple[bool, int], set[tuple[int, int]]] = {}
+    themselves: set[tuple[bool, int]] = set()
     parts: set[tuple[int, int]] = set()
     held: dict[Node, Node] = dict(native.core().view_writes(tuple(outputs)))
     for node in order:
@@ -74,7 +75,9 @@ def read_history(
             owner = owners.get(moved.get(place, place))
             if owner is not None and (kept is owner[2] or place in moved or shares_version(kept, owner[2])):
                 found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
-    watches = tuple(Watch(*key, as_parts(nodes, ends)) for key, nodes in sorted(found.items()))
+                if kept is owner[2]:
+                    themselves.add(owner[:2])
+    watches = tuple(Watch(*key, as_parts(nodes, ends), key in themselves) for key, nodes in sorted(found.items()))
     computed = frozenset(i for i in indices if inputs[i].value is not inputs[i].leaf)
     variables = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
     return History(watches, as_parts(parts, ends), {i: variables.get(id(inputs[i].leaf), 0) for i in indices}, computed)
@@ -108,19 +111,22 @@ def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Seque
         return part[0], tuple(places[i] for i in part[1] if i in places)
 
     parts = tuple(map(here, joint.history.parts))
-    others, keeps = watches(joint, saved_inputs, saved_positions, here)
-    return replace(whole, watches=others, flags=joint.flags, parts=parts, needs=needs, keeps=keeps)
+    others, keeps, aliased = watches(joint, saved_inputs, saved_positions, here)
+    return replace(whole, watches=others, flags=joint.flags, parts=parts, needs=needs, keeps=keeps, aliased=aliased)
 
 
 def watches(
     joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int], here: Callable[[Part], Part]
-) -> tuple[tuple[Watch, ...], tuple[tuple[Part, ...], ...]]:
-    """(Those of what the node does not save itself, or what may lose its history, the parts that keep each of its saved tensors). here: a part as this node
-    has it."""
+) -> tuple[tuple[Watch, ...], tuple[tuple[Part, ...], ...], tuple[int, ...]]:
+    """(Those of what the node does not save itself, or what may lose its history, the parts that keep each of its saved tensors, those of Marks.aliased).
+    here: a part as this node has it."""
     kept = {(w.is_input, w.index): tuple(p for p in map(here, w.parts) if all(p)) for w in joint.history.watches}
     own = [*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)]
+    themselves = {w.index for w in joint.history.watches if w.is_input and w.as_itself}
+    aliased = tuple(n for n, i in enumerate(saved_inputs) if i not in themselves)
     lasting = {key for key in own if not (key[0] and key[1] in joint.history.computed)}
-    return tuple(Watch(*key, parts) for key, parts in kept.items() if parts and key not in lasting), tuple(kept.get(key, ()) for key in own)
+    others = tuple(Watch(*key, parts) for key, parts in kept.items() if parts and key not in lasting)
+    return others, tuple(kept.get(key, ()) for key in own), aliased
 
 
 @dataclass(frozen=True)
@@ -209,13 +215,14 @@ def stage_marks(
     def here(part: Part) -> Part:
         return gradients.part(joint, part)
 
-    others, keeps = watches(joint, saved_inputs, saved_positions, here)
+    others, keeps, aliased = watches(joint, saved_inputs, saved_positions, here)
     return Marks(
         watches=others,
         flags=tuple(gradients.arriving(joint.flags[f]) for f in flags),
         parts=tuple(p for p in map(here, joint.history.parts) if all(p)),
         needs=needs,
         keeps=keeps,
+        aliased=aliased,
     )
 
 

@@ -21,14 +21,20 @@ from torch.nn import functional as F
 
 from dynacompile.env import Env
 from dynacompile.events import LossChunked
-from dynacompile.ops.chunked_losses import HALVES, Loss, has_wide_sums, hold_indexed, hold_linear, hold_product, hold_reshaped, hold_same, loss_of
+from dynacompile.ops.chunked_losses import HALVES, Loss, has_wide_sums, hold_indexed, hold_linear, hold_product, hold_reshaped, hold_same, logsumexp_of, loss_of
 
 Node = torch.fx.Node
-LIMITS = {"cuda": 1 << 28, "cpu": 1 << 26}
-"""Bytes of logits, and of their gradient, that may exist at a time."""
+LIMITS = {"cuda": 1 << 31, "cpu": 1 << 26}
+"""Bytes of logits that may exist at a time."""
+CHUNKS = {"cuda": 1 << 29, "cpu": 1 << 26}
+"""Bytes of a chunk's logits, and of their gradient, where there are more than the limit; of a limit that the user gives, that limit."""
 ALIGNED = 128
 """Rows of a chunk are a multiple of this, where there are as many."""
 MOST_CHUNKS = 64
+LEAST_ROWS = 2176
+"""Of a chunk in half precision on GPUs, unless a number of bytes is given. Each chunk reads and writes the sum of the weight's gradients in float32, 8 bytes
+for each of its elements, while the three products of the chunk take 6 operations for each and for every row. GPUs do about 160 of those in the time of a
+byte, so that the sum costs a tenth of the products at 8 * 160 / 6 * 10 rows."""
 EVEN = 8
 """Classes are padded to a multiple of this in products of half precision on GPUs."""
 LINEAR = frozenset({F.linear})
@@ -41,7 +47,8 @@ FLOATS = (torch.float32, torch.float64, *HALVES)
 
 @dataclass(frozen=True)
 class Region:
-    """chain: the layer, then what lies between it and the loss, then the loss. steps: what each does instead."""
+    """chain: the layer, then what lies between it and the loss, then the loss, and what leads to the logarithms of the rows' sums of exponentials, where they
+    are taken as well. steps: what each does instead."""
 
     chain: tuple[Node, ...]
     steps: tuple[tuple[Callable, tuple], ...]
@@ -71,7 +78,7 @@ def region_of(node: Node, env: Env) -> Region | None:
     given = loss_arguments(node)
     if given is None:
         return None
-    chain, refused = chain_to(given["input"], node)
+    chain, refused, path = chain_to(given["input"], node)
     if not chain or not isinstance(chain[0].meta.get("val"), FakeTensor):
         return None
     logits = chain[0].meta["val"]
@@ -81,7 +88,7 @@ def region_of(node: Node, env: Env) -> Region | None:
     size = logits.numel() * logits.dtype.itemsize
     if not limit or size <= limit:
         return None
-    reason = refused or refused_loss(node, given, chain) or refused_layer(chain[0])
+    reason = refused or refused_loss(node, given, chain) or refused_layer(chain[0]) or refused_logarithms(path, node, given, chain)
     held = None if reason else steps_of(chain)
     if held is None:
         tell(env, node, False, reason or "the logits are changed by an operation that is not followed", size)
@@ -92,8 +99,10 @@ def region_of(node: Node, env: Env) -> Region | None:
         tell(env, node, False, "the classes are not the loss's axis of classes", size)
         return None
     classes = logits.shape[-1]
-    rows = rows_of_chunk(target.numel(), 2 * classes * logits.dtype.itemsize, limit)  # of the logits and of their gradient
     half = is_on_gpu(logits) and logits.dtype in HALVES
+    row_bytes = (1 if is_on_gpu(logits) else 2) * classes * logits.dtype.itemsize  # on GPUs the gradient takes the memory of the logits
+    of_chunk = env.config.logits_bytes or max(CHUNKS[logits.device.type], LEAST_ROWS * row_bytes if half else 0)
+    rows = rows_of_chunk(target.numel(), row_bytes, of_chunk)
     loss = Loss(
         classes,
         rows,
@@ -104,9 +113,13 @@ def region_of(node: Node, env: Env) -> Region | None:
         given["ignore_index"],
         float(given.get("label_smoothing", 0.0)),
         half and has_wide_sums(),
+        bool(path),
     )
     tell(env, node, True, f"{size} bytes of logits are more than {limit}: they are computed by {rows} rows", size)
-    return Region((*chain, node), (*steps, (loss_of, (chain[-1], given["target"], loss))))
+    common = given["target"], loss, given["weight"]
+    taken: list[tuple[Callable, tuple]] = [(hold_same, (n.args[0],)) for n in path[:-1]]
+    taken += [(logsumexp_of, (n.args[0], *common, tuple(n.meta["val"].shape), n.meta["val"].dtype)) for n in path[-1:]]
+    return Region((*chain, node, *path), (*steps, (loss_of, (chain[-1], *common)), *taken))
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:
@@ -131,6 +144,8 @@ def aligned(rows: int) -> int:
     return -(-rows // ALIGNED) * ALIGNED
 
 
+LOGARITHMS = frozenset({torch.logsumexp, torch.special.logsumexp, "logsumexp"})
+LOGSUMEXP = inspect.signature(lambda input, dim, keepdim=False: None)
 SIGNATURES = {f: inspect.signature(f) for f in (F.cross_entropy, F.nll_loss)}
 
 
@@ -144,22 +159,58 @@ def loss_arguments(node: Node) -> dict[str, Any] | None:
     return found if isinstance(found["input"], Node) and isinstance(found["target"], Node) else None
 
 
-def chain_to(node: Node, loss: Node) -> tuple[list[Node], str]:
-    """The layer and what lies between it and the loss; empty where no layer is there. Why not, where another operation takes some of it."""
+def chain_to(node: Node, loss: Node) -> tuple[list[Node], str, list[Node]]:
+    """The layer and what lies between it and the loss; empty where no layer is there. Why not, where another operation takes some of it. The casts and the
+    operation that take the logarithms of the rows' sums of exponentials, where one does so besides."""
     chain, user, reason = [node], loss, ""
+    path: list[Node] = []
     while True:
         node = chain[0]
-        if set(node.users) != {user} or sum(a is node for a in all_arguments(user)) != 1:
-            others = sorted(str(getattr(u.target, "__name__", u.target)) for u in node.users if u is not user)
-            reason = f"the logits have another use: {', '.join(others) or 'the loss itself'}"
+        others = [u for u in node.users if u is not user]
+        if len(others) == 1 and not path and (found := path_to_logarithms(others[0])):
+            path, others = found, []
+        if others or sum(a is node for a in all_arguments(user)) != 1:
+            names = sorted(str(getattr(u.target, "__name__", u.target)) for u in others)
+            reason = f"the logits have another use: {', '.join(names) or 'the loss itself'}"
         if node.target in LINEAR or node.target in PRODUCTS:
-            return chain, reason
+            return chain, reason, path
         source = node.args[0] if node.args else None
         known = node.target in RESHAPES or node.target in CASTS or node.target in LOG_SOFTMAX or node.target in INDEXES or node.target in TURNS
         if not known or not isinstance(source, Node):
-            return [], reason
+            return [], reason, path
         chain.insert(0, source)
         user = node
+
+
+def path_to_logarithms(node: Node) -> list[Node]:
+    """The casts from `node` on and the logarithms that they lead to; empty where they lead elsewhere."""
+    path = [node]
+    while path[-1].target in CASTS and len(path[-1].users) == 1:
+        path.append(next(iter(path[-1].users)))
+    return path if path[-1].target in LOGARITHMS else []
+
+
+def refused_logarithms(path: Sequence[Node], node: Node, given: dict[str, Any], chain: Sequence[Node]) -> str:
+    """Why the logarithms of the rows' sums of exponentials can't come from the pass that computes the loss."""
+    if not path:
+        return ""
+    read, last = path[0].args[0], path[-1]
+    values = [n.meta.get("val") for n in (*path, node)]
+    if not all(type(v) is FakeTensor for v in values) or len({v.requires_grad for v in values}) != 1:  # type: ignore[union-attr]
+        return "gradients end between the layer and the logarithms"
+    before = chain[: chain.index(read) + 1]  # type: ignore[arg-type]
+    of_rows = read.meta["val"].shape[:-1].numel() == given["target"].meta["val"].numel()  # type: ignore[union-attr]
+    if any(n.target in TURNS or n.target in LOG_SOFTMAX for n in before) or not of_rows:
+        return "the logarithms are not those of the loss's rows"
+    bound = LOGSUMEXP.bind(*last.args, **last.kwargs).arguments
+    dim = bound["dim"][0] if isinstance(bound["dim"], (tuple, list)) and len(bound["dim"]) == 1 else bound["dim"]
+    if not isinstance(dim, int) or dim % read.meta["val"].dim() != read.meta["val"].dim() - 1 or not isinstance(bound.get("keepdim", False), bool):  # type: ignore[union-attr]
+        return "the logarithms are not of sums over the classes"
+    places = {n: i for i, n in enumerate(node.graph.nodes)}
+    needed = [a for a in (given["target"], given["weight"]) if isinstance(a, Node)]
+    if any(places[a] > places[last] for a in needed):
+        return "the logarithms are taken before the targets are known"
+    return ""
 
 
 def all_arguments(node: Node) -> list[object]:
@@ -175,10 +226,10 @@ TURNS = frozenset({"transpose", "permute", "swapaxes", "mT", torch.transpose, to
 def refused_loss(node: Node, given: dict[str, Any], chain: Sequence[Node]) -> str:
     """Why a loss is left as it is."""
     target, value = given["target"].meta.get("val"), node.meta.get("val")
-    if not isinstance(target, FakeTensor) or not isinstance(value, FakeTensor) or target.dtype.is_floating_point or target.dtype.is_complex:
-        return "the targets are no classes"
-    if given["weight"] is not None:
-        return "classes have weights"
+    if not isinstance(target, FakeTensor) or not isinstance(value, FakeTensor) or target.dtype != torch.int64:
+        return "the targets are no int64 classes"
+    if given["weight"] is not None and not are_weights(given["weight"], chain[0].meta["val"], chain[-1].meta["val"].dtype):
+        return "the classes' weights are not constants of the logits' kind"
     if given.get("size_average") is not None or given.get("reduce") is not None or given["reduction"] not in ("mean", "sum", "none"):
         return "the reduction is not mean, sum or none"
     smoothing = given.get("label_smoothing", 0.0)
@@ -192,6 +243,13 @@ def refused_loss(node: Node, given: dict[str, Any], chain: Sequence[Node]) -> st
     if len({n.meta["val"].requires_grad for n in (*chain, node)}) != 1:
         return "gradients end between the layer and the loss"
     return ""
+
+
+def are_weights(node: object, logits: torch.Tensor, read: torch.dtype) -> bool:
+    """Whether a node's value can be the weights of classes: of the dtype in which the loss reads the logits, and without a gradient."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    plain = type(value) is FakeTensor and not value.requires_grad and value.dtype == read and value.device == logits.device
+    return plain and value.shape == logits.shape[-1:]  # type: ignore[union-attr]
 
 
 def refused_layer(node: Node) -> str:

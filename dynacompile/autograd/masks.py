@@ -27,10 +27,12 @@ Kind = Literal["all", "causal", "other"]
 
 @dataclass
 class Masks:
-    """What one graph's masks are. known: of its nodes. read: by the torch-level node of each attention that has a mask, what was found."""
+    """What one graph's masks are. known: of its nodes. read: by the torch-level node of each attention that has a mask, what was found.
+    refused: attention that has to stay as it is written, by the name of its last node, and why."""
 
     known: KnownValues = field(default_factory=KnownValues)
     read: dict[torch.fx.Node, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
     def simplify(self, node: torch.fx.Node, mask: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """The arguments of an attention, with a simpler mask where that is the same. mask: the node that gives it in the functional graph."""
@@ -38,13 +40,28 @@ class Masks:
         if given.get("is_causal") or given.get("dropout_p") or given["attn_mask"].requires_grad:
             self.read[node] = "kept"
             return tuple(args), dict(kwargs)
-        value = self.known.of(mask)
-        kind: Kind = "other" if value is None or not covers(given) else kind_of(value, mask, is_square(given))
-        self.read[node] = "kept" if kind == "other" else kind
+        kind = self.kind(node, mask, given)
         given["attn_mask"] = with_rows(given["attn_mask"]) if kind == "other" else None
         if kind == "causal":
             given["is_causal"] = True
         return (), given
+
+    def kind(self, node: torch.fx.Node, mask: torch.fx.Node, given: Mapping[str, Any]) -> Kind:
+        value = self.known.of(mask)
+        kind: Kind = "other" if value is None or not covers(given) else kind_of(value, mask, is_square(given))
+        self.read[node] = "kept" if kind == "other" else kind
+        return kind
+
+    def sees(self, visible: torch.fx.Node) -> bool:
+        """Whether each row of a mask of truth values is known to have one that is true."""
+        value = self.known.of(visible)
+        if value is None:
+            return False
+        with plain():
+            if isinstance(value, Split) and kind_of_split(value, True) != "other":
+                return True
+            found = computed(value, visible)
+            return found is not None and bool(found.any(-1).all())
 
 
 Simplify = Callable[[tuple, dict[str, Any]], tuple[tuple, dict[str, Any]]]

@@ -15,9 +15,9 @@ from dynacompile.env import Env
 from dynacompile.events import KernelTuned
 from dynacompile.ir.extents import example_reach
 from dynacompile.ir.index import Index, Var
-from dynacompile.ir.schedule import BuiltKernel, KernelSource
+from dynacompile.ir.schedule import SCRATCH, BuiltKernel, Candidate, KernelSource
 
-Build = Callable[[Sequence[tuple[str, int]]], Mapping[tuple[str, int], BuiltKernel]]
+Build = Callable[[Sequence[tuple[str, int]]], Mapping[tuple[str, int], BuiltKernel]]  # without the candidates that a compiler refuses
 RTOL = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.float64: 1e-9}
 MARGIN = 0.98  # a candidate must beat the best guess by this much, or noise would choose
 
@@ -46,7 +46,7 @@ def tune(sources: Mapping[str, KernelSource], build: Build, env: Env, store: Sto
     winners: dict[str, int] = {}
     for name, key in open_.items():
         if key not in winners:
-            winners[key] = fastest(sources[name], [built[name, i] for i in range(len(sources[name].candidates))], env, measure)
+            winners[key] = fastest(sources[name], {i: built[name, i] for i in range(len(sources[name].candidates)) if (name, i) in built}, env, measure)
             store.put(key, str(winners[key]).encode())
         chosen[name] = winners[key]
     return chosen
@@ -66,7 +66,7 @@ def lengths(source: KernelSource) -> dict[str, int] | None:
     are arguments of a C++ kernel."""
     if source.kernel.symbols and source.language != "triton":
         return None
-    reach: dict[str, int] = {p.name: 1 for p in source.kernel.params}
+    reach: dict[str, int] = {p.name: SCRATCH if p.mode == "scratch" else 1 for p in source.kernel.params}
     for access in (*source.kernel.nest.loads(), *source.kernel.nest.stores()):
         high = top(access.index)
         if high is None:
@@ -98,24 +98,25 @@ def inputs(source: KernelSource, device: torch.device) -> list[torch.Tensor] | N
     return tensors
 
 
-def fastest(source: KernelSource, kernels: Sequence[BuiltKernel], env: Env, measure: Measure) -> int:
+def fastest(source: KernelSource, kernels: Mapping[int, BuiltKernel], env: Env, measure: Measure) -> int:
     """The index of the fastest candidate that gives what the first one gives."""
     device = source.kernel.device
     data = inputs(source, device)
-    if data is None:
+    if data is None or not kernels:
         return 0
-    written = [i for i, p in enumerate(source.kernel.params) if p.mode != "in"]
+    written = [i for i, p in enumerate(source.kernel.params) if p.mode in ("out", "inout")]
     expected: list[torch.Tensor] = []
-    times: list[float] = []
-    for kernel in kernels:
+    times: dict[int, float] = {}
+    for index, kernel in kernels.items():
         tensors = [t.clone() if i in written else t for i, t in enumerate(data)]
         seconds = measure(kernel, tensors)
         got = [tensors[i] for i in written]
         expected = expected or got
-        times.append(seconds if all(agree(a, b) for a, b in zip(got, expected, strict=True)) else float("inf"))
-    winner = min(range(len(times)), key=lambda i: times[i] if i == 0 else times[i] / MARGIN)
-    named = tuple((describe(source, i), t) for i, t in enumerate(times))
-    env.emit(KernelTuned(region=env.region, bucket=env.bucket, kernel=source.entry, winner=named[winner][0], candidates=named))
+        times[index] = seconds if all(agree(a, b) for a, b in zip(got, expected, strict=True)) else float("inf")
+    first = min(times)
+    winner = min(times, key=lambda i: times[i] if i == first else times[i] / MARGIN)
+    shown = tuple((named(source.candidates[i]), t) for i, t in times.items())
+    env.emit(KernelTuned(region=env.region, bucket=env.bucket, kernel=source.entry, winner=named(source.candidates[winner]), candidates=shown))
     return winner
 
 
@@ -125,6 +126,5 @@ def agree(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.allclose(a, b, rtol=RTOL[a.dtype], atol=RTOL[a.dtype] * 1e-1, equal_nan=True)
 
 
-def describe(source: KernelSource, index: int) -> str:
-    candidate = source.candidates[index]
+def named(candidate: Candidate) -> str:
     return " ".join([*(f"{k}={v}" for k, v in candidate.blocks.items()), *([f"warps={candidate.warps}"] if candidate.warps else [])])

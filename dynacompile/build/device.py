@@ -18,6 +18,7 @@ PLAIN_SHARED = 48 * 1024
 REPEATS = 15
 SHORT = 40.0  # microseconds
 IN_A_ROW = 20
+AHEAD = 5  # times that caches are overwritten, of about 30 microseconds each
 CACHE_BYTES = 128 << 20  # written between launches, so that each one finds the caches cold
 
 
@@ -79,12 +80,29 @@ def measure_on_device(kernel: CudaKernel, tensors: Sequence[torch.Tensor]) -> fl
     return result
 
 
-def median_of(repeats: int, run: Callable[[], object], cache: torch.Tensor | None) -> float:
+def measure_run(kernel: CudaKernel, tensors: Sequence[torch.Tensor], before: Callable[[], object] | None = None) -> float:
+    """Median microseconds, with cold caches, of `before` and then a launch. The tensors hold what the last launch has stored. Caches are overwritten
+    several times over, so that the device is still busy with that when the host has launched what is measured."""
+    loaded = LoadedKernel(kernel)
+    cache = torch.empty(CACHE_BYTES, dtype=torch.uint8, device=tensors[0].device)
+
+    def run() -> None:
+        if before is not None:
+            before()
+        loaded.launch(tensors)
+
+    run()
+    result = median_of(REPEATS, run, cache, AHEAD)
+    loaded.close()
+    return result
+
+
+def median_of(repeats: int, run: Callable[[], object], cache: torch.Tensor | None, times_over: int = 1) -> float:
     """Median microseconds of `run` on the current stream; `cache` is overwritten before each."""
     times = []
     for _ in range(repeats):
-        if cache is not None:
-            cache.zero_()
+        for _ in range(0 if cache is None else times_over):
+            cache.zero_()  # type: ignore[union-attr]
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         run()

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -65,8 +65,9 @@ class WorkerPool:
             while len(self.workers) < min(self.most, WARM):
                 self.start()
 
-    def compile(self, jobs: Sequence[dict]) -> list[tuple[dict, bytes]]:
-        """(facts, cubin) of each job, in order; see triton_worker.compile_job. Raises BuildError for the first job that fails."""
+    def compile(self, jobs: Sequence[dict], optional: Set[int] = frozenset()) -> list[tuple[dict, bytes]]:
+        """(facts, cubin) of each job, in order; see triton_worker.compile_job. Raises BuildError for the first job that fails. optional: jobs of which
+        that is a result: "ok" is False among their facts, and "error" says why."""
         results: dict[int, tuple[dict, bytes]] = {}
         waiting = list(reversed(range(len(jobs))))
         crashes: dict[int, int] = {}
@@ -81,12 +82,18 @@ class WorkerPool:
                         results[index] = receive(worker)
                     except Crash:
                         mine.remove(worker)
-                        self.crashed(worker, index, jobs[index], crashes)
-                        waiting.append(index)
+                        try:
+                            self.crashed(worker, index, jobs[index], crashes)
+                        except BuildError as error:
+                            if index not in optional:
+                                raise
+                            results[index] = ({"ok": False, "error": str(error).partition("\n")[0]}, b"")
+                        else:
+                            waiting.append(index)
                         continue
                     mine.remove(worker)
                     self.give_back(worker)
-                    if not results[index][0]["ok"]:
+                    if not results[index][0]["ok"] and index not in optional:
                         raise BuildError(f"Triton refused kernel {jobs[index]['entry']}: {results[index][0]['error']}\n{jobs[index]['text']}")
         except BaseException:
             for worker in mine:

@@ -16,26 +16,29 @@ import json
 import re
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from math import prod
 from typing import TypeVar
 
 import torch
 
 from dynacompile.build import forms
 from dynacompile.build.alignment import multiples
-from dynacompile.build.autotune import Measure, tune
+from dynacompile.build.autotune import Measure, named, tune
 from dynacompile.build.device import measure_on_device
 from dynacompile.build.forms import Property
 from dynacompile.build.pool import pool_for
 from dynacompile.build.store import Store
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
-from dynacompile.events import CacheLooked
-from dynacompile.ir.index import Extent, Symbol
-from dynacompile.ir.schedule import Candidate, CudaKernel, Forms, Kernel, KernelSource
+from dynacompile.events import CacheLooked, KernelRefused
+from dynacompile.ir.index import Extent, Symbol, hint
+from dynacompile.ir.schedule import SCRATCH, Candidate, CudaKernel, Forms, Kernel, KernelSource
 
 K = TypeVar("K")
+MOST_SHARED = 227 << 10  # bytes of shared memory of a program on Hopper
+REFUSED = b"refused"  # the store's word for what Triton does not compile
 FORMAT = "2"  # of a stored kernel, and of what the worker asks of Triton
 DEFAULT_ARCH = 90
 POINTERS = {
@@ -53,11 +56,28 @@ def build_triton(sources: Mapping[str, KernelSource], env: Env, store: Store, me
     """
     chosen = dict.fromkeys(sources, 0)
     if env.config.autotune and (measure is not None or torch.cuda.is_available()):
-        chosen = tune(sources, lambda wanted: build_forms(first_forms(sources, wanted), env, store), env, store, measure or measure_on_device)
-    kernels = {name: (sources[name], sources[name].candidates[index]) for name, index in chosen.items()}
-    built = build_forms({name: (*kernel, forms.first(*kernel)) for name, kernel in kernels.items()}, env, store)
+        chosen = tune(sources, lambda wanted: build_candidates(sources, wanted, env, store), env, store, measure or measure_on_device)
+    kernels, built = build_chosen(sources, chosen, env, store)
     others = OtherForms(kernels, env, store)
     return {name: others.beside(name, kernel) for name, kernel in built.items()}
+
+
+Chosen = dict[str, tuple[KernelSource, Candidate]]
+
+
+def build_chosen(sources: Mapping[str, KernelSource], chosen: Mapping[str, int], env: Env, store: Store) -> tuple[Chosen, dict[str, CudaKernel]]:
+    """The candidate of each source, and its kernel. Of a product of matrices, what Triton's warp specialisation refuses is not chosen: the next one is."""
+    kernels: Chosen = {}
+    built: dict[str, CudaKernel] = {}
+    waiting = {name: [index, *(i for i in range(len(sources[name].candidates)) if i != index)] for name, index in chosen.items()}
+    while waiting:
+        tried = {name: (sources[name], sources[name].candidates[order.pop(0)]) for name, order in waiting.items()}
+        optional = {name for name in tried if sources[name].kernel.nest.is_product and waiting[name]}
+        found = build_forms({name: (*kernel, forms.first(*kernel)) for name, kernel in tried.items()}, env, store, optional)
+        kernels |= {name: tried[name] for name in found}
+        built |= found
+        waiting = {name: order for name, order in waiting.items() if name not in found}
+    return {name: kernels[name] for name in chosen}, {name: built[name] for name in chosen}
 
 
 class OtherForms:
@@ -87,14 +107,20 @@ class OtherForms:
             return self.built[name, number]
 
 
+def build_candidates(sources: Mapping[str, KernelSource], wanted: Sequence[tuple[str, int]], env: Env, store: Store) -> dict[tuple[str, int], CudaKernel]:
+    """Candidates in the form that the example needs, without those of products that Triton refuses."""
+    optional = {(name, index) for name, index in wanted if sources[name].kernel.nest.is_product}
+    return build_forms(first_forms(sources, wanted), env, store, optional)
+
+
 def first_forms(sources: Mapping[str, KernelSource], wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[KernelSource, Candidate, int]]:
     """Candidates in the form that the example needs."""
     found = {(name, index): (sources[name], sources[name].candidates[index]) for name, index in wanted}
     return {place: (*kernel, forms.first(*kernel)) for place, kernel in found.items()}
 
 
-def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: Env, store: Store) -> dict[K, CudaKernel]:
-    """The kernel of each (source, candidate, form), each distinct one compiled once."""
+def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: Env, store: Store, optional: Set[K] = frozenset()) -> dict[K, CudaKernel]:
+    """The kernel of each (source, candidate, form), each distinct one compiled once. optional: those that are left out where Triton refuses them."""
     keys = {place: kernel_key(*kernel) for place, kernel in wanted.items()}
     packed: dict[str, bytes] = {}
     missing: dict[str, K] = {}
@@ -109,12 +135,31 @@ def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: En
             packed[key] = found
     if missing:
         jobs = [job(*wanted[place]) for place in missing.values()]
-        for (key, place), (facts, cubin) in zip(missing.items(), pool_for(env).compile(jobs), strict=True):
-            kernel = wanted[place][0].kernel
-            extra = facts["params"] - len(pointers_of(kernel)) - len(kernel.symbols)
+        may_fail = {i for i, place in enumerate(missing.values()) if place in optional}
+        for (key, place), (facts, cubin) in zip(missing.items(), pool_for(env).compile(jobs, may_fail), strict=True):
+            kernel, error = wanted[place][0].kernel, against(facts, *wanted[place][:2])
+            if error and place not in optional:
+                raise BuildError(f"Triton's kernel {wanted[place][0].entry} can't run: {error}")
+            if error:
+                env.emit(KernelRefused(region=env.region, bucket=env.bucket, kernel=wanted[place][0].entry, candidate=named(wanted[place][1]), error=error))
+                packed[key] = REFUSED
+                store.put(key, REFUSED)
+                continue
+            extra = facts["params"] - (len(LIST_TABLES) if kernel.is_list else len(kernel.params)) - len(kernel.symbols)
             packed[key] = pack({"symbol": facts["symbol"], "warps": facts["warps"], "shared": facts["shared"], "extra": extra}, cubin)
             store.put(key, packed[key])
-    return {place: unpack(packed[key], grid_of(*wanted[place][:2]), wanted[place][0].kernel.symbols) for place, key in keys.items()}
+    return {place: unpack(packed[key], grid_of(*wanted[place][:2]), wanted[place][0].kernel.symbols) for place, key in keys.items() if packed[key] != REFUSED}
+
+
+def against(facts: dict, source: KernelSource, candidate: Candidate) -> str:
+    """Why a kernel can't run that Triton has compiled, or has not; "" where it can."""
+    if not facts["ok"]:
+        return facts["error"][:200]
+    if source.kernel.nest.is_product and facts["shared"] > MOST_SHARED:
+        return f"it needs {facts['shared']} bytes of shared memory"
+    own = SCRATCH if any(p.mode == "scratch" for p in source.kernel.params) else 0
+    scratch = facts["scratch"] * prod(map(hint, grid_of(source, candidate)))
+    return f"it needs {scratch} bytes of memory for descriptors" if scratch > own else ""
 
 
 def grid_of(source: KernelSource, candidate: Candidate) -> tuple[Extent, Extent, Extent]:
@@ -139,7 +184,7 @@ def job(source: KernelSource, candidate: Candidate, form: int = 0) -> dict:
 
 def pointers_of(kernel: Kernel) -> list[str]:
     """The types of what it takes in front of its symbols."""
-    return LIST_TABLES if kernel.is_list else [POINTERS[p.dtype] for p in kernel.params]
+    return LIST_TABLES if kernel.is_list else [POINTERS[p.dtype] for p in kernel.params if p.mode != "scratch"]
 
 
 def kernel_key(source: KernelSource, candidate: Candidate, form: int = 0) -> str:

@@ -50,11 +50,13 @@ def warm_up(x_ptr, y_ptr, BLOCK: tl.constexpr):
 def compile_job(job: dict) -> tuple[dict, bytes]:
     """job: text, entry, pointers and scalars (Triton types), multiples (positions of scalars that are multiples of 16), constants, warps, stages,
     target [backend, arch, warp size].
-    Result: symbol, shared (bytes), warps, params (pointers that the cubin takes, Triton's own included); and the cubin."""
+    Result: symbol, shared (bytes), warps, params (pointers that the cubin takes, Triton's own included), scratch (bytes of global memory that each program
+    needs for itself); and the cubin."""
     metadata, ptx, cubin = compile_text(job)
     entry = re.search(r"\.entry\s+\S+?\((.*?)\)", ptx, re.DOTALL)
     params = entry.group(1).count(".param") if entry else len(job["pointers"])
-    return {"symbol": metadata["name"], "shared": metadata["shared"], "warps": metadata["num_warps"], "params": params}, cubin
+    facts = {"symbol": metadata["name"], "shared": metadata["shared"], "warps": metadata["num_warps"], "params": params}
+    return facts | {"scratch": metadata.get("global_scratch_size") or 0}, cubin
 
 
 def compile_text(job: dict) -> tuple[dict, str, bytes]:

@@ -60,6 +60,9 @@ BREAKS: dict[str, Row] = {
     "frame-kind": Row("frames of this kind are not captured: {}", "compile a plain function or method"),
     "internal": Row("capture itself failed on {}", "Python runs the frame instead; please report it with DYNACOMPILE_LOGS=all"),
     "too-deep": Row("calls nest too deeply to be inlined ({})", "unroll the recursion"),
+    "first-step": Row(
+        "{} makes its state in this call, which no later one does", "nothing is to be done: this call runs as Python, and later ones are compiled"
+    ),
     "too-long": Row("more than {} instructions were traced", "compile the functions that it calls, or the body of the loop; or raise trace_limit"),
     "too-many-operations": Row("more than {} operations were traced", "compile the functions that it calls, or the body of the loop; or raise trace_limit"),
 }
@@ -68,6 +71,9 @@ BREAKS: dict[str, Row] = {
 WORDED = (AttributeError, IndexError, NameError, RuntimeError, StopIteration, TypeError)  # what these say tells names and types, not values
 UNBOUNDED = frozenset({"too-long", "too-many-operations"})
 """A frame that reaches a limit of the trace is left to Python as a whole: each of its pieces would be as long."""
+FIRST_STEP = "first-step"
+WHOLE = UNBOUNDED | {FIRST_STEP}
+"""What leaves a frame to Python as a whole."""
 
 
 class NotConstant(Exception):

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from dynacompile import native
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.breaking import can_execute, finish_break
-from dynacompile.capture.breaks import BREAKS, UNBOUNDED, NotConstant, Raised, unsupported
+from dynacompile.capture.breaks import BREAKS, WHOLE, NotConstant, Raised, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.ending import finish_raise, finish_return
 from dynacompile.capture.handling import can_be_handed_on
@@ -150,12 +151,13 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
         made.overrides.state, made.fullgraph = state.torch_function, env.config.fullgraph
         made.assumable, made.enters_by_hand = manner.assumes, manner.by_hand
+        made.leaves_first_steps = env.leaves_first_steps
         made.limit(env.config.trace_limit)
         return made
 
     with SavedModes() as modes:
         attempt = run(modes.trace(trace()), frame, None)
-        if attempt.broke is not None and attempt.broke.code in UNBOUNDED:
+        if attempt.broke is not None and attempt.broke.code in WHOLE:
             raise located(attempt.broke)
         fewer = assumable(attempt.cx)
         if fewer is None and attempt.broke is not None and asked and not manner.loops and goes_round(attempt.cx):
@@ -347,7 +349,8 @@ def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> torch
         bind_numbers(cx.recorder, cx.symbols)
     for node in [n for n in graph.nodes if n.op == "placeholder" and not n.users]:
         graph.erase_node(node)
-    return torch.fx.GraphModule(cx.recorder.owner(graph), graph)
+    with _use_lazy_graph_module(True):  # Python code is made for who prints or runs the graph
+        return _make_graph_module(cx.recorder.owner(graph), graph)
 
 
 def used_inputs(graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ...]) -> tuple[tuple[GraphInput, ...], tuple[Source, ...]]:

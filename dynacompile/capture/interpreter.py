@@ -85,7 +85,10 @@ class SymbolicFrame:
         if row is None:
             raise unsupported("unknown-opcode", instr.op)
         try:
-            row.run(self, instr)
+            if (watch := self.cx.watching) is None:
+                row.run(self, instr)
+            else:
+                watch.run(self, instr, row)
         except Raised as reason:
             self.link(instr, reason)
             if not self.handle(instr, reason):

@@ -25,7 +25,7 @@ from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_
 from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_part, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
-from dynacompile.capture.results import Results
+from dynacompile.capture.results import ALL, Results
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
@@ -154,7 +154,7 @@ class Recorder:
         """Adds the nodes of an operation again, on others: `nodes` has those for its operands, and gets the new ones."""
         self.refuse_more()
         for node in operation.nodes:
-            nodes[node] = self.graph.node_copy(node, nodes.__getitem__)
+            nodes[node] = self.graph.node_copy(node, lambda operand: nodes.get(operand, operand))
             self.nodes.append(nodes[node])
         self.ops += bool(operation.nodes)
 
@@ -210,14 +210,15 @@ class Recorder:
             raise unsupported("mutation", "an inference tensor of the caller's is written, in a block of inference mode,")
         if any(map(self.folded.has, written)):
             raise unsupported("aliased-mutation", f"{target_name(target)} writes a view of which several elements are one")
-        for t in tensors_in(result):
+        made = tensors_in(result)
+        for t in made:
             if not isinstance(t, FakeTensor) and type(t) is not torch.Tensor:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a {type(t).__name__}")
             if t.layout is not torch.strided or t.is_nested:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a tensor that is not dense")
-            self.folded.note(target, t, operands)
             if self.in_inference and all(storage_of(t) != storage_of(f) for f in operands):
                 self.inference_memory.add(storage_of(t))
+        self.folded.note(target, made, operands)
         if self.bases:
             self.check_bases(written)
         fresh = self.symbols.fresh() if self.symbols is not None else ()
@@ -230,10 +231,10 @@ class Recorder:
         node = make(kind, target, tuple(p[0] for p in pairs), {k: p[0] for k, p in named.items()})
         self.annotate(node, result)
         self.ops += 1
-        made = self.result(node, result)
+        given_back = self.result(node, result)
         if fresh:
-            self.note_values(fresh, made, args)
-        return made, frozenset(map(storage_of, written))
+            self.note_values(fresh, given_back, args)
+        return given_back, frozenset(map(storage_of, written))
 
     def note_values(self, fresh: Sequence[Any], value: Value, args: Sequence[Value]) -> None:
         """Notes where symbols that depend on values are shown: in sizes of a result, or by a number that is read from the first argument."""
@@ -344,6 +345,11 @@ class Recorder:
         """As `run`; an operation that was run on fakes of the same metadata gives a result like the one of that time."""
         key = self.results.key(kind, target, args, kwargs) if self.symbols is None and self.watch is None else None
         result: Any = self.results.again(key, args)
+        if result is None and self.symbols is None and self.watch is None:
+            result = self.results.each(target, args, kwargs, lambda few: self.run(kind, target, list(few), kwargs))
+            if result is not ALL:
+                return result
+            result = None
         if result is None:
             result = self.run(kind, target, args, kwargs)
             self.results.note(key, result, args, operands, [version for version, _ in before])

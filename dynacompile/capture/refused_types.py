@@ -198,6 +198,11 @@ def loss(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return not is_float(operands[0]) or any(operand.dtype.is_complex or operand.dtype == torch.bool for operand in operands)
 
 
+@row("a target of classes of another type than int64 and uint8", "nll_loss", "nll_loss_nd", "nll_loss2d", "cross_entropy", "cross_entropy_loss")
+def loss_of_classes(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return any(is_integral(operand) and operand.dtype not in (torch.int64, torch.uint8) for operand in operands[1:])
+
+
 def check_types(target: Any, given: Sequence[Any], operands: Sequence[torch.Tensor]) -> None:
     """Raises Unsupported where eager refuses the operands of an operation of torch's for their types."""
     found = REFUSED.get(target_name(target)) if operands else None

@@ -19,6 +19,7 @@ from dynacompile.capture.interpreter import SymbolicFrame, inline
 from dynacompile.capture.overrides import Overrides
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.repeats import Facts, Repeats
+from dynacompile.capture.rounds import Rounds, Watch
 from dynacompile.capture.scopes import Globals
 from dynacompile.capture.settings import fill
 from dynacompile.capture.symbols import Symbols
@@ -33,7 +34,7 @@ from dynacompile.capture.values.descriptors import assigned_attribute, bind_desc
 from dynacompile.capture.values.distributions import assumes_valid
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import FunctionValue, RefusedValue
-from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.mapping import DictValue, key_of
 from dynacompile.capture.values.plain import plain, tracked
 from dynacompile.capture.values.positions import GivenIterator
 from dynacompile.capture.values.rows import HANDLERS, Row
@@ -56,6 +57,11 @@ CHANGING = frozenset({"HASATTR", "LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})
 STEPS_OF_OPERATION = 32  # instructions that are traced for each operation that may be: models have 4 to 50, and those with many have few operations
 MAX_DEPTH = 120
 TORCH_FOLDER = torch.__file__.rpartition("/")[0] + "/"
+
+
+def is_refused_by_eager(optimizer: torch.optim.Optimizer) -> bool:
+    """Capturable optimizers step parameters on the CPU in compiled programs alone."""
+    return any(group.get("capturable") and any(p.device.type == "cpu" for p in group["params"]) for group in optimizer.param_groups)
 
 
 class Trace:
@@ -82,6 +88,8 @@ class Trace:
         self.recorder.in_inference = self.recorder.begins_in_inference = inference
         self.overrides = Overrides(self)
         self.repeats = None if facts is None else Repeats(self, facts)
+        self.rounds = Rounds(self)
+        self.watching: Watch | None = None  # the round of a loop that is followed to be repeated
         self.guards: dict[tuple, Guard] = {}
         self.names = Names()  # what was looked up in classes, and in modules that are taken as they are
         self.known: dict[int, Value] = {}  # by id of the object
@@ -96,6 +104,7 @@ class Trace:
         self.steps, self.most_steps = 0, math.inf
         self.handling: ExceptionValue | None = None
         self.fullgraph = False  # a break is an error
+        self.leaves_first_steps = False  # a call in which an optimizer makes its state runs as Python
         self.enters_by_hand = True  # torch's managers, where no with statement does it
         self.assumable: int | None = None  # how many tensors may be taken for true, which residual code asks
         self._sites: dict[tuple[int, int], Site] = {}
@@ -356,6 +365,15 @@ class Trace:
             raise unsupported("would-raise", "super(): arg[0] deleted")
         return cell.read(self), owner
 
+    def check_first_step(self, table: DictValue, key: Value) -> None:
+        """Leaves a call to Python in which an optimizer makes its state: what later calls do is what is compiled."""
+        base = getattr(table.source, "base", None)
+        if not self.leaves_first_steps or self.repeats is None or base is None or key_of(key) in table.content:
+            return
+        owner = self.repeats.facts.value(base)
+        if isinstance(owner, torch.optim.Optimizer) and not is_refused_by_eager(owner):
+            raise unsupported("first-step", type(owner).__name__)
+
     def use_settings(self) -> None:
         self.effects.settings.use(self.frames)
 
@@ -407,8 +425,8 @@ class Trace:
         tables = (self.known, self.literals, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks)
         for table in tables:
             table.clear()  # type: ignore[attr-defined]
-        del self.names, self.recorder, self.root_scope, self.codes, self.builtins, self.overrides
-        self.effects, self.handling, self.repeats, self.symbols = Effects(), None, None, None
+        del self.names, self.recorder, self.root_scope, self.codes, self.builtins, self.overrides, self.rounds
+        self.effects, self.handling, self.repeats, self.symbols, self.watching = Effects(), None, None, None, None
 
     # places
 

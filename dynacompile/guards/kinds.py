@@ -232,11 +232,16 @@ def explain_disjoint(guard: Guard, value: Any, find: Find) -> Iterator[Differenc
         if not isinstance(found, torch.Tensor):
             yield f"type({source.text()})", "Tensor", "missing" if found is MISSING else type(found).__qualname__
             return
-    ranges = [memory_range(tensor) for tensor in values]
-    for i, written in enumerate(facts.written):
-        for j in range(i + 1, len(sources)):
-            if max(ranges[i][0], ranges[j][0]) < min(ranges[i][1], ranges[j][1]):
-                yield f"memory shared by {written.text()} (written) and {sources[j].text()}", "none", "some"
+    ranges = sorted((*memory_range(tensor), i) for i, tensor in enumerate(values))
+    reaching: list[tuple[int, int]] = []  # of the ranges that begin before this one, the ends of those that may reach it
+    for begin, end, i in ranges:
+        reaching = [(until, j) for until, j in reaching if until > begin]
+        for j in sorted(j for _, j in reaching):
+            first, second = min(i, j), max(i, j)
+            if begin < end and first < len(facts.written):
+                yield f"memory shared by {sources[first].text()} (written) and {sources[second].text()}", "none", "some"
+        if begin < end:
+            reaching.append((end, i))
 
 
 STATE_NAMES = {

@@ -36,12 +36,31 @@ bool function_holds(const Check& check, PyObject* value, const Roots& roots) {
     return function->func_code == check.expected.get() && function->func_globals == (globals ? globals : roots.globals);
 }
 
+// Whether one of the first `written` ranges shares memory with any other: by one pass over all ranges in the order of their beginnings.
+bool any_shared(const std::vector<MemoryRange>& ranges, size_t written) {
+    std::vector<size_t> order;
+    order.reserve(ranges.size());
+    for (size_t i = 0; i < ranges.size(); i++) {
+        if (ranges[i].begin < ranges[i].end) order.push_back(i);
+    }
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return ranges[a].begin < ranges[b].begin; });
+    uintptr_t end_of_any = 0, end_of_written = 0;
+    for (size_t i : order) {
+        const bool is_written = i < written;
+        if (ranges[i].begin < (is_written ? end_of_any : end_of_written)) return true;
+        end_of_any = std::max(end_of_any, ranges[i].end);
+        if (is_written) end_of_written = std::max(end_of_written, ranges[i].end);
+    }
+    return false;
+}
+
+constexpr size_t MOST_MOVED = 16;  // ranges that are compared with all others one by one
+
 // Compares the ranges that are not the last call's with all that they must not meet.
 bool find_disjoint(Relation& relation, PyObject* const* registers) {
     const size_t count = relation.registers.size();
     const bool fresh = relation.ranges.size() != count;
     std::vector<size_t> moved;
-    moved.reserve(count);
     relation.ranges.resize(count);
     for (size_t i = 0; i < count; i++) {
         MemoryRange now;
@@ -50,6 +69,7 @@ bool find_disjoint(Relation& relation, PyObject* const* registers) {
         relation.ranges[i] = now;
         moved.push_back(i);
     }
+    if (moved.size() > MOST_MOVED) return !any_shared(relation.ranges, relation.written);
     for (size_t i : moved) {
         for (size_t j = 0, end = i < relation.written ? count : relation.written; j < end; j++) {
             if (i != j && relation.ranges[i].overlaps(relation.ranges[j])) return false;

@@ -26,29 +26,33 @@ class Occurrence:
 
 @dataclass(frozen=True)
 class Part:
-    """A torch-level graph that occurs several times in a larger one, with the fakes of its first occurrence."""
+    """A torch-level graph that occurs several times in a larger one, with the fakes of its first occurrence. Parts of later phases run after those of
+    earlier ones."""
 
     graph: torch.fx.GraphModule
     fakes: tuple[object, ...]
     occurrences: tuple[Occurrence, ...]
+    phase: int = 0
 
 
 @dataclass(frozen=True)
 class Parts:
     """The parts that a graph with so many inputs falls apart into. outputs: of those of the graph that no part makes, by index, the index of the input
-    that they are; None for one that is a constant, which `constants` has."""
+    that they are; None for one that is a constant, which `constants` has. between: what passes from phases to later ones, each as the index of an output:
+    behind those of the graph are those that nobody else sees. As inputs, they come behind the graph's."""
 
     inputs: int
     outputs: int
     parts: tuple[Part, ...]
     given: tuple[tuple[int, int], ...] = ()
     constants: tuple[tuple[int, object], ...] = ()
+    between: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class DifferentiatedParts:
     """Parts as functional ATen graphs, and the contract of the whole. positions: for each occurrence of each part, where its forward outputs begin among
-    those of the whole; count: how many these are."""
+    those of the whole; count: how many these are. between: the places there of what passes between phases."""
 
     parts: Parts
     pairs: tuple[ForwardBackward, ...]
@@ -56,6 +60,7 @@ class DifferentiatedParts:
     positions: tuple[tuple[int, ...], ...]
     count: int
     facts: dict[str, int] = field(default_factory=dict)
+    between: tuple[int, ...] = ()
 
     def verify(self) -> None:
         for pair in self.pairs:
@@ -70,12 +75,17 @@ class DifferentiatedParts:
 
 @dataclass(frozen=True)
 class ProgramParts:
-    """Loop programs of parts. inputs, outputs: of each occurrence of each part, the places of its program's inputs and outputs in the whole's."""
+    """Loop programs of parts. inputs, outputs: of each occurrence of each part, the places of its program's inputs and outputs in the whole's.
+    phases: of each part, see `Part`. between: of what passes between them, the place among the outputs; as inputs they come behind the whole's. unseen: those
+    of them that the whole does not give."""
 
     programs: tuple[LoopProgram, ...]
     inputs: tuple[tuple[tuple[int, ...], ...], ...]
     outputs: tuple[tuple[tuple[int, ...], ...], ...]
     counts: tuple[int, int]
+    phases: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    unseen: frozenset[int] = frozenset()
 
     def verify(self) -> None:
         for program in self.programs:
@@ -97,4 +107,6 @@ def lowered(found: DifferentiatedParts, programs: Sequence[LoopProgram]) -> Prog
     """The hand-off to the schedule: what the parts became, and where their inputs and outputs are."""
     outputs = [[tuple(range(base, base + len(p.outputs))) for base in bases] for p, bases in zip(programs, found.positions, strict=True)]
     inputs = [tuple(o.inputs for o in part.occurrences) for part in found.parts.parts]
-    return ProgramParts(tuple(programs), tuple(inputs), tuple(map(tuple, outputs)), (found.parts.inputs, found.count))
+    unseen = frozenset(place for place, output in zip(found.between, found.parts.between) if output >= found.parts.outputs)
+    counts, phases = (found.parts.inputs, found.count), tuple(p.phase for p in found.parts.parts)
+    return ProgramParts(tuple(programs), tuple(inputs), tuple(map(tuple, outputs)), counts, phases, found.between, unseen)

@@ -114,11 +114,12 @@ class Watch:
     """A tensor that eager's autograd would keep: the input at `index`, or the forward output there, or a view of it. Writes to it after the call are an
     error of a backward pass that eager's node has a part in.
 
-    parts: the nodes that keep it."""
+    parts: the nodes that keep it. as_itself: whether one keeps the input itself, with what becomes of its metadata, and not views of it alone."""
 
     is_input: bool
     index: int
     parts: tuple[Part, ...]
+    as_itself: bool = True
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ class Marks:
     parts: the nodes that keep something: a backward pass frees it, and there is no second one through the same node. None: everything is one such node.
     needs: for each saved tensor, what of the backward reads it. It is freed when no backward pass can come to that any more.
     keeps: for each saved tensor, the nodes of eager's that keep it: where one of them runs, a write after the call is an error.
+    aliased: saved inputs, by their place among what is saved, that no node of eager's keeps as themselves: their metadata may change after the call.
     """
 
     inference: tuple[int, ...] = ()
@@ -141,6 +143,7 @@ class Marks:
     parts: tuple[Part, ...] | None = None
     needs: tuple[tuple[Part, ...], ...] = ()
     keeps: tuple[tuple[Part, ...], ...] = ()
+    aliased: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

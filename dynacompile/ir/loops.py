@@ -78,7 +78,9 @@ class Op:
     a row of ops.scalars.SCALARS; "load" (attr: Access); "store" (args: the value, attr: Access, no result); "constant" (attr: number);
     "index" (attr: Index; dtype int64 or int32); "given" (attr: a real Symbol; float64); "reduce" (args: the value, attr: a kind of
     ops.scalars.REDUCTIONS): over all r axes,
-    argmax and argmin give the first winning position in the flattened r axes, as int64, NaN winning.
+    argmax and argmin give the first winning position in the flattened r axes, as int64, NaN winning; "product" (args: two values of one dtype, the first
+    of which varies along one part of the x axes, the second along the other; float32): the sum over all r axes of one times the other, as the products of
+    matrices that a GPU's tensor cores do: of float16 and bfloat16 exact products, of float32 those of TF32.
     An Index may use `Var("%7")`: the integer value of op 7 (an indirect access).
     """
 
@@ -141,6 +143,11 @@ class Nest:
     @property
     def is_reduction(self) -> bool:
         return any(op.name == "reduce" for op in self.body)
+
+    @property
+    def is_product(self) -> bool:
+        """A product of matrices (or several), and what is computed of its elements."""
+        return any(op.name == "product" for op in self.body)
 
     def loads(self) -> tuple[Access, ...]:
         return tuple(op.attr for op in self.body if op.name == "load")  # type: ignore[misc]
@@ -314,6 +321,9 @@ def verify_body(stage: str, nest: Nest) -> None:
         elif op.name == "reduce":
             if op.attr not in REDUCTIONS or not nest.r_axes:
                 raise VerifyError(stage, f"{where}: unknown reduction {op.attr!r}, or no axis to reduce")
+        elif op.name == "product":
+            if len(op.args) != 2 or op.dtype != torch.float32 or not nest.r_axes or any(nest.body[a].name != "load" for a in op.args):
+                raise VerifyError(stage, f"{where}: the operands of a product are two loads, its result is float32, and it sums over an axis")
         elif op.name == "given":
             if not isinstance(op.attr, Symbol) or not op.attr.real or op.dtype != torch.float64:
                 raise VerifyError(stage, f"{where}: {op.attr!r} is no float of a call")
@@ -326,7 +336,7 @@ def levels(nest: Nest) -> tuple[str, ...]:
     reduced = {a.var for a in nest.r_axes}
     out: list[str] = []
     for op in nest.body:
-        if op.name == "reduce":
+        if op.name in ("reduce", "product"):
             out.append("x")
             continue
         deep = any(out[a] == "r" for a in op.args)

@@ -38,12 +38,20 @@ class Folded:
     def __init__(self) -> None:
         self._known: set[int] = set()  # ids of tensors, which the owner keeps alive
 
-    def note(self, target: Any, result: torch.Tensor, operands: Sequence[torch.Tensor]) -> None:
+    def note(self, target: Any, results: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]) -> None:
         """Tells of what an operation has made of its operands."""
-        memory = result.untyped_storage()._cdata
-        sources = [t for t in operands if t is not result and t.untyped_storage()._cdata == memory]
-        if sources and (target in WINDOWS or overlaps(result) or any(map(self.has, sources))):
-            self._known.add(id(result))
+        if not results or not operands:
+            return
+        places: dict[int, list[torch.Tensor]] = {}
+        for operand in operands:
+            places.setdefault(operand.untyped_storage()._cdata, []).append(operand)
+        for result in results:
+            sources = [t for t in places.get(result.untyped_storage()._cdata, ()) if t is not result]
+            if sources and (target in WINDOWS or overlaps(result) or any(map(self.has, sources))):
+                self._known.add(id(result))
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
 
     def has(self, tensor: torch.Tensor) -> bool:
         return id(tensor) in self._known or overlaps(tensor)

@@ -13,6 +13,7 @@ from dynacompile.ir.loops import Buffer, Extern, Nest, verify_body
 from dynacompile.ir.sizes import Sizes
 from dynacompile.libraries import Library
 
+SCRATCH = 1 << 17  # bytes that a kernel with products has for its descriptors of tensors
 MULTIPLE = 16  # of elements: rows of so many start where vectors do
 
 
@@ -22,7 +23,7 @@ class Param:
 
     name: str
     dtype: torch.dtype
-    mode: str  # "in" | "out" | "inout"
+    mode: str  # "in" | "out" | "inout" | "scratch": memory of SCRATCH bytes whose contents mean nothing before and after; the last of the params
 
 
 @dataclass(frozen=True)

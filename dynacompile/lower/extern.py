@@ -19,6 +19,7 @@ from dynacompile.ops.table import Row
 
 aten = torch.ops.aten
 OUT = {"mm.out": aten.mm.out, "addmm.out": aten.addmm.out, "bmm.out": aten.bmm.out, "baddbmm.out": aten.baddbmm.out}
+WITHOUT_ROWS = {aten.mm.dtype: aten.mm.dtype_out, aten._addmm_activation.default: aten._addmm_activation.out}  # ops of GPUs alone
 
 
 def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
@@ -35,7 +36,7 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
     mutated = mutated_args(low, node, op)
     args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}
     random = torch.Tag.nondeterministic_seeded in op.tags
-    out = OUT.get(row.detail) if row is not None else None
+    out = OUT.get(row.detail) if row is not None else WITHOUT_ROWS.get(op)
     val = node.meta.get("val")
     aliased = [r.alias_info is not None and r.alias_info.is_write for r in op._schema.returns]
     if any(aliased):

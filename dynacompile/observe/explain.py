@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dynacompile.events import Compiled, Event, FrameSkipped, GraphBroke, Recompiled, StageFinished
+from dynacompile.events import AttentionFound, Compiled, Event, FrameSkipped, GraphBroke, MaskRead, ProductDecided, Recompiled, StageFinished
 from dynacompile.quoting import printable_lines
 
 
@@ -19,6 +20,9 @@ class Explanation:
     recompiles: tuple[Recompiled, ...]
     stages: tuple[StageFinished, ...]
     result: object
+    products: tuple[ProductDecided, ...] = ()
+    attention: tuple[AttentionFound, ...] = ()
+    masks: tuple[MaskRead, ...] = ()
 
     @property
     def graph_count(self) -> int:
@@ -65,6 +69,11 @@ class Explanation:
         for r in self.recompiles:
             lines.append(f"  recompile {r.frame}: {'; '.join(r.failed)}")
         lines += [f"  skipped {s.site}: {s.reason}" for s in self.skips]
+        reasons = Counter((p.fused, p.reason) for p in self.products)
+        lines += [f"  {n} products of matrices {'are one kernel with what follows' if fused else 'are calls'}: {why}" for (fused, why), n in reasons.items()]
+        written = Counter((a.kernel, a.reason) for a in self.attention)
+        lines += [f"  {n} written attentions {'run the operator of torch' if kernel else 'stay as they are'}: {why}" for (kernel, why), n in written.items()]
+        lines += [f"  {n} masks of attention: {found}" for found, n in Counter(m.found for m in self.masks).items()]
         if self.peak():
             lines.append(f"  {self.peak():,} bytes at the peak of memory, {self.peak('unfused_peak'):,} with each operation by itself")
         totals: dict[str, float] = {}
@@ -79,4 +88,5 @@ def explanation(events: Sequence[Event], result: object) -> Explanation:
     def only(kind: type) -> tuple:
         return tuple(e for e in events if isinstance(e, kind))
 
-    return Explanation(only(Compiled), only(GraphBroke), only(FrameSkipped), only(Recompiled), only(StageFinished), result)
+    found = only(Compiled), only(GraphBroke), only(FrameSkipped), only(Recompiled), only(StageFinished)
+    return Explanation(*found, result, only(ProductDecided), only(AttentionFound), only(MaskRead))

@@ -10,20 +10,24 @@ from dynacompile.complaints import Reporting
 from dynacompile.env import log_topics
 from dynacompile.errors import ConfigError, nearest
 from dynacompile.events import (
+    AttentionFound,
     CacheLooked,
     Compiled,
     Event,
     Evicted,
+    FirstStepLeft,
     FrameSkipped,
     FusionDecided,
     GraphBroke,
     GraphRecorded,
     Guarded,
     GuardFailed,
+    KernelRefused,
     KernelTuned,
     LimitHit,
     LossChunked,
     MaskRead,
+    ProductDecided,
     Recompiled,
     StageFinished,
     Subscriber,
@@ -34,15 +38,17 @@ from dynacompile.quoting import printable_lines
 TOPICS: dict[str, tuple[type[Event], ...]] = {
     "recompiles": (Recompiled, LimitHit, Evicted, SymbolsRefused),
     "graph_breaks": (GraphBroke,),
-    "skips": (FrameSkipped,),
+    "skips": (FrameSkipped, FirstStepLeft),
     "guards": (Guarded, GuardFailed),
     "verbose_guards": (Guarded, GuardFailed),
     "compiles": (Compiled,),
     "stages": (StageFinished,),
     "fusion": (FusionDecided,),
+    "products": (ProductDecided,),
     "masks": (MaskRead,),
+    "attention": (AttentionFound, MaskRead),
     "losses": (LossChunked,),
-    "autotune": (KernelTuned,),
+    "autotune": (KernelTuned, KernelRefused),
     "cache": (CacheLooked,),
     "cudagraphs": (GraphRecorded,),
 }
@@ -79,6 +85,14 @@ def show_on_screen(frame: str, guards: Sequence[str], differences: Sequence[str]
         print("\n".join(map(printable_lines, lines)), file=sys.stderr, flush=True)
 
 
+def product_line(who: str, event: ProductDecided) -> str:
+    known = "measured" if event.measured else "expected"
+    times = f" ({known}: {event.fused_us:.1f} us as one, {event.apart_us:.1f} us apart)" if event.apart_us else ""
+    where = f" is {'one kernel with' if event.fused else 'apart from'} {', '.join(event.members)}" if event.members else ""
+    text = f"product {who} {event.product}{where}: {event.reason}{times}"
+    return text + (f"\n    at {event.site}" if event.site else "")
+
+
 def line(event: Event) -> str:
     """One readable text for an event; several lines where there are several facts."""
     who = f"{event.region}[{event.bucket}]" if event.region else ""
@@ -96,6 +110,8 @@ def line(event: Event) -> str:
             return f"graph break {who} [{event.code}] {event.reason}\n    at {event.site}{places}" + (f"\n    hint: {event.hint}" if event.hint else "")
         case FrameSkipped():
             return f"skip {who} {event.site}: {event.reason}"
+        case FirstStepLeft():
+            return f"first step {who} {event.frame} runs as Python: {event.reason}"
         case SymbolsRefused():
             return f"constants {who} {event.frame}: {event.refused} are not symbolic: [{event.code}] {event.reason}"
         case GuardFailed():
@@ -112,12 +128,18 @@ def line(event: Event) -> str:
             return f"stage {who} {event.stage} {event.seconds * 1e3:.1f} ms" + (f" ({facts})" if facts else "")
         case FusionDecided():
             return f"{'fused' if event.fused else 'not fused'} {event.kernel}: {', '.join(event.members)}, saves {event.bytes_saved} bytes {event.reason}"
+        case ProductDecided():
+            return product_line(who, event)
         case MaskRead():
             return f"attention {who} at {event.site}: mask {event.found}"
+        case AttentionFound():
+            return f"attention {who} at {event.site}: {'by the operator of torch' if event.kernel else 'as written'}, {event.reason}"
         case LossChunked():
             return f"loss {who} at {event.site}: {'in chunks' if event.chunked else 'whole'}, {event.reason}"
         case KernelTuned():
             return f"tuned {event.kernel}: {event.winner} of " + ", ".join(f"{name} {us:.1f} us" for name, us in event.candidates)
+        case KernelRefused():
+            return f"refused {event.kernel}: {event.candidate}, {event.error}"
         case CacheLooked():
             return f"cache {event.tier} {event.key} {'hit' if event.hit else 'miss'}"
         case GraphRecorded():

@@ -48,7 +48,7 @@ ADD_TO = torch.ops.dynacompile.add_to.default
 class Loss:
     """classes: of the targets. rows: of a chunk. padded: classes that the product is made with, those beyond `classes` being zeros that do not count.
     dtype: that the product is computed in; result: that of the loss. wide_products: the device has products of half precision with results and summands
-    in float32."""
+    in float32. has_logsumexp: the graph takes the logarithms of the rows' sums of exponentials, too."""
 
     classes: int
     rows: int
@@ -59,6 +59,7 @@ class Loss:
     ignore_index: int
     label_smoothing: float
     wide_products: bool
+    has_logsumexp: bool = False
 
 
 class WrittenBetween(Exception):
@@ -73,16 +74,18 @@ class Held:
 
     def among(self, rows: torch.Tensor) -> Held:
         held = Held(rows, *self.parameters)
-        held.read = self.read
+        held.read, held.made = self.read, self.made
         return held
 
     read: tuple[tuple[torch.Tensor, int], ...] = ()
+    made: list[torch.Tensor]
+    """Of a region with two results: both, the loss and the logarithms, once the first was asked for."""
 
 
 def hold_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Held:
     operands = [t if t is None or torch.is_grad_enabled() else t.detach() for t in (x, weight, bias)]
     held = Held(*operands)  # type: ignore[arg-type]
-    held.read = tuple((t, t._version) for t in (x, weight, bias) if t is not None)
+    held.read, held.made = tuple((t, t._version) for t in (x, weight, bias) if t is not None), []
     return held
 
 
@@ -103,8 +106,23 @@ def hold_same(held: Held) -> Held:
     return held
 
 
-def loss_of(held: Held, target: torch.Tensor, loss: Loss) -> torch.Tensor:
+def loss_of(held: Held, target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None = None) -> torch.Tensor:
     """The loss. Raises WrittenBetween."""
+    return results_of(held, target, loss, class_weights)[0]
+
+
+def logsumexp_of(held: Held, target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """The logarithm of each row's sum of exponentials, from the pass that the loss comes from. Raises WrittenBetween."""
+    return results_of(held, target, loss, class_weights)[1].to(dtype).reshape(shape)
+
+
+def results_of(held: Held, target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None) -> list[torch.Tensor]:
+    if not held.made:
+        held.made += computed(held, target, loss, class_weights)
+    return held.made
+
+
+def computed(held: Held, target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None) -> list[torch.Tensor]:
     if any(t._version != version for t, version in held.read):
         raise WrittenBetween
     weight, bias = held.parameters
@@ -112,20 +130,20 @@ def loss_of(held: Held, target: torch.Tensor, loss: Loss) -> torch.Tensor:
     operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] = held.rows.reshape(-1, held.rows.shape[-1]), weight, bias
     flat = target.reshape(-1)
     is_recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
-    if loss.reduction != "none" and loss.dtype != torch.float16:
+    if loss.reduction != "none" and loss.dtype != torch.float16 and not loss.has_logsumexp:
         if is_recorded:
-            return OnePass.apply(*operands, flat, loss)
+            return [OnePass.apply(*operands, flat, loss, class_weights)]
         with torch.no_grad():
-            return Chunks(*operands, flat, loss).total()
+            return [Chunks(*operands, flat, loss, class_weights).total()]
     if is_recorded:
-        rows = ByRows.apply(*operands, flat, loss)
+        rows, *logarithms = ByRows.apply(*operands, flat, loss, class_weights)
     else:
         with torch.no_grad():
-            rows = torch.cat(Chunks(*operands, flat, loss).losses())
+            rows, *logarithms = Chunks(*operands, flat, loss, class_weights).results()
     if loss.reduction == "none":
-        return rows.to(loss.result).reshape(target.shape)
+        return [rows.to(loss.result).reshape(target.shape), *logarithms]
     total = rows.sum()
-    return (total / counted(flat, loss) if loss.reduction == "mean" else total).to(loss.result)
+    return [(total / counted(flat, loss, class_weights) if loss.reduction == "mean" else total).to(loss.result), *logarithms]
 
 
 @functools.cache
@@ -141,8 +159,12 @@ def has_wide_sums() -> bool:
     return True
 
 
-def counted(target: torch.Tensor, loss: Loss) -> torch.Tensor:
-    return (target != loss.ignore_index).sum().to(torch.float64 if loss.dtype == torch.float64 else torch.float32)
+def counted(target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None) -> torch.Tensor:
+    """What a mean divides by: the rows that count, each as often as its class's weight says."""
+    counts = target != loss.ignore_index
+    if class_weights is not None:
+        return torch.where(counts, wide(class_weights)[torch.where(counts, target, 0)], 0).sum()
+    return counts.sum().to(torch.float64 if loss.dtype == torch.float64 else torch.float32)
 
 
 def dense(t: torch.Tensor) -> torch.Tensor:
@@ -157,8 +179,8 @@ def wide(t: torch.Tensor) -> torch.Tensor:
 class Rows:
     """One chunk of the logits, and what its rows have in common. All are numbers of float32 or float64 until `gradient` rounds."""
 
-    def __init__(self, logits: torch.Tensor, target: torch.Tensor, loss: Loss):
-        self.loss = loss
+    def __init__(self, logits: torch.Tensor, target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None):
+        self.loss, self.class_weights = loss, class_weights
         classes = torch.arange(logits.shape[1], device=logits.device, dtype=target.dtype)
         self.counts = (target != loss.ignore_index)[:, None]
         self.hit = classes[None, :] == torch.where(self.counts, target[:, None], 0)
@@ -166,26 +188,41 @@ class Rows:
         values = wide(logits)
         if self.exists is not None:
             values = torch.where(self.exists, values, -torch.inf)
-        self.shifted = values - values.amax(1, keepdim=True)
+        self.row_weights = None if class_weights is None else class_weights[torch.where(self.counts[:, 0], target, 0)][:, None]
+        self.top = values.amax(1, keepdim=True)
+        self.shifted = values - self.top
         self.total = self.shifted.exp().sum(1, keepdim=True)
 
     def losses(self) -> torch.Tensor:
         log_total, smoothing = self.total.log(), self.loss.label_smoothing
         value = log_total - torch.where(self.hit, self.shifted, 0).sum(1, keepdim=True)
+        if self.row_weights is not None:
+            value = value * self.row_weights
         if smoothing:
             shifted = self.shifted if self.exists is None else torch.where(self.exists, self.shifted, 0)
-            value = (1 - smoothing) * value + smoothing * (log_total - shifted.sum(1, keepdim=True) / self.loss.classes)
+            if self.class_weights is None:
+                even = log_total - shifted.sum(1, keepdim=True) / self.loss.classes
+            else:
+                even = (log_total * self.class_weights.sum() - (shifted * self.class_weights).sum(1, keepdim=True)) / self.loss.classes
+            value = (1 - smoothing) * value + smoothing * even
         return torch.where(self.counts, value, 0)[:, 0]
 
-    def gradient(self, factor: torch.Tensor) -> torch.Tensor:
-        """Of the logits. factor: the incoming gradient of all rows, or one for each as a column."""
+    def logarithms(self) -> torch.Tensor:
+        return (self.total.log() + self.top)[:, 0]
+
+    def gradient(self, factor: torch.Tensor, of_logarithms: torch.Tensor | None = None) -> torch.Tensor:
+        """Of the logits. factor: the incoming gradient of all rows, or one for each as a column; of_logarithms: that of the rows' logarithms."""
         smoothing = self.loss.label_smoothing
-        value = self.shifted.exp() / self.total
-        if smoothing:
+        share = self.shifted.exp() / self.total
+        own = 1 - smoothing if self.row_weights is None else (1 - smoothing) * self.row_weights
+        value = share if self.row_weights is None else share * own
+        if smoothing and self.class_weights is None:
             even = smoothing / self.loss.classes
             value = value - (even if self.exists is None else torch.where(self.exists, torch.full_like(self.total, even), 0))
-        value = torch.where(self.hit, value - (1 - smoothing), value) * factor
-        return torch.where(self.counts, value, 0).to(self.loss.dtype)
+        elif smoothing and self.class_weights is not None:
+            value = value + (smoothing / self.loss.classes) * (share * self.class_weights.sum() - self.class_weights)
+        value = torch.where(self.counts, torch.where(self.hit, value - own, value) * factor, 0)
+        return (value if of_logarithms is None else value + share * of_logarithms).to(self.loss.dtype)
 
 
 def apart(rows: torch.Tensor, places: Sequence[slice]) -> Sequence[torch.Tensor]:
@@ -196,8 +233,20 @@ def apart(rows: torch.Tensor, places: Sequence[slice]) -> Sequence[torch.Tensor]
 class Chunks:
     """The rows of a layer's results, in chunks. done: what the last chunk gave; the next one is not begun before."""
 
-    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss, is_checked: bool = False):
-        self.loss, self.target = loss, target
+    def __init__(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        target: torch.Tensor,
+        loss: Loss,
+        class_weights: torch.Tensor | None,
+        is_checked: bool = False,
+    ):
+        self.loss, self.target, self.own_weights = loss, target, class_weights
+        more = loss.padded - loss.classes
+        given = None if class_weights is None else wide(class_weights)
+        self.class_weights = given if given is None or not more else torch.cat([given, given.new_zeros(more)])
         self.done: torch.Tensor | None = None
         self.x, self.width = x.to(loss.dtype).contiguous(), weight.shape[1]
         self.is_turned = weight.stride(0) == 1 != weight.stride(1)  # then eager's gradient is, too
@@ -221,21 +270,25 @@ class Chunks:
             x = self.x[place]
             late = x if self.done is None else AFTER(x, self.done)
             logits = late.mm(self.weight.t()) if self.bias is None else torch.addmm(self.bias, late, self.weight.t())
-            yield x, Rows(logits, target, self.loss)
+            yield x, Rows(logits, target, self.loss, self.class_weights)
 
-    def losses(self) -> list[torch.Tensor]:
-        found = []
+    def results(self) -> list[torch.Tensor]:
+        """The losses of all rows, and their logarithms where those are wanted."""
+        losses: list[torch.Tensor] = []
+        logarithms: list[torch.Tensor] = []
         for _, rows in self:
-            found.append(rows.losses())
-            self.done = found[-1]
-        return found
+            losses.append(rows.losses())
+            self.done = losses[-1]
+            if self.loss.has_logsumexp:
+                logarithms.append(AFTER(rows.logarithms(), self.done))  # so that they have one kernel
+        return [torch.cat(found) for found in (losses, logarithms) if found]
 
     def reduced(self, losses: list[torch.Tensor]) -> torch.Tensor:
         total = torch.cat(losses).sum()
-        return (total / counted(self.target, self.loss) if self.loss.reduction == "mean" else total).to(self.loss.result)
+        return (total / counted(self.target, self.loss, self.own_weights) if self.loss.reduction == "mean" else total).to(self.loss.result)
 
     def total(self) -> torch.Tensor:
-        return self.reduced(self.losses())
+        return self.reduced(self.results())
 
 
 class Gradients:
@@ -284,18 +337,18 @@ class OnePass(torch.autograd.Function):
     """A loss that is one number."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss) -> torch.Tensor:
-        chunks = Chunks(x, weight, bias, target, loss)
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss, class_weights: Any) -> Any:
+        chunks = Chunks(x, weight, bias, target, loss, class_weights)
         gradients = Gradients(chunks, ctx.needs_input_grad)
         one = torch.ones((), dtype=torch.float64 if loss.dtype == torch.float64 else torch.float32, device=x.device)
-        factor = one / counted(target, loss) if loss.reduction == "mean" else one
+        factor = one / counted(target, loss, class_weights) if loss.reduction == "mean" else one
         losses = []
         for part, rows in chunks:
             chunks.done = rows.losses()
             losses.append(chunks.done)
             gradients.add(part, AFTER(rows.gradient(factor), chunks.done))  # so that they have one kernel
         ctx.made = [None if g is None else KEEP(dense(g)) for g in gradients.results()]
-        ctx.save_for_backward(*operands_kept(chunks, x, weight), target)  # for the writes between, which are errors in eager
+        ctx.save_for_backward(*operands_kept(chunks, x, weight), *given(class_weights), target)  # for the writes between, which are errors in eager
         ctx.dtypes = [t if t is None else t.dtype for t in (x, weight, bias)]
         return chunks.reduced(losses)
 
@@ -303,33 +356,37 @@ class OnePass(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, incoming: torch.Tensor) -> tuple:
         factor = wide(incoming)
-        return *(None if g is None else (wide(g) * factor).to(dtype) for g, dtype in zip(ctx.made, ctx.dtypes)), None, None
+        return *(None if g is None else (wide(g) * factor).to(dtype) for g, dtype in zip(ctx.made, ctx.dtypes)), None, None, None
 
 
 class ByRows(torch.autograd.Function):
-    """A loss for each row, in float32 or float64."""
+    """A loss for each row, in float32 or float64, and the rows' logarithms where those are wanted."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss) -> torch.Tensor:
-        chunks = Chunks(x, weight, bias, target, loss)
-        ctx.save_for_backward(*operands_kept(chunks, x, weight), target)
-        ctx.operands, ctx.loss = (x, weight, bias), loss
-        return torch.cat(chunks.losses())
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss, class_weights: Any) -> Any:
+        chunks = Chunks(x, weight, bias, target, loss, class_weights)
+        ctx.save_for_backward(*operands_kept(chunks, x, weight), *given(class_weights), target)
+        ctx.operands, ctx.loss, ctx.class_weights = (x, weight, bias), loss, class_weights
+        return tuple(chunks.results())
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, incoming: torch.Tensor) -> tuple:
+    def backward(ctx: Any, *incoming: torch.Tensor) -> tuple:
         x, weight = (t.detach() for t in ctx.operands[:2])
         bias = None if ctx.operands[2] is None else ctx.operands[2].detach()
-        target = AFTER(ctx.saved_tensors[-1].contiguous(), incoming)  # else masks of the forward would be kept for it
-        chunks = Chunks(AFTER(x.contiguous(), incoming), weight, bias, target, ctx.loss, is_checked=True)
+        target = AFTER(ctx.saved_tensors[-1].contiguous(), incoming[0])  # else masks of the forward would be kept for it
+        chunks = Chunks(AFTER(x.contiguous(), incoming[0]), weight, bias, target, ctx.loss, ctx.class_weights, is_checked=True)
         gradients = Gradients(chunks, ctx.needs_input_grad)
-        factors = apart(incoming, chunks.places())
-        for (part, rows), factor in zip(chunks, factors, strict=True):
-            gradients.add(part, rows.gradient(factor[:, None]))
+        factors = zip(*(apart(g.contiguous(), chunks.places()) for g in incoming), strict=True)
+        for (part, rows), columns in zip(chunks, factors, strict=True):
+            gradients.add(part, rows.gradient(*(c[:, None] for c in columns)))
             chunks.done = gradients.last()
         made = zip(gradients.results(), ctx.operands, strict=True)
-        return *(None if g is None else g.to(t.dtype) for g, t in made), None, None
+        return *(None if g is None else g.to(t.dtype) for g, t in made), None, None, None
+
+
+def given(tensor: torch.Tensor | None) -> list[torch.Tensor]:
+    return [] if tensor is None else [tensor]
 
 
 def operands_kept(chunks: Chunks, x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:

@@ -11,9 +11,7 @@ from dynacompile.ops.rules import Table, add, aten, mul, row
 RANDOM: Table = {}
 
 
-def bernoulli(
-    input: torch.Tensor, p: float | None = None, *, generator: torch.Generator | None = None, out: torch.Tensor | None = None
-) -> torch.Tensor:
+def bernoulli(input: torch.Tensor, p: float | None = None, *, generator: torch.Generator | None = None, out: torch.Tensor | None = None) -> torch.Tensor:
     """`torch.bernoulli`: draws in row-major order whatever the input's strides, so that `aten.bernoulli.p` always means the in-place op."""
     if out is not None:
         return out.bernoulli_(input, generator=generator)

@@ -157,7 +157,11 @@ struct Written {
 struct Saved {
     SavedVariable variable;
     const c10::TensorImpl* impl = nullptr;
-    std::unique_ptr<TangentGeometry> packed;  // what it was, where hooks of the user keep it, which may give it back with other strides
+    std::unique_ptr<TangentGeometry> packed;  // what it was, where hooks of the user keep it, or its metadata may change, so that it may have other strides
+
+    void note(const c10::TensorImpl& impl) {
+        packed.reset(new TangentGeometry{impl.sizes().vec(), impl.strides().vec(), c10::typeMetaToScalarType(impl.dtype()), impl.device()});
+    }
 };
 
 // A tensor that is not to be written before the backward pass, as of the end of the call.
@@ -195,26 +199,37 @@ public:
         saved_.reserve(contract.saved_inputs.size() + contract.saved_positions.size());
         for (int64_t input : contract.saved_inputs) {
             if (!impls[input]) fail("input ", input, " is saved for backward and is no tensor");
-            saved_.push_back({SavedVariable(tensor_of(impls[input]), false), impls[input], {}});
-            note_packed(*impls[input]);
+            const size_t place = saved_.size();
+            save(tensor_of(impls[input]));
+            if (place < contract.marks.aliased.size() && contract.marks.aliased[place]) saved_.back().note(*impls[input]);
         }
         for (int64_t position : contract.saved_positions) {
             if (!later.empty() && later[position]) {  // a node above this one, which must not be held by it
-                const c10::TensorImpl* impl = outputs[position].unsafeGetTensorImpl();
-                const at::Tensor below(impl->shallow_copy_and_detach(impl->version_counter(), true));
-                saved_.push_back({SavedVariable(below, false), below.unsafeGetTensorImpl(), {}});
-                note_packed(*impl);
+                save(alias_of(outputs[position].unsafeGetTensorImpl()));
                 continue;
             }
             bool is_output = outputs[position].grad_fn().get() == this;
             saved_.push_back({SavedVariable(outputs[position], is_output), is_output ? nullptr : outputs[position].unsafeGetTensorImpl(), {}});
-            note_packed(*outputs[position].unsafeGetTensorImpl());
+            if (saved_.back().variable.has_hooks()) saved_.back().note(*outputs[position].unsafeGetTensorImpl());
         }
     }
 
-    void note_packed(const c10::TensorImpl& impl) {
-        if (!saved_.back().variable.has_hooks()) return;
-        saved_.back().packed.reset(new TangentGeometry{impl.sizes().vec(), impl.strides().vec(), c10::typeMetaToScalarType(impl.dtype()), impl.device()});
+    void save(const at::Tensor& tensor) {
+        saved_.push_back({SavedVariable(tensor, false), tensor.unsafeGetTensorImpl(), {}});
+        if (saved_.back().variable.has_hooks()) saved_.back().note(*tensor.unsafeGetTensorImpl());
+    }
+
+    // The same memory and version, with metadata of its own and no history.
+    static at::Tensor alias_of(const c10::TensorImpl* impl) { return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true)); }
+
+    // Those whose metadata the caller changed since, in place, and eager's nodes keep no such tensor: as they were.
+    void lay_again(Tensors& flat) const {
+        for (size_t i = 0; i < region_->contract.marks.aliased.size() && i < saved_.size(); ++i) {
+            const TangentGeometry* was = saved_[i].packed.get();
+            if (!was || saved_[i].variable.has_hooks() || same_geometry(*flat[i].unsafeGetTensorImpl(), was->size, was->stride)) continue;
+            flat[i] = alias_of(flat[i].unsafeGetTensorImpl());
+            flat[i].unsafeGetTensorImpl()->set_sizes_and_strides(was->size, was->stride);
+        }
     }
 
     void watch(const Inputs& inputs, const Tensors& outputs) {
@@ -282,6 +297,7 @@ public:
             if (std::any_of(flat.begin() + std::ptrdiff_t(region_->contract.saved_inputs.size()), flat.end(), is_inner))
                 above.insert(above.end(), next_edges().begin(), next_edges().end());
         }
+        lay_again(flat);
         variable_list grads = run(std::move(flat), std::move(tangents), written.any, frees);
         if (twice) refuse_more(grads, std::move(above), std::move(reason));
         return grads;
@@ -456,7 +472,7 @@ private:
             }
             try {
                 flat.push_back(saved_[i].variable.unpack(getptr()));
-                if (saved_[i].packed) flat.back() = fit_unpacked(flat.back(), *saved_[i].packed);
+                if (saved_[i].packed && saved_[i].variable.has_hooks()) flat.back() = fit_unpacked(flat.back(), *saved_[i].packed);
             } catch (const c10::Error& error) {
                 const bool is_read = has_part(marks.needs[i], tangents), is_input = i < region_->contract.saved_inputs.size();
                 if (!is_write(error) || has_part(marks.keeps[i], tangents) || (is_read && is_input)) throw;

@@ -94,10 +94,28 @@ void make_current(c10::Device device) {
     if (current != wanted) check(driver().context_set(wanted), "entering the context of", device.str());
 }
 
+// A device's context in force for a while, and then the one before: to CUDA's runtime, the context in force is the current device.
+class Inside {
+public:
+    explicit Inside(c10::Device device) {
+        driver().context_current(&before_);
+        make_current(device);
+        driver().context_current(&now_);
+    }
+    ~Inside() {
+        if (now_ != before_) driver().context_set(before_);
+    }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+private:
+    void *before_ = nullptr, *now_ = nullptr;
+};
+
 }  // namespace
 
 Kernel::Kernel(const std::string& image, const std::string& symbol, const Geometry& geometry, c10::Device device) : geometry_(geometry), symbol_(symbol) {
-    make_current(device);
+    const Inside inside(device);
     context_ = primary_context(device);
     check(driver().module_load(&module_, image.data()), "loading", symbol);
     Result found = driver().module_function(&function_, module_, symbol.c_str());
@@ -121,7 +139,7 @@ Kernel::~Kernel() {
     if (driver().context_current(&current) != 0) return;  // the driver is shutting down, and the module with it
     if (current != context_ && driver().context_set(context_) != 0) return;
     driver().module_unload(module_);
-    if (current && current != context_) driver().context_set(current);
+    if (current != context_) driver().context_set(current);
 }
 
 void Kernel::launch(void* stream, void* const* pointers, int32_t count, const int64_t* grid) const {

@@ -83,6 +83,10 @@ Marks read_marks(PyObject* row) {
     marks.parts = read_parts(item(row, 5));
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 6)); ++i) marks.needs.push_back(read_parts(item(item(row, 6), i)));
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 7)); ++i) marks.keeps.push_back(read_parts(item(item(row, 7), i)));
+    for (int64_t saved : to_ints(item(row, 8))) {
+        if (size_t(saved) >= marks.aliased.size()) marks.aliased.resize(saved + 1);
+        marks.aliased[saved] = true;
+    }
     for (auto [index, writes] : {std::pair(3, &marks.input_writes), std::pair(4, &marks.output_writes)}) {
         PyObject* rows = item(row, index);
         for (Py_ssize_t i = 0; i < PyTuple_Size(rows); ++i) writes->emplace_back(int32_t(to_int(item(item(rows, i), 0))), int32_t(to_int(item(item(rows, i), 1))));

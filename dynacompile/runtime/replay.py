@@ -260,7 +260,8 @@ def fitted(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
             source, target = source.narrow(dim, 0, 1), target.narrow(dim, 0, 1)
     target.copy_(source)
     if target.numel() != made.numel() and not torch.allclose(made, tensor, rtol=0, atol=0, equal_nan=True):
-        raise RuntimeError(f"a gradient of sizes {list(tensor.shape)} whose elements differ can't have strides {list(like.stride())}")
+        sizes, strides = list(tensor.shape), list(like.stride())
+        raise RuntimeError(f"a gradient of sizes {sizes} whose elements differ can't have strides {strides}, which a compiled backward takes")
     return made
 
 
@@ -269,9 +270,7 @@ def is_differentiable(view: ViewOfOutput) -> bool:
     return view.lineage.made in (Made.GRAD, Made.PART, Made.CUSTOM) and not view.lineage.detached
 
 
-def going_on_from(
-    module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None, settled: Mapping[int, Settled]
-) -> torch.fx.GraphModule:
+def going_on_from(module: torch.fx.GraphModule, outputs: Sequence[int], needed: Collection[int] | None, settled: Mapping[int, Settled]) -> torch.fx.GraphModule:
     """The graph with further inputs, in the place of some of its outputs wherever it uses these, or, where it writes one in place, after the last write.
     needed: the outputs that are to be computed, None for all."""
     graph = torch.fx.Graph()

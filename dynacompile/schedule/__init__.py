@@ -13,6 +13,7 @@ from dynacompile.events import FusionDecided
 from dynacompile.ir.alike import ProgramParts
 from dynacompile.ir.index import Symbol
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest, root
+from dynacompile.ir.products import Choose
 from dynacompile.ir.schedule import Kernel, Launch, Schedule, Step
 from dynacompile.ir.sizes import sizes_of, symbols_in
 from dynacompile.schedule.columns import fold_columns
@@ -25,19 +26,22 @@ from dynacompile.schedule.lists import Group, gather
 from dynacompile.schedule.memory import CPU, NOTHING, GivenUp, Run, buffers_of, plan, unfused_peak
 from dynacompile.schedule.order import order
 from dynacompile.schedule.parts import Copies, Names, joined, moved, named_apart
+from dynacompile.schedule.product_model import expected, is_known
+from dynacompile.schedule.products import fuse_products
 from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums, without_settled_choices
 from dynacompile.schedule.starved import split_reductions
 from dynacompile.schedule.units import Unit, Units, make_units
 
-__all__ = ["schedule", "schedule_parts"]
+__all__ = ["expected", "is_known", "schedule", "schedule_parts"]
 
 
-def schedule(program: LoopProgram, env: Env, saved: range | None = None) -> Schedule:
+def schedule(program: LoopProgram, env: Env, saved: range | None = None, choose: Choose = expected) -> Schedule:
     """Fused kernels in execution order with planned memory. With `config.fuse` off, one kernel per nest. Deterministic.
 
-    saved: of a backward, the inputs that are results of our forward. Its caller lets go of all inputs that the program frees."""
+    saved: of a backward, the inputs that are results of our forward. Its caller lets go of all inputs that the program frees. choose: whether a product of
+    matrices is one kernel with the kernel that reads its results; else what the model of the device expects."""
     given = given_up(program, saved)
-    made = emit(fused(program, env), env, given_up=given)
+    made = emit(fused(program, env), env, given_up=given, choose=choose)
     return verified(replace(made, unfused_peak=unfused_peak(program, given.ours)), env)
 
 
@@ -77,11 +81,14 @@ def fused(program: LoopProgram, env: Env) -> Units:
     return units
 
 
-def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp = NOTHING) -> Schedule:
+def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp = NOTHING, choose: Choose | None = None) -> Schedule:
     """Kernels, launches and memory of units that are fused. copies: of a program that is made of parts, their other occurrences."""
+    nests = kernel_nests(units)
+    scratch: tuple[str, ...] = ()
+    if env.config.fuse and choose is not None:
+        units, scratch = fuse_products(units, nests, env, choose)
     program = units.program
     kernels = Kernels(program.buffers)
-    nests = kernel_nests(units)
     groups: dict[int, Group] = {}
     if env.config.fuse:
         groups, apart = gather(units, nests)
@@ -95,10 +102,12 @@ def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp
         elif unit.id in groups:
             runs.append(launch_of_list(groups[unit.id], nests, kernels, env, copies))
         elif nests[unit.id].stores():
-            name, given = kernels.launch(nests[unit.id])
+            own = scratch if nests[unit.id].is_product else ()
+            name, given = kernels.launch(nests[unit.id], scratch=own)
             if len(unit.members) > 1:
                 env.emit(decision(env, name, unit, given, program.buffers))
-            touched = buffers_of(nests[unit.id])
+            reads, writes = buffers_of(nests[unit.id])
+            touched = reads, (*writes, *own)
             for names in copies.names[unit.part]:
                 runs.append((Launch(name, names.all(given)), names.all(touched[0]), names.all(touched[1])))
     device = main_device(program)
@@ -108,9 +117,7 @@ def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp
     host = 0 if device == CPU else arenas[CPU]
     sizes = program.sizes and sizes_of(symbols_used(buffers, kernels.by_name, steps), program.sizes.sources, program.sizes.checks)
     arena, constants = arenas[device], program.constants
-    return Schedule(
-        copies.inputs, copies.outputs, buffers, kernels.by_name, tuple(steps), arena, device, constants, sizes, given_up.ours, host_arena=host
-    )
+    return Schedule(copies.inputs, copies.outputs, buffers, kernels.by_name, tuple(steps), arena, device, constants, sizes, given_up.ours, host_arena=host)
 
 
 def kernel_nests(units: Units) -> dict[int, Nest]:

@@ -22,8 +22,10 @@ from dynacompile.schedule.split import position_of_reduce
 from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
 
 WIDEST = 4096  # elements of a row, which has to stay in registers beside the sums
+WIDEST_OF_SUMS = 16384  # the same of rows that are summed alone, in one pass
+MOST_OF_SUMS = 3  # tensors of such rows and sums of their columns
 BLOCKS = 512  # of rows, wanted: each is a program
-LEAST_BLOCKS = 256
+LEAST_BLOCKS = 256  # wanted of rows that are wider than WIDEST, whose partial sums are many
 LEAST_ROWS = 8  # in a block
 
 
@@ -44,7 +46,7 @@ def fold_columns(units: Units) -> None:
         if sums is None:
             continue
         divided = finer(units, sums)
-        for rows in row_kernels(units, unit) if math.prod(a.size for a in divided.chunk) >= LEAST_BLOCKS else ():
+        for rows in row_kernels(units, sums) if math.prod(a.size for a in divided.chunk) >= LEAST_BLOCKS else ():
             joined = join(units, rows, divided)
             if joined is not None:
                 replace_pair(units, rows, unit, joined)
@@ -85,26 +87,36 @@ def column_sums(units: Units, unit: Unit) -> Sums | None:
     return Sums(unit, chunk, tuple(a for a in unit.axes if a.role == "r"), tuple(partials)) if chunk else None
 
 
-def row_kernels(units: Units, unit: Unit) -> list[Unit]:
-    """Row reductions that share memory with the unit, those that share most first."""
+def row_kernels(units: Units, sums: Sums) -> list[Unit]:
+    """Row reductions that share memory with the sums, those that share most first."""
+    unit = sums.unit
     near: set[int] = set()
     for name in unit.reads:
         near |= units.readers.get(name, set()) | units.writers.get(name, set())
     near.discard(unit.id)
     found = []
     for other in (units.by_id[i] for i in sorted(near) if i in units.by_id):
-        if other.extern is None and is_row_kernel(units, other):
+        if other.extern is None and is_row_kernel(units, other, sums):
             shared = sum(units.buffer(n).bytes for n in unit.reads & (other.reads | other.writes))
             found.append((-shared, other.first, other))
     return [other for _, _, other in sorted(found, key=lambda f: f[:2])]
 
 
-def is_row_kernel(units: Units, unit: Unit) -> bool:
+def is_row_kernel(units: Units, unit: Unit, sums: Sums) -> bool:
     inner = [a for a in unit.axes if a.role == "r"]
-    if not inner or not 32 <= hint(math.prod(a.size for a in inner)) <= WIDEST:
+    if not inner or not 32 <= hint(math.prod(a.size for a in inner)) <= (WIDEST_OF_SUMS if only_sums(unit, sums) else WIDEST):
         return False
     along = runs_along((a.index for _, n in unit.members for a in n.loads()), unit.axes, inner[-1].var)
     return along and any(op.name == "reduce" for _, n in unit.members for op in n.body)
+
+
+def only_sums(unit: Unit, sums: Sums) -> bool:
+    """Whether the row kernel does nothing but reduce what it reads once, so that a row needs registers for what is read and for the sums of columns."""
+    reduced = {a.var for a in unit.axes if a.role == "r"}
+    read = {a.buffer for u in (unit, sums.unit) for _, n in u.members for a in n.loads() if len(a.index.variables()) > 1}
+    passes = any(n.is_reduction and a.buffer in unit.writes for _, n in unit.members for a in n.loads())
+    stores = any(not reduced.isdisjoint(a.index.variables()) for _, n in unit.members for a in n.stores())
+    return not passes and not stores and len(read) + len(sums.partials) <= MOST_OF_SUMS
 
 
 def finer(units: Units, sums: Sums) -> Sums:
@@ -112,7 +124,8 @@ def finer(units: Units, sums: Sums) -> Sums:
     outer = sums.summed[0]
     blocks, rows = math.prod(a.size for a in sums.chunk), math.prod(a.size for a in sums.summed)
     factors = [k for k in range(1, outer.size + 1) if outer.size % k == 0 and rows // k >= LEAST_ROWS]
-    factor = next((k for k in factors if blocks * k >= BLOCKS), max(factors, default=1))
+    wanted = BLOCKS if hint(units.buffer(sums.partials[0]).size[1]) <= WIDEST else LEAST_BLOCKS
+    factor = next((k for k in factors if blocks * k >= wanted), max(factors, default=1))
     if factor == 1 or not all(can_follow(units, sums, i) for n in sums.partials for i in units.readers[n]):
         return sums
     blocks_of = {a.var for a in sums.chunk}

@@ -104,8 +104,9 @@ class Kernels:
         self.by_name: dict[str, Kernel] = {}
         self._by_digest: dict[str, str] = {}
 
-    def launch(self, nest: Nest, own: tuple[Symbol, ...] | None = None) -> tuple[str, tuple[str, ...]]:
-        """The name of the kernel for a nest over named buffers, and the buffers in the order of its params. own: see Kernel."""
+    def launch(self, nest: Nest, own: tuple[Symbol, ...] | None = None, scratch: tuple[str, ...] = ()) -> tuple[str, tuple[str, ...]]:
+        """The name of the kernel for a nest over named buffers, and the buffers in the order of its params. own: see Kernel. scratch: a buffer for its
+        own use."""
         names: dict[str, str] = {}
         modes: dict[str, str] = {}
         body: list[Op] = []
@@ -118,6 +119,7 @@ class Kernels:
                 op = Op(op.name, op.args, op.dtype, Access(param, attr.index, attr.mask, attr.other, attr.summed))
             body.append(op)
         params = tuple(Param(p, self.buffers[b].dtype, modes[p]) for b, p in names.items())
+        params += tuple(Param("scratch", self.buffers[b].dtype, "scratch") for b in scratch)
         device = self.buffers[nest.stores()[0].buffer].device
         kernel = Kernel("kernel", replace(nest, name="kernel", body=tuple(body)), params, device, own)
         digest = kernel.digest()
@@ -125,7 +127,7 @@ class Kernels:
         if name is None:
             name = self._by_digest[digest] = self._fresh(kernel_name(nest.origins))
             self.by_name[name] = replace(kernel, name=name, nest=replace(kernel.nest, name=name))
-        return name, tuple(names)
+        return name, (*names, *scratch)
 
     def _fresh(self, base: str) -> str:
         name, n = base, 2

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from dynacompile.ir.body import needs
+from dynacompile.ir.index import Index, Var
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest, root
 from dynacompile.ir.schedule import Allocate, Free, Kernel, Launch, Place, Reuse, Step, memory_bytes, memory_extent
 
@@ -237,6 +239,7 @@ def in_place_donor(
     kernels: Mapping[str, Kernel],
 ) -> str | None:
     """One of the donors that dies here and whose memory the output can take: each point reads only the element that it writes, and before it writes.
+    On GPUs a row may also read some of its elements at first, where it writes what depends on all of them.
 
     places: where the step's params have a buffer. shared: what several members of a list have."""
     if not isinstance(step, Launch):
@@ -256,9 +259,37 @@ def in_place_donor(
     for donor in have:
         param = kernel.params[own.index(donor)].name
         loads = [a for a in kernel.nest.loads() if a.buffer == param]
-        if loads and {a.index for a in loads} == stored and param not in {a.buffer for a in kernel.nest.stores()}:
+        others = {a.index for a in loads} - stored
+        first = not others or (kernel.device.type == "cuda" and is_read_first(kernel.nest, others, next(iter(stored))))
+        if loads and first and {a.index for a in loads} >= stored and param not in {a.buffer for a in kernel.nest.stores()}:
             return donor
     return None
+
+
+def is_read_first(nest: Nest, read: Set[Index], stored: Index) -> bool:
+    """Whether each row reads at `read` only elements of its own, before anything is reduced, and stores at `stored` what depends on results of reductions,
+    for which all of the row's threads have to come that far."""
+    reduced = {a.var for a in nest.r_axes}
+    late: set[int] = set()
+    for i, op in enumerate(nest.body):
+        if op.name == "reduce" or not late.isdisjoint(needs(op)):
+            late.add(i)
+    starts = [t for t in stored.terms if reduced.isdisjoint(Index([t]).variables())]
+    of_row = Index(starts, stored.constant)
+    last = (stored - of_row).bounds()[1]
+    apart = min((c for _, c in starts), default=0)
+    if not reduced or last is None or not all(len(m) == 1 and type(m[0]) is Var and c >= apart > last and c % apart == 0 for m, c in starts):
+        return False
+    for i, op in enumerate(nest.body):
+        if op.name == "store" and op.attr.index == stored and i not in late:
+            return False
+        if op.name == "load" and op.attr.index in read:
+            place = op.attr.index - of_row
+            low, high = place.bounds()
+            own = all(v.name[0] == "%" for v in place.variables())
+            if i in late or not own or low is None or low < 0 or high is None or high > last:
+                return False
+    return True
 
 
 def is_alike(have: Buffer, wanted: Buffer) -> bool:

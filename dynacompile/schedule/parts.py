@@ -13,7 +13,7 @@ from typing import Any
 from dynacompile.ir.alike import ProgramParts
 from dynacompile.ir.loops import Access, Buffer, Extern, LoopProgram, Nest, Ref
 from dynacompile.ir.sizes import Sizes
-from dynacompile.schedule.units import Unit, Units
+from dynacompile.schedule.units import Unit, Units, link
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Copies:
             buffer = program.buffers[name]
             for names in self.names[part]:
                 own, base = names[name], None if buffer.base is None else names[buffer.base]
+                if name in names.inputs and own in buffers:  # what an earlier part makes
+                    continue
                 if own != name or base != buffer.base:
                     buffers.setdefault(own, buffer)
                     buffers[own] = replace(buffers[own], name=own, base=base)
@@ -119,8 +121,21 @@ def joined(units: Sequence[Units], parts: ProgramParts) -> tuple[Units, Copies]:
         writers |= {n: {i + start for i in ids} for n, ids in own.writers.items()}
         kept |= own.kept
         start = 1 + max((*by_id, *(u.last for u in by_id.values())), default=-1)
+    link_phases([[by_id[i] for i in by_id if by_id[i].part == k] for k in range(len(units))], parts.phases)
     programs = [u.program for u in units]
     return Units(program_of(programs), roots, by_id, readers, writers, frozenset(kept)), copies_of(programs, parts)
+
+
+def link_phases(units: Sequence[Sequence[Unit]], phases: Sequence[int]) -> None:
+    """Whatever is of a phase runs after all that is of the one before."""
+    found: dict[int, list[Unit]] = {}
+    for own, phase in zip(units, phases):
+        found.setdefault(phase, []).extend(own)
+    order = sorted(phase for phase, own in found.items() if own)
+    for before, after in zip(order, order[1:]):
+        for earlier in found[before]:
+            for later in found[after]:
+                link(earlier, later)
 
 
 def program_of(programs: Sequence[LoopProgram]) -> LoopProgram:
@@ -143,13 +158,19 @@ def copies_of(programs: Sequence[LoopProgram], parts: ProgramParts) -> Copies:
         own = []
         for m, (given, made) in enumerate(zip(parts.inputs[k], parts.outputs[k], strict=True)):
             suffix = f"+{m}@{k}" if m else ""
+            called: dict[str, str | None] = {}
             for i, name in zip(given, program.inputs, strict=True):
-                if name is not None and inputs[i] is None:
-                    inputs[i] = name + suffix
-            called = {name: inputs[i] for i, name in zip(given, program.inputs, strict=True) if name is not None}
+                if name is None:
+                    continue
+                if i >= len(inputs):
+                    called[name] = outputs[parts.between[i - len(inputs)]]
+                    continue
+                inputs[i] = inputs[i] or name + suffix
+                called[name] = inputs[i]
             own.append(Names(called, suffix, frozenset(program.constants)))  # type: ignore[arg-type]
             for i, name in zip(made, program.outputs, strict=True):
                 outputs[i] = None if name is None else own[-1][name]
         names.append(tuple(own))
+    outputs = [None if i in parts.unseen else name for i, name in enumerate(outputs)]
     parts_of = {name: k for k, program in enumerate(programs) for name in program.buffers if name not in program.constants}
     return Copies(tuple(names), tuple(inputs), tuple(outputs), parts_of)

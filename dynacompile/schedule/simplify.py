@@ -13,9 +13,12 @@ from dynacompile.ir.index import Extent, Index, Var, atom
 from dynacompile.ir.loops import Buffer, Nest, Op, levels
 from dynacompile.ops.scalars import NEAREST
 
+KEEPING_ZERO = frozenset({*NEAREST.values(), "neg", "cast"})  # operations of one value that give zero of zero
+
 
 def without_one_hot_sums(nest: Nest) -> Nest:
-    """sum over r of where(r == place and c, a(r), 0), with place and c the same for all r, is where(0 <= place < size and c, a(place), 0).
+    """sum over r of where(r == place and c, a(r), 0), with place and c the same for all r, is where(0 <= place < size and c, a(place), 0);
+    and so is that of such an element rounded, which leaves zeros as they are.
 
     This is how a loss picks the target's element, and how its gradient meets that of a log-softmax.
     """
@@ -25,7 +28,7 @@ def without_one_hot_sums(nest: Nest) -> Nest:
     found = one_hot(nest, reduces[0])
     if found is None:
         return nest
-    place, conditions, value, start = found
+    place, conditions, value, start, after = found
     size, level = nest.r_axes[0].size, levels(nest)
     body = Body()
     ids: list[int] = []
@@ -39,6 +42,8 @@ def without_one_hot_sums(nest: Nest) -> Nest:
                 inside = body.both(inside, ids[c])
             assert inside is not None
             taken = at_place(nest, body, ids, value, atom(Var(f"%{at}", size)) - start, inside)
+            for step in after:
+                taken = body.emit(step.name, (taken,), step.dtype, step.attr)
             ids.append(body.emit("where", (inside, taken, body.emit("constant", (), op.dtype, 0)), op.dtype))
         elif level[i] == "r":
             ids.append(-1)
@@ -152,10 +157,15 @@ def at_place(nest: Nest, body: Body, ids: list[int], value: int, place: Index, i
     return known[value]
 
 
-def one_hot(nest: Nest, reduce: int) -> tuple[int, list[int], int, int] | None:
-    """(place, further conditions, value, first place) as ids of x-level values, where the reduce sums such elements."""
+def one_hot(nest: Nest, reduce: int) -> tuple[int, list[int], int, int, list[Op]] | None:
+    """(place, further conditions, value, first place) as ids of x-level values, where the reduce sums such elements, and what was done to each
+    element before, in order."""
     body, level = nest.body, levels(nest)
     choice = body[body[reduce].args[0]]
+    after: list[Op] = []
+    while choice.name in KEEPING_ZERO:
+        after.insert(0, choice)
+        choice = body[choice.args[0]]
     if choice.name != "where" or not is_zero(body[choice.args[2]]):
         return None
     place, start, conditions = None, 0, []
@@ -171,7 +181,7 @@ def one_hot(nest: Nest, reduce: int) -> tuple[int, list[int], int, int] | None:
             place, start = found
         else:
             return None
-    return None if place is None else (place, conditions, choice.args[1], start)
+    return None if place is None else (place, conditions, choice.args[1], start, after)
 
 
 def equality(nest: Nest, op: Op, level: tuple[str, ...]) -> tuple[int, int] | None:

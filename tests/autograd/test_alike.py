@@ -212,4 +212,68 @@ def test_an_optimizers_work_does_not_grow_with_the_number_of_parameters(form):
     for told, other in zip(few[0] + few[1], many[0] + many[1], strict=True):
         assert (told["copies"], other["copies"]) == (6, 40)
         assert {k: v for k, v in told.items() if k != "copies"} == {k: v for k, v in other.items() if k != "copies"}
-    assert [t["launches"] for t in few[2]] == [t["launches"] for t in many[2]] == [2, 2]
+    assert [t["launches"] for t in few[2]] == [t["launches"] for t in many[2]] == [2]
+
+
+def clipped(*ts):
+    norm = torch.linalg.vector_norm(torch.stack([t.norm() for t in ts]))
+    factor = (1.0 / (norm + 1e-6)).clamp(max=1.0)
+    for t in ts:
+        t.mul_(factor)
+    return norm
+
+
+def unscaled_and_clipped(*ts):
+    for t in ts:
+        t.mul_(0.25)
+    norm = torch.stack(torch._foreach_norm(list(ts))).sum()
+    torch._foreach_mul_(list(ts), 1.0 / norm)
+    return [t.exp() for t in ts]
+
+
+def clipped_twice(*ts):
+    for _ in range(2):
+        norm = torch.stack([t.square().sum() for t in ts]).sum().sqrt()
+        for t in ts:
+            t.div_(norm).add_(1.0)
+
+
+def norms_and_all(*ts):
+    norms = [t.norm() for t in ts]
+    total = torch.stack(norms).max()
+    return [(t / total).sin() for t in ts], norms, total, total * 2
+
+
+def norms_used_again(*ts):
+    norms = [t.norm() for t in ts]
+    total = torch.stack(norms).max()
+    return [t / (total + n) for t, n in zip(ts, norms)]
+
+
+@pytest.mark.parametrize("function, parts", [(clipped, 3), (unscaled_and_clipped, 3), (clipped_twice, 5), (norms_and_all, 3), (norms_used_again, 3)])
+def test_a_join_of_many_numbers_divides_a_graph_into_phases(function, parts):
+    few, many = (counts(function, *tensors(*[(3,)] * n)) for n in (5, 12))
+    assert few == (parts, parts // 2 + 5 * (parts // 2 + 1)) and many == (parts, parts // 2 + 12 * (parts // 2 + 1))
+
+
+def test_phases_of_several_shapes():
+    assert counts(clipped, *tensors(*[(3,), (4, 2)] * 4)) == (5, 17)
+
+
+def test_large_results_that_pass_a_join_keep_the_graph_whole():
+    def function(*ts):
+        made = [t.exp() for t in ts]
+        total = torch.stack([m.sum() for m in made]).sum()
+        return [m / total for m in made]
+
+    assert counts(function, *tensors(*[(3,)] * 6)) is None
+
+
+def test_joined_inputs_that_share_memory_keep_the_graph_whole_or_right():
+    base = torch.arange(24.0).view(6, 4)
+
+    def function(x, *ts):
+        norm = torch.stack([t.norm() for t in ts]).sum()
+        return [t * norm + x[0] for t in ts]
+
+    counts(function, base, *base.clone().unbind(0))

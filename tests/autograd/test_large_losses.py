@@ -15,9 +15,9 @@ from dynacompile.errors import ConfigError
 from dynacompile.events import LossChunked
 from dynacompile.ir.graphs import ForwardBackward
 from dynacompile.ir.loops import Extern
-from dynacompile.ir.schedule import Allocate, Launch, Place, Schedule
+from dynacompile.ir.schedule import Allocate, Launch, Place, Reuse, Schedule
 from dynacompile.lower import lower
-from dynacompile.schedule import lists, schedule
+from dynacompile.schedule import lists, memory, schedule
 from tests.lower.tracing import ENV
 from tests.schedule.test_layout import on
 
@@ -127,6 +127,7 @@ def test_the_steps_of_a_pass():
 
 def test_on_gpus_classes_are_padded_and_sums_are_wide(monkeypatch):
     monkeypatch.setattr(large_losses, "is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(memory, "LARGE", 1)
 
     def odd(x, weight, bias, targets):
         with torch.autocast("cpu", torch.bfloat16):
@@ -138,7 +139,23 @@ def test_on_gpus_classes_are_padded_and_sums_are_wide(monkeypatch):
     logits = [s for s in products if s.outputs[0] and plan.buffers[s.outputs[0]].dtype == torch.bfloat16]
     assert {plan.buffers[s.outputs[0]].size[1] for s in logits} == {504}
     assert [s.op for s in products].count(torch.ops.aten.addmm.dtype_out) == len(logits) - 1
-    assert max(plan.buffers[name].numel for name in held(plan)) <= WHOLE // 2
+    assert max(plan.buffers[name].numel for name in held(plan)) <= ROWS // 2 * 504
+    assert {s.outputs[0] for s in logits} <= {s.donor for s in plan.steps if isinstance(s, Reuse)}, "the gradients take the memory of the logits"
+
+
+def test_chunks_on_gpus_are_long_beside_what_their_sums_cost(monkeypatch):
+    """Of half precision, and where no number of bytes is given; what is held grows with it."""
+    monkeypatch.setattr(large_losses, "is_on_gpu", lambda tensor: True)
+    monkeypatch.setitem(large_losses.LIMITS, "cpu", LIMIT // 2)
+    monkeypatch.setitem(large_losses.CHUNKS, "cpu", LIMIT // 2)
+    monkeypatch.setattr(large_losses, "LEAST_ROWS", 64)
+    monkeypatch.setattr(large_losses, "ALIGNED", 8)
+
+    def reason(form, limit):
+        return decided(form, *operands(), limit=limit)[0][1].rpartition("by ")[2]
+
+    assert (reason(plain, 0), reason(plain, LIMIT // 2)) == ("16 rows", "16 rows")
+    assert (reason(under_autocast, 0), reason(under_autocast, LIMIT // 4)) == ("48 rows", "16 rows")
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
@@ -171,8 +188,89 @@ def returned(x, weight, bias, targets):
     return F.cross_entropy(logits, targets.view(-1)), logits
 
 
-def weighted(x, weight, bias, targets):
-    return F.cross_entropy(F.linear(x, weight).view(-1, CLASSES), targets.view(-1), weight=bias.detach().abs())
+def z_loss(x, weight, bias, targets):
+    logits = F.linear(x, weight, bias).view(-1, CLASSES)
+    return F.cross_entropy(logits, targets.view(-1), label_smoothing=0.1, ignore_index=3) + 1e-2 * logits.logsumexp(-1).square().mean()
+
+
+def z_loss_first(x, weight, bias, targets):
+    logits, flat = F.linear(x, weight), targets.view(-1)
+    z = torch.logsumexp(logits.double(), dim=2, keepdim=True)
+    return (z**2).sum() * 1e-3 + F.cross_entropy(logits.view(-1, CLASSES).double(), flat, reduction="sum")
+
+
+def z_loss_of_rows(x, weight, bias, targets):
+    logits = F.linear(x, weight).view(-1, CLASSES)
+    return F.cross_entropy(logits, targets.view(-1), reduction="none") * bias[0] + logits.logsumexp(1).tanh()
+
+
+def class_weights(x, weight, bias, targets, **loss):
+    logits = F.linear(x, weight, bias).view(-1, CLASSES)
+    return F.cross_entropy(logits, targets.view(-1), weight=bias.detach().abs() + 0.1, ignore_index=3, **loss)
+
+
+def class_weights_smoothed(x, weight, bias, targets):
+    return class_weights(x, weight, bias, targets, label_smoothing=0.2)
+
+
+def class_weights_summed(x, weight, bias, targets):
+    return class_weights(x, weight, bias, targets, reduction="sum")
+
+
+def class_weights_of_rows(x, weight, bias, targets):
+    return class_weights(x, weight, bias, targets, reduction="none", label_smoothing=0.2)
+
+
+def class_weights_and_z_loss(x, weight, bias, targets):
+    logits = F.linear(x, weight, bias).view(-1, CLASSES)
+    own = F.cross_entropy(logits, targets.view(-1), weight=bias.detach().abs() + 0.1)
+    return own + 1e-2 * torch.logsumexp(logits, -1).square().mean()
+
+
+FURTHER = (
+    z_loss, z_loss_first, z_loss_of_rows, class_weights, class_weights_smoothed, class_weights_summed, class_weights_of_rows, class_weights_and_z_loss
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+@pytest.mark.parametrize("form", FURTHER, ids=lambda f: f.__name__)
+def test_logarithms_and_weights_of_classes_come_from_the_chunks(form, backend):
+    """Values and gradients are eager's, and the logits are never whole."""
+    pair, told = differentiated(form, operands())
+    assert [chunked for chunked, _ in told] == [True]
+    for plan in schedules(pair):
+        assert max(plan.buffers[name].numel for name in held(plan)) <= max(WHOLE // 3, CLASSES * WIDTH)
+    results = []
+    for call in (form, dynacompile.compile(form, backend=backend, isolate_recompiles=True, options={"logits_bytes": LIMIT})):
+        given = operands()
+        value = call(*given)
+        grads = torch.autograd.grad(value.sum(), given[:3], allow_unused=True)
+        results.append([value, *(g for g in grads if g is not None)])
+    for got, wanted in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(got, wanted, rtol=2e-4, atol=2e-4)
+
+
+def logarithms_of_other_rows(x, weight, bias, targets):
+    logits = F.linear(x, weight)
+    return F.cross_entropy(logits[:, 1:].reshape(-1, CLASSES), targets[:, 1:].reshape(-1)) + logits.logsumexp(-1).mean()
+
+
+def logarithms_without_gradient(x, weight, bias, targets):
+    logits = F.linear(x, weight).view(-1, CLASSES)
+    with torch.no_grad():
+        z = logits.logsumexp(-1).mean()
+    return F.cross_entropy(logits, targets.view(-1)), z
+
+
+def logarithms_before_targets(x, weight, bias, targets):
+    logits = F.linear(x, weight).view(-1, CLASSES)
+    z = logits.logsumexp(-1).mean()
+    return F.cross_entropy(logits, (targets + 1).clamp(max=CLASSES - 1).view(-1)) + z
+
+
+def logarithms_over_rows(x, weight, bias, targets):
+    logits = F.linear(x, weight).view(-1, CLASSES)
+    return F.cross_entropy(logits, targets.view(-1)) + logits.logsumexp(0).mean()
 
 
 def probabilities(x, weight, bias, targets):
@@ -200,8 +298,11 @@ def written(x, weight, bias, targets):
     "form, reasons",
     [
         (returned, ["the logits have another use: output"]),
-        (weighted, ["classes have weights"]),
-        (probabilities, ["the targets are no classes"]),
+        (logarithms_before_targets, ["the logarithms are taken before the targets are known"]),
+        (logarithms_of_other_rows, ["the logarithms are not those of the loss's rows"]),
+        (logarithms_without_gradient, ["gradients end between the layer and the logarithms"]),
+        (logarithms_over_rows, ["the logarithms are not of sums over the classes"]),
+        (probabilities, ["the targets are no int64 classes"]),
         (ending, ["gradients end between the layer and the loss"]),
         (scaled, []),
     ],

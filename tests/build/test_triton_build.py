@@ -10,16 +10,19 @@ import pytest
 import torch
 
 from dynacompile.build import pool as pools
+from dynacompile.build import triton as builds
 from dynacompile.build.pool import WorkerPool, shared_pool
 from dynacompile.build.store import Store
-from dynacompile.build.triton import build_triton, job, kernel_key, pack, unpack
+from dynacompile.build.triton import against, build_triton, job, kernel_key, pack, unpack
 from dynacompile.codegen.triton import emit_kernel
 from dynacompile.config import CompileConfig
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
-from dynacompile.events import CacheLooked, KernelTuned
+from dynacompile.events import CacheLooked, KernelRefused, KernelTuned
 from dynacompile.ir.schedule import CudaKernel, KernelSource
 
+from ..codegen.product_cases import CASES as PRODUCTS
+from ..codegen.product_cases import fused
 from ..codegen.triton_cases import CASES, chain, gather, softmax
 
 BUILT = ("chain", "integers", "gather", "padded", "transpose", "softmax_looped", "layer_norm", "columns_sum", "many", "whole_looped", "scalar")
@@ -174,3 +177,39 @@ def test_what_cannot_be_fed_keeps_its_first_candidate(tuned_env, store):
         raise AssertionError("indirect accesses must not be measured on made-up indices")
 
     assert build_triton({"k": source}, tuned_env, store, measure)["k"].grid == source.grids[0]
+
+
+def product(name: str, *sizes: tuple[int, ...]) -> KernelSource:
+    """A product with its epilogue."""
+    return fused(replace(PRODUCTS[name], sizes=sizes))[2]
+
+
+@pytest.mark.parametrize("name", ["gelu of a linear layer", "gate and values"])
+def test_a_product_becomes_a_cubin_that_is_given_memory_for_descriptors(name, env, store):
+    """In the place of the pointer that Triton's launcher passes; one more that it passes, for profiles, stays null."""
+    third = (2816,) if name.startswith("gelu") else (256, 2816)
+    source = product(name, (4096, 256), (256, 2816), third)
+    assert source.candidates[0].blocks["TMA"]
+    built = build_triton({"k": source}, env, store)["k"]
+    assert built.extra == 1 and source.kernel.params[-1].mode == "scratch"
+    assert built.shared <= 227 << 10
+
+
+def test_a_product_that_no_processor_can_run_gives_way_to_the_next_candidate(events, env, store, monkeypatch):
+    source = product("gelu of a linear layer", (4096, 256), (256, 2816), (2816,))
+    monkeypatch.setattr(builds, "MOST_SHARED", 170_000)
+    built = build_triton({"k": source}, env, store)["k"]
+    assert built.shared <= 170_000 and built.grid != () and any(isinstance(e, KernelRefused) and "shared memory" in e.error for e in events)
+    kept = replace(source, candidates=source.candidates[:1], grids=source.grids[:1])
+    monkeypatch.setattr(builds, "MOST_SHARED", 1000)
+    with pytest.raises(BuildError, match="shared memory"):
+        build_triton({"k": replace(kept, text=kept.text + "\n")}, env, store)
+
+
+def test_descriptors_that_do_not_fit_their_memory_are_refused():
+    source = product("gelu of a linear layer", (4096, 256), (256, 2816), (2816,))
+    facts = {"ok": True, "shared": 1000, "scratch": 256}
+    assert against(facts, source, source.candidates[0]) == ""
+    assert "descriptors" in against(facts | {"scratch": 2000}, source, source.candidates[0])
+    plain = emit_kernel(CASES["scalar"](), None)
+    assert "descriptors" in against(facts, plain, plain.candidates[0]), "of a kernel that has no memory for them"

@@ -110,3 +110,42 @@ def gradients(x):
 
 def test_what_gradients_flow_through_is_run():
     check(gradients, torch.randn(3, requires_grad=True))
+
+
+@torch.no_grad()
+def over_lists(ts, others):
+    made = list(torch._foreach_add(ts, others, alpha=0.5))
+    torch._foreach_mul_(ts, 2.0)
+    torch._foreach_lerp_(made, ts, 0.25)
+    made += torch._foreach_norm(made)
+    torch._foreach_add_(made[-2:], 1.0)
+    return made, torch._foreach_mul(ts, torch.ones(()))
+
+
+@pytest.mark.parametrize("sizes", [(3,), (3, 4, 5)], ids=["one shape", "three shapes"])
+def test_operations_over_lists_are_run_once_for_each_kind_of_members(sizes, monkeypatch):
+    found = []
+    for count in (12, 30):
+        shapes = [(sizes[i % len(sizes)], 2) for i in range(count)]
+        given = [torch.randn(s) for s in shapes], [torch.randn(s) for s in shapes]
+        check(over_lists, *given, backward=False)
+        seen = []
+        original = Recorder.run
+        monkeypatch.setattr(Recorder, "run", lambda self, *args, to=seen, original=original: to.append(args[2]) or original(self, *args))
+        dynacompile.compile(over_lists, isolate_recompiles=True, backend="eager")(*given)
+        monkeypatch.undo()
+        found.append([len(args[0]) for args in seen if args and isinstance(args[0], (list, tuple))])
+    assert found[0][:4] == found[1][:4] == [len(sizes)] * 4
+
+
+def test_lists_whose_members_share_memory_are_run_whole():
+    base = torch.arange(40.0).view(20, 2)
+
+    @torch.no_grad()
+    def function(x):
+        rows = list(x.unbind(0))
+        made = torch._foreach_mul(rows, 2.0)
+        torch._foreach_add_(rows, 1.0)
+        return made, x * 1.0
+
+    check(function, base, backward=False)

@@ -52,12 +52,26 @@ def softmax_across(rows: int, columns: int, dtype: torch.dtype = F32) -> Kernel:
     return b.kernel()
 
 
+def centred(rows: int, columns: int, alone: bool, dtype: torch.dtype = F32) -> Kernel:
+    """Rows of x.t() + y less their mean, times their greatest square: three passes. alone: of y, stored transposed."""
+    b = Build("centred", (rows,), (columns,))
+    v = b.load("y", dtype, b.at(columns, 1))
+    if not alone:
+        v = b.add_(v, b.load("x", dtype, b.at(1, rows)))
+    d = b.sub(v, b.truediv(b.reduce("sum", v), b.const(columns)))
+    b.store("out", dtype, b.at(1, rows) if alone else b.at(columns, 1), b.mul(d, b.reduce("max", b.mul(d, d))))
+    return b.kernel()
+
+
 CASES = {
     **{f"added_{n}_{m}": lambda n=n, m=m: added(n, m) for n, m in ((16, 16), (17, 131), (64, 64), (67, 130), (300, 33))},
     **{f"added_{dtype}": lambda dtype=dtype: added(70, 90, dtype) for dtype in (F64, BF16, F16, I64, I8)},
     **{f"compared_{n}_{m}": lambda n=n, m=m: compared(n, m) for n, m in ((40, 50), (128, 80))},
     **{f"sums_{n}_{m}_{by}": lambda n=n, m=m, by=by: sums(n, m, by) for n, m in ((40, 50), (130, 700), (1000, 64)) for by in (True, False)},
     **{f"softmax_{n}_{m}": lambda n=n, m=m: softmax_across(n, m) for n, m in ((40, 50), (130, 700))},
+    **{f"centred_{n}_{m}{'_alone' * a}": lambda n=n, m=m, a=a: centred(n, m, a) for n, m in ((40, 50), (130, 700), (70, 4000)) for a in (False, True)},
+    "centred_bf16": lambda: centred(33, 90, False, BF16),
+    "centred_beyond_the_cache": lambda: centred(20, 9000, False),
     "softmax_bf16": lambda: softmax_across(33, 90, BF16),
 }
 
@@ -86,6 +100,15 @@ def test_nothing_is_gathered(library, name):
 
 def test_rows_whose_loads_cross_are_columns():
     assert plan(prepare(softmax_across(300, 300).nest)).shape == "column"
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_block_is_transposed_once_for_all_passes(alone):
+    """Later passes read what the first one made of it; beyond the second-level cache they transpose again."""
+    read = "transposed<W>(load_0_block"
+    assert plan(prepare(centred(1024, 2048, alone).nest)).passes == 3
+    assert emit_kernel(centred(1024, 2048, alone), ENV).text.count(read) == 1
+    assert emit_kernel(centred(1024, 9000, alone), ENV).text.count(read) == 3
 
 
 def test_axes_below_a_vector_are_gathered():

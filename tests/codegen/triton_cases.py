@@ -296,6 +296,15 @@ def norm_backward(blocks: tuple[int, ...] = (6,), rows: int = 4, columns: int = 
     return b.kernel()
 
 
+def sums_of_both(blocks: int = 3, rows: int = 4, columns: int = 8192, dtype: torch.dtype = BF16) -> Kernel:
+    """Sums of long rows and, over blocks of rows, of columns."""
+    b = Build("sums_of_both", (blocks, rows), (columns,))
+    v = b.load("x", dtype, b.at(columns * rows, columns, 1))
+    b.store("row", F32, b.at(rows, 1, 0), b.reduce("sum", v))
+    b.store("column_part", F32, b.at(columns, 0, 1), v, summed=True)
+    return b.kernel()
+
+
 def parts(rows: int = 5, dtype: torch.dtype = F32) -> Kernel:
     """Rows of three tiles, taken apart in two axes by one access; all reductions that have no order."""
     b = Build("row_parts", (rows,), (6, 64))
@@ -377,6 +386,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "softmax_peeled": lambda: softmax(2, 40001, BF16),
     "layer_norm_peeled": lambda: layer_norm(2, 40003),
     "norm_backward": norm_backward,
+    "sums_of_both": sums_of_both,
     "norm_backward_parts": lambda: norm_backward((2, 3), 6, 384, BF16),
     "columns_sum": columns_sum,
     "columns_looped": lambda: columns_sum(1300, 24),

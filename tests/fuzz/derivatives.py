@@ -19,6 +19,7 @@ import torch
 
 import dynacompile
 from tests.fuzz.stability import is_unsure, runs
+from tests.fuzz.stories import BACKENDS
 
 SMOOTH = ("{a}.sin()", "{a}.cos()", "{a}.tanh()", "({a} * 0.3).exp()", "{a}.sigmoid()", "{a}.square()", "torch.nn.functional.softplus({a})", "{a}.pow(3) * 0.1")
 KINKED = ("{a}.relu()", "{a}.abs()", "torch.where({a} > 0, {a}, {a} * 0.5)", "{a}.clamp(-1.0, 1.0)", "torch.nn.functional.leaky_relu({a}, 0.2)")
@@ -255,7 +256,7 @@ def difference(program: Program, seed: int, backend: str, unsure: list[str] | No
     function = program.function()
     expected = answers(program, function, seed)
     others: tuple[list[Any], bool] | None = None
-    compiled = dynacompile.compile(function, backend=backend, isolate_recompiles=True)
+    compiled = dynacompile.compile(function, isolate_recompiles=True, **BACKENDS.get(backend, {"backend": backend}))
     for call in ("first", "second"):
         got = answers(program, compiled, seed)
         for n, (e, g) in enumerate(zip(expected, got, strict=True)):

@@ -1,7 +1,8 @@
 """python -m tests.fuzz.large_losses FIRST LAST: cross entropies of linear layers, of which few logits may exist at a time, against eager.
 
 A program is its seed: a layer (with a bias or not, as a product, tied to an embedding), what lies between it and the loss (shifts, reshapes, casts, moved
-classes), a loss (mean, sum or rows; ignored targets, all of them at times; label smoothing; as a softmax and its likelihood), autocast or a dtype, which of
+classes), a loss (mean, sum or rows; ignored targets, all of them at times; label smoothing; weights of classes; as a softmax and its likelihood; beside the
+logarithms of the rows' sums of exponentials), autocast or a dtype, which of
 the operands have gradients, and now and then what keeps the logits whole: another use, a write between, gradients that end. A result may be as far from
 float64 as eager's, a few times over. Then come a target that is no class, a second backward, and gradients of gradients.
 """
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 import dynacompile
 from dynacompile.events import LossChunked
 
+HALVES = (torch.float16, torch.bfloat16)
 LAYERS = ("linear", "linear", "linear with bias", "linear with bias", "product", "product of a matrix", "tied")
 PATHS = ("plain", "plain", "float", "shifted", "flattened", "moved", "sliced", "contiguous", "permuted")
 SPOILERS = ("returned", "written", "detached", "scaled", "hooked", "no grad")
@@ -43,6 +45,7 @@ class Program:
     factor: float
     spoiler: str
     limit: int
+    extra: str
 
     def text(self) -> str:
         return "\n".join(f"  {name}: {value}" for name, value in vars(self).items())
@@ -110,9 +113,18 @@ class Program:
         return logits.view(-1, self.classes), targets.view(-1)
 
     def loss_of(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        more = {}
+        if "weights" in self.extra:
+            weights = torch.rand(self.classes, generator=torch.Generator().manual_seed(self.seed), dtype=torch.float64) + 0.2
+            more["weight"] = weights.to(logits.dtype)
         if self.is_likelihood:
-            return F.nll_loss(F.log_softmax(logits, 1), targets, **self.loss)
-        return F.cross_entropy(logits, targets, **self.loss)
+            loss = F.nll_loss(F.log_softmax(logits, 1), targets, **self.loss, **more)
+        else:
+            loss = F.cross_entropy(logits, targets, **self.loss, **more)
+        if "logarithms" in self.extra:
+            z = logits.logsumexp(1) if self.seed % 2 else torch.logsumexp(logits.float() if logits.dtype in HALVES else logits, dim=1)
+            loss = loss + 0.1 * (z.square() if loss.dim() else z.square().mean())
+        return loss
 
 
 def generate(seed: int) -> Program:
@@ -143,6 +155,7 @@ def generate(seed: int) -> Program:
         draw.choice((1.0, 1.0, 1024.0, -0.5)),
         spoiler,
         draw.choice((1, 300, 1000, 3000)),
+        random.Random(-1 - seed).choice(("", "", "", "weights", "logarithms", "weights, logarithms")),
     )
 
 

@@ -2,8 +2,8 @@
 
 A program is its seed: a few steps over two lists of some tensors of few or many shapes, contiguous or not, that differ from member to member or do not.
 A step maps every tensor, joins the two lists, reduces each tensor, joins all by a number that each has (a norm), writes the second list in place, or does
-something else to a few members. The schedule is run by the interpreter. Then the program is compiled, as like parts where it falls apart into such, and
-run by the interpreter, or, with --native, by built kernels.
+something else to a few members; seeds from 100000 on clip inputs in place, in phases. The schedule is run by the interpreter. Then the program is
+compiled, as like parts where it falls apart into such, and run by the interpreter, or, with --native, by built kernels.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dynacompile.ir.schedule import Launch, Schedule
 from tests.lower.tracing import compare, trace
 
 Tensors = list[torch.Tensor]
+WIDER = 100000  # from this seed on, programs also write their inputs in place, and clip them by a norm of all
 UNARY: tuple[tuple[str, Callable], ...] = (
     ("sin", torch.sin), ("abs", torch.abs), ("times", lambda t: t * 0.75), ("plus", lambda t: t + 1), ("clamp", lambda t: t.clamp(-1, 1)),
     ("mask", lambda t: torch.where(t > 0, t, -2 * t)), ("round trip", lambda t: t.double().to(t.dtype)), ("flip", lambda t: t.flip(0) if t.dim() else t),
@@ -75,6 +76,17 @@ class Program:
                 case "clip", (k,):
                     total = torch.stack([NUMBERS[k][1](t) for t in first]).sum()
                     first = [t * (1 / (1 + total.abs())) for t in first]
+                case "clip inputs", (k,):
+                    total = torch.stack([NUMBERS[k][1](t) for t in kept]).sum()
+                    factor = 1 / (1 + total.abs())
+                    for t in kept:
+                        t.mul_(factor)
+                    results.append(total)
+                case "write inputs", (k,):
+                    for t in kept[k:]:
+                        t.mul_(0.5).add_(0.25)
+                case "average inputs", _:
+                    torch._foreach_lerp_(kept, list(tensors[:n]), 0.1)
                 case "swap", _:
                     first, second = second, first
                 case _:
@@ -89,7 +101,7 @@ class Program:
 
 def generate(seed: int) -> Program:
     r = random.Random(seed)
-    count = r.randint(2, 9)
+    count = r.randint(2, 9) if seed < WIDER else r.randint(4, 12)
     pool = [tuple(r.choice((1, 2, 3, 5, 8, 16, 17, 40)) for _ in range(r.choice((0, 1, 1, 1, 2, 2, 3)))) for _ in range(r.randint(1, 5))]
     if r.random() < 0.2:
         pool.append((r.choice((300, 2000, 9000)),))
@@ -102,6 +114,10 @@ def generate(seed: int) -> Program:
     steps: list[tuple] = []
     for _ in range(r.randint(1, 5)):
         what = r.choice(("map", "map", "join", "join", "numbers", "clip", "swap", "update"))
+        if seed >= WIDER and r.random() < 0.7:
+            what = r.choice(("clip inputs", "clip inputs", "write inputs", "average inputs"))
+            steps.append((what, r.randrange(len(NUMBERS))) if what != "average inputs" else (what,))
+            continue
         argument = {"map": UNARY, "join": BINARY, "numbers": NUMBERS, "clip": NUMBERS}.get(what, ())
         own = (r.randrange(len(argument)),) if argument else ()
         steps.append((what, *own, odd()) if what in ("map", "join") else (what, *own))

@@ -55,8 +55,8 @@ class LastBits(TorchDispatchMode):
         return type(result)(map(self.moved, result)) if type(result) in (tuple, list) else self.moved(result)
 
     def moved(self, result: Any) -> Any:
-        if not isinstance(result, torch.Tensor) or result.dtype != torch.float64 or not result.numel():
-            return result
+        if not isinstance(result, torch.Tensor) or result.dtype != torch.float64 or not result.numel() or torch._is_zerotensor(result) or result.is_meta:
+            return result  # zero tensors have no memory, which torch reads below a mode; operations on them run on meta tensors, too
         limits = torch.finfo(result.dtype)
         self.large = self.large or bool((~(result.abs() < limits.max**0.5)).any())
         bits = 2 * torch.rand(result.shape, generator=self.generator, dtype=result.dtype) - 1

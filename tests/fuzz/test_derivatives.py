@@ -17,6 +17,14 @@ def test_random_programs_have_the_derivatives_of_eager(first):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("first", [20, 80])
+def test_random_programs_through_kernels(first):
+    """Programs of kernels ask that a gradient has the strides that they were made for."""
+    for seed in range(first, first + 10):
+        assert not (told := difference(generate(seed), seed, "reference")), f"seed {seed}: {told}"
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", [1731, 6998, 11632])
 def test_programs_that_differed_once(seed):
     unsure: list[str] = []

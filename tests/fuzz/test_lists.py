@@ -20,3 +20,7 @@ def test_built_kernels(seed):
 
 def test_like_parts():
     assert sum(check_compiled(generate(seed)) for seed in range(2000, 2020)) > 10, "some programs fall apart into like parts"
+
+
+def test_phases_between_joins():
+    assert sum(check_compiled(generate(seed)) for seed in range(100000, 100030)) > 50, "inputs that are clipped by a norm of all are like parts"

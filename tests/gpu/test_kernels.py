@@ -33,6 +33,7 @@ LARGE = {
     "columns_large": lambda: cases.columns_sum(5000, 300),
     "many_large": lambda: cases.many(300, 50),
     "whole_large": lambda: cases.whole(60000),
+    "sums_of_both_large": lambda: cases.sums_of_both(256, 64, 16384),
 }
 ALL = {**cases.CASES, **LARGE}
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import dynacompile
+from dynacompile.events import FrameSkipped, GraphBroke
 from tests.checking import check
 from tests.optimizers import matrix
 from tests.optimizers.matrix import STEPS, Case, Training, assert_within_spread, compiled, eager
@@ -33,6 +34,7 @@ def cases() -> list[Case]:
         ("Rprop", BOTH, [{}]),
         ("ASGD", BOTH, [{}]),
         ("RAdam", BOTH, [{}]),
+        ("Adafactor", BOTH, [{}, {"maximize": True}]),
     ):
         for options in variants:
             for form in others:
@@ -53,6 +55,7 @@ CASES = cases()
 BREAKS = {  # what these optimizers ask of values, which Python does
     "ASGD": {"to-python", "data-dependent-branch"},
     "RAdam": {"data-dependent-branch"},
+    "Adafactor": {"to-python"},
 }
 
 
@@ -108,10 +111,11 @@ def test_other_dtypes(form, dtype):
     assert max(told.launches) <= 4
 
 
-@pytest.mark.parametrize("name, options", [("AdamW", {"amsgrad": True}), ("SGD", {"lr": 0.1, "momentum": 0.9}), ("RMSprop", {"momentum": 0.9})])
+@pytest.mark.parametrize("name, options", [("AdamW", {"amsgrad": True}), ("SGD", {"lr": 0.1, "momentum": 0.9}), ("RMSprop", {"momentum": 0.9}), ("NAdam", {})])
 @pytest.mark.parametrize("form", BOTH)
-def test_state_dicts_are_eagers_at_any_step(name, options, form):
-    """Ten steps here and ten there, in either order, are twenty steps."""
+@pytest.mark.parametrize("after", [1, 2, 10])
+def test_state_dicts_are_eagers_at_any_step(name, options, form, after):
+    """Some steps here and the others there, in either order, are twenty steps."""
     case = Case(name, options, form, BOTH)
 
     def wrap(update):
@@ -119,13 +123,13 @@ def test_state_dicts_are_eagers_at_any_step(name, options, form):
 
     for wraps in ((wrap, lambda f: f), (lambda f: f, wrap)):
         first = Training(case, form, wraps[0])
-        first.run(0, 10)
+        first.run(0, after)
         second = Training(case, form, wraps[1])
         with torch.no_grad():
             for own, given in zip(second.parameters, first.parameters, strict=True):
                 own.copy_(given)
         second.optimizer.load_state_dict(first.state())
-        second.run(10, STEPS)
+        second.run(after, STEPS)
         assert_within_spread(second.results(), eager(case))
 
 
@@ -149,6 +153,45 @@ def test_scaled_gradients_and_steps_left_out(name, infinite):
 
     got = results(lambda f: dynacompile.compile(f, isolate_recompiles=True, options={"reference": True, "fallback": "none"}, fullgraph=True))
     torch.testing.assert_close(got, results(lambda f: f), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name, options, breaks", [
+    ("AdamW", {"fused": True}, 0),
+    ("SGD", {"fused": True, "lr": 0.1}, 0),
+    ("AdamW", {"foreach": True}, 1),
+    ("SGD", {"lr": 0.1, "momentum": 0.9}, 1),
+], ids=["AdamW fused", "SGD fused", "AdamW foreach", "SGD"])  # fmt: skip
+def test_a_step_by_a_gradient_scaler(name, options, breaks):
+    """Fused optimizers leave a step out inside of the graph; for others GradScaler asks for the number of infinite gradients."""
+    events: list = []
+
+    def results(wrap):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        optimizer = getattr(torch.optim, name)(model.parameters(), **options)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+
+        def step():
+            scaler.step(optimizer)
+            scaler.update()
+
+        update = wrap(step)
+        for i in range(6):
+            torch.manual_seed(i)
+            optimizer.zero_grad()
+            scaler.scale(model(torch.randn(2, 4)).square().sum()).backward()
+            if i == 3:
+                model.weight.grad[0, 0] = float("inf")
+            update()
+        return list(model.parameters()), optimizer.state_dict()["state"], scaler.state_dict()
+
+    end = dynacompile.subscribe(events.append)
+    try:
+        got = results(lambda f: dynacompile.compile(f, isolate_recompiles=True, options={"reference": True}))
+    finally:
+        end()
+    torch.testing.assert_close(got, results(lambda f: f), rtol=1e-5, atol=1e-6)
+    assert sum(isinstance(e, GraphBroke) for e in events) == breaks and not any(isinstance(e, FrameSkipped) for e in events)
 
 
 @pytest.mark.parametrize("name", ["Adam", "RMSprop", "Adagrad"])

@@ -174,6 +174,21 @@ def write(t):
 
 
 @LEVELS
+@pytest.mark.parametrize("change", [lambda t: t.unsqueeze_(0), lambda t: t.t_()], ids=["unsqueeze_", "t_"])
+def test_what_eager_keeps_another_tensor_of_may_change_its_metadata(change, backend):
+    def story(wrap):
+        for frame in (lambda x, y: (x.detach() * x, y * 2), lambda x, y: (x.view(-1) * y.view(-1), y.exp()), lambda x, y: (x.view_as(x) * x, y)):
+            leaf, y = torch.arange(6.0).requires_grad_(), torch.arange(6.0).view(2, 3).requires_grad_()
+            x = (leaf * 1).view(2, 3) * 1
+            out = wrap(frame)(x, y)
+            change(x)
+            found = attempt(torch.autograd.grad, sum(t.sum() for t in out), (leaf, y), allow_unused=True)
+            yield found if isinstance(found, tuple) else kind(found)
+
+    check_same(story, backend=backend, least=None)
+
+
+@LEVELS
 @pytest.mark.parametrize("name", KEPT)
 @pytest.mark.parametrize("what", ["result", "input"])
 @pytest.mark.parametrize("change", [write, lambda t: t.unsqueeze_(0), lambda t: t.t_()], ids=["values", "unsqueeze_", "t_"])
@@ -447,3 +462,24 @@ def test_the_gradient_of_an_input_that_is_a_view_and_was_written_before_its_use(
         yield x._version
 
     check_same(story, backend=backend)
+
+
+LAID = {
+    "a result that is kept": lambda t: t.softmax(-1).relu_(),
+    "one that is not": lambda t: (t + 1).mul_(2),
+    "one that is kept, written detached": lambda t: (y := t.exp(), y.detach().add_(2))[0],
+    "one that another keeps": lambda t: (y := t.sigmoid(), y * y, y.add_(2))[1],
+}
+
+
+@LEVELS
+@pytest.mark.parametrize("name", LAID)
+def test_results_with_strides_of_their_own_are_written(name, backend):
+    """A graph lays them out as eager's, by a copy: in eager it is one tensor that is kept and written."""
+
+    def story(wrap):
+        x = torch.linspace(-1, 2, 6).view(2, 3).requires_grad_()
+        y = wrap(lambda x: LAID[name](x.t().contiguous().t()))(x)
+        yield kind(attempt((y * y).sum().backward)), x.grad
+
+    check_same(story, backend=backend, least=None)

@@ -124,6 +124,24 @@ def test_quotients_are_refused_also_where_the_meta_kernel_takes_them(target):
         check_types(target, [of(dtype), of(INT)], [of(dtype), of(INT)])
 
 
+CLASSES = [
+    F.cross_entropy,
+    F.nll_loss,
+    lambda x, t: F.cross_entropy(x, t, reduction="none"),
+    lambda x, t: F.nll_loss(x, target=t, ignore_index=1),
+]
+
+
+@pytest.mark.parametrize("loss", CLASSES)
+def test_targets_of_classes(loss):
+    def story(wrap):
+        for x, target in ((of(FLOAT), torch.tensor([0, 1])), (of(FLOAT)[None], torch.tensor([[0, 1, 1]]))):
+            for dtype in (BOOL, torch.uint8, torch.int8, torch.int16, torch.int32, INT, FLOAT):
+                yield str(dtype), attempt(wrap(lambda x, t: loss(x, t)), x, target.to(dtype))
+
+    check_same(story, least=None)
+
+
 def differentiates(loss, dtype):
     """Whether this version of torch has gradients of the loss of float32 with targets of a type."""
     return not isinstance(attempt(loss(of(FLOAT).requires_grad_(), of(dtype)).backward), RuntimeError)

@@ -136,6 +136,23 @@ def test_too_few_rows_or_too_wide_ones_stay_apart(rows, columns):
     assert not folded(plan)
 
 
+@pytest.mark.parametrize("rows, columns, dtype, block", [(2048, 8192, torch.bfloat16, 8), (4096, 12288, torch.float32, 16)])
+def test_sums_of_rows_and_of_columns_are_one_pass(rows, columns, dtype, block):
+    """Rows of up to 16384 elements, where nothing but sums is made of them."""
+    graph = trace(lambda x: (x.sum(0), (x * 2.0).sum(1), x.float().amax(1)), [torch.empty(rows, columns, dtype=dtype)])
+    plan = scheduled(graph, 1e-4 if dtype is torch.float32 else 1e-2)
+    first, last = (s for s in plan.steps if isinstance(s, Launch))
+    assert folded(plan) == [(block,)]
+    assert [n for n in first.buffers if plan.buffers[n].numel == rows * columns] == [plan.inputs[0]], "the matrix is read, and nothing as large is written"
+    assert plan.inputs[0] not in last.buffers, "it is read once"
+    assert sum(plan.buffers[n].bytes for n in last.buffers) < rows * columns * dtype.itemsize // 3, "the partial sums are few"
+
+
+def test_wide_rows_that_are_read_twice_stay_apart():
+    graph = trace(lambda x: (x.sum(0), x.softmax(1)), [torch.empty(4096, 8192)])
+    assert not folded(schedule(on(CUDA, lower(graph, ENV)), ENV))
+
+
 def test_on_the_cpu_nothing_is_folded():
     graph = backward(lambda x, w, b: (F.layer_norm(x, (64,), w, b),), leaf(4096, 64), leaf(64), leaf(64))
     assert not folded(schedule(lower(graph, ENV), ENV))
@@ -153,4 +170,5 @@ def test_an_op_between_keeps_them_apart():
 
 
 def test_a_sum_of_all_elements_that_a_kernel_reads_is_no_column():
-    scheduled(trace(lambda x, y, z: (x - y.sum() * 2, y - z.sum() * 2), [torch.randn(7, 1), torch.randn(5), torch.randn(40)]))
+    plan = scheduled(trace(lambda x, y, z: (x - y.sum() * 2, y - z.sum() * 2), [torch.randn(7, 1), torch.randn(5), torch.randn(40)]))
+    assert not folded(plan)

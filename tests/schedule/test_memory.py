@@ -6,9 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynacompile.ir.loops import Extern
+from dynacompile.ir.index import Index, Var, atom
+from dynacompile.ir.loops import Access, Axis, Extern, Nest, Op
 from dynacompile.ir.schedule import Launch, Place, Schedule
-from dynacompile.schedule.memory import Arena, memory_bytes
+from dynacompile.schedule.memory import Arena, is_read_first, memory_bytes
 from tests.lower.tracing import UNFUSED, stages, trace
 
 
@@ -80,3 +81,34 @@ def test_arena_is_smaller_than_all_temps() -> None:
 def test_pointwise_chain_works_in_place() -> None:
     plan = stages(trace(lambda x, w: ((x @ w).exp() @ w).exp() @ w, [torch.randn(16, 16)] * 2), UNFUSED)[1]
     assert plan.arena == 2 * 16 * 16 * 4
+
+
+def normalized_with_pick(place: Index, stored: Index, waits: bool = True) -> Nest:
+    """x less its maximum over r, plus the element at `place`; waits: what is stored depends on the maximum."""
+    x, r = Axis(Var("x0", 4), "x"), Axis(Var("r0", 8), "r")
+    body = (
+        Op("load", (), torch.int64, Access("at", atom(x.var))),
+        Op("load", (), torch.float32, Access("x", place)),
+        Op("load", (), torch.float32, Access("x", stored)),
+        Op("reduce", (2,), torch.float32, "max"),
+        Op("sub", (2, 3 if waits else 1), torch.float32),
+        Op("add", (4, 1), torch.float32),
+        Op("store", (5,), torch.float32, Access("out", stored)),
+        Op("store", (3,), torch.float32, Access("most", atom(x.var))),
+    )
+    return Nest("picked", (x, r), body)
+
+
+def test_a_row_may_read_its_own_elements_before_they_are_written_over() -> None:
+    x, r, own, wide = atom(Var("x0", 4)), atom(Var("r0", 8)), atom(Var("%0", 8)), atom(Var("%0", 9))
+
+    def is_first(place: Index, stored: Index, waits: bool = True) -> bool:
+        return is_read_first(normalized_with_pick(place, stored, waits), {place}, stored)
+
+    assert is_first(x * 8 + own, x * 8 + r)
+    assert is_first(x * 10 + own + 3, x * 10 + r + 3), "rows with gaps, which begin later"
+    assert not is_first(x * 8 + own, x * 8 + r, waits=False), "another thread may have stored already"
+    assert not is_first(x * 8 + wide, x * 8 + r), "the next row's"
+    assert not is_first(own, x * 8 + r), "the first row's"
+    assert not is_first(x + own * 4, x + r * 4), "rows that lie in each other"
+    assert not is_first(x * 8 + r * 0 + (own + r) * 1, x * 8 + r), "read once for each element, at any time"

@@ -30,6 +30,24 @@ def test_one_hot_sum(start: int) -> None:
     assert not rows(lambda at, x: torch.where(hot(at, 60, start) & (x > 0)[:, None], x[:, None], 0.0).sum(1) * 2, at, x)
 
 
+def test_one_hot_sums_of_rounded_elements() -> None:
+    at, x = torch.tensor([0, 2, 5, 70, -1]), torch.randn(5)
+
+    def rounded(at: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (-torch.where(hot(at, 60), x[:, None], 0.0).to(torch.bfloat16).float()).sum(1)
+
+    assert not rows(rounded, at, x)
+    assert rows(lambda at, x: torch.where(hot(at, 60), x[:, None], 0.0).cos().sum(1), at, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_of_cross_entropy_has_no_sums(dtype: torch.dtype) -> None:
+    logits, targets = torch.randn(32, 999, dtype=dtype, requires_grad=True), torch.randint(0, 999, (32,))
+    graph, fakes, _ = record(F.cross_entropy, [logits, targets])
+    plan = stages(differentiate(graph, fakes, ENV).backward)[1]
+    assert not any(k.nest.is_reduction for k in plan.kernels.values())
+
+
 def test_other_sums_stay() -> None:
     at, x, y = torch.tensor([0, 2, 5]), torch.randn(3), torch.randn(3, 6)
     assert rows(lambda at, x, y: torch.where(hot(at, 6), y, 0.0).sum(1), at, x, y)

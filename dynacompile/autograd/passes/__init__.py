@@ -14,14 +14,16 @@ from dynacompile.autograd.passes.dead import remove_dead
 from dynacompile.autograd.passes.fold import fold_constants
 from dynacompile.autograd.passes.merge import merge_equal, merge_views
 from dynacompile.autograd.passes.parts import read_parts
+from dynacompile.autograd.passes.products import apply_activations, widen_products
 
 
 @dataclass(frozen=True)
 class Pass:
-    """numerics: "bitwise" keeps every bit; "zeros" keeps every value up to the sign of zero; "rounding" may round at another place."""
+    """numerics: "bitwise" keeps every bit; "zeros" keeps every value up to the sign of zero; "rounding" may round at another place; "fused" leaves out a
+    rounding to 16 bits, which `precise` keeps."""
 
     run: Callable[[torch.fx.Graph], torch.fx.Graph]
-    numerics: Literal["bitwise", "zeros", "rounding"]
+    numerics: Literal["bitwise", "zeros", "rounding", "fused"]
 
 
 PASSES = (
@@ -33,11 +35,14 @@ PASSES = (
     Pass(merge_equal, "bitwise"),
     Pass(remove_dead, "bitwise"),
     Pass(split_biases, "rounding"),
+    Pass(apply_activations, "fused"),
+    Pass(widen_products, "fused"),
 )
 
 
-def simplify(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """All passes, in order."""
+def simplify(graph: torch.fx.Graph, precise: bool = False) -> torch.fx.Graph:
+    """All passes, in order. precise: without those that leave out roundings."""
     for step in PASSES:
-        graph = step.run(graph)
+        if not (precise and step.numerics == "fused"):
+            graph = step.run(graph)
     return graph

@@ -91,7 +91,7 @@ def for_iter(f: SymbolicFrame, i: Instr) -> None:
     iterator = f.peek(1)
     if not isinstance(iterator, IteratorValue):
         raise unsupported("in-loop", f"{iterator.describe()} is")
-    item = iterator.next(f.cx)
+    item = f.cx.rounds.next(f, i, iterator)
     if item is not None:
         f.push(item)
         return

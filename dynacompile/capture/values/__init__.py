@@ -21,6 +21,7 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
     copies,
     counters,
     deques,
+    flexible_attention,
     folding,
     given_sequences,
     heaps,

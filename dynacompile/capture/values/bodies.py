@@ -64,6 +64,8 @@ def shape_of(value: Value) -> Any:
 class Body:
     """A function as a graph: its own inputs first, then what it reads of the graph around it. name: of the operator that it is for."""
 
+    is_mapped = False  # over the indices of a tensor, so that it may index others by them
+
     def __init__(self, cx: Trace, name: str):
         cx.overrides.modes.refuse(name)
         self.cx, self.name = cx, name

@@ -126,6 +126,8 @@ class DictValue(Value):
         raise missing_key(key)
 
     def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+        if self.source is not None and isinstance(getattr(key, "real", None), torch.Tensor):
+            cx.check_first_step(self, key)
         cx.effects.touch(self)
         self.put(key, value)
         self.stored.setdefault(key_of(key), key)

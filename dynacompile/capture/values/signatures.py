@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
@@ -10,7 +11,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.functions import BoundMethod, FunctionValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.guard_facts import identity
-from dynacompile.ir.source import Attr, Constant
+from dynacompile.ir.source import Attr, Constant, DictAttr
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
 
 @handles(inspect.signature)
 def row_signature(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of the innermost function where decorators wrap others, as Python's is."""
     bound = bool(args) and isinstance(args[0], BoundMethod)
     function = args[0].function if bound else args[0]  # type: ignore[attr-defined]
+    while isinstance(function, FunctionValue) and isinstance(function.real, FunctionType) and "__wrapped__" in function.real.__dict__:
+        if "__signature__" in function.real.__dict__ or function.source is None:
+            break
+        function = cx.wrap(function.real.__dict__["__wrapped__"], DictAttr(function.source, "__wrapped__"))
     real = function.real if isinstance(function, FunctionValue) else None
     if len(args) != 1 or kwargs or real is None or {"__wrapped__", "__signature__"} & set(real.__dict__):
         raise unsupported("unknown-function", f"inspect.signature of {args[0].describe()}")

@@ -21,6 +21,7 @@ from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, is_data
 from dynacompile.ir.source import Attr, Constant, Source
+from dynacompile.ops.flexible_attention import index_by_points
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -126,6 +127,12 @@ def patched(cx: Trace, name: str) -> Any:
     if raw is MISSING or raw is TORCH_S.get(name) or is_data(raw) or is_trusted(getattr(raw, "__module__", None)):
         return None
     return raw
+
+
+def points_of(key: Value) -> list[Value]:
+    """The tensors of an index of tensors alone."""
+    parts: list[Value] = list(key.items) if isinstance(key, SequenceValue) else [key]
+    return parts if all(isinstance(part, TensorValue) for part in parts) else []
 
 
 def refuse_patched(cx: Trace, *names: str) -> None:
@@ -285,7 +292,11 @@ class TensorValue(Value):
     def get_item(self, cx: Trace, key: Value) -> Value:
         refuse_patched(cx, "__getitem__")
         found = cx.overrides.call(torch.Tensor.__getitem__, [self, key], {})
-        return found if found is not None else cx.op("call_function", operator.getitem, [self, key], {})
+        if found is not None:
+            return found
+        if cx.bodies and cx.bodies[-1].is_mapped and (indices := points_of(key)):
+            return cx.op("call_function", index_by_points, [self, *indices], {})
+        return cx.op("call_function", operator.getitem, [self, key], {})
 
     def set_item(self, cx: Trace, key: Value, value: Value) -> None:
         refuse_patched(cx, "__setitem__")

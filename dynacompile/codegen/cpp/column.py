@@ -58,7 +58,12 @@ class Column:
         starts = roots(self.plan.nest, self.plan.level, self.plan.when, self.plan.passes, k)
         needed = closure(self.plan.nest, starts, frozenset())
         users = [i for i in needed if self.plan.level[i] == "r" or i in starts]
-        return {a for i in users for a in needs(self.body[i]) if self.plan.level[a] == "x" and self.plan.deep[a] and self.body[a].name not in CHEAP}
+        return {a for i in users for a in needs(self.body[i]) if self.plan.level[a] == "x" and self.plan.deep[a] and not self.is_cheap(a)}
+
+    def is_cheap(self, i: int) -> bool:
+        """Whether a value is as good computed again as read from an array; what is gathered by a division is not."""
+        op = self.body[i]
+        return op.name in CHEAP and not (op.name == "load" and self.values.stride(op.attr) is None)  # type: ignore[arg-type]
 
     def struct(self, k: int, acc: Accumulators) -> None:
         if not acc.reduces:
@@ -165,7 +170,22 @@ class Column:
             self.walk(k, acc, starts, steps, lane, "0", str(plan.steps))
         else:
             self.stretch(k, acc, starts, steps, lane, f"part{k}.", "0", str(plan.steps))
+        if plan.group > 1:
+            self.combine_groups(k, acc)
         self.ready |= {i for i in lane if i in plan.kept}
+
+    def combine_groups(self, k: int, acc: Accumulators) -> None:
+        """The accumulators of each group of lanes become their combination."""
+        out, group = self.out, self.plan.group
+        if not acc.reduces:
+            return
+        out.open(f"for (i64 t = 0; t < t1 - t0; t += {group})")
+        for i in acc.reduces:
+            n, field = acc.name(i), f"part{k}.{acc.name(i)}"
+            out.line(f"auto {n}_all = {field}[t];")
+            out.line(f"for (i64 l = 1; l < {group}; ++l) {n}_all = {acc.combine(i, f'{n}_all', f'{field}[t + l]')};")
+            out.line(f"for (i64 l = 0; l < {group}; ++l) {field}[t + l] = {n}_all;")
+        out.close()
 
     def block(self, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> int:
         return BLOCK_OF_ROWS if self.takes_rows_at_once(acc, starts, steps, lane) else BLOCK

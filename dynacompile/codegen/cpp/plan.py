@@ -14,10 +14,11 @@ float32 stays accurate in sums of any length.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import lcm, prod
 
 import torch
 
+from dynacompile.codegen.cpp.groups import grouped
 from dynacompile.ir.body import needs
 from dynacompile.ir.divisions import index_of
 from dynacompile.ir.index import Extent, Index, Symbol, atom, extent, hint
@@ -33,6 +34,7 @@ ARRAY_BYTES = 24 * 1024  # of accumulators, to stay in the first-level cache
 SCRATCH_BYTES = 128 * 1024  # of values kept for a later pass over a row, on the thread's stack
 LIST_TILE = 8192  # elements of a block of a member of a list: small beside a list that is worth several threads, large beside what a block costs
 TILE_BYTES = 64 * 1024  # of values kept for a later pass over a column tile
+TURNED_BYTES = 256 * 1024  # the same of values from transposed blocks, which cost more to make again than to read from the second-level cache
 MOST_CHUNKS = 256
 COSTLY = {
     "exp": 4, "exp2": 4, "expm1": 5, "log": 5, "log2": 5, "log1p": 8, "sin": 5, "cos": 5, "tanh": 6, "sigmoid": 6, "erf": 7, "ndtr": 6, "pow": 16, "atan2": 20,
@@ -57,8 +59,8 @@ class Plan:
     kept: r-level ops that a later pass reads back. tile: elements of a column tile, or of a block of a pointwise lane axis.
     chunk: elements of the lane axis (row over one r axis) or steps over r that a chunk takes in; split: chunks run in parallel.
     weight: cost of one point. listed: the loops are those of one member of a list. crossed: loads and stores that are consecutive along the one axis of
-    `middle` and stride along the lanes: they go through blocks of `block` steps, transposed between memory and the lanes. What sizes decide here, those of the
-    example decide."""
+    `middle` and stride along the lanes: they go through blocks of `block` steps, transposed between memory and the lanes. group: neighbours in the lanes whose
+    accumulators are combined after a pass. What sizes decide here, those of the example decide."""
 
     nest: Nest
     shape: str  # "pointwise" | "row" | "column"
@@ -80,6 +82,7 @@ class Plan:
     listed: bool = False
     crossed: frozenset[int] = frozenset()
     block: int = 0
+    group: int = 1
 
     @property
     def tasks(self) -> Extent:
@@ -181,8 +184,12 @@ def choices(first: Plan) -> list[Choice]:
 
 def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
     """listed: of one member of a list, whose tasks are few and small, since those of all members run in parallel."""
+    alone, (nest, group) = nest, (nest, 1) if listed else grouped(nest, WIDEST)
     level = levels(nest)
     lane = choose_lane(nest, level)
+    if group > 1 and (lane is None or lane in alone.axes):
+        nest, group, level = alone, 1, levels(alone)
+        lane = choose_lane(nest, level)
     shape = "pointwise" if not nest.r_axes else "row" if lane is not None and lane.role == "r" else "column"
     deep = lanes_of_ops(nest, lane, shape)
     when = passes_of_ops(nest, level)
@@ -199,8 +206,9 @@ def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
         wide_values = wide_values or any(op.name == "reduce" and op.attr in ("argmax", "argmin") for op in nest.body)
     weight = sum(COSTLY.get(op.name, 0.25) if op.name not in ("load", "store") else 1 for op in nest.body) / 3
     work = prod(hint(a.size) for a in nest.axes) * weight
-    kept = values_to_keep(nest, level, deep, when, passes) if passes > 1 else frozenset()
-    size = sizes(nest, shape, lane, outer, middle, kept if not choice.again else frozenset(), 0 if listed else work)
+    crossed = crossed_ops(nest, lane, middle[0]) if lane is not None and len(middle) == 1 and shape != "row" else frozenset()
+    kept = values_to_keep(nest, level, deep, when, passes, crossed) if passes > 1 else frozenset()
+    size = sizes(nest, shape, lane, outer, middle, kept if not choice.again else frozenset(), 0 if listed else work, bool(crossed))
     if listed and shape == "pointwise" and not middle:
         size = replace(size, tile=LIST_TILE)
     if choice.tile and shape == "pointwise":
@@ -209,14 +217,15 @@ def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
         size = replace(size, tile=min(choice.tile, round_up(expected(lane.size), WIDEST)))
     if choice.again or not size.keep:
         kept = frozenset()
-    crossed = crossed_ops(nest, lane, middle[0]) - kept if lane is not None and len(middle) == 1 and shape != "row" else frozenset()
     if crossed and shape == "column":
         size = replace(size, tile=min(size.tile, 2 * CROSSING))
+    if group > 1:
+        size = replace(size, tile=round_up(size.tile, lcm(group, WIDEST)))
     lane_bytes = 8 if wide_values else 4
     wide = work >= GRAIN or any(type(a.size) is Index for a in nest.axes)
     return Plan(
         nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, wide, lane_bytes, weight, choice, listed,
-        crossed, crossed_steps(nest, crossed, size.tile),
+        crossed, crossed_steps(nest, crossed, size.tile), group,
     )  # fmt: skip
 
 
@@ -330,13 +339,19 @@ def closure(nest: Nest, starts: list[int], stop: frozenset[int] | set[int]) -> l
     return sorted(seen)
 
 
-def values_to_keep(nest: Nest, level: tuple[str, ...], deep: tuple[bool, ...], when: tuple[int, ...], passes: int) -> frozenset[int]:
-    """Costly r-level values that more than one pass needs."""
+def values_to_keep(
+    nest: Nest, level: tuple[str, ...], deep: tuple[bool, ...], when: tuple[int, ...], passes: int, crossed: frozenset[int] = frozenset()
+) -> frozenset[int]:
+    """Costly r-level values that more than one pass needs: what a block has to be transposed for is costly, too."""
+    turned: set[int] = set()
+    for i, op in enumerate(nest.body):
+        if (op.name == "load" and i in crossed) or (op.name not in ("reduce", "store") and any(a in turned for a in needs(op))):
+            turned.add(i)
 
     def costly(i: int) -> bool:
         op = nest.body[i]
         indirect = op.name == "load" and any(v.name[0] == "%" for v in op.attr.index.variables())  # type: ignore[union-attr]
-        return level[i] == "r" and deep[i] and (op.name in COSTLY or indirect)
+        return level[i] == "r" and deep[i] and (op.name in COSTLY or indirect or i in turned)
 
     used = [closure(nest, roots(nest, level, when, passes, k), frozenset()) for k in range(passes)]
     wanted = {i for i in range(len(nest.body)) if costly(i) and sum(i in u for u in used) > 1}
@@ -390,7 +405,9 @@ def expected(size: Extent) -> int:
     return max(1, hint(size)) if type(size) is Index else hint(size)
 
 
-def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], middle: tuple[Axis, ...], kept: frozenset[int], work: float) -> Sizes:
+def sizes(
+    nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], middle: tuple[Axis, ...], kept: frozenset[int], work: float, crosses: bool = False
+) -> Sizes:
     """Tile, chunk, whether chunks run in parallel, and whether kept values fit."""
     points, steps = prod(expected(a.size) for a in outer), prod(expected(a.size) for a in middle)
     length = 1 if lane is None else expected(lane.size)
@@ -415,8 +432,8 @@ def sizes(nest: Nest, shape: str, lane: Axis | None, outer: tuple[Axis, ...], mi
     widest = max((op.dtype.itemsize for op in nest.body), default=4)
     cap = max(64, ARRAY_BYTES // (arrays * max(4, widest)) // 64 * 64)
     tile = min(round_up(length, WIDEST), cap)
-    fitting = TILE_BYTES // (kept_bytes * steps) // WIDEST * WIDEST if kept else 0
-    keep = bool(kept) and fitting >= min(64, tile)
+    fitting = (TURNED_BYTES if crosses else TILE_BYTES) // (kept_bytes * steps) // WIDEST * WIDEST if kept else 0
+    keep = bool(kept) and fitting >= min(WIDEST if crosses else 64, tile)
     if big and points * -(-length // tile) < FEW_TASKS and steps >= 64 and steps * length >= 2 * GRAIN and not keep:
         return Sizes(tile, max(16, -(-steps // 64)), True, False)
     if keep:

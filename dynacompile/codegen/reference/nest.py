@@ -78,6 +78,8 @@ def run_op(
         case "reduce":
             shape = [n if i in reduced else args[0].shape[i] for i, n in enumerate(space)]
             return reduce(str(op.attr), args[0].expand(shape), reduced)
+        case "product":
+            return product(args[0], args[1], space, reduced)
         case "cast":
             return args[0].to(op.dtype)
         case _:
@@ -128,6 +130,22 @@ def store(
     if access.summed:
         value = torch.zeros_like(memory).index_add_(0, index, value)[index]
     memory[index] = value
+
+
+def product(a: torch.Tensor, b: torch.Tensor, space: list[int], reduced: list[int]) -> torch.Tensor:
+    """Of operands that share no x axis but those of a batch, without a tensor over the whole space."""
+    letters = "abcdefghijklmnopqrstuvwxyz"[: len(space)]
+
+    def named(t: torch.Tensor) -> tuple[torch.Tensor, str]:
+        kept = [i for i in range(len(space)) if t.shape[i] > 1 or i in reduced]
+        return t.expand([n if i in reduced else t.shape[i] for i, n in enumerate(space)]).squeeze([i for i in range(len(space)) if i not in kept]), "".join(
+            letters[i] for i in kept
+        )
+
+    (left, first), (right, second) = named(a), named(b)
+    rest = "".join(c for i, c in enumerate(letters) if i not in reduced and (c in first or c in second))
+    found = torch.einsum(f"{first},{second}->{rest}", left, right)
+    return found.reshape([1 if i in reduced or letters[i] not in rest else n for i, n in enumerate(space)])
 
 
 def reduce(kind: str, value: torch.Tensor, dims: list[int]) -> torch.Tensor:

@@ -1,5 +1,15 @@
 """Triton: one readable, standalone module per kernel."""
 
-from dynacompile.codegen.triton.emit import emit_kernel
+from dynacompile.codegen.triton.emit import emit_nest
+from dynacompile.codegen.triton.products import emit_product
+from dynacompile.env import Env
+from dynacompile.ir.schedule import Kernel, KernelSource
 
 __all__ = ["emit_kernel"]
+
+
+def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
+    """Triton source of `kernel`, with candidates and their grids. The function takes the params' storage pointers (16-byte aligned),
+    then the symbols, then the blocks as constexprs; of a kernel over a list, three tables in the pointers' place: (member, program of that member) for
+    each program, each member's own numbers, and each member's pointers. Raises Unsupported for a dtype or op that Triton has no form of."""
+    return emit_product(kernel) if kernel.nest.is_product else emit_nest(kernel)

@@ -12,7 +12,6 @@ from textwrap import indent
 from dynacompile.codegen.triton import scalars
 from dynacompile.codegen.triton.tiles import Tiling, choose_tiling
 from dynacompile.codegen.triton.values import Values
-from dynacompile.env import Env
 from dynacompile.errors import Unsupported
 from dynacompile.ir.index import Index
 from dynacompile.ir.loops import Access, Nest, Op
@@ -24,10 +23,8 @@ LIST_TABLES = ("list_blocks", "list_numbers", "list_pointers")
 LIBDEVICE = "from triton.language.extra import libdevice\n"
 
 
-def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
-    """Triton source of `kernel`, with candidates and their grids. The function takes the params' storage pointers (16-byte aligned),
-    then the symbols, then the blocks as constexprs; of a kernel over a list, three tables in the pointers' place: (member, program of that member) for
-    each program, each member's own numbers, and each member's pointers. Raises Unsupported for a dtype or op that Triton has no form of."""
+def emit_nest(kernel: Kernel) -> KernelSource:
+    """As `emit_kernel`, of a kernel without products."""
     if any(a.size == 0 for a in kernel.nest.axes):
         raise Unsupported("triton-empty", f"{kernel.name} has no points: the scheduler drops empty nests")
     for param in kernel.params:

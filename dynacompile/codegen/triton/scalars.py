@@ -227,6 +227,17 @@ def nan_min(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 """,
     **{f"sums_of_{n}": adder(n) for n in (2, 3, 4)},
+    "add_product": """
+@triton.jit
+def add_product(a, b, total):
+    return tl.dot(a, b, total)
+""",
+    "halves": """
+@triton.jit
+def halves(a, rows: tl.constexpr, columns: tl.constexpr):
+    # the columns of a on the left and those on the right
+    return tl.split(tl.permute(tl.reshape(a, (rows, 2, columns // 2)), (0, 2, 1)))
+""",
     "product": """
 @triton.jit
 def product(a, b):

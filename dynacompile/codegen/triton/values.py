@@ -345,7 +345,7 @@ def lane_of(kernel: Kernel, tiling: Tiling) -> tuple[str, str] | None:
 def rounds_to_16_bits(nest: Nest, dtypes: dict[str, torch.dtype]) -> bool:
     """True where what the kernel stores for each of its points has 16 bits, or, if it only reduces, what it loads has."""
     level = levels(nest)
-    full = "r" if nest.r_axes else "x"
+    full = "r" if nest.r_axes and not nest.is_product else "x"
 
     def floats(name: str) -> list[torch.dtype]:
         accesses = [op.attr for i, op in enumerate(nest.body) if op.name == name and level[i] == full]

@@ -1,0 +1,80 @@
+"""Cuts a graph where it joins many small results, such as the norms of all gradients, into one number that all go on with.
+
+What comes before the join, the join itself, and what comes after are phases: each falls apart into like parts of its own, and the phases run one after the
+other. Between them pass tensors of one element. Phases keep the graph's order, so that what one writes and another reads stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+
+Node = torch.fx.Node
+LEAST = 4  # tensors that are joined
+MOST = 9  # phases
+JOINING = frozenset({torch.stack, torch.cat, torch.concat, torch.hstack})
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Operations in the graph's order. given: those of earlier phases that they read; made: those of theirs that later phases read."""
+
+    nodes: tuple[Node, ...]
+    given: tuple[Node, ...]
+    made: tuple[Node, ...]
+
+
+def is_one(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() <= 1
+
+
+def is_join(node: Node, lists: Collection[Node]) -> bool:
+    """Whether it makes one tensor of many of one element each. lists: operations that go member by member."""
+    if node.target not in JOINING or node in lists or not node.args or not isinstance(node.args[0], (list, tuple)):
+        return False
+    members = node.args[0]
+    return len(members) >= LEAST and all(isinstance(m, Node) and is_one(m.meta.get("val")) for m in members)
+
+
+def phases(nodes: Sequence[Node], shared: Collection[Node], lists: Collection[Node], state: object) -> list[Phase] | None:
+    """The phases of a graph; None where nothing is joined, or more passes between phases than tensors of one element. shared: inputs that any number of
+    operations may read; state: the target of nodes that set modes, which every phase has."""
+    of: dict[Node, int] = {}
+    joined: set[Node] = set()
+    current, in_join = 0, False
+    for node in nodes:
+        if node.op not in ("call_function", "call_method") or node.target is state:
+            continue
+        operands = [n for n in node.all_input_nodes if n not in shared]
+        if is_join(node, lists):
+            current, in_join = current + (not in_join), True
+            of[node] = current
+            joined.add(node)
+        elif operands and all(n in joined for n in operands) and is_one(node.meta.get("val")) and node.meta["val"] is not operands[0].meta.get("val"):
+            of[node] = max(of[n] for n in operands)
+            joined.add(node)
+        else:
+            current, in_join = current + in_join, False
+            of[node] = current
+    if not joined or current >= MOST:
+        return None
+    return split(nodes, of, state, 1 + max(of.values()))
+
+
+def split(nodes: Sequence[Node], of: dict[Node, int], state: object, count: int) -> list[Phase] | None:
+    given: list[dict[Node, None]] = [{} for _ in range(count)]
+    made: list[dict[Node, None]] = [{} for _ in range(count)]
+    for node, phase in of.items():
+        for operand in node.all_input_nodes:
+            source = of.get(operand, phase)
+            if source == phase:
+                continue
+            if source > phase or not is_one(operand.meta.get("val")) or not operand.meta["val"].is_contiguous():
+                return None
+            given[phase].setdefault(operand)
+            made[source].setdefault(operand)
+    own = [tuple(n for n in nodes if n.target is state and n.op == "call_function" or of.get(n) == k) for k in range(count)]
+    return [Phase(o, tuple(g), tuple(m)) for o, g, m in zip(own, given, made)]

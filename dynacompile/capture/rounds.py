@@ -1,0 +1,613 @@
+"""Rounds of a loop that are alike are followed once.
+
+One round of a `for` loop is watched while it is interpreted: what it reads of its item and of what hangs on it, the operations that it records, and the
+values that it appends to lists. A later item is read in the same way, through the same guards. Where all that is read looks the same to Python, following
+the round would record the same operations: they are recorded again, on the other tensors, and no instruction is interpreted.
+
+What a round may do is a short list: instructions that move values, reads of attributes and items, operators, calls of Python functions that do nothing else,
+operations on tensors, and `append`. A round that does anything else is followed, and so is the last one, whose variables outlive the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from dynacompile.capture.breaks import Raised
+from dynacompile.capture.opcodes.names import attribute_name
+from dynacompile.capture.recorded import Operation, storage_of
+from dynacompile.capture.repeats import DiffersError, State, appearance, leaves, state_now, tensors_in
+from dynacompile.capture.values.base import NULL, IteratorValue, Lazy, Method, Value
+from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.functions import FunctionValue
+from dynacompile.capture.values.given_sequences import GivenList, GivenTuple
+from dynacompile.capture.values.iterators import EnumerateIterator, ZipIterator
+from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.rows import BuiltinValue
+from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
+from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
+from dynacompile.capture.values.tensor import BECOMING, METHODS, TensorValue
+from dynacompile.capture.values.torch_functions import TorchFunction
+from dynacompile.errors import Unsupported, VerifyError
+
+if TYPE_CHECKING:
+    from dynacompile.capture.bytecode import Instr
+    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.opcodes.table import Opcode
+    from dynacompile.capture.trace import Trace
+
+KEPT = 16  # rounds of one loop that later ones are compared with
+MOST_FAILURES = 3  # rounds of one loop that cannot be repeated, after which none is watched any more
+
+# Instructions that move values, and look at none.
+MOVES = frozenset(
+    "LOAD_FAST LOAD_FAST_CHECK STORE_FAST LOAD_CONST POP_TOP COPY SWAP PUSH_NULL NOP RESUME CACHE KW_NAMES PRECALL RETURN_VALUE RETURN_CONST "
+    "JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT COPY_FREE_VARS LOAD_DEREF LOAD_CLOSURE LOAD_GLOBAL".split()
+)
+OPERATORS = frozenset("BINARY_OP COMPARE_OP UNARY_NEGATIVE UNARY_POSITIVE UNARY_NOT".split())
+BUILDS = frozenset(("BUILD_TUPLE", "BUILD_LIST"))
+# Functions that give the same for arguments that look the same, and do nothing.
+ASKING = frozenset((len, isinstance, bool, int, float, torch.is_grad_enabled, torch.compiler.is_compiling))
+SEQUENCES = (ListValue, TupleValue, GivenList, GivenTuple)
+PLAIN_VALUES = (TensorValue, ConstantValue, SymbolicFloat, SymbolicInt)
+
+
+class NotRepeatableError(Exception):
+    """A round does what only following it can repeat."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a round read of a value that is its own: `get(cx, *operands)` gave `result`."""
+
+    get: Callable[..., Value]
+    operands: tuple[Value, ...]
+    result: Value
+
+
+@dataclass(frozen=True)
+class Append:
+    target: Value
+    value: Value
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round that was followed. inputs: its item and the results of reads; written: how often it wrote each tensor among them; invariant: storages of the
+    other tensors that it used; needed: the operations whose results are appended to lists; variables: those that it may have read, by slot."""
+
+    item: Value
+    reads: tuple[Read, ...]
+    appends: tuple[Append, ...]
+    operations: tuple[Operation, ...]
+    needed: frozenset[int]
+    variables: tuple[tuple[int, Value | None], ...]
+    written: tuple[tuple[TensorValue, int], ...]
+    invariant: frozenset[int]
+    state: State
+
+
+class Loop:
+    """One loop of one frame, while it runs. rounds: those that were followed, by how their items look. followed: the last round was, and is not among them.
+
+    appended, read: the lists that rounds append to, and those that they read items of."""
+
+    def __init__(self, iterator: IteratorValue):
+        self.iterator = iterator
+        self.rounds: dict[tuple, list[Round]] = {}
+        self.kept = self.failures = self.begun = 0
+        self.followed = False
+        self.appended: dict[int, Value] = {}
+        self.read: dict[int, Value] = {}
+
+    def add(self, item: Value, made: Round, read: Mapping[int, Value]) -> bool:
+        """Keeps a round; False where rounds read what others append."""
+        self.appended |= {id(append.target): append.target for append in made.appends}
+        self.read |= read
+        self.rounds.setdefault(looks(item), []).append(made)
+        self.kept += 1
+        self.followed = False
+        return self.appended.keys().isdisjoint(self.read)
+
+    def forget(self) -> None:
+        """A round did what is not known: others may have become different ones."""
+        self.rounds.clear()
+        self.kept = 0
+        self.failures += 1
+
+
+class Rounds:
+    """The loops of one capture."""
+
+    def __init__(self, cx: Trace):
+        self.cx = cx
+        self.loops: dict[tuple[int, int], tuple[SymbolicFrame, Loop]] = {}
+
+    def next(self, frame: SymbolicFrame, instr: Instr, iterator: IteratorValue) -> Value | None:
+        """The item of the next round to be followed, after those that are repeated; None at the end."""
+        cx = self.cx
+        if (watch := cx.watching) is not None:
+            self.end(watch, frame, instr)
+        item = iterator.next(cx)
+        if item is None or not is_plain_iterator(iterator) or not iterator.remaining():
+            return item
+        loop = self.loop_of(frame, instr, iterator)
+        loop.begun += 1
+        if loop.followed and loop.kept:
+            loop.forget()
+        loop.followed = True
+        if loop.begun < 2 or loop.failures >= MOST_FAILURES or not self.is_plain():
+            return item
+        while iterator.remaining() and self.repeat(loop, frame, item):
+            item = iterator.next(cx)
+            assert item is not None
+        if iterator.remaining() and loop.kept < KEPT and cx.watching is None:
+            cx.watching = Watch(cx, loop, frame, instr, item)
+        return item
+
+    def repeat(self, loop: Loop, frame: SymbolicFrame, item: Value) -> bool:
+        counted = isinstance(loop.iterator, EnumerateIterator)
+        known = loop.rounds.get(looks(item), ())
+        return any(Repetition(self.cx, one).repeat(frame, item, counted) for one in reversed(known))
+
+    def loop_of(self, frame: SymbolicFrame, instr: Instr, iterator: IteratorValue) -> Loop:
+        key = id(frame), instr.index
+        found = self.loops.get(key)
+        if found is None or found[1].iterator is not iterator:
+            found = self.loops[key] = (frame, Loop(iterator))  # the frame is kept, as its id is
+        return found[1]
+
+    def end(self, watch: Watch, frame: SymbolicFrame, instr: Instr) -> None:
+        """A loop begins a round while one is watched: it is this one's end, or it is more than can be repeated."""
+        self.cx.watching = None
+        loop = watch.loop
+        try:
+            if watch.frame is not frame or watch.instr is not instr or frame.stack[-1] is not loop.iterator:
+                raise NotRepeatableError
+            made = watch.finish()
+        except NotRepeatableError:
+            loop.failures += 1
+            return
+        if not loop.add(watch.item, made, watch.lists_read):
+            loop.forget()
+            loop.failures = MOST_FAILURES
+
+    def is_plain(self) -> bool:
+        """Whether no machinery watches operations that are not run again: bodies of operators, exceptions, views of `.data`, inference tensors."""
+        cx, recorder = self.cx, self.cx.recorder
+        if cx.symbols is not None or cx.bodies or cx.handling is not None or cx.inference or cx.overrides.modes.stack:
+            return False
+        return recorder.watch is None and not (recorder.bases or recorder.asked or recorder.inference_memory or recorder.folded) and not torch.is_grad_enabled()
+
+
+class Watch:
+    """A round that is being followed. own: by id, what differs from round to round; counters: numbers of rounds, which subscripts of lists alone may use."""
+
+    def __init__(self, cx: Trace, loop: Loop, frame: SymbolicFrame, instr: Instr, item: Value):
+        self.cx, self.loop, self.frame, self.instr, self.item = cx, loop, frame, instr, item
+        self.depth = len(cx.frames)
+        self.slots, self.stack = list(frame.slots), list(frame.stack)
+        self.state, self.changes, self.logged, self.hooks = state_now(cx), cx.effects.count, len(cx.recorder.log), len(cx.hooks)
+        self.own: dict[int, Value] = {}
+        self.counters: dict[int, Value] = {}
+        self.reads: list[Read] = []
+        self.appends: list[Append] = []
+        self.lists_read: dict[int, Value] = {}
+        self.inputs: dict[int, TensorValue] = {}
+        self.versions: dict[int, int] = {}
+        self.add_own(item, counted=isinstance(loop.iterator, EnumerateIterator))
+
+    def add_own(self, value: Value, counted: bool = False) -> None:
+        """A value that the round gets from outside, and what it holds."""
+        self.own[id(value)] = value
+        if counted:
+            assert isinstance(value, TupleValue)
+            self.counters[id(value.items[0])] = value.items[0]
+            self.add_own(value.items[1])
+        elif isinstance(value, TupleValue):
+            for part in value.items:
+                self.add_own(part)
+        elif isinstance(value, TensorValue):
+            self.inputs[id(value)] = value
+            self.versions.setdefault(id(value), value.fake._version)
+
+    def run(self, frame: SymbolicFrame, instr: Instr, row: Opcode) -> None:
+        """Runs an instruction, and notes what it did. Whatever cannot be repeated ends the watch, and not the round."""
+        try:
+            note = self.see(frame, instr)
+        except NotRepeatableError:
+            self.give_up()
+            row.run(frame, instr)
+            return
+        row.run(frame, instr)
+        if note is not None and self.cx.watching is self:
+            try:
+                note()
+            except NotRepeatableError:
+                self.give_up()
+
+    def give_up(self) -> None:
+        if self.cx.watching is self:
+            self.cx.watching = None
+            self.loop.failures += 1
+
+    def see(self, frame: SymbolicFrame, instr: Instr) -> Callable[[], None] | None:
+        """Whether an instruction is one that can be repeated; what is to be noted after it."""
+        op, stack = instr.op, frame.stack
+        if len(self.cx.frames) < self.depth or self.cx.frames[self.depth - 1] is not self.frame:
+            raise NotRepeatableError
+        if op in MOVES or op == "FOR_ITER" and frame is self.frame and instr is self.instr:
+            return None
+        if op in OPERATORS:
+            return self.see_operator(frame, read(frame, 1 if op.startswith("UNARY") else 2))
+        if op in BUILDS:
+            return self.see_built(frame, read(frame, instr.arg))
+        if op.startswith("POP_JUMP"):
+            self.check_jump(op, frame.peek(1))
+            return None
+        if op == "IS_OP":
+            return self.see_operator(frame, read(frame, 2), identity=True)
+        if op in ("LOAD_ATTR", "LOAD_METHOD"):
+            return self.see_attribute(frame, frame.peek(1))
+        if op == "BINARY_SUBSCR":
+            return self.see_item(frame, *read(frame, 2))
+        if op == "UNPACK_SEQUENCE" and type(stack[-1]) is TupleValue:
+            return None
+        if op == "CALL":
+            return self.see_call(frame, instr)
+        if op == "LIST_APPEND":
+            return self.see_append(stack[-1 - instr.arg], stack[-1])
+        raise NotRepeatableError
+
+    def is_own(self, value: Value) -> bool:
+        if id(value) in self.counters:
+            raise NotRepeatableError
+        return id(value) in self.own
+
+    def result(self, frame: SymbolicFrame) -> Value:
+        made = frame.stack[-1]
+        return made.force() if isinstance(made, Lazy) else made
+
+    def mark(self, frame: SymbolicFrame) -> None:
+        """The result is the round's own, as an operand was."""
+        made = self.result(frame)
+        self.own[id(made)] = made
+
+    def marking(self, frame: SymbolicFrame, operands: Sequence[Value]) -> Callable[[], None] | None:
+        own = [self.is_own(value) for value in operands]
+        return (lambda: self.mark(frame)) if any(own) else None
+
+    def reading(self, frame: SymbolicFrame, get: Callable[..., Value], *operands: Value) -> Callable[[], None]:
+        def note() -> None:
+            found = self.result(frame)
+            self.reads.append(Read(get, operands, found))
+            self.add_own(found)
+
+        return note
+
+    def see_operator(self, frame: SymbolicFrame, operands: Sequence[Value], identity: bool = False) -> Callable[[], None] | None:
+        plain = all(type(value) in PLAIN_VALUES for value in operands)
+        if identity:
+            plain = any(type(value) is ConstantValue for value in operands)
+        if not plain:
+            raise NotRepeatableError
+        return self.marking(frame, operands)
+
+    def see_built(self, frame: SymbolicFrame, items: Sequence[Value]) -> Callable[[], None] | None:
+        return self.marking(frame, items)
+
+    def check_jump(self, op: str, value: Value) -> None:
+        self.is_own(value)
+        if not op.endswith("NONE") and type(value) is not ConstantValue:
+            raise NotRepeatableError
+
+    def see_attribute(self, frame: SymbolicFrame, owner: Value) -> Callable[[], None] | None:
+        name = attribute_name(frame, frame.current)
+        if type(owner) is ListValue:
+            if name != "append":
+                raise NotRepeatableError
+            return None
+        if not self.is_own(owner):
+            return None
+        if type(owner) is not TensorValue or type(owner.fake) is torch.Tensor:
+            raise NotRepeatableError
+        if owner.source is None:
+            return lambda: self.mark(frame)  # tells nothing that the look of a tensor does not
+
+        def note() -> None:
+            found = self.result(frame)
+            if isinstance(found, Method) and found.owner is owner:
+                self.own[id(found)] = found
+            else:
+                self.reading(frame, lambda cx, owner: owner.get_attr(cx, name), owner)()
+
+        return note
+
+    def see_item(self, frame: SymbolicFrame, owner: Value, key: Value) -> Callable[[], None] | None:
+        if id(key) in self.counters:
+            if type(owner) not in SEQUENCES or self.is_own(owner):
+                raise NotRepeatableError
+            self.lists_read[id(owner)] = owner
+            return self.reading(frame, lambda cx, key: owner.get_item(cx, key), key)
+        if type(owner) is DictValue:
+            own = [self.is_own(value) for value in (owner, key)]
+            if any(own):
+                if owner in self.cx.effects.touched:
+                    raise NotRepeatableError
+                return self.reading(frame, lambda cx, owner, key: owner.get_item(cx, key), owner, key)
+            return None
+        if type(owner) in SEQUENCES and type(key) is ConstantValue:
+            self.lists_read[id(owner)] = owner
+            return self.marking(frame, (owner, key))
+        if type(owner) is TensorValue:
+            return self.marking(frame, (owner, key))
+        raise NotRepeatableError
+
+    def see_append(self, target: Value, value: Value) -> Callable[[], None]:
+        if type(target) is not ListValue or target.source is not None or self.is_own(target) or isinstance(value, Lazy):
+            raise NotRepeatableError
+        self.is_own(value)
+        self.appends.append(Append(target, value))
+        return lambda: None
+
+    def see_call(self, frame: SymbolicFrame, instr: Instr) -> Callable[[], None] | None:
+        stack, names = frame.stack, frame.kw_names
+        first, second = frame.peek(2 + instr.arg), frame.peek(1 + instr.arg)
+        if isinstance(second, Method) and type(second.owner) is ListValue and second.name == "append" and first is NULL and instr.arg == 1 and not names:
+            return self.see_append(second.owner, stack[-1])
+        given = read(frame, instr.arg)
+        callee, args = (second, given) if first is NULL else (first, [second, *given])
+        own = [self.is_own(value) for value in args]
+        if isinstance(callee, FunctionValue):
+            steps = self.cx.steps
+            return lambda: self.see_followed(steps)
+        for value in args:
+            if isinstance(value, ListValue):
+                self.lists_read[id(value)] = value
+        is_method = isinstance(callee, Method) and type(callee.owner) is TensorValue
+        if is_method and (callee.name in METHODS or callee.name in BECOMING):  # type: ignore[attr-defined]  # those are no operations alone
+            raise NotRepeatableError
+        if not is_method and type(callee) not in (TorchFunction, BuiltinValue):
+            raise NotRepeatableError
+        if is_method:
+            own.append(self.is_own(callee.owner))  # type: ignore[attr-defined]
+        positional, keywords = args[: len(args) - len(names)], dict(zip(names, args[len(args) - len(names) :])) if names else {}
+        return self.noting(frame, callee, positional, keywords, any(own))
+
+    def see_followed(self, steps: int) -> None:
+        if self.cx.steps == steps:  # a function that is known, and not followed
+            raise NotRepeatableError
+
+    def noting(self, frame: SymbolicFrame, callee: Value, args: list[Value], keywords: dict[str, Value], own: bool) -> Callable[[], None]:
+        """What a call of something written in C does is the operations that it records, or nothing."""
+        before = len(self.cx.recorder.log)
+
+        def note() -> None:
+            if len(self.cx.recorder.log) > before:
+                self.mark(frame)
+            elif isinstance(callee, BuiltinValue) and callee.real not in ASKING and own:
+                raise NotRepeatableError
+            elif own:
+                if keywords or isinstance(callee, Method):
+                    raise NotRepeatableError
+                self.reading(frame, lambda cx, *operands: callee.call(cx, list(operands), {}), *args)()
+
+        return note
+
+    # the end of the round
+
+    def finish(self) -> Round:
+        """What the round was. Raises NotRepeatableError."""
+        cx, frame = self.cx, self.frame
+        done = cx.recorder.log[self.logged :]
+        same = state_now(cx) == self.state and cx.effects.count - self.changes == len(self.appends) and len(cx.hooks) == self.hooks
+        if not same or not all(isinstance(entry, Operation) for entry in done) or not cx.rounds.is_plain():
+            raise NotRepeatableError
+        operations: list[Operation] = done  # type: ignore[assignment]
+        if frame.stack != self.stack or any(id(append.target) in self.lists_read for append in self.appends):
+            raise NotRepeatableError
+        variables = self.variables()
+        made = {id(leaf) for operation in operations for leaf in leaves(operation.result)}
+        invariant = self.check_operands(operations, made)
+        counts = [(value, value.fake._version - self.versions[key]) for key, value in self.inputs.items()]
+        written = tuple(pair for pair in counts if pair[1])
+        needed = self.needed(operations, made)
+        return Round(self.item, tuple(self.reads), tuple(self.appends), tuple(operations), needed, variables, written, invariant, self.state)
+
+    def variables(self) -> tuple[tuple[int, Value | None], ...]:
+        """The variables that live from round to round. None of them has changed, unless it is always the same constant."""
+        live = sorted(self.frame.decoded.live_slots(self.instr))
+        if not all(is_unchanged(self.slots[slot], self.frame.slots[slot]) for slot in live):
+            raise NotRepeatableError
+        return tuple((slot, self.frame.slots[slot]) for slot in live)
+
+    def check_operands(self, operations: Sequence[Operation], made: set[int]) -> frozenset[int]:
+        """The storages of the tensors that all rounds use. Operations take tensors and plain values."""
+        values = [leaf for o in operations for value in (*o.args, *o.kwargs.values()) for leaf in leaves(value)]
+        values += [leaf for append in self.appends for leaf in leaves(append.value)]
+        others = set()
+        read = {id(self.item), *(id(r.result) for r in self.reads)}
+        for append in self.appends:
+            if any(type(leaf) is ConstantValue and id(leaf) in self.own and id(leaf) not in read for leaf in leaves(append.value)):
+                raise NotRepeatableError  # an object that each round makes, such as a size
+        for value in values:
+            if id(value) in self.counters or not isinstance(value, (*PLAIN_VALUES, SliceValue, DictValue)):
+                raise NotRepeatableError
+            if isinstance(value, SliceValue) and any(id(part) in self.own or id(part) in self.counters for part in value.children()):
+                raise NotRepeatableError
+            if isinstance(value, TensorValue) and id(value) not in made and id(value) not in self.inputs:
+                if value.source is None and not self.is_before(value) or id(value) in self.own:
+                    raise NotRepeatableError
+                others.add(storage_of(value.fake))
+        storages = [storage_of(value.fake) for value in self.inputs.values()]
+        if len(set(storages)) < len(storages) or not others.isdisjoint(storages):
+            raise NotRepeatableError
+        if any(not o.writes <= (set(storages) | {storage_of(t.fake) for t in tensors_in(*(p.result for p in operations))}) for o in operations):
+            raise NotRepeatableError
+        return frozenset(others)
+
+    def is_before(self, value: TensorValue) -> bool:
+        """Whether a tensor that the frame made was there before the round."""
+        return all(value.node is not node for o in self.cx.recorder.log[self.logged :] if o is not None for node in o.nodes)
+
+    def needed(self, operations: Sequence[Operation], made: set[int]) -> frozenset[int]:
+        """The operations that make what is appended to lists, or write it."""
+        shown = {storage_of(t.fake) for append in self.appends for t in tensors_in(append.value) if id(t) in made}
+        inputs = {storage_of(value.fake) for value in self.inputs.values()}
+        found = frozenset(i for i, o in enumerate(operations) if ({storage_of(t.fake) for t in tensors_in(o.result)} | o.writes) & shown)
+        if shown & inputs or any(operations[i].writes & inputs for i in found):
+            raise NotRepeatableError
+        return found
+
+
+class Repetition:
+    """The attempt to repeat a round for another item. now: id of a value of the round -> the value that stands for it."""
+
+    def __init__(self, cx: Trace, known: Round):
+        self.cx, self.known = cx, known
+        self.now: dict[int, Value] = {}
+        self.nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+        self.tensors: dict[int, TensorValue] = {}
+
+    def repeat(self, frame: SymbolicFrame, item: Value, counted: bool) -> bool:
+        """Whether it was; nothing has changed where it was not, but that what both rounds read is guarded."""
+        cx, known = self.cx, self.known
+        depth, handling = len(cx.frames), cx.handling
+        if state_now(cx) != known.state or not all(is_unchanged(value, frame.slots[slot]) for slot, value in known.variables):
+            return False
+        try:
+            self.compare(known.item, item, counted)
+            for read in known.reads:
+                self.compare(read.result, read.get(cx, *(self.now.get(id(value), value) for value in read.operands)))
+            self.check_memory()
+        except DiffersError:
+            return False
+        except Unsupported as reason:  # following the round meets it again, and breaks there or handles it
+            if isinstance(reason, Raised):
+                del cx.frames[depth:]
+                cx.handling = handling
+            return False
+        self.record()
+        return True
+
+    def compare(self, then: Value, now: Value, counted: bool = False) -> None:
+        """Whether two values look the same to Python."""
+        if self.now.setdefault(id(then), now) is not now:
+            raise DiffersError
+        if counted:
+            assert isinstance(then, TupleValue) and isinstance(now, TupleValue)
+            self.now[id(then.items[0])] = now.items[0]
+            self.compare(then.items[1], now.items[1])
+        elif type(then) is not type(now):
+            raise DiffersError
+        elif isinstance(then, TensorValue) and isinstance(now, TensorValue):
+            if then.pytype() is not now.pytype() or facts(then) != facts(now) or appearance(then.fake) != appearance(now.fake):
+                raise DiffersError
+            self.nodes[then.node] = now.node
+            self.tensors[id(now)] = now
+        elif isinstance(then, ConstantValue):
+            if not is_same_constant(then, now):
+                raise DiffersError
+        elif type(then) is TupleValue and isinstance(now, TupleValue) and then.cls is now.cls and len(then.items) == len(now.items):
+            for left, right in zip(then.items, now.items):
+                self.compare(left, right)
+        elif type(then) is DictValue and isinstance(now, DictValue):
+            if then.cls is not now.cls or (then.source is None or now.source is None) or now in self.cx.effects.touched:
+                raise DiffersError
+        elif then is not now:
+            raise DiffersError
+
+    def check_memory(self) -> None:
+        """What the round works on shares no memory, as in the round that was followed."""
+        storages = {storage_of(value.fake) for value in self.tensors.values()}
+        if len(storages) < len(self.tensors) or not storages.isdisjoint(self.known.invariant):
+            raise DiffersError
+
+    # recording
+
+    def record(self) -> None:
+        cx, known = self.cx, self.known
+        for index, operation in enumerate(known.operations):
+            self.perform(operation, index in known.needed)
+        for value, count in known.written:
+            now = self.now[id(value)]
+            assert isinstance(now, TensorValue)
+            for _ in range(count):
+                torch._C._increment_version([now.fake])
+        for append in known.appends:
+            append.target.method(cx, "append", [self.renamed(append.value)], {})
+
+    def perform(self, operation: Operation, needed: bool) -> None:
+        """An operation once more: on fakes, or, where nobody will see what it gives, as nodes that share the fakes of the first time."""
+        recorder = self.cx.recorder
+        args, kwargs = tuple(map(self.renamed, operation.args)), {k: self.renamed(v) for k, v in operation.kwargs.items()}
+        if needed:
+            with recorder.at(operation.site):
+                made = recorder.op(operation.kind, operation.target, list(args), kwargs)
+            for then, now in paired(operation.result, made):
+                self.now[id(then)] = now
+                if isinstance(then, TensorValue) and isinstance(now, TensorValue):
+                    now.is_number = then.is_number
+                    self.nodes[then.node] = now.node
+            return
+        before = len(recorder.nodes)
+        recorder.copy(operation, self.nodes)
+        for then in leaves(operation.result):
+            if isinstance(then, TensorValue) and id(then) not in self.now and then.node in self.nodes:
+                now = TensorValue(self.nodes[then.node], then.fake)
+                now.is_number = then.is_number
+                self.now[id(then)] = now
+        made_nodes = tuple(recorder.nodes[before:])
+        recorder.log.append(replace(operation, args=args, kwargs=kwargs, result=self.renamed(operation.result), nodes=made_nodes))
+
+    def renamed(self, value: Value) -> Value:
+        found = self.now.get(id(value))
+        if found is not None:
+            return found
+        if type(value) is TupleValue or type(value) is ListValue:
+            items = [self.renamed(item) for item in value.items]
+            return TupleValue(items, value.cls) if type(value) is TupleValue else ListValue(items)
+        return value
+
+
+def read(frame: SymbolicFrame, count: int) -> list[Value]:
+    """The values on top of the stack, which the instruction is about to read."""
+    return [frame.peek(depth) for depth in range(count, 0, -1)]
+
+
+def facts(value: TensorValue) -> tuple:
+    """What capture knows of a tensor beside its metadata; all but plain ones differ from each other."""
+    plain = not value.attributes and value.new_grad is None and value.number() is None and not value.has_become
+    return (plain or id(value), value.is_number, value.source is None, value.real is None)
+
+
+def is_unchanged(before: Value | None, after: Value | None) -> bool:
+    return before is after or is_same_constant(before, after)
+
+
+def is_plain_iterator(iterator: Value) -> bool:
+    """Whether asking it for an item runs no code of the program."""
+    if type(iterator) is EnumerateIterator:
+        return is_plain_iterator(iterator.inner)
+    return all(map(is_plain_iterator, iterator.parts)) if type(iterator) is ZipIterator else type(iterator) is SequenceIterator
+
+
+def is_same_constant(left: Value | None, right: Value | None) -> bool:
+    if type(left) is not ConstantValue or type(right) is not ConstantValue:
+        return False
+    return type(left.value) is type(right.value) and repr(left.value) == repr(right.value) and bool(left.value == right.value)
+
+
+def looks(item: Value) -> tuple:
+    """Differs for items whose rounds differ, as far as that is seen at once."""
+    return tuple(appearance(leaf.fake) if isinstance(leaf, TensorValue) else type(leaf) for leaf in leaves(item))
+
+
+def paired(then: Value, now: Value) -> Iterator[tuple[Value, Value]]:
+    before, after = list(leaves(then)), list(leaves(now))
+    if len(before) != len(after) or any(type(a) is not type(b) for a, b in zip(before, after)):
+        raise VerifyError("capture", "a repeated operation gave results of another kind")
+    return zip(before, after)

@@ -1,0 +1,186 @@
+"""torch's flex_attention and the masks that go with it: the functions of scores and places that they are given become graphs of their own.
+
+What torch would compile there is one operation of the frame's graph (`ops/flexible_attention.py`). Arguments that eager refuses are left to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.attention import flex_attention as flex
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value, bind_arguments
+from dynacompile.capture.values.bodies import Body, around
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.ir.source import Constant
+from dynacompile.ops.flexible_attention import Flexible, MaskOverPoints
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+
+class Points(Body):
+    """A function of one score's places, and of the score, where `score` is its dtype."""
+
+    is_mapped = True
+
+    def __init__(self, cx: Trace, function: Value, score: torch.dtype | None, device: torch.device):
+        super().__init__(cx, "flex_attention")
+        with cx.recorder.mode:
+            places = [torch.empty((), dtype=torch.int64, device=device) for _ in range(4)]
+            examples = places if score is None else [torch.empty((), dtype=score, device=device), *places]
+        inner: list[Value] = [self.input(fake) for fake in examples]
+        with self.traced():
+            result = function.call(cx, inner, {})
+        if not isinstance(result, TensorValue):
+            raise unsupported("would-raise", "flex_attention with a function that gives no tensor")
+        self.rest = self.reads([result])
+        self.module = self.finish([result], self.rest)
+
+    def of_places(self) -> Callable[..., torch.Tensor]:
+        module = self.module
+
+        def function(*tensors: torch.Tensor) -> torch.Tensor:
+            return module.forward(*tensors)[0]
+
+        return function
+
+
+def refused(why: str) -> Any:
+    """For capture to follow: eager raises here."""
+    raise AssertionError(why)
+
+
+@handles(refused)
+def leave_to_eager(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("would-raise", f"flex_attention with {args[0].constant()}")
+
+
+def mapped_attention(query: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, scale: Any, enable_gqa: bool, auxiliary: bool) -> Any:
+    """For capture to follow: the attention, and with `auxiliary` what goes with it."""
+    raise AssertionError
+
+
+def mapped_mask(function: Any, has_score: bool, batch: int, heads: int, queries: int, keys: int, device: Any) -> Any:
+    """For capture to follow: a mask made from a function of places."""
+    raise AssertionError
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    score_mod: Any = None,
+    block_mask: Any = None,
+    scale: Any = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Any = None,
+    *,
+    return_aux: Any = None,
+) -> Any:
+    """What flex_attention does, for capture to follow."""
+    mask_mod = None
+    if block_mask is not None:
+        mask_mod = block_mask.mask_mod
+        if mask_mod is flex._sliced_mask_mod_error:
+            return refused("a mask that was cut")
+        large = flex._LARGE_SPARSE_BLOCK_SIZE
+        if block_mask.BLOCK_SIZE[0] != large or block_mask.BLOCK_SIZE[1] != large:
+            if block_mask.shape[-2] != query.size(-2) or block_mask.shape[-1] != key.size(-2):
+                return refused("a mask of other lengths")
+        if block_mask.kv_num_blocks.device != query.device:
+            return refused("a mask on another device")
+        if query.size(0) != key.size(0) and block_mask.kv_num_blocks.size(0) != query.size(0):
+            return refused("keys of another batch")
+        if mask_mod is flex.noop_mask:
+            mask_mod = None
+        if block_mask.q_indices is None and torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
+            return refused("a mask without what its backward needs")
+    elif query.size(0) != key.size(0):
+        return refused("keys of another batch")
+    if return_lse and return_aux is not None:
+        return refused("return_lse and return_aux")
+    flex._apply_kernel_options(query, key, value, return_lse, kernel_options, return_aux)  # which refuses some
+    made = mapped_attention(query, key, value, score_mod, mask_mod, scale, enable_gqa, return_lse or return_aux is not None)
+    if return_aux is not None:
+        return made[0], flex.AuxOutput(lse=made[1] if return_aux.lse else None, max_scores=made[2] if return_aux.max_scores else None)
+    return (made[0], made[1]) if return_lse else made[0]
+
+
+def mask(mod_fn: Any, B: Any, H: Any, Q_LEN: Any, KV_LEN: Any, device: Any = None) -> Any:
+    """What create_mask does, for capture to follow."""
+    has_score = flex._get_mod_type(mod_fn) == flex._ModificationType.SCORE_MOD
+    if device is None:
+        device = torch.accelerator.current_accelerator() or "cpu"
+    return mapped_mask(mod_fn, has_score, 1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN, torch.device(device))
+
+
+@handles(flex.flex_attention)
+def follow_attention(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return cx.call_real(attention, Constant(attention, "flex_attention"), args, kwargs)
+
+
+@handles(flex.create_mask)
+def follow_mask(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return cx.call_real(mask, Constant(mask, "create_mask"), args, kwargs)
+
+
+@handles(mapped_attention)
+def operation(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    names = ["query", "key", "value", "score_mod", "mask_mod", "scale", "enable_gqa", "auxiliary"]
+    query, key, value, score_mod, mask_mod, scale, grouped, auxiliary = bind_arguments("flex_attention", names, args, kwargs, {})
+    if not all(type(t) is TensorValue for t in (query, key, value)):
+        raise unsupported("sub-graph", "flex_attention of tensors of other classes")
+    check_operands(query.fake, key.fake, value.fake, bool(grouped.truth(cx)))
+    fake = query.fake
+    factor = None if is_none(scale) else scale.constant()
+    dtype = torch.float64 if fake.dtype == torch.float64 else torch.float32
+    score = None if is_none(score_mod) else Points(cx, score_mod, dtype, fake.device)
+    seen = None if is_none(mask_mod) else Points(cx, mask_mod, None, fake.device)
+    parts = [part for part in (score, seen) if part is not None]
+    target = Flexible(
+        None if score is None else score.of_places(),
+        None if seen is None else seen.of_places(),
+        (0 if score is None else len(score.rest), 0 if seen is None else len(seen.rest)),
+        1.0 / math.sqrt(fake.shape[-1]) if factor is None else factor,
+        bool(auxiliary.truth(cx)),
+    )
+    return cx.op("call_function", target, [query, key, value, *(read for part in parts for read in around(part.rest))], {})
+
+
+def is_none(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and value.value is None
+
+
+def check_operands(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grouped: bool) -> None:
+    """Raises Unsupported for operands that eager refuses."""
+    try:
+        flex._validate_sdpa_input(query, key, value, allow_lowp_kv=True)  # type: ignore[attr-defined]
+        flex._validate_embed_dim(query, key, value)
+        flex._validate_device(query, key, value)
+    except (ValueError, NotImplementedError) as error:
+        raise unsupported("would-raise", f"flex_attention ({error})") from error
+    heads = query.shape[1], key.shape[1] if key.dim() == 4 else 0
+    if any(t.dim() != 4 for t in (query, key, value)) or not all(t.is_floating_point() for t in (query, key, value)):
+        raise unsupported("would-raise", "flex_attention of tensors that do not have four dimensions of floating point")
+    if heads[0] % heads[1] if grouped else heads[0] != heads[1]:
+        raise unsupported("would-raise", "flex_attention with other numbers of heads")
+    if key.shape[:3] != value.shape[:3]:
+        raise unsupported("would-raise", "flex_attention with other keys than values")
+    if query.shape[0] != key.shape[0] and key.shape[0] != 1:
+        raise unsupported("would-raise", "flex_attention with another batch of keys")
+
+
+@handles(mapped_mask)
+def mask_operation(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    function, has_score, *sizes, device = args
+    score = torch.get_default_dtype() if has_score.truth(cx) else None
+    body = Points(cx, function, score, device.constant())
+    return cx.op("call_function", MaskOverPoints(body.of_places(), score is not None), [*sizes, device, *around(body.rest)], {})

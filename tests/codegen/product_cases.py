@@ -1,0 +1,121 @@
+"""Products with epilogues for the tests of their Triton templates: functions, operands, and what fusing by force makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+
+from dynacompile.codegen.triton import emit_kernel
+from dynacompile.codegen.triton import products as templates
+from dynacompile.config import CompileConfig
+from dynacompile.env import Env
+from dynacompile.ir.products import Decision, Joint
+from dynacompile.ir.schedule import Kernel, KernelSource, Launch, Schedule
+from dynacompile.lower import lower
+from dynacompile.schedule import schedule
+from tests.lower.tracing import trace
+
+ENV = Env(CompileConfig(verify=True), lambda event: None, "test", -1, Path("unused"))
+GPU = torch.device("cuda", 0)
+BF16 = torch.bfloat16
+
+
+def always(joint: Joint) -> Decision:
+    return Decision(True, "the test says so")
+
+
+def plan_on_gpu(function: Callable, args: tuple[torch.Tensor, ...], env: Env = ENV, choose: Callable[[Joint], Decision] | None = always) -> Schedule:
+    """The schedule of a function of tensors on a GPU; none is needed."""
+    program = lower(trace(function, args), env)
+    moved = replace(program, buffers={name: replace(b, device=GPU) for name, b in program.buffers.items()})
+    return schedule(moved, env) if choose is None else schedule(moved, env, choose=choose)
+
+
+def on_cpu(plan: Schedule) -> Schedule:
+    """A schedule for a GPU, to be interpreted on the CPU."""
+    cpu = torch.device("cpu")
+    kernels = {name: replace(k, device=cpu) for name, k in plan.kernels.items()}
+    return replace(plan, device=cpu, buffers={name: replace(b, device=cpu) for name, b in plan.buffers.items()}, kernels=kernels)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function, the sizes of its operands, and their dtype. turned: the second operand is given transposed. blocks: other sizes of tiles."""
+
+    function: Callable
+    sizes: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype = BF16
+    turned: tuple[int, ...] = ()
+    copied: bool = True
+
+    def args(self) -> tuple[torch.Tensor, ...]:
+        generator = torch.Generator().manual_seed(0)
+        found = []
+        for i, size in enumerate(self.sizes):
+            made = torch.randn(*(size[::-1] if i in self.turned else size), generator=generator).to(self.dtype)
+            found.append(made.t() if i in self.turned else made)
+        return tuple(found)
+
+    def plan(self, env: Env = ENV) -> Schedule:
+        return plan_on_gpu(self.function, self.args(), env)
+
+
+def gradient(grad: torch.Tensor, weight: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.gelu_backward(grad @ weight, before)
+
+
+def kept(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    before = torch.addmm(b, x, w)
+    return before, F.gelu(before, approximate="tanh")
+
+
+def gated(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.silu(x @ a) * (x @ b)
+
+
+def gated_and_kept(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    gate, up = x @ a, x @ b
+    return gate, up, F.silu(gate) * up
+
+
+def heads(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return ((x @ w).view(4, 32, 2, 64).transpose(1, 2) * 0.5).contiguous()
+
+
+CASES: dict[str, Case] = {
+    "gelu of a linear layer": Case(lambda x, w, b: F.gelu(torch.addmm(b, x, w)), ((128, 96), (96, 128), (128,)), turned=(1,)),
+    "float16": Case(lambda x, w, b: torch.relu(torch.addmm(b, x, w)), ((128, 96), (96, 128), (128,)), torch.float16, turned=(1,)),
+    "plain operands": Case(lambda x, w: torch.relu(x @ w), ((128, 96), (96, 128))),
+    "first operand transposed": Case(lambda x, w: (x @ w).float(), ((128, 96), (96, 128)), turned=(0,)),
+    "both operands transposed": Case(lambda x, w: (x @ w).sigmoid(), ((128, 96), (96, 128)), turned=(0, 1)),
+    "odd sizes": Case(lambda x, w, b: torch.relu(torch.addmm(b, x, w)), ((67, 72), (72, 100), (100,)), turned=(1,)),
+    "sizes that no descriptor takes": Case(lambda x, w: torch.relu(x @ w), ((65, 71), (71, 67)), copied=False),
+    "ends that descriptors fill in": Case(lambda x, w: torch.relu(x @ w), ((72, 88), (88, 104))),
+    "before and after": Case(kept, ((128, 64), (64, 128), (128,)), turned=(1,)),
+    "gradient of gelu": Case(gradient, ((128, 64), (64, 128), (128, 128))),
+    "residual": Case(lambda x, w, r: x @ w + r, ((128, 64), (64, 128), (128, 128)), turned=(1,)),
+    "residual as the bias": Case(lambda r, x, w: torch.addmm(r, x, w).tanh(), ((128, 128), (128, 64), (64, 128))),
+    "scale of rows": Case(lambda x, w, s: (x @ w) * s[:, None].float(), ((128, 64), (64, 128), (128,))),
+    "result transposed": Case(lambda x, w: torch.relu(x @ w).t().contiguous(), ((128, 64), (64, 128))),
+    "gate and values": Case(gated, ((128, 64), (64, 128), (64, 128)), turned=(1, 2)),
+    "gate and values that stay": Case(gated_and_kept, ((128, 64), (64, 128), (64, 128)), turned=(1, 2)),
+    "heads": Case(heads, ((128, 64), (64, 128))),
+}
+
+
+def fused(case: Case, env: Env = ENV) -> tuple[Schedule, Launch, KernelSource]:
+    """The schedule, which is one launch, and the kernel's text."""
+    plan = case.plan(env)
+    (launch,) = [s for s in plan.steps if isinstance(s, Launch)]
+    return plan, launch, emit_kernel(plan.kernels[launch.kernel], env)
+
+
+def with_copies(kernel: Kernel) -> KernelSource:
+    """The text for a device without processors, which has descriptors of tensors for few tiles, too."""
+    with patch.object(templates, "PROCESSORS", 0):
+        return emit_kernel(kernel, ENV)

@@ -1,0 +1,27 @@
+"""A slice of the hand-written attention; `python -m tests.fuzz.attention FIRST LAST` runs any others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.fuzz.attention import check, decided, generate
+
+
+@pytest.mark.parametrize("first", range(0, 120, 40))
+def test_attention(first):
+    counts: Counter = Counter()
+    for seed in range(first, first + 40):
+        counts.update(decided(check(generate(seed), "aot_eager")))
+    assert counts[(True, "")] > 8, "many programs become torch's operator"
+
+
+def test_built():
+    for seed in range(200, 206):
+        check(generate(seed), "default")
+
+
+def test_programs_are_what_they_were():
+    assert generate(7) == generate(7)
+    assert len({(generate(seed).form, generate(seed).masks, generate(seed).softmax) for seed in range(100)}) > 60
