@@ -45,7 +45,7 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     stands for a table of their addresses."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("TRITON_INTERPRET=1 must be set before Triton is imported")
-    name = f"<{entry}>"
+    name, text = f"<{entry}>", text.replace("tl.range(", "range(")
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     module: dict = {"__name__": entry}
     exec(compile(text, name, "exec"), module)  # our own text
@@ -68,8 +68,8 @@ def argument(given: Any, tl: Any) -> Any:
     return given if isinstance(given, torch.Tensor) else scalar(given, tl)
 
 
-def numbers(*bounds: Any) -> range:
-    """range() over the interpreter's values, which may be arrays of one element that newer NumPy takes for no numbers."""
+def numbers(*bounds: Any, **hints: object) -> range:
+    """range() over the interpreter's values, which may be arrays of one element that newer NumPy takes for no numbers. hints: for a GPU's compiler."""
     return range(*(int(np.asarray(b.handle.data).item()) if hasattr(b, "handle") else int(b) for b in bounds))
 
 
