@@ -1,0 +1,187 @@
+"""A round of a loop once more, for another item: what it reads is read again, through the same guards, and compared; what it did is recorded again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from dynacompile.capture.breaks import Raised
+from dynacompile.capture.recorded import Operation, storage_of
+from dynacompile.capture.repeats import DiffersError, State, appearance, leaves, state_now
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.errors import Unsupported, VerifyError
+
+if TYPE_CHECKING:
+    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.trace import Trace
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a round read of a value that is its own: `get(cx, *operands)` gave `result`."""
+
+    get: Callable[..., Value]
+    operands: tuple[Value, ...]
+    result: Value
+
+
+@dataclass(frozen=True)
+class Append:
+    target: Value
+    value: Value
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round that was followed. inputs: its item and the results of reads; written: how often it wrote each tensor among them; invariant: storages of the
+    other tensors that it used; needed: the operations whose results are appended to lists; variables: those that it may have read, by slot."""
+
+    item: Value
+    reads: tuple[Read, ...]
+    appends: tuple[Append, ...]
+    operations: tuple[Operation, ...]
+    needed: frozenset[int]
+    variables: tuple[tuple[int, Value | None], ...]
+    written: tuple[tuple[TensorValue, int], ...]
+    invariant: frozenset[int]
+    state: State
+
+
+class Repetition:
+    """The attempt to repeat a round for another item. now: id of a value of the round -> the value that stands for it."""
+
+    def __init__(self, cx: Trace, known: Round):
+        self.cx, self.known = cx, known
+        self.now: dict[int, Value] = {}
+        self.nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+        self.tensors: dict[int, TensorValue] = {}
+
+    def repeat(self, frame: SymbolicFrame, item: Value, counted: bool) -> bool:
+        """Whether it was; nothing has changed where it was not, but that what both rounds read is guarded."""
+        cx, known = self.cx, self.known
+        depth, handling = len(cx.frames), cx.handling
+        if state_now(cx) != known.state or not all(is_unchanged(value, frame.slots[slot]) for slot, value in known.variables):
+            return False
+        try:
+            self.compare(known.item, item, counted)
+            for read in known.reads:
+                self.compare(read.result, read.get(cx, *(self.now.get(id(value), value) for value in read.operands)))
+            self.check_memory()
+        except DiffersError:
+            return False
+        except Unsupported as reason:  # following the round meets it again, and breaks there or handles it
+            if isinstance(reason, Raised):
+                del cx.frames[depth:]
+                cx.handling = handling
+            return False
+        self.record()
+        return True
+
+    def compare(self, then: Value, now: Value, counted: bool = False) -> None:
+        """Whether two values look the same to Python."""
+        if self.now.setdefault(id(then), now) is not now:
+            raise DiffersError
+        if counted:
+            assert isinstance(then, TupleValue) and isinstance(now, TupleValue)
+            self.now[id(then.items[0])] = now.items[0]
+            self.compare(then.items[1], now.items[1])
+        elif type(then) is not type(now):
+            raise DiffersError
+        elif isinstance(then, TensorValue) and isinstance(now, TensorValue):
+            if then.pytype() is not now.pytype() or facts(then) != facts(now) or appearance(then.fake) != appearance(now.fake):
+                raise DiffersError
+            self.nodes[then.node] = now.node
+            self.tensors[id(now)] = now
+        elif isinstance(then, ConstantValue):
+            if not is_same_constant(then, now):
+                raise DiffersError
+        elif type(then) is TupleValue and isinstance(now, TupleValue) and then.cls is now.cls and len(then.items) == len(now.items):
+            for left, right in zip(then.items, now.items):
+                self.compare(left, right)
+        elif type(then) is DictValue and isinstance(now, DictValue):
+            if then.cls is not now.cls or (then.source is None or now.source is None) or now in self.cx.effects.touched:
+                raise DiffersError
+        elif then is not now:
+            raise DiffersError
+
+    def check_memory(self) -> None:
+        """What the round works on shares no memory, as in the round that was followed."""
+        storages = {storage_of(value.fake) for value in self.tensors.values()}
+        if len(storages) < len(self.tensors) or not storages.isdisjoint(self.known.invariant):
+            raise DiffersError
+
+    # recording
+
+    def record(self) -> None:
+        cx, known = self.cx, self.known
+        for index, operation in enumerate(known.operations):
+            self.perform(operation, index in known.needed)
+        for value, count in known.written:
+            now = self.now[id(value)]
+            assert isinstance(now, TensorValue)
+            for _ in range(count):
+                torch._C._increment_version([now.fake])
+        for append in known.appends:
+            append.target.method(cx, "append", [self.renamed(append.value)], {})
+
+    def perform(self, operation: Operation, needed: bool) -> None:
+        """An operation once more: on fakes, or, where nobody will see what it gives, as nodes that share the fakes of the first time."""
+        recorder = self.cx.recorder
+        args, kwargs = tuple(map(self.renamed, operation.args)), {k: self.renamed(v) for k, v in operation.kwargs.items()}
+        if needed:
+            with recorder.at(operation.site):
+                made = recorder.op(operation.kind, operation.target, list(args), kwargs)
+            for then, now in paired(operation.result, made):
+                self.now[id(then)] = now
+                if isinstance(then, TensorValue) and isinstance(now, TensorValue):
+                    now.is_number = then.is_number
+                    self.nodes[then.node] = now.node
+            return
+        before = len(recorder.nodes)
+        recorder.copy(operation, self.nodes)
+        for then in leaves(operation.result):
+            if isinstance(then, TensorValue) and id(then) not in self.now and then.node in self.nodes:
+                now = TensorValue(self.nodes[then.node], then.fake)
+                now.is_number = then.is_number
+                self.now[id(then)] = now
+        made_nodes = tuple(recorder.nodes[before:])
+        recorder.log.append(replace(operation, args=args, kwargs=kwargs, result=self.renamed(operation.result), nodes=made_nodes))
+
+    def renamed(self, value: Value) -> Value:
+        found = self.now.get(id(value))
+        if found is not None:
+            return found
+        if type(value) is TupleValue or type(value) is ListValue:
+            items = [self.renamed(item) for item in value.items]
+            return TupleValue(items, value.cls) if type(value) is TupleValue else ListValue(items)
+        return value
+
+
+def facts(value: TensorValue) -> tuple:
+    """What capture knows of a tensor beside its metadata; all but plain ones differ from each other."""
+    plain = not value.attributes and value.new_grad is None and value.number() is None and not value.has_become
+    return (plain or id(value), value.is_number, value.source is None, value.real is None)
+
+
+def is_unchanged(before: Value | None, after: Value | None) -> bool:
+    return before is after or is_same_constant(before, after)
+
+
+def is_same_constant(left: Value | None, right: Value | None) -> bool:
+    if type(left) is not ConstantValue or type(right) is not ConstantValue:
+        return False
+    return type(left.value) is type(right.value) and repr(left.value) == repr(right.value) and bool(left.value == right.value)
+
+
+def paired(then: Value, now: Value) -> Iterator[tuple[Value, Value]]:
+    before, after = list(leaves(then)), list(leaves(now))
+    if len(before) != len(after) or any(type(a) is not type(b) for a, b in zip(before, after)):
+        raise VerifyError("capture", "a repeated operation gave results of another kind")
+    return zip(before, after)
