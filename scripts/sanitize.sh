@@ -1,13 +1,14 @@
 #!/bin/sh
 # Runs a command with a native core that is built with AddressSanitizer and UndefinedBehaviorSanitizer, in a folder of its own.
 #   sh scripts/sanitize.sh .venv/bin/python -m pytest -q tests/guards tests/runtime
-# The core takes some five minutes of two free cores to build. Not for: tests/frame/test_greenlets.py (greenlets copy stacks, which AddressSanitizer
-# takes for an overflow), tests/frame/test_native.py (builds cores), tests that limit the address space, which AddressSanitizer needs for itself
-# (tests/runtime/test_cpu_memory.py -k short), and those that preload failing allocations in its place (tests/runtime/test_no_memory.py -k midst).
+# The core takes some five minutes of two free cores to build. Not for: tests/frame/test_greenlets.py and tests/threads/test_storm.py (greenlets copy
+# stacks, which AddressSanitizer takes for an overflow), tests/frame/test_native.py (builds cores), tests that limit the address space, which
+# AddressSanitizer needs for itself (tests/runtime/test_cpu_memory.py -k short), and those that preload failing allocations in its place
+# (tests/runtime/test_no_memory.py -k midst).
 # The first finding of either ends its process: one that only printed would go unseen, as pytest drops the output of tests that pass, and tests that of
 # their child processes. To see all of UndefinedBehaviorSanitizer's findings in the process of pytest, set UBSAN_OPTIONS=halt_on_error=0.
 set -e
-[ $# -gt 0 ] || { sed -n '2,8s/^# *//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,9s/^# *//p' "$0"; exit 2; }
 compiler=${CXX:-g++}
 : "${DYNACOMPILE_NATIVE_DIR:=${XDG_CACHE_HOME:-$HOME/.cache}/dynacompile/sanitized}"
 export DYNACOMPILE_NATIVE_DIR

@@ -106,21 +106,22 @@ def test_idle_memory_is_freed():
 
 @pytest.mark.parametrize("who", ["torch", "a-program"])
 def test_where_memory_is_short_it_is_freed(who):
-    """Under a limit of address space that leaves no room for what is kept and what is asked for then."""
+    """Under a limit of address space that leaves no room for what is kept and what is asked for then. What is called under it was called before: a compile
+    would take address space for threads of its own, more or less of it."""
     program = """
 import resource, sys, torch, dynacompile
 from dynacompile import native
 n = 32 * 2**20
 double = dynacompile.compile(lambda x: x * 2, isolate_recompiles=True, dynamic=False)
-x = torch.ones(n)
+x, large = torch.ones(n), torch.ones(3 * n // 2)
+double(large)
+native.core().release_memory()
 y = double(x)
 del y
 assert native.core().memory()[0] >= 4 * n
-small = torch.ones(2 * n)
-double(small[:8])
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 3 * n, used + 3 * n))
-z = torch.empty(3 * n // 2, dtype=torch.float32) if sys.argv[1] == "torch" else double(small[: 3 * n // 2])
+z = torch.empty(3 * n // 2, dtype=torch.float32) if sys.argv[1] == "torch" else double(large)
 print(native.core().memory()[0], z.numel())
 """
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", program, who], capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
