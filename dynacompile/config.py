@@ -79,6 +79,9 @@ class CompileConfig:
     specialize_zero_one: bool = option(
         True, "code", "an entry for size 1 beside that for other sizes; False: one for both where the program allows. Size 0 has its own"
     )
+    counters: tuple[str, ...] = option(
+        (), "code", "ints that count up, which one entry serves: names of arguments, or the ends of paths such as model.steps_seen"
+    )
     capture_values: bool = option(
         False, "code", "ints read from tensors (.item(), .tolist()) and sizes that depend on values (nonzero, masks, unique) are symbols: they end no graph"
     )

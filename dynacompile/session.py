@@ -24,7 +24,7 @@ from dynacompile.capture import CodeCache
 from dynacompile.events import Bus
 from dynacompile.ir.fakes import CHANGED as STOOD_IN
 from dynacompile.ir.fakes import FakeMode
-from dynacompile.markers import DISABLED_CODE
+from dynacompile.markers import DISABLED_CODE, LEFT_TO_PYTHON
 from dynacompile.threads import let_imports_end
 
 DEFAULT_BUCKET = -1
@@ -78,6 +78,8 @@ class Session:
                 native.core().set_by_compiles(read, change)
             for folder, recursive in skipped_folders():
                 native.core().add_skip_prefix(folder, recursive)
+            for folder in LEFT_TO_PYTHON:
+                native.core().add_skip_prefix(folder, False)
             native.core().watch_rival(torch._C._dynamo.eval_frame.set_eval_frame)
             native.core().skip_code(DISABLED_CODE, True)
             native.core().skip_code(torch.nn.Module._call_impl.__code__, False)

@@ -18,6 +18,7 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.module_hooks import call_with_hooks, has_hooks
 from dynacompile.capture.values.object_parts import DELETED, InstanceDict
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.guard_facts import ModuleFacts, Presence, hook_counts
 from dynacompile.ir.namespaces import MISSING
@@ -164,8 +165,14 @@ class ModuleValue(ObjectValue):
         return False
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
-        if cx.lookup(self.cls, "__setattr__") is not PLAIN_SETATTR:
-            raise unsupported("setattr", f"{self.describe()} has its own __setattr__")
+        custom = cx.lookup(self.cls, "__setattr__")
+        if custom is PLAIN_SETATTR:
+            self.set_as_module(cx, name, value)
+        else:
+            cx.call_real(custom, class_source(self.cls, "__setattr__"), [self, ConstantValue(name), value])
+
+    def set_as_module(self, cx: Trace, name: str, value: Value) -> None:
+        """nn.Module.__setattr__."""
         if issubclass(value.pytype(), (torch.nn.Parameter, torch.nn.Module)) or self.holds("_parameters", name) or self.holds("_modules", name):
             raise unsupported("setattr", f"{self.describe()}.{name}: a parameter or module is registered")
         if self.holds("_buffers", name) and not issubclass(value.pytype(), (torch.Tensor, type(None))):
@@ -277,3 +284,13 @@ def wrap_module(cx: Trace, real: torch.nn.Module, source: Source) -> Value:
     made = ModuleValue(real, source)
     cx.widen("MODULE", source, made.facts)
     return made
+
+
+@handles(PLAIN_SETATTR)
+def row_setattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """As classes with a __setattr__ of their own call it."""
+    owner = cx.force(args[0])
+    if not isinstance(owner, ModuleValue) or len(args) != 3 or kwargs:
+        raise unsupported("setattr", f"nn.Module.__setattr__ of {owner.describe()}")
+    owner.set_as_module(cx, str(args[1].constant()), args[2])
+    return ConstantValue(None)
