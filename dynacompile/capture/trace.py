@@ -22,7 +22,7 @@ from dynacompile.capture.repeats import Facts, Repeats
 from dynacompile.capture.rounds import Rounds, Watch
 from dynacompile.capture.scopes import Globals
 from dynacompile.capture.settings import fill
-from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_counter
+from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_varying
 from dynacompile.capture.values import value_of, wrap
 from dynacompile.capture.values.base import Lazy, Method, Value
 from dynacompile.capture.values.bodies import Body
@@ -163,7 +163,7 @@ class Trace:
 
     def symbolic_number(self, real: float, source: Source) -> Value | None:
         """The value of an int or float that exists before the frame, where it is symbolic."""
-        if self.symbols is None and self.policy is not None and self.policy.ints and is_counter(real, source, self.policy):
+        if self.symbols is None and self.policy is not None and is_varying(real, source, self.policy):
             raise NeedsSymbols
         quantity = None if self.symbols is None or isinstance(source, Constant) else self.symbols.number(real, source)
         if quantity is None or self.symbols is None:

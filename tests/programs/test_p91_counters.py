@@ -1,4 +1,4 @@
-"""Numbers that count up are served by one entry: those that the frame itself changes, and those that `counters` names."""
+"""Numbers that count up are served by one entry: those that the frame itself changes, and those that `varying` names."""
 
 import pytest
 import torch
@@ -71,18 +71,18 @@ class Loop:
         self.progress, self.rate = Progress(), 3
 
 
-@pytest.mark.parametrize("counters", [("progress.completed", "index"), ()])
-def test_named_counters(counters):
+@pytest.mark.parametrize("varying", [("progress.completed", "index"), ()])
+def test_named_numbers(varying):
     loop = Loop()
 
     def step(x, index):
         return x * (loop.progress.completed + 1) + index * loop.rate
 
-    compiled = dynacompile.compile(step, isolate_recompiles=True, fullgraph=True, options={"counters": counters})
+    compiled = dynacompile.compile(step, isolate_recompiles=True, fullgraph=True, options={"varying": varying})
     for index in range(4):
         assert compiled(torch.ones(1), index).item() == loop.progress.completed + 1 + index * 3
         loop.progress.completed += 2
-    assert entries(compiled) == (1 if counters else 2)
+    assert entries(compiled) == (1 if varying else 2)
 
 
 def test_a_counter_that_only_python_reads():
@@ -91,7 +91,7 @@ def test_a_counter_that_only_python_reads():
     def step(x, index):
         return x * 2
 
-    compiled = dynacompile.compile(step, isolate_recompiles=True, fullgraph=True, options={"counters": ("index",)})
+    compiled = dynacompile.compile(step, isolate_recompiles=True, fullgraph=True, options={"varying": ("index",)})
     for index in range(4):
         compiled(torch.ones(1), index)
     assert entries(compiled) == 1
