@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,6 @@ class CompileSettings:
         for name in ("measure_after", "measure_steps"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"compile.{name} must be an int >= 0, not {getattr(self, name)!r}")
-        object.__setattr__(self, "modules", by_glob(self.modules))
         for glob in self.overrides:
             self.options(glob)
         if self.enabled and not self.step and not self.overrides:
@@ -79,9 +79,10 @@ class CompileSettings:
             return dict(values)
         return {"mode" if isinstance(values, str) else "modules": values}
 
-    @property
-    def overrides(self) -> Mapping[str, CompileValues | None]:
-        return self.modules or {}  # type: ignore[return-value]
+    @functools.cached_property
+    def overrides(self) -> Mapping[str, CompileValues]:
+        """The options of each glob of `modules`."""
+        return by_glob(self.modules)
 
     def options(self, *globs: str) -> CompileConfig:
         """The compile options of a module that `globs` match, in the order of `modules`."""

@@ -16,8 +16,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
 import dynacompile
-from dynacompile.callbacks.globs import Target
 from dynacompile.callbacks import optimizer_step
+from dynacompile.callbacks.globs import Target
 from dynacompile.callbacks.optimizer_step import Clipping, OptimizerStep
 from dynacompile.callbacks.settings import CompileSettings, call_arguments
 from dynacompile.config import CompileConfig
@@ -112,7 +112,8 @@ class CompiledRun:
                 back.enter_context(part.laid_aside())
             for name, region in self.regions.items():
                 if isinstance(region, MethodType):
-                    back.callback(put_back, region.__self__, {name: region.__self__.__dict__.pop(name)})
+                    owner: Any = region.__self__
+                    back.callback(put_back, owner, {name: owner.__dict__.pop(name)})
             yield
 
     @contextmanager

@@ -106,8 +106,8 @@ def compile_target(target: Any, config: CompileConfig, inplace: bool, name: str 
 
 
 def isolated(scope: Any = None) -> AbstractContextManager[Any]:
-    """Functions and modules that are compiled inside of the block share buckets of entries with each other only, where they would use the default bucket or that of
-    a class: what was compiled before does not count against their limits, and goes with them. Gives a scope, for another block to go on with it.
+    """Functions and modules that are compiled inside of the block share buckets of entries with each other only, where they would use the default bucket
+    or that of a class: what was compiled before does not count against their limits. Gives a scope, for another block to go on with it.
     """
     return SESSION.isolated(scope)
 

@@ -29,9 +29,9 @@ from dynacompile.capture.symbols import NeedsSymbols, bind_numbers, counts_loop
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.cells import CellValue
+from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import EnteredByHand
 from dynacompile.capture.values.distributions import assumable
-from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.torch_functions import refusal
@@ -189,12 +189,12 @@ def counted(cx: Trace, policy: ShapePolicy) -> frozenset[Source]:
     read = {g.source: g.expected for g in cx.guards.values() if g.kind == "EQUALS" and type(g.expected) in allowed and g.source not in policy.numbers}
     if not read:
         return frozenset()
-    stored = {Global(name): new for (_, name), (_, is_root, new) in cx.effects.globals.items() if is_root}
+    stored: dict[Source | None, Any] = {Global(name): new for (_, name), (_, is_root, new) in cx.effects.globals.items() if is_root}
     for value in cx.effects.pending():
         if isinstance(value, ObjectValue) and value.source is not None:
             stored |= {DictAttr(value.source, name): new for name, new in value.stored.items()}
     new_values = {source: new.value for source, new in stored.items() if isinstance(new, ConstantValue)}
-    return frozenset(s for s, was in read.items() if s in new_values and type(new_values[s]) is type(was) and new_values[s] != was)
+    return frozenset(s for s, was in read.items() if s is not None and s in new_values and type(new_values[s]) is type(was) and new_values[s] != was)
 
 
 def looks_at_frame(attempt: Attempt, frame: Any) -> bool:

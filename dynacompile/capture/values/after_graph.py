@@ -21,6 +21,7 @@ from dynacompile.markers import AFTER_GRAPH, AfterGraph, disable
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
+
 class DeferredFunction(CallableValue):
     def __init__(self, real: types.FunctionType, source: Source):
         self.real, self.source = real, source

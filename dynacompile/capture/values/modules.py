@@ -14,6 +14,7 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
+from dynacompile.capture.values.functions import function_value
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.module_hooks import call_with_hooks, has_hooks
 from dynacompile.capture.values.object_parts import DELETED, InstanceDict
@@ -22,7 +23,7 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.guard_facts import ModuleFacts, Presence, hook_counts
 from dynacompile.ir.namespaces import MISSING
-from dynacompile.ir.source import Attr, DictAttr, Registered, Source
+from dynacompile.ir.source import Attr, Constant, DictAttr, Registered, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -288,9 +289,10 @@ def wrap_module(cx: Trace, real: torch.nn.Module, source: Source) -> Value:
 
 @handles(PLAIN_SETATTR)
 def row_setattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """As classes with a __setattr__ of their own call it."""
-    owner = cx.force(args[0])
+    """As classes with a __setattr__ of their own call it; for modules that the frame makes, its own code is followed."""
+    owner = cx.force(args[0]) if args else None
     if not isinstance(owner, ModuleValue) or len(args) != 3 or kwargs:
-        raise unsupported("setattr", f"nn.Module.__setattr__ of {owner.describe()}")
+        plain: Any = PLAIN_SETATTR
+        return function_value(cx, plain, Constant(plain, "nn.Module.__setattr__")).call(cx, args, kwargs)
     owner.set_as_module(cx, str(args[1].constant()), args[2])
     return ConstantValue(None)
