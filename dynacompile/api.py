@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from dynacompile import backends, native
+from dynacompile.complaints import Reporting
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
 from dynacompile.events import Observer, Subscriber
@@ -161,7 +162,8 @@ def list_backends() -> tuple[str, ...]:
 
 
 def subscribe_from_environment() -> None:
-    """Attaches the log (DYNACOMPILE_LOGS) and the JSONL trace (DYNACOMPILE_TRACE) where the environment asks for them."""
-    for subscriber in (log_subscriber(), trace_subscriber()):
-        if subscriber is not None:
-            SESSION.bus.subscribe(subscriber)
+    """Attaches the log (DYNACOMPILE_LOGS) and the JSONL trace (DYNACOMPILE_TRACE) where the environment asks for them. What is wrong there is a warning."""
+    for variable, made in (("DYNACOMPILE_LOGS", log_subscriber), ("DYNACOMPILE_TRACE", trace_subscriber)):
+        with Reporting(f"reading {variable}"):
+            if (subscriber := made()) is not None:
+                SESSION.bus.subscribe(subscriber)
