@@ -34,6 +34,7 @@ class CompileSettings:
     measure_after: int = setting(10, "training batches before the step times are measured")
     measure_steps: int = setting(5, "steps measured of each kind, eager and compiled; 0: no measurement")
     trace: bool = setting(True, "write every event to compile_events.jsonl and a report to compile_report.html beside the logs")
+    log_prefix: str = setting("compile/", "what the names of all numbers in loggers and callback_metrics begin with")
     base: CompileConfig = CompileConfig()
 
     def __post_init__(self) -> None:
@@ -41,6 +42,8 @@ class CompileSettings:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ConfigError(f"compile.{name} must be an int >= 0, not {value!r}")
+        if not isinstance(self.log_prefix, str):
+            raise ConfigError(f"compile.log_prefix must be a text such as 'compile/', not {self.log_prefix!r}")
         if self.modules is not None and not isinstance(self.modules, Mapping):
             raise ConfigError(f"compile.modules must map globs to options, for example {{net: {{}}}}, not {self.modules!r}")
         for glob in self.overrides:
