@@ -20,7 +20,6 @@ from dynacompile.callbacks import optimizer_step
 from dynacompile.callbacks.globs import Target
 from dynacompile.callbacks.optimizer_step import Clipping, OptimizerStep
 from dynacompile.callbacks.settings import CompileSettings, call_arguments
-from dynacompile.config import CompileConfig
 from dynacompile.targets import nothing_compiled, was_called
 
 STEPS: Mapping[TrainerFn, tuple[str, ...]] = {
@@ -68,30 +67,31 @@ class CompiledRun:
 
     def compile_steps(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Compiles the steps that the run calls and the user wrote."""
-        options = self.options(VARYING)
         for name in STEPS[trainer.state.fn]:  # type: ignore[index]
             if is_overridden(name, module) or name == "predict_step":
                 with self.isolated():
-                    compiled = dynacompile.compile(getattr(module, name), **call_arguments(options))
+                    compiled = dynacompile.compile(getattr(module, name), name=name, **self.arguments(name, VARYING))
                 self._own.callback(put_back, module, {name: module.__dict__.get(name)})
                 module.__dict__[name] = self.regions[name] = compiled
 
     def compile_optimizers(self, trainer: L.Trainer) -> None:
         """Compiles the steps of the run's optimizers, and the clipping of gradients."""
-        arguments = call_arguments(self.options(optimizer_step.VARYING))
+        optimizers = trainer.optimizers
+        names = ["optimizer_step"] if len(optimizers) == 1 else [f"optimizer_step.{number}" for number in range(len(optimizers))]
+        arguments = {name: {"name": name, **self.arguments(name, optimizer_step.VARYING)} for name in (*names, "optimizer_step")}
         with self.isolated():
-            steps = [OptimizerStep(optimizer, arguments) for optimizer in trainer.optimizers]
-            clipping = Clipping(trainer, steps, arguments)
-        for number, part in enumerate((*steps, clipping)):
+            steps = {name: OptimizerStep(optimizer, arguments[name]) for name, optimizer in zip(names, optimizers)}
+            clipping = Clipping(trainer, list(steps.values()), arguments["optimizer_step"])
+        self.regions |= steps
+        for part in (*steps.values(), clipping):
             part.install()
             self.optimizers.append(part)
             self._own.callback(part.remove)
-            if part is not clipping:
-                self.regions["optimizer_step" if len(steps) == 1 else f"optimizer_step.{number}"] = part
 
-    def options(self, varying: tuple[str, ...]) -> CompileConfig:
-        """The options of what has no name in `modules`."""
-        return dataclasses.replace(self.settings.base, varying=(*self.settings.base.varying, *varying))
+    def arguments(self, name: str, varying: tuple[str, ...]) -> dict[str, Any]:
+        """What compile() is called with for a step."""
+        options = self.settings.of_step(name)
+        return call_arguments(dataclasses.replace(options, varying=(*options.varying, *varying)))
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
