@@ -12,7 +12,6 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.number_tensors import as_number
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
@@ -41,10 +40,9 @@ def call_zero_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
 def value_of_step(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A count of steps as a tensor that stands for eager's number."""
     (value,) = args
-    fake = getattr(value, "fake", None)
-    if not isinstance(fake, torch.Tensor) or not fake.is_floating_point() or fake.dim():
+    if not isinstance(value, TensorValue) or not value.fake.is_floating_point() or value.fake.dim():
         return value
-    return as_number(cx.op("call_method", "double", [value], {}))
+    return value.as_number(cx)
 
 
 @handles(torch.optim.Optimizer._group_tensors_by_device_and_dtype)  # which groups nothing while a program is compiled
