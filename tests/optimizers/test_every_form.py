@@ -9,7 +9,7 @@ import dynacompile
 from dynacompile.events import FrameSkipped, GraphBroke
 from tests.checking import check
 from tests.optimizers import matrix
-from tests.optimizers.matrix import STEPS, Case, Training, assert_within_spread, compiled, eager
+from tests.optimizers.matrix import SHAPES, STEPS, Case, Training, assert_within_spread, compiled, eager
 
 BOTH = ("single", "foreach")
 ALL = ("single", "foreach", "fused")
@@ -60,7 +60,8 @@ def test_steps(case):
     assert_within_spread(training.results(), eager(case))
     assert not told.breaks
     assert told.entries <= 2 and told.recompiles <= 1, "one entry makes the state, the other one is for all steps"
-    assert max(told.launches) <= 4 * case.groups and max(told.externs) == 0, (told.launches, told.externs)
+    kinds = len(SHAPES) if case.name == "Adafactor" else case.groups  # its kernels have sums over sizes, and the sizes as numbers
+    assert max(told.launches) <= 4 * kinds and max(told.externs) == 0, (told.launches, told.externs)
 
 
 KERNELS = [c for c in CASES if c.name in ("AdamW", "SGD") and (not c.options or c.schedule)]
