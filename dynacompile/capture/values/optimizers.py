@@ -51,6 +51,8 @@ def group_tensors(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     """Lists of tensors, split by the device and dtype of those of the first list; what clipping and foreach steps loop over."""
     nested, indexed = bind_arguments("group_tensors", ["tensorlistlist", "with_indices"], args, kwargs, {"with_indices": ConstantValue(False)})
     columns = [column.elements(cx) for column in nested.elements(cx)]
+    if not columns or not columns[0]:
+        raise unsupported("would-raise", "grouping an empty list of tensors")
     rows: dict[tuple, list[int]] = {}
     for index, first in enumerate(columns[0]):
         if not isinstance(first, TensorValue):
