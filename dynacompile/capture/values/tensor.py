@@ -304,7 +304,14 @@ class TensorValue(Value):
             return
         if any(isinstance(k, ConstantValue) and isinstance(k.value, bool) for k in (key, *(key.items if isinstance(key, SequenceValue) else ()))):
             raise unsupported("unknown-operation", "assignment to a tensor by a bool as index")
+        if isinstance(key, TensorValue) and key.fake.dtype == torch.bool and not (key.fake.dim() or self.fake.dim()) and self.is_filled_by(value):
+            cx.op("call_method", "masked_fill_", [self, key, value], {})  # where indexing would count the values that are true
+            return
         cx.op("call_function", operator.setitem, [self, key, value], {})
+
+    def is_filled_by(self, value: Value) -> bool:
+        """Whether a fill with a value converts as an assignment does."""
+        return self.fake.is_floating_point() and isinstance(value, ConstantValue) and type(value.value) in (int, float)
 
     def contains(self, cx: Trace, item: Value) -> Value:
         refuse_patched(cx, "__contains__")

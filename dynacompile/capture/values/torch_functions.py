@@ -68,6 +68,7 @@ REFUSED = {
     "inspect": "unknown-function",
     "traceback": "unknown-function",
 }
+SCHEDULERS = "torch.optim.lr_scheduler"
 # Modules below a refused one whose functions are inlined nevertheless.
 INLINED = frozenset({"torch.utils.checkpoint", "torch.distributed._functional_collectives"})
 # Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.
@@ -225,6 +226,9 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
         cx.guard("ID", source, identity(real))
         return BuiltinValue(real, row, source)
     module = real.__module__ or ""
+    if module == SCHEDULERS and real.__name__ == "step" and not cx.fullgraph:  # where a break is an error, each count is an entry
+        cx.guard("ID", source, identity(real))
+        return RefusedValue(real, "schedule", source)
     if module in LEAF_MODULES and real.__globals__.get("__name__") in LEAF_MODULES or module == "torch.nn.functional":
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
