@@ -81,9 +81,10 @@ def leave_to_python(*left: ModuleType | Callable[..., Any], reason: str = "left 
         if isinstance(one, FunctionType):
             setattr(one, DISABLED, reason)
             continue
-        if not getattr(one, "__file__", None):
+        file = getattr(one, "__file__", None)
+        if not file:
             raise ConfigError(f"leave_to_python() takes functions, and imported packages and modules, not {one!r}")
-        path = Path(str(one.__file__))
+        path = Path(str(file))
         LEFT_TO_PYTHON.append(str(path.parent if path.name == "__init__.py" else path))
 
 

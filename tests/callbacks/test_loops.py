@@ -302,7 +302,7 @@ def fit(
     module = cls()
     own = [DynamoCallback(measure_steps=0, trace=False)] if compiled else []
     ran = Ran(module, L.Trainer(**{**QUIET, "max_epochs": 2, "default_root_dir": tmp_path, **options}, callbacks=[*callbacks(), *own]))
-    run(ran, lambda: ran.trainer.fit(module, data(), validation()))
+    run(ran, lambda: ran.trainer.fit(module, data(), loader(2 * SIZE, 2) if validation is None else validation()))
     return ran
 
 
@@ -417,7 +417,7 @@ def test_loops_without_training(stage, tmp_path):
         call = getattr(made.trainer, stage)
         return made, run(made, lambda: call(made.module, loader(10, 3), **({} if stage == "predict" else {"verbose": False})))
 
-    (plain, given), (compiled, found) = ran(False), ran(True)
+    (_, given), (compiled, found) = ran(False), ran(True)
     if stage == "predict":
         torch.testing.assert_close(found, given)
     else:

@@ -193,7 +193,7 @@ class Story:
         warnings.simplefilter("ignore")
         try:
             result: Any = self.run(self.closure) if program.closure else self.run()
-        except Exception as error:  # compared with eager's
+        except Exception as error:  # noqa: BLE001 - compared with what eager raises
             result = type(error).__name__, str(error).partition("\n")[0]
         if self.scheduler is not None and program.manner != "scheduled":
             self.scheduler.step(*((1.0,) if isinstance(self.scheduler, lr_scheduler.ReduceLROnPlateau) else ()))
