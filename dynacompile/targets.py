@@ -212,7 +212,8 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
 
 def compile_in_place(module: torch.nn.Module, config: CompileConfig, name: str | None, dispatch: Dispatch | None = None) -> torch.nn.Module:
     """Puts a region in the slot that `nn.Module.__call__` looks at; state_dict, pickles and copies are not touched."""
-    region = make_region(torch.nn.Module._call_impl, config, type(module), name or type(module).__name__, of_method(dispatch), code_of_forward(type(module)))
+    target, chosen = code_of_forward(type(module)), of_method(dispatch)
+    region = make_region(torch.nn.Module._call_impl, config, type(module), name or type(module).__name__, chosen, target, in_config=name is not None)
     module._compiled_call_impl = MethodType(region, module)
     if getattr(module, "buckets", ()) == () or isinstance(module.buckets, Buckets):
         module.__dict__["buckets"] = Buckets(region)
