@@ -1,46 +1,51 @@
-"""DynamoCallback: compiles modules of a LightningModule in place and reports what that cost and brought."""
+"""DynamoCallback: compiles the steps of a LightningModule for each run of a Trainer, and reports what that cost and brought."""
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import nn
+from lightning.pytorch.trainer.states import TrainerFn
 
 import dynacompile
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger
-from dynacompile.callbacks.measure import StepTimes, can_measure, eager, measure
+from dynacompile.callbacks.measure import StepTimes, can_measure, measure
 from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.reports import Reports
-from dynacompile.callbacks.settings import CompileSettings, call_arguments
+from dynacompile.callbacks.settings import CompileSettings
+from dynacompile.callbacks.steps import CompiledRun
 from dynacompile.targets import nothing_compiled, tell_nothing_compiled
 
 
 class DynamoCallback(Callback):
-    """Compiles what `compile.modules` names when a fit starts, and gives the modules back as they were when it ends.
+    """Compiles the steps of a LightningModule, its optimizers' steps, and what `compile.modules` names, for each run of a Trainer, and puts everything back.
 
-    settings: a CompileSettings, or the flat mapping of the config group `compile`. `outcome` is the last fit's Outcome.
-    Wrong keys raise ConfigError here; globs that match nothing raise it when the fit starts.
+    DynamoCallback() needs no settings. settings: a CompileSettings, the flat mapping of the config group `compile`, a mode ("max-autotune"), or
+    modules (["encoder"], {"encoder": "max-autotune"}); options: keys of the group one by one. `outcome` is the last run's Outcome.
+    Wrong keys and values raise ConfigError here; globs that match nothing raise it when the run starts.
     """
 
-    def __init__(self, settings: CompileSettings | Mapping[str, Any] | None = None):
-        self.settings = settings if isinstance(settings, CompileSettings) else CompileSettings.of(settings or {})
+    def __init__(self, settings: CompileSettings | Mapping[str, Any] | Sequence[str] | str | None = None, **options: Any):
+        if isinstance(settings, CompileSettings):
+            self.settings = dataclasses.replace(settings, **options) if options else settings
+        else:
+            self.settings = CompileSettings.of(CompileSettings.mapping(settings) | options)
         self.outcome: Outcome | None = None
         self.forget()
 
     def forget(self) -> None:
-        """The state of no fit."""
+        """The state of no run."""
         self.ledger = Ledger()
         self.reports = Reports(self.settings, self.ledger)
-        self.compiled: list[nn.Module] = []
-        self.names: tuple[str, ...] = ()
+        self.run = CompiledRun(self.settings)
         self.modes: tuple[str, ...] = ()
         self.idle: tuple[str, ...] = ()
         self.times: StepTimes | None = None
@@ -50,37 +55,58 @@ class DynamoCallback(Callback):
         self.end_subscription: Callable[[], None] | None = None
         self.laid_aside = ExitStack()
 
-    # the fit
+    # runs of the trainer
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def begin(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.release()
         self.forget()
         self.outcome = None
-        targets = resolve(self.settings, pl_module) if self.settings.enabled else []
         self.started = time.perf_counter()
+        self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
         self.reports.begin(trainer)
         self.end_subscription = dynacompile.subscribe(self.ledger)
-        for target in targets:
-            dynacompile.compile(target.module, inplace=True, name=target.name, **call_arguments(target.options))
-            self.compiled.append(target.module)
-        self.names = tuple(target.name for target in targets)
-        self.modes = tuple(sorted({target.options.mode for target in targets}))
-        self.reports.parts = self.names
+        if not self.settings.enabled:
+            return
+        targets = resolve(self.settings, pl_module)
+        self.run.compile_modules(targets)
+        if self.settings.step:
+            self.run.compile_steps(trainer, pl_module)
+        modes = {target.options.mode for target in targets} | ({self.settings.base.mode} if self.settings.step else set())
+        self.modes = tuple(sorted(modes))
+        self.reports.parts = self.run.names
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.begin(trainer, pl_module)
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """The sanity check runs uncompiled, so that its grad mode and batch don't seed the first entry."""
-        self.laid_aside.enter_context(eager(self.compiled))
+        """Modules that are compiled by themselves run uncompiled in the sanity check, so that its grad mode and batch don't seed the first entry."""
+        self.laid_aside.enter_context(self.run.modules_laid_aside())
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.laid_aside.close()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Optimizers are compiled here: other callbacks may make new ones while the fit starts."""
+        if self.settings.enabled and self.settings.step:
+            self.run.compile_optimizers(trainer)
+            self.reports.parts = self.run.names
         self.reports.offer(trainer)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self.begin(trainer, pl_module)
+
+    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.begin(trainer, pl_module)
+
+    def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.begin(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         if self.settings.measure_steps and self.ledger.batch == self.settings.measure_after:
             self.unmeasured = can_measure(pl_module)
             if not self.unmeasured:
-                self.times = self.reports.times = measure(trainer, pl_module, self.compiled, batch, batch_idx, self.settings.measure_steps)
+                self.times = self.reports.times = measure(trainer, pl_module, self.run, batch, batch_idx, self.settings.measure_steps)
         self.batch_started = time.perf_counter()
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -90,35 +116,56 @@ class DynamoCallback(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Tells, once, of modules that are compiled by name alone: the epoch's steps called none of them, or their forward. Raises under fullgraph."""
-        for name, module in zip(self.names, self.compiled):
+        for name, module in self.run.modules.items():
             if name not in self.idle and nothing_compiled(module):
                 self.idle += (name,)
                 tell_nothing_compiled(module)
         self.reports.offer(trainer)
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.reports.offer(trainer)
-
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.finish(trainer, pl_module)
+
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.finish(trainer, pl_module)
+
+    def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.finish(trainer, pl_module)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self.finish(trainer, pl_module)
+        else:
+            self.reports.offer(trainer)
+
+    def finish(self, trainer: L.Trainer, pl_module: L.LightningModule, together: bool = True) -> None:
+        """What the run came to, in files and loggers."""
         self.outcome = self.made_outcome(trainer, pl_module)
-        self.reports.finish(trainer, self.outcome)
+        self.reports.finish(trainer, self.outcome, together)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self.release()
-        self.reports.end(trainer, self.outcome if stage == "fit" else None)
+        self.end(trainer, pl_module)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self.release()
+        self.end(trainer, pl_module, together=False)
+
+    def end(self, trainer: L.Trainer, pl_module: L.LightningModule, together: bool = True) -> None:
+        """Ends a run, however it ended: puts everything back, writes the report where that is yet to be done, shows the outcome. Safe to repeat."""
+        running = self.end_subscription is not None
+        try:
+            if running and self.outcome is None:
+                self.finish(trainer, pl_module, together)
+        finally:
+            self.release()
+        if running:
+            self.reports.end(trainer, self.outcome)
 
     def release(self) -> None:
-        """Gives the modules back uncompiled, ends the subscription and the trace. Safe to repeat."""
+        """Puts everything back as it was, ends the subscription and the trace. Safe to repeat."""
         self.laid_aside.close()
         if self.end_subscription is not None:
             self.end_subscription()
             self.end_subscription = None
-        for module in self.compiled:
-            dynacompile.restore(module)
-        self.compiled = []
+        self.run.release()
         self.ledger.lines = None
 
     # what it reports
@@ -127,10 +174,11 @@ class DynamoCallback(Callback):
         known = trainer.callback_metrics.items()
         losses = {name: float(value) for name, value in known if "loss" in name and name not in self.reports.known}
         on_gpu = pl_module.device.type == "cuda"
+        idle = self.run.idle()
         return Outcome(
             modes=self.modes,
-            modules=tuple(name for name, module in zip(self.names, self.compiled) if not nothing_compiled(module)),
-            idle=tuple(name for name, module in zip(self.names, self.compiled) if nothing_compiled(module)),
+            modules=tuple(name for name in self.run.names if name not in idle),
+            idle=idle,
             losses=losses,
             steps=len(self.durations),
             fit_seconds=time.perf_counter() - self.started,
@@ -141,4 +189,3 @@ class DynamoCallback(Callback):
             peak_bytes=torch.cuda.max_memory_allocated(pl_module.device) if on_gpu else None,
             logs=self.reports.places(trainer),
         )
-

@@ -151,7 +151,8 @@ def row_of(batch: int, event: Event) -> Told | None:
         case _:
             return None
     trigger, change, line, seconds, action, known = found
-    return Told(printable(event.region), batch, *(printable(text, longest=4000) for text in (trigger, change, line)), seconds, printable(action), printable(known))
+    shown = [printable(text, longest=4000) for text in (trigger, change, line)]
+    return Told(printable(event.region), batch, shown[0], shown[1], shown[2], seconds, printable(action), printable(known))
 
 
 def changes(failed: Sequence[str]) -> tuple[str, str]:

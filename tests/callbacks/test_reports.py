@@ -25,7 +25,7 @@ from dynacompile.events import Compiled
 from tests.callbacks.conftest import FakeCompiler, Regression, loader
 
 ROOT = Path(__file__).parents[2]
-QUICK = {"measure_after": 2, "measure_steps": 1}
+QUICK = {"measure_after": 2, "measure_steps": 1, "step": False, "modules": {"net": {}}}
 
 
 class Kept(Logger):
@@ -155,7 +155,7 @@ def test_the_prefix_is_the_users(prefix, fit, compiler):
 
 
 def test_a_prefix_that_is_no_text_is_refused():
-    with pytest.raises(ConfigError, match="compile.log_prefix must be a text"):
+    with pytest.raises(ConfigError, match="compile.log_prefix must be a str"):
         DynamoCallback({"log_prefix": 3})
 
 
