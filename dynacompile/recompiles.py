@@ -16,7 +16,7 @@ from dynacompile.guards.program import Failure, evaluate, failures
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.expressions import Expression, Quantity, evaluated
 from dynacompile.ir.guard_facts import ShapeFacts, plain_twin
-from dynacompile.ir.source import Local, Registered, Source, dotted
+from dynacompile.ir.source import Registered, Source, dotted
 from dynacompile.ir.wording import shown_name
 from dynacompile.quoting import printable, without_values
 
@@ -87,13 +87,14 @@ def advice(failed: Sequence[Failure], guards: Sequence[Guard], frame: Any, confi
     for failure in failed:
         if reason := lasting(failure, frame, config):
             return Advice(expected=reason)
-    numbers = [f for f in failed if f.guard.kind == "EQUALS"]
     if not serves(guards, {f.guard.source: f for f in failed if f.guard.source is not None}, frame):
         return Advice(expected="the program does something else for these sizes and numbers, or needs them as constants")
-    if once := [f.subject for f in numbers if not isinstance(f.guard.source, Local) or f.guard.expected in (0, 1)]:
-        return Advice(expected=f"{once[0]} is a constant at first, and a symbol in the new entry, which serves its other values")
-    dims = None if numbers else named_dims(failed, config)
-    return Advice({"dynamic": True if dims is None else dims})
+    numbers = tuple(dict.fromkeys(f.guard.source.text() for f in failed if f.guard.kind == "EQUALS" and f.guard.source is not None))
+    if hidden := [name for name in numbers if without_values(name) != name or "\\" in name or '"' in name]:
+        return Advice(expected=f"{without_values(hidden[0])} is a constant at first, and a symbol in the new entry, which serves its other values")
+    sizes = [f for f in failed if f.guard.kind == "TENSOR_MATCH"]
+    dims = named_dims(sizes, config) if sizes else {}
+    return Advice({**({"dynamic": True if dims is None else dims} if sizes else {}), **({"varying": numbers} if numbers else {})})
 
 
 def lasting(failure: Failure, frame: Any, config: CompileConfig) -> str:
@@ -239,4 +240,8 @@ def as_config(value: Any) -> str:
     """A value as YAML and Hydra read it, on one line."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{name}: {as_config(item)}' for name, item in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(as_config(item) for item in value)}]"
+    if isinstance(value, str):
+        return value if re.fullmatch(r"[A-Za-z_][\w.]*", value) else f'"{value}"'
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -67,6 +67,8 @@ class RegionInfo:
 
     def override(self, options: Mapping[str, Any]) -> str:
         """What sets `options` for this region, as the user can paste it; empty where there are none."""
+        if "varying" in options and not self.in_config:  # a config adds to a list of ours
+            options = {**options, "varying": (*self.config.varying, *options["varying"])}
         return override(self.name, self.key, options, self.in_config)
 
 

@@ -4,7 +4,7 @@
 
 A program is its seed: a function over tensors, containers of tensors, ints and floats, with branches on sizes and numbers, and a module that does the same.
 The second call differs in sizes, layouts, numbers, dtypes, flags or lengths, one or several of them. A recompile either names settings, under which a fresh
-compile takes both calls with one entry, as eager does, or is called expected, and happens under `dynamic=True`, too.
+compile takes both calls with one entry, as eager does, or is called expected, and happens with all sizes and numbers as symbols, too.
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ def difference(seed: int) -> str | None:
     if not told:
         return None
     event = told[0]
-    options = options_of(event.override, target) if event.override else {**OWN, "dynamic": True}
+    everything = {**OWN, "dynamic": True, "options": {**OWN["options"], "varying": NUMBERS}}
+    options = options_of(event.override, target) if event.override else everything
     try:
         results, again = events_of(target, calls, options)
     except DynacompileError as error:
@@ -182,7 +183,7 @@ def difference(seed: int) -> str | None:
     if event.override and same:
         return f"{event.override!r} does not prevent {event.failed}: {same[0].failed}"
     if event.expected and not same:
-        return f"{event.failed} is called expected ({event.expected}), and dynamic=True prevents it"
+        return f"{event.failed} is called expected ({event.expected}), and symbols prevent it"
     return None
 
 

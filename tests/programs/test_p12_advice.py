@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,6 +75,9 @@ def rows(*sizes: int) -> torch.Tensor:
     return torch.randn(sizes)
 
 
+ONE = torch.randn(4)
+
+
 class Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -94,9 +98,14 @@ PREVENTED = {
     "size-of-varargs": Case(lambda *xs: xs[1] * 2, [(rows(2), rows(4)), (rows(2), rows(3))], "dynamic={'xs.1': {0: {}}}"),
     "transposed": Case(lambda x: x.t() * 2, [(rows(4, 3).t(),), (rows(5, 3).t(),)], "dynamic={'x': {1: {}}}"),
     "beside-a-named-dimension": Case(lambda x: x * 2, [(rows(4, 3),), (rows(4, 5),)], "{'x': {0: {'min': 2}, 1: {}}}", {"dynamic": {"x": {0: {"min": 2}}}}),
-    "int": Case(lambda x, k: x + k, [(rows(2), 2), (rows(2), 3)], "dynamic=True"),
-    "float": Case(lambda x, k: x + k, [(rows(2), 2.5), (rows(2), 3.5)], "dynamic=True"),
-    "size-and-int": Case(lambda x, k: x + k, [(rows(2), 2), (rows(3), 3)], "dynamic=True"),
+    "int": Case(lambda x, k: x + k, [(rows(2), 2), (rows(2), 3)], "options={'varying': ('k',)}"),
+    "float": Case(lambda x, k: x + k, [(rows(2), 2.5), (rows(2), 3.5)], "options={'varying': ('k',)}"),
+    "size-and-int": Case(lambda x, k: x + k, [(rows(2), 2), (rows(3), 3)], "dynamic={'x': {0: {}}}, options={'varying': ('k',)}"),
+    "int-zero": Case(lambda x, k: x + k, [(rows(4), 0), (rows(4), 3)], "'varying': ('k',)"),
+    "int-of-an-item": Case(lambda x, k: x + k[0], [(rows(4), [2]), (rows(4), [3])], "'varying': ('k[0]',)"),
+    "int-by-a-key": Case(lambda x, k: x + k["n"], [(rows(4), {"n": 2}), (rows(4), {"n": 3})], "k['n']"),
+    "another-int": Case(lambda x, k, n: x + k * n, [(rows(4), 2, 3), (rows(4), 2, 5)], "'varying': ('k', 'n')", {"options": {"varying": ["k"]}}),
+    "int-by-an-attribute": Case(lambda x, o: x + o.n, [(rows(4), SimpleNamespace(n=2)), (rows(4), SimpleNamespace(n=3))], "'varying': ('o.n',)"),
     "branch-that-both-take": Case(lambda x: x + 1 if x.size(0) < 10 else x - 1, [(rows(4),), (rows(5),)], "dynamic={'x': {0: {}}}"),
 }
 
@@ -136,7 +145,6 @@ def attributed(**names: Any) -> Attributed:
     return made
 
 
-ONE = rows(4)
 EXPECTED_CASES = {
     "dtype": Case(lambda x: x + 1, [(rows(3),), (rows(3).double(),)], "each dtype has an entry of its own"),
     "requires-grad": Case(lambda x: x + 1, [(rows(3),), (rows(3).requires_grad_(),)], "a tensor that requires gradients and one that does not"),
@@ -154,8 +162,7 @@ EXPECTED_CASES = {
     "int-under-dynamic-false": Case(lambda x, k: x + k, [(rows(4), 2), (rows(4), 3)], "dynamic=False: each number", {"dynamic": False}),
     "specialized-int": Case(lambda x, k: x + k, [(ONE, 2), (ONE, 3)], "specialize_int=True: each value", {"options": {"specialize_int": True}}),
     "specialized-float": Case(lambda x, k: x + k, [(ONE, 2.5), (ONE, 3.5)], "specialize_float=True", {"options": {"specialize_float": True}}),
-    "int-zero": Case(lambda x, k: x + k, [(rows(4), 0), (rows(4), 3)], "k is a constant at first, and a symbol in the new entry"),
-    "int-of-an-item": Case(lambda x, k: x + k[0], [(rows(4), [2]), (rows(4), [3])], "k[0] is a constant at first"),
+    "int-by-a-key-that-is-no-name": Case(lambda x, k: x + k["my n"], [(ONE, {"my n": 2}), (ONE, {"my n": 3})], "is a constant at first"),
     "branch-on-an-int": Case(lambda x, k: x + 1 if k > 5 else x, [(rows(4), 2), (rows(4), 9)], "the program does something else"),
     "flag": Case(of_a_flag, [(ONE, True), (ONE, False)], "each value has an entry of its own"),
     "string": Case(of_a_name, [(ONE, "abc"), (ONE, "de")], "an entry of its own"),
@@ -185,7 +192,7 @@ def test_what_is_expected_happens_under_other_settings_too(name):
         assert told_by(dynacompile.compile(case.fn, **merged(given, {"dynamic": True})), case.calls)
 
 
-@pytest.mark.parametrize("change", ["grad mode", "autocast", "default dtype", "training", "size of a buffer", "number of a module"])
+@pytest.mark.parametrize("change", ["grad mode", "autocast", "default dtype", "training", "size of a buffer"])
 def test_what_is_expected_of_settings_and_modules(change):
     net = nn.Sequential(nn.Dropout(0.5), Scaled())
     run = dynacompile.compile(net, inplace=True, name="net", **OWN)
@@ -206,12 +213,10 @@ def test_what_is_expected_of_settings_and_modules(change):
                     net.eval()
                 case "size of a buffer":
                     net[1].table = rows(5, 3)
-                case "number of a module":
-                    net[1].scale = 3
             run(x)
 
     (again,) = told_by(calls, [()])
-    wanted = {"training": "training and evaluation", "size of a buffer": "sizes of parameters and buffers", "number of a module": "is a constant at first"}
+    wanted = {"training": "training and evaluation", "size of a buffer": "sizes of parameters and buffers"}
     assert wanted.get(change, "each grad mode, autocast and other setting of torch") in again.expected and not again.override
 
 
@@ -232,6 +237,19 @@ def test_a_module_of_a_config_is_told_its_line():
     assert again.override == "compile.modules={net.blocks.0: {dynamic: {batch.x: {0: {}}}}}"
     helped = dynacompile.compile(Net(), inplace=True, name="net.blocks.0", **merged(OWN, of_config(again.override, "net.blocks.0")))
     assert told_by(helped, calls) == []
+
+
+def test_a_number_of_a_module_of_a_config_is_told_its_line():
+    def calls(**options):
+        net = Scaled()
+        run = dynacompile.compile(net, inplace=True, name="net", **merged(OWN, options))
+        run(ONE)
+        net.scale = 3
+        run(ONE)
+
+    (again,) = told_by(calls, [()])
+    assert again.override == "compile.modules={net: {varying: [self.scale]}}"
+    assert told_by(lambda: calls(**of_config(again.override, "net")), [()]) == []
 
 
 def test_a_module_that_no_config_names_is_told_a_keyword():
