@@ -58,7 +58,8 @@ def compile(
     dispatch: called with each call's arguments (without self), gives a hashable key: each key has a bucket of its own, with its own limit.
     dispatch_options: key, or "*" for all other keys -> options of compile() that hold for that key's bucket.
     options: further fields of dynacompile.config.CompileConfig.
-    inplace: compile the module itself; undone by restore(module). name: what events and overrides call this region of a function, or of a module in place.
+    inplace: compile the module itself; undone by restore(module). name: what events call this region of a function, or of a module in
+        place, and the config that names it: what would prevent a recompile is told as a line of that config.
 
     A function comes back as a native callable with its name, signature and attributes; a module as a twin that shares its state (or,
     in place, as itself). Raises ConfigError for a wrong option.

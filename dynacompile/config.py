@@ -59,6 +59,8 @@ def check_types(settings: Any, prefix: str = "") -> None:
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODES: tuple[str, ...] = get_args(Mode)
+KEYWORDS = ("backend", "mode", "fullgraph", "dynamic", "isolate_recompiles", "recompile_limit", "fallback")
+"""The options that are parameters of compile(); it takes the others in `options`."""
 BACKENDS = ("default", "eager", "aot_eager", "inductor")
 
 

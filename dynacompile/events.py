@@ -114,7 +114,8 @@ class Compiled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Recompiled(Event):
-    """An entry made for code that already had one. `failed` are the nearest entry's failing guards. done: "new entry", or "made x.size(0) dynamic"."""
+    """An entry made for code that already had one. `failed` are the nearest entry's failing guards. done: "new entry", or "made x.size(0) dynamic".
+    override: settings that would have prevented it; empty where none would, and `expected` says why."""
 
     frame: str
     entries: int
@@ -122,8 +123,9 @@ class Recompiled(Event):
     failed: tuple[str, ...]  # "L['x'].size(0): 4 -> 8"
     site: str
     seconds: float
-    override: str  # valid config that would prevent it
+    override: str
     done: str = "new entry"
+    expected: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

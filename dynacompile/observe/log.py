@@ -99,7 +99,8 @@ def line(event: Event) -> str:
         case Recompiled():
             failed = "".join(f"\n    {f}" for f in event.failed)
             entry = f"recompile {who} {event.frame}, entry {event.entries} of {event.limit}, {event.seconds:.2f} s"
-            return f"{entry}, because{failed}\n    done: {event.done}; to prevent it: {event.override}"
+            known = f"to prevent it: {event.override}" if event.override else f"expected: {event.expected}"
+            return f"{entry}, because{failed}\n    done: {event.done}; {known}"
         case LimitHit():
             failed = "".join(f"\n    {f}" for f in event.failed or (event.guard,))
             reached = f"limit {who} {event.frame}, {event.entries} of {event.limit} entries"
