@@ -145,8 +145,8 @@ def advice(kind: str, text: str) -> str:
     return f" ({kind}: {text})" if text else ""
 
 
-def open_trace(folder: Path) -> Lines:
-    """Raises OSError."""
-    lines = Lines(folder / "compile_events.jsonl")
+def open_trace(path: Path) -> Lines:
+    """A new file for lines. Raises OSError, a FileExistsError where it is there already."""
+    lines = Lines(path)
     lines.begin()
     return lines

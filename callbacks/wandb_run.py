@@ -6,19 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import wandb
-from lightning.pytorch.loggers import Logger, WandbLogger
+from lightning.pytorch.loggers import WandbLogger
 
 from dynacompile.callbacks.outcome import Outcome
-from dynacompile.complaints import Reporting
-
-
-def publish(loggers: Sequence[Logger], outcome: Outcome, files: Sequence[Path]) -> None:
-    """To every W&B logger of `loggers`: a table of events, one artifact of `files`, the outcome's numbers as summary."""
-    for logger in loggers:
-        if not isinstance(logger, WandbLogger):
-            continue
-        with Reporting(f"the report to {type(logger).__qualname__}"):
-            send(logger, outcome, files)
 
 
 def send(logger: WandbLogger, outcome: Outcome, files: Sequence[Path]) -> None:

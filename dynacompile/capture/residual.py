@@ -30,6 +30,7 @@ from dynacompile.ir.source import (
     Item,
     Local,
     Registered,
+    Referent,
     Remembered,
     Source,
     TypeOf,
@@ -205,6 +206,10 @@ class Builder:
                 self.const(native.core().link_result)
                 self.source(base)
                 self.call(1)
+            case Referent(base):
+                self.push_null()
+                self.source(base)
+                self.call(0)
             case TypeOf(base):
                 self.push_null()
                 self.const(type)

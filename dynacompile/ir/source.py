@@ -180,6 +180,16 @@ class Remembered(Source):
 
 
 @dataclass(frozen=True)
+class Referent(Source):
+    """`base()` of a weakref.ref, while what it refers to lives."""
+
+    base: Source
+
+    def text(self) -> str:
+        return f"{self.base.text()}()"
+
+
+@dataclass(frozen=True)
 class TypeOf(Source):
     """`type(base)`."""
 

@@ -6,9 +6,9 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from dynacompile.complaints import Reporting
+from dynacompile.complaints import COMPLAINTS, Reporting
 from dynacompile.env import log_topics
-from dynacompile.errors import ConfigError, nearest
+from dynacompile.errors import nearest
 from dynacompile.events import (
     AttentionFound,
     CacheLooked,
@@ -55,13 +55,12 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
 
 
 def log_subscriber() -> Subscriber | None:
-    """A subscriber for the topics of DYNACOMPILE_LOGS, or None where it is unset. Raises ConfigError for an unknown topic."""
+    """A subscriber for the topics of DYNACOMPILE_LOGS, or None where it names none. An unknown topic is a warning that names the nearest ones."""
     chosen = log_topics()
-    if not chosen:
+    for topic in sorted(chosen - {"all", *TOPICS}):
+        COMPLAINTS.warn(("DYNACOMPILE_LOGS", topic), f"DYNACOMPILE_LOGS: there is no topic {topic!r}, which is left out: {nearest(topic, [*TOPICS, 'all'])}")
+    if not chosen & {"all", *TOPICS}:
         return None
-    for topic in chosen - {"all"}:
-        if topic not in TOPICS:
-            raise ConfigError(f"unknown topic {topic!r} in DYNACOMPILE_LOGS: {nearest(topic, [*TOPICS, 'all'])}")
     wanted = tuple(t for name, types in TOPICS.items() if name in chosen or "all" in chosen for t in types)
     logger = logging.getLogger("dynacompile")
     logger.setLevel(logging.INFO)
