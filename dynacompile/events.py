@@ -169,8 +169,8 @@ class FusionDecided(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProductDecided(Event):
-    """Whether a product of matrices is one kernel with what is computed of its results. Microseconds: as one, and as a call of the library and a kernel;
-    measured, or as the model of the device has them; 0 where neither was asked."""
+    """Whether a product of matrices is one kernel with what is computed of its results, on CPUs whether it is a kernel at all. Microseconds: as one, and as
+    a call of the library and a kernel (on CPUs of the loops and of the call); measured, or as the model of the device has them; 0 where neither was asked."""
 
     product: str
     members: tuple[str, ...]
