@@ -8,7 +8,7 @@ _collects = gc.isenabled()
 gc.disable()  # a collection goes through all of torch's objects, too, and would be a third of the time that the import takes
 try:
     from dynacompile import errors as exc
-    from dynacompile.api import cache_entries, compile, decompile, explain, list_backends, reset, restore, subscribe, subscribe_from_environment
+    from dynacompile.api import cache_entries, compile, decompile, explain, list_backends, reset, restore, subscribe, subscribe_from_environment, wait
     from dynacompile.markers import allow_in_graph, disable, graph_break, is_compiling, mark_dynamic, mark_static, maybe_mark_dynamic
 finally:
     if _collects:
@@ -32,6 +32,7 @@ __all__ = [
     "reset",
     "restore",
     "subscribe",
+    "wait",
 ]
 
 subscribe_from_environment()
