@@ -13,8 +13,8 @@ from types import CodeType
 from typing import Any
 
 from dynacompile import native
-from dynacompile.compiles import new_entry
 from dynacompile.background import BACKGROUND
+from dynacompile.compiles import new_entry
 from dynacompile.config import CompileConfig
 from dynacompile.errors import RecompileLimitError, Unsupported
 from dynacompile.events import FrameSkipped, LimitHit
