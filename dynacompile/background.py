@@ -58,16 +58,9 @@ class Job:
             return
         info: RegionInfo = state.owner
         start = time.perf_counter()
-        answer = error = None
         self.frame.ticket.owner = threading.get_ident()  # type: ignore[attr-defined]
         del state  # the region may go meanwhile
-        try:
-            with nullcontext() if self.device is None else torch.cuda.device(self.device):
-                answer = self.context.run(core.compile_apart, self.caller, self.compile_for, info)
-        except Exiting:
-            return
-        except BaseException as raised:  # noqa: BLE001  (it is the next call's)
-            error = raised
+        answer, error = self.attempt()
         seconds = time.perf_counter() - start
         state = self.live_state()
         if state is None:
@@ -80,7 +73,18 @@ class Job:
                 eager = time.perf_counter() - self.asked
                 SESSION.bus.emit(BuiltInBackground(region=info.name, bucket=info.bucket, frame=frame_name(code), seconds=seconds, eager_seconds=eager))
 
-    def compile_for(self, info: RegionInfo) -> Any:
+    def attempt(self) -> tuple[Any, BaseException | None]:
+        """The answer, or what was raised."""
+        try:
+            with nullcontext() if self.device is None else torch.cuda.device(self.device):
+                return self.context.run(native.core().compile_apart, self.caller, self.answer), None
+        except Exiting:
+            return None, None
+        except BaseException as raised:  # noqa: BLE001  (it is the next call's)
+            assert raised.__traceback__ is not None
+            return None, raised.with_traceback(raised.__traceback__.tb_next)  # without this frame, which knows the job
+
+    def answer(self) -> Any:
         """The answer for calls of the region; None where the region is gone."""
         state = self.state()
         return None if state is None else self.compile(self.frame, state)
@@ -101,7 +105,7 @@ class Job:
 
     def end(self) -> None:
         """Calls of the code are met again, and find an entry, or ask."""
-        state = self.state()
+        state, self.frame.ticket = self.state(), None
         if state is not None:
             native.core().run_meanwhile(self.frame.code, state, False)
 

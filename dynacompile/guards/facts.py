@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from dynacompile.guards.evaluate import MISSING, evaluate
 from dynacompile.guards.program import compile_guards, failures
 from dynacompile.ir.captured import Captured, Guard
+from dynacompile.ir.guard_facts import Disjoint, ShapeFacts
 from dynacompile.ir.source import Attr, Source
 
 
@@ -67,10 +68,25 @@ class FrameCopy:
         """Raises Outdated where the facts that were read, each at a moment of its own, do not hold together now."""
         if captured.settings:
             raise SetsProcess
-        relevant = [guard for guard in captured.guards if not (self.grads and is_of_gradient(guard.source))]
+        relevant = [guard for guard in captured.guards if not (self.grads and any(map(is_of_gradient, sources_of(guard))))]
         if not compile_guards(relevant).check(self.slots, self.closure, self.globals, self.builtins):
             raise Outdated(captured.guards)
 
 
-def is_of_gradient(source: Source | None) -> bool:
-    return source is not None and any(isinstance(step, Attr) and step.name == "grad" for step in source.steps())
+def is_of_gradient(source: Source) -> bool:
+    return any(isinstance(step, Attr) and step.name == "grad" for step in source.steps())
+
+
+def sources_of(guard: Guard) -> Iterator[Source]:
+    """All that a guard looks at."""
+    waiting: list[Any] = [guard.source, guard.expected]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Source):
+            yield value
+        elif isinstance(value, tuple):
+            waiting += value
+        elif isinstance(value, Disjoint):
+            waiting += [value.written, value.others]
+        elif isinstance(value, ShapeFacts):
+            waiting += [quantity.source for quantity in value.quantities]
