@@ -157,6 +157,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         made.overrides.state, made.fullgraph = state.torch_function, env.config.fullgraph
         made.assumable, made.enters_by_hand = manner.assumes, manner.by_hand
         made.leaves_first_steps = env.leaves_first_steps
+        made.grads = getattr(frame, "grads", made.grads)
         made.limit(env.config.trace_limit)
         return made
 
