@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import nn
 import dynacompile
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger, open_trace
-from dynacompile.callbacks.measure import StepTimes, can_measure, eager, measure
+from dynacompile.callbacks.measure import StepMeasurement, StepTimes, eager
 from dynacompile.callbacks.outcome import Outcome, show
 from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.settings import CompileSettings, call_arguments
@@ -46,8 +47,7 @@ class DynamoCallback(Callback):
         self.names: tuple[str, ...] = ()
         self.modes: tuple[str, ...] = ()
         self.idle: tuple[str, ...] = ()
-        self.times: StepTimes | None = None
-        self.unmeasured = ""
+        self.measurement: StepMeasurement | None = None
         self.durations: list[float] = []
         self.started = self.batch_started = 0.0
         self.logged: dict[str, float] = {}
@@ -70,6 +70,10 @@ class DynamoCallback(Callback):
             self.compiled.append(target.module)
         self.names = tuple(target.name for target in targets)
         self.modes = tuple(sorted({target.options.mode for target in targets}))
+        if self.settings.measure_steps:
+            laid_aside = partial(eager, self.compiled) if self.compiled else None
+            idle = partial(all_idle, self.compiled)
+            self.measurement = StepMeasurement(self.settings.measure_steps, laid_aside, lambda: self.ledger.compile_seconds, idle)
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """The sanity check runs uncompiled, so that its grad mode and batch don't seed the first entry."""
@@ -79,14 +83,13 @@ class DynamoCallback(Callback):
         self.laid_aside.close()
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
-        if self.settings.measure_steps and self.ledger.batch == self.settings.measure_after:
-            self.unmeasured = can_measure(pl_module)
-            if not self.unmeasured:
-                self.times = measure(trainer, pl_module, self.compiled, batch, batch_idx, self.settings.measure_steps)
+        if self.measurement is not None and self.ledger.batch >= self.settings.measure_after and not self.measurement.is_done:
+            self.measurement.arm(trainer, pl_module)
         self.batch_started = time.perf_counter()
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.durations.append((time.perf_counter() - self.batch_started) * 1e3)
+        measuring = self.measurement.taken() if self.measurement else 0.0
+        self.durations.append((time.perf_counter() - self.batch_started - measuring) * 1e3)
         self.ledger.batch += 1
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.ledger.batch % every == 0:
@@ -125,6 +128,8 @@ class DynamoCallback(Callback):
     def release(self) -> None:
         """Gives the modules back uncompiled, ends the subscription and the trace. Safe to repeat."""
         self.laid_aside.close()
+        if self.measurement is not None:
+            self.measurement.disarm()
         if self.end_subscription is not None:
             self.end_subscription()
             self.end_subscription = None
@@ -134,6 +139,16 @@ class DynamoCallback(Callback):
         self.ledger.lines = None
 
     # what it reports
+
+    @property
+    def times(self) -> StepTimes | None:
+        return self.measurement.times if self.measurement else None
+
+    @property
+    def unmeasured(self) -> str:
+        if self.measurement is None:
+            return "not measured: compile.measure_steps=0"
+        return self.measurement.reason or f"not measured: the fit had no {self.settings.measure_after + 1} batches"
 
     def metrics(self) -> dict[str, float]:
         """The numbers so far, as the loggers take them."""
@@ -165,11 +180,16 @@ class DynamoCallback(Callback):
             fit_seconds=time.perf_counter() - self.started,
             train_step_ms=statistics.median(self.durations) if self.durations else None,
             times=self.times,
-            unmeasured=self.unmeasured or f"not measured: the fit had no {self.settings.measure_after + 1} batches",
+            unmeasured=self.unmeasured,
             ledger=self.ledger,
-            peak_bytes=torch.cuda.max_memory_allocated(pl_module.device) if on_gpu else None,
+            peak_bytes=max(torch.cuda.max_memory_allocated(pl_module.device), self.measurement.peak_before if self.measurement else 0) if on_gpu else None,
             logs=log_places(trainer),
         )
+
+
+def all_idle(modules: Sequence[nn.Module]) -> bool:
+    """Whether no call came through any of the compiled `modules`."""
+    return all(map(nothing_compiled, modules))
 
 
 def log_folder(trainer: L.Trainer) -> Path:
