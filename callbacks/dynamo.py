@@ -1,12 +1,12 @@
-"""DynamoCallback: compiles modules of a LightningModule in place and reports what that cost and brought."""
+"""DynamoCallback: compiles the steps of a LightningModule for each run of a Trainer, and reports what that cost and brought."""
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,82 +14,102 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
-from torch import nn
+from lightning.pytorch.trainer.states import TrainerFn
 
 import dynacompile
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger, open_trace
-from dynacompile.callbacks.measure import StepMeasurement, StepTimes, eager
+from dynacompile.callbacks.measure import StepMeasurement, StepTimes
 from dynacompile.callbacks.outcome import Outcome, show
 from dynacompile.callbacks.report import write_report
-from dynacompile.callbacks.settings import CompileSettings, call_arguments
+from dynacompile.callbacks.settings import CompileSettings
+from dynacompile.callbacks.steps import CompiledRun
 from dynacompile.callbacks.wandb_run import publish
 from dynacompile.complaints import Reporting
 from dynacompile.targets import nothing_compiled, tell_nothing_compiled
 
 
 class DynamoCallback(Callback):
-    """Compiles what `compile.modules` names when a fit starts, and gives the modules back as they were when it ends.
+    """Compiles the steps of a LightningModule, its optimizers' steps, and what `compile.modules` names, for each run of a Trainer, and puts everything back.
 
-    settings: a CompileSettings, or the flat mapping of the config group `compile`. `outcome` is the last fit's Outcome.
-    Wrong keys raise ConfigError here; globs that match nothing raise it when the fit starts.
+    DynamoCallback() needs no settings. settings: a CompileSettings, the flat mapping of the config group `compile`, a mode ("max-autotune"), or
+    modules (["encoder"], {"encoder": "max-autotune"}); options: keys of the group one by one. `outcome` is the last run's Outcome.
+    Wrong keys and values raise ConfigError here; globs that match nothing raise it when the run starts.
     """
 
-    def __init__(self, settings: CompileSettings | Mapping[str, Any] | None = None):
-        self.settings = settings if isinstance(settings, CompileSettings) else CompileSettings.of(settings or {})
+    def __init__(self, settings: CompileSettings | Mapping[str, Any] | Sequence[str] | str | None = None, **options: Any):
+        if isinstance(settings, CompileSettings):
+            self.settings = dataclasses.replace(settings, **options) if options else settings
+        else:
+            self.settings = CompileSettings.of(CompileSettings.mapping(settings) | options)
         self.outcome: Outcome | None = None
         self.forget()
 
     def forget(self) -> None:
-        """The state of no fit."""
+        """The state of no run."""
         self.ledger = Ledger()
-        self.compiled: list[nn.Module] = []
-        self.names: tuple[str, ...] = ()
+        self.run = CompiledRun(self.settings)
         self.modes: tuple[str, ...] = ()
         self.idle: tuple[str, ...] = ()
-        self.measurement: StepMeasurement | None = None
+        self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds)
         self.durations: list[float] = []
         self.started = self.batch_started = 0.0
         self.logged: dict[str, float] = {}
         self.end_subscription: Callable[[], None] | None = None
         self.laid_aside = ExitStack()
 
-    # the fit
+    # runs of the trainer
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def begin(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.release()
         self.forget()
         self.outcome = None
-        targets = resolve(self.settings, pl_module) if self.settings.enabled else []
         self.started = time.perf_counter()
         if self.settings.trace and trainer.is_global_zero:
             with Reporting("opening compile_events.jsonl"):
                 self.ledger.lines = open_trace(log_folder(trainer))
         self.end_subscription = dynacompile.subscribe(self.ledger)
-        for target in targets:
-            dynacompile.compile(target.module, inplace=True, name=target.name, **call_arguments(target.options))
-            self.compiled.append(target.module)
-        self.names = tuple(target.name for target in targets)
-        self.modes = tuple(sorted({target.options.mode for target in targets}))
-        if self.settings.measure_steps:
-            laid_aside = partial(eager, self.compiled) if self.compiled else None
-            idle = partial(all_idle, self.compiled)
-            self.measurement = StepMeasurement(self.settings.measure_steps, laid_aside, lambda: self.ledger.compile_seconds, idle)
+        if not self.settings.enabled:
+            return
+        targets = resolve(self.settings, pl_module)
+        self.run.compile_modules(targets)
+        if self.settings.step:
+            self.run.compile_steps(trainer, pl_module)
+        modes = {target.options.mode for target in targets} | ({self.settings.base.mode} if self.settings.step else set())
+        self.modes = tuple(sorted(modes))
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.begin(trainer, pl_module)
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """The sanity check runs uncompiled, so that its grad mode and batch don't seed the first entry."""
-        self.laid_aside.enter_context(eager(self.compiled))
+        """Modules that are compiled by themselves run uncompiled in the sanity check, so that its grad mode and batch don't seed the first entry."""
+        self.laid_aside.enter_context(self.run.modules_laid_aside())
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.laid_aside.close()
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Optimizers are compiled here: other callbacks may make new ones while the fit starts."""
+        if self.settings.enabled and self.settings.step:
+            self.run.compile_optimizers(trainer)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self.begin(trainer, pl_module)
+
+    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.begin(trainer, pl_module)
+
+    def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.begin(trainer, pl_module)
+
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
-        if self.measurement is not None and self.ledger.batch >= self.settings.measure_after and not self.measurement.is_done:
+        if self.ledger.batch >= self.settings.measure_after and not self.measurement.is_done:
             self.measurement.arm(trainer, pl_module)
         self.batch_started = time.perf_counter()
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        measuring = self.measurement.taken() if self.measurement else 0.0
-        self.durations.append((time.perf_counter() - self.batch_started - measuring) * 1e3)
+        self.durations.append((time.perf_counter() - self.batch_started - self.measurement.taken()) * 1e3)
         self.ledger.batch += 1
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.ledger.batch % every == 0:
@@ -97,12 +117,26 @@ class DynamoCallback(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Tells, once, of modules that are compiled by name alone: the epoch's steps called none of them, or their forward. Raises under fullgraph."""
-        for name, module in zip(self.names, self.compiled):
+        for name, module in self.run.modules.items():
             if name not in self.idle and nothing_compiled(module):
                 self.idle += (name,)
                 tell_nothing_compiled(module)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.finish(trainer, pl_module)
+
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.finish(trainer, pl_module)
+
+    def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.finish(trainer, pl_module)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self.finish(trainer, pl_module)
+
+    def finish(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """What the run came to, in files and loggers."""
         self.outcome = self.made_outcome(trainer, pl_module)
         if not trainer.is_global_zero:
             return
@@ -117,38 +151,38 @@ class DynamoCallback(Callback):
         publish(trainer.loggers, self.outcome, files)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self.release()
-        if stage == "fit" and self.outcome is not None and trainer.is_global_zero:
+        self.end(trainer, pl_module)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self.end(trainer, pl_module)
+
+    def end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Ends a run, however it ended: puts everything back, writes the report where that is yet to be done, shows the outcome. Safe to repeat."""
+        running = self.end_subscription is not None
+        try:
+            if running and self.outcome is None:
+                self.finish(trainer, pl_module)
+        finally:
+            self.release()
+        if running and self.outcome is not None and trainer.is_global_zero:
             with Reporting("showing the outcome"):
                 show(self.outcome)
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self.release()
-
     def release(self) -> None:
-        """Gives the modules back uncompiled, ends the subscription and the trace. Safe to repeat."""
+        """Puts everything back as it was, ends the subscription and the trace. Safe to repeat."""
         self.laid_aside.close()
-        if self.measurement is not None:
-            self.measurement.disarm()
+        self.measurement.disarm()
         if self.end_subscription is not None:
             self.end_subscription()
             self.end_subscription = None
-        for module in self.compiled:
-            dynacompile.restore(module)
-        self.compiled = []
+        self.run.release()
         self.ledger.lines = None
 
     # what it reports
 
     @property
     def times(self) -> StepTimes | None:
-        return self.measurement.times if self.measurement else None
-
-    @property
-    def unmeasured(self) -> str:
-        if self.measurement is None:
-            return "not measured: compile.measure_steps=0"
-        return self.measurement.reason or f"not measured: the fit had no {self.settings.measure_after + 1} batches"
+        return self.measurement.times
 
     def metrics(self) -> dict[str, float]:
         """The numbers so far, as the loggers take them."""
@@ -171,25 +205,23 @@ class DynamoCallback(Callback):
     def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Outcome:
         losses = {name: float(value) for name, value in trainer.callback_metrics.items() if "loss" in name}
         on_gpu = pl_module.device.type == "cuda"
+        idle = self.run.idle()
+        is_fit = trainer.state.fn == TrainerFn.FITTING
+        unmeasured = f"not measured: the fit had no {self.settings.measure_after + 1} batches" if is_fit else "not measured: only training steps are"
         return Outcome(
             modes=self.modes,
-            modules=tuple(name for name, module in zip(self.names, self.compiled) if not nothing_compiled(module)),
-            idle=tuple(name for name, module in zip(self.names, self.compiled) if nothing_compiled(module)),
+            modules=tuple(name for name in self.run.names if name not in idle),
+            idle=idle,
             losses=losses,
             steps=len(self.durations),
             fit_seconds=time.perf_counter() - self.started,
             train_step_ms=statistics.median(self.durations) if self.durations else None,
             times=self.times,
-            unmeasured=self.unmeasured,
+            unmeasured=self.measurement.reason or unmeasured,
             ledger=self.ledger,
-            peak_bytes=max(torch.cuda.max_memory_allocated(pl_module.device), self.measurement.peak_before if self.measurement else 0) if on_gpu else None,
+            peak_bytes=max(torch.cuda.max_memory_allocated(pl_module.device), self.measurement.peak_before) if on_gpu else None,
             logs=log_places(trainer),
         )
-
-
-def all_idle(modules: Sequence[nn.Module]) -> bool:
-    """Whether no call came through any of the compiled `modules`."""
-    return all(map(nothing_compiled, modules))
 
 
 def log_folder(trainer: L.Trainer) -> Path:

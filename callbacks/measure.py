@@ -6,24 +6,23 @@ import math
 import statistics
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import lightning as L
 import torch
 from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from torch import nn
 
 from dynacompile.callbacks.inert import Inert, inert
 from dynacompile.callbacks.saveable import Unrepeatable
 from dynacompile.callbacks.watch import CaughtInTheAct, watched
 from dynacompile.quoting import printable
 
-LaidAside = Callable[[], AbstractContextManager[Any]]
+Context = Callable[[], AbstractContextManager[Any]]
 WARM_UPS = 8  # compiled steps at most, until one compiles nothing
 ATTEMPTS = 3  # batches that are tried where a step can't be repeated for what it does at this batch
 ERROR_SHARE = 0.05  # of the time, by which the true speed-up may lie beyond each end of the interval that is told
@@ -92,17 +91,13 @@ def bounds_of_median(values: Sequence[float]) -> tuple[float, float] | None:
     return None
 
 
-@contextmanager
-def eager(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Runs `modules` uncompiled: their compiled calls are laid aside and put back as they were."""
-    compiled = [module._compiled_call_impl for module in modules]
-    for module in modules:
-        module._compiled_call_impl = None
-    try:
-        yield
-    finally:
-        for module, call in zip(modules, compiled):
-            module._compiled_call_impl = call
+class Run(Protocol):
+    """What is compiled of a fit: its names, those of them that no call has come through so far, and the fit as it is without a compiler."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    def idle(self) -> tuple[str, ...]: ...
+    def laid_aside(self) -> AbstractContextManager[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -212,21 +207,23 @@ class Reasons:
 class StepMeasurement:
     """The measuring of one fit: `arm` it in on_train_batch_start of the batch to measure at; the next step is measured before it runs.
 
-    laid_aside: a context in which the targets run uncompiled; None where nothing is compiled. compile_seconds: those so far. is_idle: whether no step
-    called a target. `times` or `reason` tells how it ended.
+    rounds: of an eager and a compiled step each; 0: nothing is measured. compile_seconds: those so far. `times` or `reason` tells how it ended.
     """
 
     rounds: int
-    laid_aside: LaidAside | None
+    compiled: Run
     compile_seconds: Callable[[], float]
-    is_idle: Callable[[], bool]
     times: StepTimes | None = None
     reason: str = ""
     seconds: float = field(default=0.0, repr=False)
     peak_before: int = 0
     attempts: int = 0
-    is_done: bool = False
+    is_done: bool = field(default=False, repr=False)
     armed: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.rounds == 0:
+            self.is_done, self.reason = True, "not measured: compile.measure_steps=0"
 
     def arm(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Puts itself before the loop's `run`: there all hooks that precede a step have run."""
@@ -275,16 +272,17 @@ class StepMeasurement:
     def measured(self, step: FitStep, saved: Inert) -> StepTimes:
         """The rounds, after an eager step that is watched and compiled steps until one compiles nothing. Each step starts from the same state."""
         began = self.compile_seconds()
-        with self.uncompiled(), watched(step.trainer.loggers) as watch:
+        with self.compiled.laid_aside(), watched(step.trainer.loggers) as watch:
             _, is_skipped = step.times()
         if watch.seen:
             raise CaughtInTheAct(watch.seen)
         if is_skipped:
             raise Skipped("training_step skipped the batch: it returned None")
         saved.rewind()
-        if self.laid_aside is not None:
+        kinds: list[Context] = [self.compiled.laid_aside]
+        if self.compiled.names:
+            kinds.append(nullcontext)
             self.timed(step, saved, nullcontext)
-        kinds: list[LaidAside] = [self.uncompiled] if self.laid_aside is None else [self.uncompiled, nullcontext]
         rounds: list[tuple[float, ...]] = []
         peaks = [0] * len(kinds)
         for number in range(self.rounds):
@@ -295,7 +293,7 @@ class StepMeasurement:
                 peaks[kind] = max(peaks[kind], peak)
             rounds.append(tuple(times))
         medians = [statistics.median(times) for times in zip(*rounds)]
-        is_compiled = self.laid_aside is not None and not self.is_idle()
+        is_compiled = not set(self.compiled.names) <= set(self.compiled.idle())
         return StepTimes(
             eager=medians[0],
             compiled=medians[1] if is_compiled else None,
@@ -308,10 +306,7 @@ class StepMeasurement:
             compile_seconds=self.compile_seconds() - began,
         )
 
-    def uncompiled(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self.laid_aside is None else self.laid_aside()
-
-    def timed(self, step: FitStep, saved: Inert, context: LaidAside) -> tuple[float, int]:
+    def timed(self, step: FitStep, saved: Inert, context: Context) -> tuple[float, int]:
         """Milliseconds and peak of one step in which nothing was compiled. Raises Unrepeatable where each of WARM_UPS steps compiled something."""
         for _ in range(WARM_UPS):
             before = self.compile_seconds()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -102,6 +103,13 @@ def compile_target(target: Any, config: CompileConfig, inplace: bool, name: str 
     if inplace:
         raise ConfigError(f"inplace=True takes an nn.Module, not {type(target).__name__}")
     return compile_function(target, config, dispatch)
+
+
+def isolated(scope: Any = None) -> AbstractContextManager[Any]:
+    """Functions and modules that are compiled inside of the block share buckets of entries with each other only, where they would use the default bucket
+    or that of a class: what was compiled before does not count against their limits. Gives a scope, for another block to go on with it.
+    """
+    return SESSION.isolated(scope)
 
 
 def reset() -> None:

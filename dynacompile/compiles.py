@@ -145,6 +145,7 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
         ones=not config.specialize_zero_one,
         values=config.capture_values,
         loops=not config.specialize_int,
+        varying=config.varying,
     )
     known = info.shapes.get(frame.code, first) if own else first
     info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame)

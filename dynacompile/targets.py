@@ -222,10 +222,18 @@ def compile_in_place(module: torch.nn.Module, config: CompileConfig, name: str |
 def nothing_compiled(module: torch.nn.Module) -> bool:
     """Whether no call has come through the region of a module compiled in place so far: whoever calls its `forward` goes around it."""
     region = original_region(module)
-    if region is None:
-        return False
+    return region is not None and not is_met(region)
+
+
+def is_met(region: Any) -> bool:
     states = [region._region_state] if region._region_states is None else region._region_states.values()
-    return not any(state.met for state in states)
+    return any(state.met for state in states)
+
+
+def was_called(compiled: Callable[..., Any]) -> bool:
+    """Whether a call has come through a compiled function or method so far; True where the native core does not work here."""
+    region = compiled.__func__ if isinstance(compiled, MethodType) else compiled
+    return not native.usable()[0] or not isinstance(region, native.core().Region) or is_met(region)
 
 
 def original_region(module: torch.nn.Module) -> Any:

@@ -22,6 +22,7 @@ BREAKS: dict[str, Row] = {
     "disabled": Row("{} is marked to run as plain Python", "remove the mark, or move the call out of the compiled region"),
     "print": Row("{} writes to a stream", "move it out of the compiled region, or guard it with `if not dynacompile.is_compiling()`"),
     "logging": Row("{} logs or warns", "log strings and numbers, or guard the call with `if not dynacompile.is_compiling()`"),
+    "after-graph": Row("{}", "move that before the call, or the call to the end of the function"),
     "to-python": Row("{} turns a tensor into a Python value", "keep the value a tensor, or compute it outside of the compiled region"),
     "data-dependent-branch": Row("a branch depends on the values of a tensor ({})", "use torch.where or torch.cond"),
     "data-dependent-shape": Row("the shape of {}'s result depends on values", "use a masked variant with a fixed shape"),

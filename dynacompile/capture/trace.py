@@ -22,7 +22,7 @@ from dynacompile.capture.repeats import Facts, Repeats
 from dynacompile.capture.rounds import Rounds, Watch
 from dynacompile.capture.scopes import Globals
 from dynacompile.capture.settings import fill
-from dynacompile.capture.symbols import Symbols
+from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_varying
 from dynacompile.capture.values import value_of, wrap
 from dynacompile.capture.values.base import Lazy, Method, Value
 from dynacompile.capture.values.bodies import Body
@@ -81,7 +81,7 @@ class Trace:
         with, for modules that are alike to be followed once; None: each is followed."""
         self.codes, self.builtins, self.inference, self.replays_reports = codes, builtins, inference, replays_reports
         self.frames: list[SymbolicFrame] = []
-        self.symbols = Symbols(policy, self.site) if policy else None
+        self.policy, self.symbols = policy, Symbols(policy, self.site) if policy else None
         self.given: list[GivenIterator] = []  # of loops that the frame goes on with
         self.effects = Effects()
         self.recorder = Recorder(self.site, self.use_settings, self.symbols, policy is not None)
@@ -163,6 +163,8 @@ class Trace:
 
     def symbolic_number(self, real: float, source: Source) -> Value | None:
         """The value of an int or float that exists before the frame, where it is symbolic."""
+        if self.symbols is None and self.policy is not None and is_varying(real, source, self.policy):
+            raise NeedsSymbols
         quantity = None if self.symbols is None or isinstance(source, Constant) else self.symbols.number(real, source)
         if quantity is None or self.symbols is None:
             return None

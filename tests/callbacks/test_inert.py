@@ -327,15 +327,33 @@ def test_callbacks_that_take_part_in_a_step_are_put_back(tmp_path):
     assert other.calls == one.calls and other.norms == one.norms
 
 
-def test_a_compiled_fit_is_the_same_with_and_without_measuring(tmp_path):
-    def compiled(steps: int, folder: str) -> dict[str, Any]:
-        reset(WithCounters)
-        callback = DynamoCallback({"measure_after": 3, "measure_steps": steps, "trace": False})
-        left = fit(WithCounters, tmp_path / folder, callback)
-        assert (callback.outcome.times is not None) == bool(steps)
-        return left
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (Steps, {}),
+        (Steps, {"accumulate_grad_batches": 2}),
+        (WithMetric, {}),
+        (WithCounters, {}),
+        (Momentum, {"gradient_clip_val": 0.1}),
+        (WithScheduler, {}),
+        (TwoOptimizers, {}),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else " ".join(value),
+)
+def test_a_compiled_fit_is_the_same_with_and_without_measuring(cls, options, tmp_path):
+    """To the bit, and with as many entries."""
 
-    assert_same(compiled(0, "without"), compiled(2, "with"))
+    def compiled(steps: int, folder: str) -> tuple[dict[str, Any], dict[str, float]]:
+        reset(cls)
+        callback = DynamoCallback({"measure_after": 3, "measure_steps": steps, "trace": False})
+        left = fit(cls, tmp_path / folder, callback, **options)
+        assert (callback.outcome.times is not None) == bool(steps), callback.outcome.unmeasured
+        return left, {name: value for name, value in callback.ledger.metrics().items() if name in ("entries", "graphs", "graph_breaks", "recompiles")}
+
+    without, entries = compiled(0, "without")
+    measured, measured_entries = compiled(2, "with")
+    assert_same(without, measured)
+    assert measured_entries == entries
 
 
 def test_the_objects_that_held_a_value_hold_it_again(tmp_path):

@@ -48,7 +48,7 @@ def test_a_fit_ends_well_without_its_reports(place, fit, compiler, monkeypatch, 
         fit(callback)
     told = [str(w.message) for w in given if "the run goes on without it" in str(w.message)]
     assert len(told) == len(set(told)) and least <= len(told) <= least + 1 and callback.outcome is not None
-    assert not compiler.bus._subscribers and not callback.compiled
+    assert not compiler.bus._subscribers and not callback.run.names
 
 
 def test_a_logger_that_raises_is_one_warning():

@@ -335,3 +335,20 @@ def test_a_written_tensor_beside_a_symbolic_int(events):
         ours, theirs = torch.ones(2), torch.ones(2)
         assert torch.equal(run([ours, k]), fn([theirs, k])) and torch.equal(ours, theirs)
     assert count(events, Compiled) == 2
+
+
+def test_compiles_of_a_block_have_buckets_of_their_own():
+    def fn(x):
+        return x + 1
+
+    x = torch.ones(2)
+    outside = dynacompile.compile(fn)
+    outside(x)
+    with dynacompile.isolated() as scope:
+        inside = dynacompile.compile(fn)
+    with dynacompile.isolated(scope):
+        again = dynacompile.compile(fn)
+    with dynacompile.isolated():
+        other = dynacompile.compile(fn)
+    ids = [one._region_state.bucket for one in (outside, inside, again, other)]
+    assert ids[0] == -1 and ids[1] == ids[2] >= 0 and ids[3] not in ids[:3]

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.values.after_graph import DeferredFunction
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.comparing import wrap_generic
 from dynacompile.capture.values.constant import ConstantValue
@@ -24,7 +25,7 @@ from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
-from dynacompile.markers import ALLOWED, graph_break, is_compiling
+from dynacompile.markers import AFTER_GRAPH, ALLOWED, graph_break, is_compiling
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -226,6 +227,9 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
     home = str(real.__globals__.get("__name__"))
+    if AFTER_GRAPH in real.__dict__:
+        cx.guard("ID", source, identity(real))
+        return DeferredFunction(real, source)
     if ALLOWED in real.__dict__:
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
