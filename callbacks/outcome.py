@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dynacompile import events
+from dynacompile.callbacks import measure
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepTimes
 from dynacompile.quoting import printable_lines
@@ -48,9 +48,7 @@ class Outcome:
     @property
     def payoff_step(self) -> int | None:
         """The training batch at which the time saved had paid for compiling; None where a compiled step saves nothing."""
-        if self.times is None or self.times.compiled is None or self.times.compiled >= self.times.eager:
-            return None
-        return math.ceil(self.ledger.compile_seconds * 1e3 / (self.times.eager - self.times.compiled))
+        return self.times.break_even(self.ledger.compile_seconds) if self.times else None
 
     def metrics(self) -> dict[str, float]:
         """Every number, by its name without prefix."""
@@ -91,14 +89,7 @@ def facts(outcome: Outcome) -> list[tuple[str, str]]:
         rows += [("", line) for line in most_frequent(f"{e.site}: {e.reason}" for e in skipped)]
     rows.append(("recompiles", f"{counts['recompiles']:.0f}"))
     rows += [("", line) for line in most_frequent(f"{e.frame}: {'; '.join(e.failed)}" for e in ledger.recompiles)]
-    if times is None:
-        rows.append(("step time", outcome.unmeasured or "not measured"))
-    else:
-        rows.append(("step time, eager", f"{times.eager:.1f} ms (forward and backward, median of {times.steps})"))
-        if times.compiled is not None:
-            rows.append(("step time, compiled", f"{times.compiled:.1f} ms (same batch, same run)"))
-            rows.append(("speed-up", f"{times.speedup:.2f}x"))
-            rows.append(("paid off", payoff(outcome)))
+    rows += measure.rows(times, outcome.unmeasured, ledger.compile_seconds, outcome.steps)
     if outcome.train_step_ms is not None:
         rows.append(("training", f"{outcome.steps} batches, {outcome.train_step_ms:.1f} ms each (median, with optimizer), {outcome.fit_seconds:.0f} s in all"))
     if outcome.peak_bytes is not None:
@@ -109,15 +100,6 @@ def facts(outcome: Outcome) -> list[tuple[str, str]]:
 def most_frequent(lines: Iterable[str]) -> list[str]:
     """The lines that occur most, at most SHOWN_ROWS, each with its count where it is not 1."""
     return [line if count == 1 else f"{line} ({count} times)" for line, count in Counter(lines).most_common(SHOWN_ROWS)]
-
-
-def payoff(outcome: Outcome) -> str:
-    step = outcome.payoff_step
-    if step is None:
-        return "not in this run: a compiled step is not faster"
-    if step <= outcome.steps:
-        return f"at step {step} of {outcome.steps}"
-    return f"not within {outcome.steps} steps: at step {step}"
 
 
 def shortened(names: tuple[str, ...]) -> str:
