@@ -33,7 +33,8 @@ class StepTimes:
     """Median milliseconds per batch of whole training steps; compiled is None where nothing was compiled.
 
     rounds: for each, the eager and the compiled milliseconds. samples: of the batch, None where Lightning can't tell. accumulated: batches of one optimizer
-    step. peaks: CUDA bytes of an eager and of a compiled step. compile_seconds: spent on compiling while measuring, which is in no time.
+    step. is_uncalled: something was to be compiled, and no step called it. peaks: CUDA bytes of an eager and of a compiled step. compile_seconds: spent on
+    compiling while measuring, which is in no time.
     """
 
     eager: float
@@ -43,6 +44,7 @@ class StepTimes:
     samples: int | None = None
     accumulated: int = 1
     is_manual: bool = False
+    is_uncalled: bool = False
     peaks: tuple[int, ...] = ()
     compile_seconds: float = 0.0
 
@@ -302,6 +304,7 @@ class StepMeasurement:
             samples=step.samples(),
             accumulated=step.accumulated,
             is_manual=step.is_manual,
+            is_uncalled=bool(self.compiled.names) and not is_compiled,
             peaks=tuple(peaks if is_compiled else peaks[:1]) if step.device.type == "cuda" else (),
             compile_seconds=self.compile_seconds() - began,
         )
@@ -333,6 +336,8 @@ def rows(times: StepTimes | None, unmeasured: str, compile_seconds: float, steps
         told.append(("step time, compiled", f"{step_time(times, times.compiled, 1)} (in turn with eager, from the same state)"))
         told.append(("speed-up", speedup_told(times)))
         told.append(("paid off", break_even_told(times, compile_seconds, steps)))
+    if times.is_uncalled:
+        told.append(("speed-up", "none: no step called what was to be compiled"))
     if times.peaks:
         told.append(("peak memory of a step", ", ".join(f"{size / 2**30:.2f} GiB {kind}" for size, kind in zip(times.peaks, ("eager", "compiled")))))
     if times.compile_seconds:
