@@ -7,25 +7,28 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import Logger
 from lightning.pytorch.trainer.states import TrainerFn
 
 import dynacompile
 from dynacompile.callbacks.globs import resolve
+<<<<<<< HEAD
 from dynacompile.callbacks.ledger import Ledger, open_trace
 from dynacompile.callbacks.measure import StepMeasurement, StepTimes
 from dynacompile.callbacks.outcome import Outcome, show
 from dynacompile.callbacks.report import write_report
+=======
+from dynacompile.callbacks.ledger import Ledger
+from dynacompile.callbacks.measure import StepTimes, can_measure, measure
+from dynacompile.callbacks.outcome import Outcome
+from dynacompile.callbacks.reports import Reports
+>>>>>>> main
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import CompiledRun
-from dynacompile.callbacks.wandb_run import publish
-from dynacompile.complaints import Reporting
 from dynacompile.targets import nothing_compiled, tell_nothing_compiled
 
 
@@ -48,13 +51,13 @@ class DynamoCallback(Callback):
     def forget(self) -> None:
         """The state of no run."""
         self.ledger = Ledger()
+        self.reports = Reports(self.settings, self.ledger)
         self.run = CompiledRun(self.settings)
         self.modes: tuple[str, ...] = ()
         self.idle: tuple[str, ...] = ()
         self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds)
         self.durations: list[float] = []
         self.started = self.batch_started = 0.0
-        self.logged: dict[str, float] = {}
         self.end_subscription: Callable[[], None] | None = None
         self.laid_aside = ExitStack()
 
@@ -65,9 +68,8 @@ class DynamoCallback(Callback):
         self.forget()
         self.outcome = None
         self.started = time.perf_counter()
-        if self.settings.trace and trainer.is_global_zero:
-            with Reporting("opening compile_events.jsonl"):
-                self.ledger.lines = open_trace(log_folder(trainer))
+        self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
+        self.reports.begin(trainer)
         self.end_subscription = dynacompile.subscribe(self.ledger)
         if not self.settings.enabled:
             return
@@ -77,6 +79,7 @@ class DynamoCallback(Callback):
             self.run.compile_steps(trainer, pl_module)
         modes = {target.options.mode for target in targets} | ({self.settings.base.mode} if self.settings.step else set())
         self.modes = tuple(sorted(modes))
+        self.reports.parts = self.run.names
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.begin(trainer, pl_module)
@@ -92,6 +95,8 @@ class DynamoCallback(Callback):
         """Optimizers are compiled here: other callbacks may make new ones while the fit starts."""
         if self.settings.enabled and self.settings.step:
             self.run.compile_optimizers(trainer)
+            self.reports.parts = self.run.names
+        self.reports.offer(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn == TrainerFn.VALIDATING:
@@ -104,16 +109,21 @@ class DynamoCallback(Callback):
         self.begin(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+<<<<<<< HEAD
         if self.ledger.batch >= self.settings.measure_after and not self.measurement.is_done:
             self.measurement.arm(trainer, pl_module)
+=======
+        if self.settings.measure_steps and self.ledger.batch == self.settings.measure_after:
+            self.unmeasured = can_measure(pl_module)
+            if not self.unmeasured:
+                self.times = self.reports.times = measure(trainer, pl_module, self.run, batch, batch_idx, self.settings.measure_steps)
+>>>>>>> main
         self.batch_started = time.perf_counter()
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.durations.append((time.perf_counter() - self.batch_started - self.measurement.taken()) * 1e3)
         self.ledger.batch += 1
-        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if every and self.ledger.batch % every == 0:
-            self.log_changes(trainer.loggers, trainer.global_step)
+        self.reports.batch_ended(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Tells, once, of modules that are compiled by name alone: the epoch's steps called none of them, or their forward. Raises under fullgraph."""
@@ -121,6 +131,7 @@ class DynamoCallback(Callback):
             if name not in self.idle and nothing_compiled(module):
                 self.idle += (name,)
                 tell_nothing_compiled(module)
+        self.reports.offer(trainer)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.finish(trainer, pl_module)
@@ -134,39 +145,30 @@ class DynamoCallback(Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn == TrainerFn.VALIDATING:
             self.finish(trainer, pl_module)
+        else:
+            self.reports.offer(trainer)
 
-    def finish(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def finish(self, trainer: L.Trainer, pl_module: L.LightningModule, together: bool = True) -> None:
         """What the run came to, in files and loggers."""
         self.outcome = self.made_outcome(trainer, pl_module)
-        if not trainer.is_global_zero:
-            return
-        self.log_changes(trainer.loggers, trainer.global_step)
-        folder = log_folder(trainer)
-        files: list[Path] = []
-        with Reporting(f"writing the summary in {folder}"):
-            folder.mkdir(parents=True, exist_ok=True)
-            self.outcome.write(folder)
-        with Reporting(f"writing the compile report in {folder}"):
-            files += [self.ledger.lines.path, write_report(self.outcome, folder / "compile_report.html")] if self.ledger.lines else []
-        publish(trainer.loggers, self.outcome, files)
+        self.reports.finish(trainer, self.outcome, together)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self.end(trainer, pl_module)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self.end(trainer, pl_module)
+        self.end(trainer, pl_module, together=False)
 
-    def end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def end(self, trainer: L.Trainer, pl_module: L.LightningModule, together: bool = True) -> None:
         """Ends a run, however it ended: puts everything back, writes the report where that is yet to be done, shows the outcome. Safe to repeat."""
         running = self.end_subscription is not None
         try:
             if running and self.outcome is None:
-                self.finish(trainer, pl_module)
+                self.finish(trainer, pl_module, together)
         finally:
             self.release()
-        if running and self.outcome is not None and trainer.is_global_zero:
-            with Reporting("showing the outcome"):
-                show(self.outcome)
+        if running:
+            self.reports.end(trainer, self.outcome)
 
     def release(self) -> None:
         """Puts everything back as it was, ends the subscription and the trace. Safe to repeat."""
@@ -180,6 +182,7 @@ class DynamoCallback(Callback):
 
     # what it reports
 
+<<<<<<< HEAD
     @property
     def times(self) -> StepTimes | None:
         return self.measurement.times
@@ -202,8 +205,11 @@ class DynamoCallback(Callback):
                 with Reporting(f"logging of compile metrics by {type(logger).__qualname__}"):
                     logger.log_metrics(metrics, step=step)
 
+=======
+>>>>>>> main
     def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Outcome:
-        losses = {name: float(value) for name, value in trainer.callback_metrics.items() if "loss" in name}
+        known = trainer.callback_metrics.items()
+        losses = {name: float(value) for name, value in known if "loss" in name and name not in self.reports.known}
         on_gpu = pl_module.device.type == "cuda"
         idle = self.run.idle()
         is_fit = trainer.state.fn == TrainerFn.FITTING
@@ -219,18 +225,11 @@ class DynamoCallback(Callback):
             times=self.times,
             unmeasured=self.measurement.reason or unmeasured,
             ledger=self.ledger,
+<<<<<<< HEAD
             peak_bytes=max(torch.cuda.max_memory_allocated(pl_module.device), self.measurement.peak_before) if on_gpu else None,
             logs=log_places(trainer),
+=======
+            peak_bytes=torch.cuda.max_memory_allocated(pl_module.device) if on_gpu else None,
+            logs=self.reports.places(trainer),
+>>>>>>> main
         )
-
-
-def log_folder(trainer: L.Trainer) -> Path:
-    """Where the files of this fit go: the first logger's folder that is one, else the trainer's root."""
-    return Path(next((place for logger in trainer.loggers if (place := logger.log_dir)), trainer.default_root_dir))
-
-
-def log_places(trainer: L.Trainer) -> tuple[str, ...]:
-    """Folder of the callback's own files, then one place per logger, each relative to the working folder where it lies below."""
-    places = [log_folder(trainer), *(Path(p) for logger in trainer.loggers if (p := logger.log_dir or logger.save_dir))]
-    here = Path.cwd()
-    return tuple(dict.fromkeys(str(p.absolute().relative_to(here) if p.absolute().is_relative_to(here) else p) for p in places))

@@ -31,7 +31,7 @@ def resolve(settings: CompileSettings, root: nn.Module) -> list[Target]:
     """The modules of `root` that the globs match, parents first. Raises ConfigError for a glob that matches nothing."""
     modules = dict(root.named_modules())
     matched: dict[str, list[str]] = {}
-    for glob in settings.overrides:
+    for glob in settings.of_modules:
         names = [name for name in modules if pattern(glob).fullmatch(name)]
         if not names:
             raise ConfigError(f"compile.modules: no module matches {glob!r}: {nearest(glob, suggestions(modules))}")

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dynacompile.config import CompileConfig, check_types
+from dynacompile.config import KEYWORDS, CompileConfig, check_types
 from dynacompile.errors import ConfigError, nearest
 
 CompileValues = Mapping[str, Any]
+STEP_NAMES = ("training_step", "validation_step", "test_step", "predict_step", "optimizer_step")
 FLAGS_VARIABLE = "DYNACOMPILE_ALLOW_CPP_FLAGS"
 
 
@@ -32,11 +33,13 @@ class CompileSettings:
     enabled: bool = setting(True, "false: nothing is compiled; the eager step is measured all the same")
     step: bool = setting(True, "compile training_step, validation_step, test_step, predict_step, and the optimizer's step with clipping")
     modules: Mapping[str, CompileValues | str | None] | Sequence[str] | str | None = setting(
-        None, 'module glob -> options that differ there, or a mode; or a list of globs. "" is the LightningModule. null: no module by itself'
+        None,
+        'module glob -> options that differ there, or a mode; or a list of globs. "" is the LightningModule; steps have their names. null: no module by itself',
     )
     measure_after: int = setting(10, "training batches before the step times are measured")
     measure_steps: int = setting(5, "steps measured of each kind, eager and compiled; 0: no measurement")
     trace: bool = setting(True, "write every event to compile_events.jsonl and a report to compile_report.html beside the logs")
+    log_prefix: str = setting("compile/", "what the names of all numbers in loggers and callback_metrics begin with")
     base: CompileConfig = CompileConfig()
 
     def __post_init__(self) -> None:
@@ -46,7 +49,7 @@ class CompileSettings:
                 raise ConfigError(f"compile.{name} must be an int >= 0, not {getattr(self, name)!r}")
         for glob in self.overrides:
             self.options(glob)
-        if self.enabled and not self.step and not self.overrides:
+        if self.enabled and not self.step and not self.of_modules:
             raise ConfigError("compile.step=false and compile.modules names no module, so nothing would be compiled: name one, or set compile=none")
 
     @classmethod
@@ -78,6 +81,15 @@ class CompileSettings:
         if isinstance(values, Mapping) and (not values or any(key in cls.names() or close(str(key), cls.names()) for key in values)):
             return dict(values)
         return {"mode" if isinstance(values, str) else "modules": values}
+
+    @property
+    def of_modules(self) -> tuple[str, ...]:
+        """The globs of `modules` that do not name a step."""
+        return tuple(glob for glob in self.overrides if glob.partition(".")[0] not in STEP_NAMES)
+
+    def of_step(self, name: str) -> CompileConfig:
+        """The options of a step: training_step, optimizer_step.1, ..."""
+        return self.options(*(glob for glob in self.overrides if glob in (name, name.partition(".")[0])))
 
     @functools.cached_property
     def overrides(self) -> Mapping[str, CompileValues]:
@@ -136,8 +148,7 @@ def check_compiler_flags(values: CompileValues) -> None:
 
 def call_arguments(config: CompileConfig) -> dict[str, Any]:
     """The keyword arguments of `dynacompile.compile` that mean `config`; what equals the default is left out."""
-    named = ("backend", "mode", "fullgraph", "dynamic", "isolate_recompiles", "recompile_limit")
     plain = CompileConfig()
     changed = {name: getattr(config, name) for name in CompileConfig.names() if getattr(config, name) != getattr(plain, name)}
-    options = {name: value for name, value in changed.items() if name not in named}
-    return {name: changed[name] for name in named if name in changed} | ({"options": options} if options else {})
+    options = {name: value for name, value in changed.items() if name not in KEYWORDS}
+    return {name: changed[name] for name in KEYWORDS if name in changed} | ({"options": options} if options else {})

@@ -11,6 +11,7 @@ from typing import Any
 import lightning as L
 import lightning_utilities
 import torchmetrics
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
@@ -20,7 +21,6 @@ from dynacompile.callbacks import optimizer_step
 from dynacompile.callbacks.globs import Target
 from dynacompile.callbacks.optimizer_step import Clipping, OptimizerStep
 from dynacompile.callbacks.settings import CompileSettings, call_arguments
-from dynacompile.config import CompileConfig
 from dynacompile.targets import nothing_compiled, was_called
 
 STEPS: Mapping[TrainerFn, tuple[str, ...]] = {
@@ -36,7 +36,10 @@ CHANGED_BY_LOGGING = ("callback_metrics", "logged_metrics", "progress_bar_metric
 
 for _log in (L.LightningModule.log, L.LightningModule.log_dict):
     dynacompile.after_graph(_log, changes=CHANGED_BY_LOGGING, history="enable_graph")
-dynacompile.leave_to_python(L, lightning_utilities, torchmetrics)
+dynacompile.leave_to_python(L, lightning_utilities, torchmetrics, optimizer_step)
+dynacompile.leave_to_python(LightningOptimizer.step, OptimizerStep.__call__, reason="an optimizer's step is compiled by itself")
+dynacompile.leave_to_python(L.LightningModule.manual_backward, reason="it runs autograd")
+dynacompile.leave_to_python(L.LightningModule.toggle_optimizer, L.LightningModule.untoggle_optimizer, reason="it changes what requires gradients")
 
 
 class CompiledRun:
@@ -68,30 +71,32 @@ class CompiledRun:
 
     def compile_steps(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Compiles the steps that the run calls and the user wrote."""
-        options = self.options(VARYING)
         for name in STEPS[trainer.state.fn]:  # type: ignore[index]
             if is_overridden(name, module) or name == "predict_step":
                 with self.isolated():
-                    compiled = dynacompile.compile(getattr(module, name), **call_arguments(options))
+                    compiled = dynacompile.compile(getattr(module, name), name=name, **self.arguments(name, VARYING))
                 self._own.callback(put_back, module, {name: module.__dict__.get(name)})
                 module.__dict__[name] = self.regions[name] = compiled
 
     def compile_optimizers(self, trainer: L.Trainer) -> None:
         """Compiles the steps of the run's optimizers, and the clipping of gradients."""
-        arguments = call_arguments(self.options(optimizer_step.VARYING))
+        optimizers = trainer.optimizers
+        names = ["optimizer_step"] if len(optimizers) == 1 else [f"optimizer_step.{number}" for number in range(len(optimizers))]
+        apart = {"isolate_recompiles": True}  # one code steps every optimizer
+        arguments = {name: {**self.arguments(name, optimizer_step.VARYING), **apart, "name": name} for name in (*names, "optimizer_step")}
         with self.isolated():
-            steps = [OptimizerStep(optimizer, arguments) for optimizer in trainer.optimizers]
-            clipping = Clipping(trainer, steps, arguments)
-        for number, part in enumerate((*steps, clipping)):
+            steps = {name: OptimizerStep(optimizer, arguments[name]) for name, optimizer in zip(names, optimizers)}
+            clipping = Clipping(trainer, list(steps.values()), arguments["optimizer_step"])
+        self.regions |= steps
+        for part in (*steps.values(), clipping):
             part.install()
             self.optimizers.append(part)
             self._own.callback(part.remove)
-            if part is not clipping:
-                self.regions["optimizer_step" if len(steps) == 1 else f"optimizer_step.{number}"] = part
 
-    def options(self, varying: tuple[str, ...]) -> CompileConfig:
-        """The options of what has no name in `modules`."""
-        return dataclasses.replace(self.settings.base, varying=(*self.settings.base.varying, *varying))
+    def arguments(self, name: str, varying: tuple[str, ...]) -> dict[str, Any]:
+        """What compile() is called with for a step."""
+        options = self.settings.of_step(name)
+        return call_arguments(dataclasses.replace(options, varying=(*options.varying, *varying)))
 
     @contextmanager
     def isolated(self) -> Iterator[None]:

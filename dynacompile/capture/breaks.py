@@ -60,9 +60,14 @@ BREAKS: dict[str, Row] = {
     "active-mode": Row("a torch-function mode, dispatch mode, torch.func transform or forward-mode differentiation is active{}", "call it outside of the mode"),
     "frame-kind": Row("frames of this kind are not captured: {}", "compile a plain function or method"),
     "internal": Row("capture itself failed on {}", "Python runs the frame instead; please report it with DYNACOMPILE_LOGS=all"),
+    "schedule": Row("{} computes rates of the next step on the host, by a count that differs in each call", "call it outside of the compiled region"),
     "too-deep": Row("calls nest too deeply to be inlined ({})", "unroll the recursion"),
     "first-step": Row(
         "{} makes its state in this call, which no later one does", "nothing is to be done: this call runs as Python, and later ones are compiled"
+    ),
+    "changing": Row(
+        "{} relies on what the program changes faster than it is captured in the background",
+        "compile it with background=False, or pass such values in",
     ),
     "too-long": Row("more than {} instructions were traced", "compile the functions that it calls, or the body of the loop; or raise trace_limit"),
     "too-many-operations": Row("more than {} operations were traced", "compile the functions that it calls, or the body of the loop; or raise trace_limit"),

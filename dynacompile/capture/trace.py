@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.effects import Effects
 from dynacompile.capture.interpreter import SymbolicFrame, inline
 from dynacompile.capture.overrides import Overrides
+from dynacompile.capture.predication import Arm
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.repeats import Facts, Repeats
 from dynacompile.capture.rounds import Rounds, Watch
@@ -90,6 +91,7 @@ class Trace:
         self.repeats = None if facts is None else Repeats(self, facts)
         self.rounds = Rounds(self)
         self.watching: Watch | None = None  # the round of a loop that is followed to be repeated
+        self.arm: Arm | None = None  # of a branch both of whose arms are followed
         self.guards: dict[tuple, Guard] = {}
         self.names = Names()  # what was looked up in classes, and in modules that are taken as they are
         self.known: dict[int, Value] = {}  # by id of the object
@@ -105,6 +107,7 @@ class Trace:
         self.handling: ExceptionValue | None = None
         self.fullgraph = False  # a break is an error
         self.leaves_first_steps = False  # a call in which an optimizer makes its state runs as Python
+        self.grads: Mapping[int, tuple[torch.Tensor, torch.Tensor | None]] = {}  # gradients of tensors as the call had them, where it has gone on
         self.enters_by_hand = True  # torch's managers, where no with statement does it
         self.assumable: int | None = None  # how many tensors may be taken for true, which residual code asks
         self._sites: dict[tuple[int, int], Site] = {}
@@ -293,6 +296,8 @@ class Trace:
     # operations
 
     def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.arm is not None and (written := self.arm.write(kind, target, args, kwargs)) is not None:
+            return written
         made = self.recorder.op(kind, target, args, kwargs)
         if self.effects.settings.fills(self, target):
             fill(self, made)

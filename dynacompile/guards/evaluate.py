@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -124,9 +125,13 @@ def _(source: ir.Constant, frame: Any) -> Any:
     return source.value
 
 
-@based(ir.Attr)
-def _(source: ir.Attr, base: Any) -> Any:
-    return load_attribute(base, source.name)
+@step.register(ir.Attr)
+def _(source: ir.Attr, frame: Any) -> Any:
+    base = step(source.base, frame)
+    if base is MISSING:
+        return MISSING
+    kept = getattr(frame, "grads", {}).get(id(base)) if source.name == "grad" else None
+    return load_attribute(base, source.name) if kept is None else kept[1]
 
 
 @based(ir.DictAttr)
@@ -153,6 +158,12 @@ def _(source: ir.Item, base: Any) -> Any:
 @based(ir.Remembered)
 def _(source: ir.Remembered, base: Any) -> Any:
     return native.core().link_result(base)
+
+
+@based(ir.Referent)
+def _(source: ir.Referent, base: Any) -> Any:
+    target = base() if type(base) is weakref.ref else None
+    return MISSING if target is None else target
 
 
 @based(ir.TypeOf)

@@ -6,11 +6,12 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from dynacompile.complaints import Reporting
+from dynacompile.complaints import COMPLAINTS, Reporting
 from dynacompile.env import log_topics
-from dynacompile.errors import ConfigError, nearest
+from dynacompile.errors import nearest
 from dynacompile.events import (
     AttentionFound,
+    BuiltInBackground,
     CacheLooked,
     Compiled,
     Event,
@@ -41,7 +42,7 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "skips": (FrameSkipped, FirstStepLeft),
     "guards": (Guarded, GuardFailed),
     "verbose_guards": (Guarded, GuardFailed),
-    "compiles": (Compiled,),
+    "compiles": (Compiled, BuiltInBackground),
     "stages": (StageFinished,),
     "fusion": (FusionDecided,),
     "products": (ProductDecided,),
@@ -55,13 +56,12 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
 
 
 def log_subscriber() -> Subscriber | None:
-    """A subscriber for the topics of DYNACOMPILE_LOGS, or None where it is unset. Raises ConfigError for an unknown topic."""
+    """A subscriber for the topics of DYNACOMPILE_LOGS, or None where it names none. An unknown topic is a warning that names the nearest ones."""
     chosen = log_topics()
-    if not chosen:
+    for topic in sorted(chosen - {"all", *TOPICS}):
+        COMPLAINTS.warn(("DYNACOMPILE_LOGS", topic), f"DYNACOMPILE_LOGS: there is no topic {topic!r}, which is left out: {nearest(topic, [*TOPICS, 'all'])}")
+    if not chosen & {"all", *TOPICS}:
         return None
-    for topic in chosen - {"all"}:
-        if topic not in TOPICS:
-            raise ConfigError(f"unknown topic {topic!r} in DYNACOMPILE_LOGS: {nearest(topic, [*TOPICS, 'all'])}")
     wanted = tuple(t for name, types in TOPICS.items() if name in chosen or "all" in chosen for t in types)
     logger = logging.getLogger("dynacompile")
     logger.setLevel(logging.INFO)
@@ -100,7 +100,8 @@ def line(event: Event) -> str:
         case Recompiled():
             failed = "".join(f"\n    {f}" for f in event.failed)
             entry = f"recompile {who} {event.frame}, entry {event.entries} of {event.limit}, {event.seconds:.2f} s"
-            return f"{entry}, because{failed}\n    done: {event.done}; to prevent it: {event.override}"
+            known = f"to prevent it: {event.override}" if event.override else f"expected: {event.expected}"
+            return f"{entry}, because{failed}\n    done: {event.done}; {known}"
         case LimitHit():
             failed = "".join(f"\n    {f}" for f in event.failed or (event.guard,))
             reached = f"limit {who} {event.frame}, {event.entries} of {event.limit} entries"
@@ -123,6 +124,8 @@ def line(event: Event) -> str:
             return f"evicted {who} an entry of {event.frame}: {event.hits} hits, {event.bytes} bytes"
         case Compiled():
             return f"compiled {who} {event.frame}: graph {event.graph}, {event.ops} ops, {event.guards} guards, {event.seconds:.2f} s"
+        case BuiltInBackground():
+            return f"in the background {who} {event.frame}: {event.seconds:.2f} s, calls ran eagerly for {event.eager_seconds:.2f} s"
         case StageFinished():
             facts = ", ".join(f"{name} {value}" for name, value in event.facts)
             return f"stage {who} {event.stage} {event.seconds * 1e3:.1f} ms" + (f" ({facts})" if facts else "")

@@ -33,6 +33,14 @@ def test_short_forms_of_modules(modules):
     assert (target.name, target.options) == ("net", CompileConfig())
 
 
+def test_steps_have_options_of_their_own():
+    settings = CompileSettings.of({"recompile_limit": 3, "modules": {"training_step": {"mode": "max-autotune"}, "optimizer_step.1": {"fullgraph": True}}})
+    assert resolve(settings, net()) == []
+    assert (settings.of_step("training_step").mode, settings.of_step("validation_step").mode) == ("max-autotune", "default")
+    assert (settings.of_step("optimizer_step.1").fullgraph, settings.of_step("optimizer_step.0").fullgraph) == (True, False)
+    assert settings.of_step("training_step").recompile_limit == 3
+
+
 def test_the_root_is_a_target():
     (target,) = resolve(CompileSettings.of({"modules": {"": "max_autotune"}}), net())
     assert (target.name, target.options.mode) == ("Module", "max-autotune")
