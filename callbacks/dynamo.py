@@ -16,17 +16,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 import dynacompile
 from dynacompile.callbacks.globs import resolve
-<<<<<<< HEAD
-from dynacompile.callbacks.ledger import Ledger, open_trace
-from dynacompile.callbacks.measure import StepMeasurement, StepTimes
-from dynacompile.callbacks.outcome import Outcome, show
-from dynacompile.callbacks.report import write_report
-=======
 from dynacompile.callbacks.ledger import Ledger
-from dynacompile.callbacks.measure import StepTimes, can_measure, measure
+from dynacompile.callbacks.measure import StepMeasurement
 from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.reports import Reports
->>>>>>> main
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import CompiledRun
 from dynacompile.targets import nothing_compiled, tell_nothing_compiled
@@ -109,20 +102,14 @@ class DynamoCallback(Callback):
         self.begin(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
-<<<<<<< HEAD
         if self.ledger.batch >= self.settings.measure_after and not self.measurement.is_done:
             self.measurement.arm(trainer, pl_module)
-=======
-        if self.settings.measure_steps and self.ledger.batch == self.settings.measure_after:
-            self.unmeasured = can_measure(pl_module)
-            if not self.unmeasured:
-                self.times = self.reports.times = measure(trainer, pl_module, self.run, batch, batch_idx, self.settings.measure_steps)
->>>>>>> main
         self.batch_started = time.perf_counter()
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.durations.append((time.perf_counter() - self.batch_started - self.measurement.taken()) * 1e3)
         self.ledger.batch += 1
+        self.reports.times = self.measurement.times
         self.reports.batch_ended(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -182,31 +169,6 @@ class DynamoCallback(Callback):
 
     # what it reports
 
-<<<<<<< HEAD
-    @property
-    def times(self) -> StepTimes | None:
-        return self.measurement.times
-
-    def metrics(self) -> dict[str, float]:
-        """The numbers so far, as the loggers take them."""
-        named = self.ledger.metrics()
-        if self.times is not None:
-            named["step_ms_eager"] = self.times.eager
-            if self.times.compiled is not None and self.times.speedup is not None:
-                named |= {"step_ms_compiled": self.times.compiled, "speedup": self.times.speedup}
-        return {f"compile/{name}": float(value) for name, value in named.items()}
-
-    def log_changes(self, loggers: list[Logger], step: int) -> None:
-        """Sends the metrics to every logger when one of them changed since the last time."""
-        metrics = {f"compile/{name}": float(value) for name, value in self.outcome.metrics().items()} if self.outcome else self.metrics()
-        if metrics != self.logged:
-            self.logged = metrics
-            for logger in loggers:
-                with Reporting(f"logging of compile metrics by {type(logger).__qualname__}"):
-                    logger.log_metrics(metrics, step=step)
-
-=======
->>>>>>> main
     def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Outcome:
         known = trainer.callback_metrics.items()
         losses = {name: float(value) for name, value in known if "loss" in name and name not in self.reports.known}
@@ -222,14 +184,9 @@ class DynamoCallback(Callback):
             steps=len(self.durations),
             fit_seconds=time.perf_counter() - self.started,
             train_step_ms=statistics.median(self.durations) if self.durations else None,
-            times=self.times,
+            times=self.measurement.times,
             unmeasured=self.measurement.reason or unmeasured,
             ledger=self.ledger,
-<<<<<<< HEAD
             peak_bytes=max(torch.cuda.max_memory_allocated(pl_module.device), self.measurement.peak_before) if on_gpu else None,
-            logs=log_places(trainer),
-=======
-            peak_bytes=torch.cuda.max_memory_allocated(pl_module.device) if on_gpu else None,
             logs=self.reports.places(trainer),
->>>>>>> main
         )

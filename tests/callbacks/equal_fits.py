@@ -106,15 +106,20 @@ def left_behind(trainer: L.Trainer, module: L.LightningModule, folder: Path) -> 
         "optimizers": [plain(optimizer.state_dict()) for optimizer in trainer.optimizers],
         "schedulers": [plain(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
         "scaler": plain(trainer.precision_plugin.state_dict()),
-        "metrics": plain(dict(trainer.callback_metrics)),
-        "logged": plain(dict(trainer.logged_metrics)),
-        "bar": plain(dict(trainer.progress_bar_metrics)),
+        "metrics": plain(without_ours(trainer.callback_metrics)),
+        "logged": plain(without_ours(trainer.logged_metrics)),
+        "bar": plain(without_ours(trainer.progress_bar_metrics)),
         "attributes": plain({name: value for name, value in kept.items() if name != "trainer"}),
         "loops": plain(trainer.fit_loop.state_dict()),
         "completed": trainer.fit_loop.epoch_loop.batch_progress.total.completed,
         "random": (random.getstate(), plain(np.random.get_state()), plain(torch.get_rng_state())),
         "lines": logged_lines(file) if file.exists() else [],
     }
+
+
+def without_ours(metrics: Any) -> dict[str, Any]:
+    """Without what the callback offers of its own."""
+    return {name: value for name, value in metrics.items() if not name.startswith("compile/")}
 
 
 def logged_lines(file: Path) -> list[dict[str, str]]:
