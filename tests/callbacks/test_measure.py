@@ -110,6 +110,30 @@ def test_the_loop_is_given_back(tmp_path):
     assert loops and not any(loops)
 
 
+def test_measuring_waits_for_what_is_built_in_the_background(tmp_path, monkeypatch):
+    asked: list[float | None] = []
+    monkeypatch.setattr(dynacompile, "wait", lambda timeout=None: asked.append(timeout) or len(asked) > 2)
+    background = {**EAGER, "background": True, "measure_after": 0}
+    callback = DynamoCallback(background)
+    fit(Steps, tmp_path / "in time", callback)
+    assert callback.outcome.times is not None and asked[:3] == [0, 0, 0]
+    monkeypatch.setattr(dynacompile, "wait", lambda timeout=None: False)
+    callback = DynamoCallback(background)
+    fit(Steps, tmp_path / "too late", callback)
+    assert callback.outcome.times is None and callback.outcome.unmeasured == "not measured: programs were still built in the background"
+
+
+def test_a_fit_that_compiles_in_the_background_is_measured(tmp_path):
+    class Waiting(L.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            dynacompile.wait()
+
+    callback = DynamoCallback({**COMPILED, "background": True, "measure_after": 0})
+    fit(Steps, tmp_path, callback, Waiting())
+    times = callback.outcome.times
+    assert times is not None and times.compiled is not None and times.compile_seconds == 0, callback.outcome.unmeasured
+
+
 # the figures
 
 
