@@ -17,7 +17,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 import dynacompile
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger
-from dynacompile.callbacks.measure import StepMeasurement, StepTimes
+from dynacompile.callbacks.measure import StepMeasurement
 from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.reports import Reports
 from dynacompile.callbacks.settings import CompileSettings
@@ -48,7 +48,7 @@ class DynamoCallback(Callback):
         self.run = CompiledRun(self.settings)
         self.modes: tuple[str, ...] = ()
         self.idle: tuple[str, ...] = ()
-        self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds)
+        self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, self.settings.base.background)
         self.durations: list[float] = []
         self.started = self.batch_started = 0.0
         self.end_subscription: Callable[[], None] | None = None
@@ -109,7 +109,7 @@ class DynamoCallback(Callback):
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.durations.append((time.perf_counter() - self.batch_started - self.measurement.taken()) * 1e3)
         self.ledger.batch += 1
-        self.reports.times = self.times
+        self.reports.times = self.measurement.times
         self.reports.batch_ended(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -169,10 +169,6 @@ class DynamoCallback(Callback):
 
     # what it reports
 
-    @property
-    def times(self) -> StepTimes | None:
-        return self.measurement.times
-
     def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Outcome:
         known = trainer.callback_metrics.items()
         losses = {name: float(value) for name, value in known if "loss" in name and name not in self.reports.known}
@@ -188,7 +184,7 @@ class DynamoCallback(Callback):
             steps=len(self.durations),
             fit_seconds=time.perf_counter() - self.started,
             train_step_ms=statistics.median(self.durations) if self.durations else None,
-            times=self.times,
+            times=self.measurement.times,
             unmeasured=self.measurement.reason or unmeasured,
             ledger=self.ledger,
             peak_bytes=max(torch.cuda.max_memory_allocated(pl_module.device), self.measurement.peak_before) if on_gpu else None,

@@ -121,6 +121,8 @@ def refusal(trainer: L.Trainer, arguments: Mapping[str, Any]) -> str:
     """Why no step of this fit can be repeated, as far as Lightning's own objects tell; empty where it can."""
     if type(trainer.strategy) not in (SingleDeviceStrategy, DDPStrategy):
         return f"{type(trainer.strategy).__qualname__} keeps parts of the state to itself"
+    if trainer.world_size > 1:
+        return f"on {trainer.world_size} devices, a step that is ended in one process would leave the others waiting"
     if "batch" not in arguments:
         return "training_step draws its batches from the data loader itself (dataloader_iter)"
     return ""
@@ -170,14 +172,15 @@ def check_memory(copied: Mapping[torch.device, int]) -> None:
     for device, size in copied.items():
         free = free_bytes(device)
         if free is not None and size > SHARE_OF_FREE * free:
-            raise Unrepeatable(f"the copy that is put back takes {size / 2**20:.0f} MiB on {device}, where {free / 2**20:.0f} MiB are free")
+            raise Unrepeatable(f"the copy that is put back takes {size / 2**20:.0f} MiB on {device}, where {free / 2**20:.0f} MiB are to spare")
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """None where nothing tells."""
+    """What is free beside a step like those so far; None where nothing tells."""
     if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached
+        allocated = torch.cuda.memory_allocated(device)
+        cached = torch.cuda.memory_reserved(device) - allocated
+        return torch.cuda.mem_get_info(device)[0] + cached - (torch.cuda.max_memory_allocated(device) - allocated)
     meminfo = Path("/proc/meminfo")
     if device.type == "cpu" and meminfo.exists():
         line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))

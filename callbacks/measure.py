@@ -17,6 +17,7 @@ import torch
 from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+import dynacompile
 from dynacompile.callbacks.inert import Inert, inert
 from dynacompile.callbacks.saveable import Unrepeatable
 from dynacompile.callbacks.watch import CaughtInTheAct, watched
@@ -33,7 +34,8 @@ class StepTimes:
     """Median milliseconds per batch of whole training steps; compiled is None where nothing was compiled.
 
     rounds: for each, the eager and the compiled milliseconds. samples: of the batch, None where Lightning can't tell. accumulated: batches of one optimizer
-    step. peaks: CUDA bytes of an eager and of a compiled step. compile_seconds: spent on compiling while measuring, which is in no time.
+    step. is_uncalled: something was to be compiled, and no step called it. peaks: CUDA bytes of an eager and of a compiled step. compile_seconds: spent on
+    compiling while measuring, which is in no time.
     """
 
     eager: float
@@ -43,6 +45,7 @@ class StepTimes:
     samples: int | None = None
     accumulated: int = 1
     is_manual: bool = False
+    is_uncalled: bool = False
     peaks: tuple[int, ...] = ()
     compile_seconds: float = 0.0
 
@@ -207,18 +210,21 @@ class Reasons:
 class StepMeasurement:
     """The measuring of one fit: `arm` it in on_train_batch_start of the batch to measure at; the next step is measured before it runs.
 
-    rounds: of an eager and a compiled step each; 0: nothing is measured. compile_seconds: those so far. `times` or `reason` tells how it ended.
+    rounds: of an eager and a compiled step each; 0: nothing is measured. compile_seconds: those so far. in_background: steps don't wait for
+    compiles. `times` or `reason` tells how it ended.
     """
 
     rounds: int
     compiled: Run
     compile_seconds: Callable[[], float]
+    in_background: bool = False
     times: StepTimes | None = None
     reason: str = ""
     seconds: float = field(default=0.0, repr=False)
     peak_before: int = 0
     attempts: int = 0
     is_done: bool = field(default=False, repr=False)
+    compiled_before: float = field(default=-1.0, repr=False)  # seconds, at the last batch
     armed: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -226,8 +232,15 @@ class StepMeasurement:
             self.is_done, self.reason = True, "not measured: compile.measure_steps=0"
 
     def arm(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """Puts itself before the loop's `run`: there all hooks that precede a step have run."""
+        """Puts itself before the loop's `run`: there all hooks that precede a step have run.
+
+        Where programs are built in the background, that is the first batch before which a whole step had none built.
+        """
         self.disarm()
+        before, self.compiled_before = self.compiled_before, self.compile_seconds()
+        if self.in_background and (before != self.compiled_before or not dynacompile.wait(0)):
+            self.reason = "not measured: programs were still built in the background"
+            return
         epoch_loop = trainer.fit_loop.epoch_loop
         loop = epoch_loop.automatic_optimization if module.automatic_optimization else epoch_loop.manual_optimization
         run = loop.run
@@ -302,6 +315,7 @@ class StepMeasurement:
             samples=step.samples(),
             accumulated=step.accumulated,
             is_manual=step.is_manual,
+            is_uncalled=bool(self.compiled.names) and not is_compiled,
             peaks=tuple(peaks if is_compiled else peaks[:1]) if step.device.type == "cuda" else (),
             compile_seconds=self.compile_seconds() - began,
         )
@@ -315,6 +329,7 @@ class StepMeasurement:
             with context():
                 spent, _ = step.times()
             peak = saved.peak(step.device)
+            dynacompile.wait()
             saved.rewind()
             if self.compile_seconds() == before:
                 return spent, peak
@@ -333,6 +348,8 @@ def rows(times: StepTimes | None, unmeasured: str, compile_seconds: float, steps
         told.append(("step time, compiled", f"{step_time(times, times.compiled, 1)} (in turn with eager, from the same state)"))
         told.append(("speed-up", speedup_told(times)))
         told.append(("paid off", break_even_told(times, compile_seconds, steps)))
+    if times.is_uncalled:
+        told.append(("speed-up", "none: no step called what was to be compiled"))
     if times.peaks:
         told.append(("peak memory of a step", ", ".join(f"{size / 2**30:.2f} GiB {kind}" for size, kind in zip(times.peaks, ("eager", "compiled")))))
     if times.compile_seconds:

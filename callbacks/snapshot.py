@@ -178,7 +178,7 @@ class Snapshot:
         inner = inner_tensors(value)
         if not inner:
             self.storages.add(value)
-        held = [(kept.grad, ".grad"), (kept.hooks, "._backward_hooks"), (kept.after_hooks, "._post_accumulate_grad_hooks")]
+        held = [(kept.base, "._base"), (kept.grad, ".grad"), (kept.hooks, "._backward_hooks"), (kept.after_hooks, "._post_accumulate_grad_hooks")]
         return [*held, *inner]
 
     def torch_generator(self, value: torch.Generator) -> Iterable[Child]:
@@ -262,11 +262,13 @@ class Snapshot:
         """Objects first, then which storage each tensor has, then the storages' bytes, then what counts the writes to them."""
         for kept in self.kept:
             kept.restore(kept.owner, kept.was)
-        for tensor in self.tensors:
+        for tensor in sorted(self.tensors, key=lambda kept: kept.base is not None):  # views after what they look into
             tensor.put_back()
         self.storages.put_back()
+        viewed = {id(tensor.base) for tensor in self.tensors}
         for tensor in self.tensors:
-            tensor.put_version_back()
+            if tensor.base is None and id(tensor.tensor) not in viewed:  # a view tells by the count whether its history is up to date
+                tensor.put_version_back()
 
 
 ROWS: dict[type, Callable[[Snapshot, Any], Iterable[Child]]] = {

@@ -16,10 +16,14 @@ MOST_NODES = 20_000  # of an autograd graph that is looked through
 
 @dataclass(slots=True)
 class KeptTensor:
-    """A tensor's identity, where its values are, and what autograd knows of it. `alias` shares the storage."""
+    """A tensor's identity, where its values are, and what autograd knows of it. `alias` shares the storage; `history` is a zero that `node`
+    is part of."""
 
     tensor: torch.Tensor
     alias: torch.Tensor | None
+    base: torch.Tensor | None
+    node: Any
+    history: torch.Tensor | None
     grad: torch.Tensor | None
     requires_grad: bool
     hooks: Any
@@ -39,9 +43,14 @@ class KeptTensor:
                 raise Left(f"is a tensor of the layout {tensor.layout}")
             if tensor.grad_fn is not None and is_live(tensor.grad_fn):
                 raise Left("holds a graph that no backward has run through yet, which can run once only")
+            with torch.enable_grad():
+                history = None if tensor.grad_fn is None else tensor.unsqueeze(0)[:0].sum()
             return cls(
                 tensor,
                 None if is_wrapper else tensor.detach(),
+                tensor._base,
+                tensor.grad_fn,
+                history,
                 tensor.grad if tensor.is_leaf or tensor.retains_grad else None,
                 tensor.requires_grad,
                 tensor._backward_hooks,
@@ -55,9 +64,9 @@ class KeptTensor:
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
             if self.alias is not None and place(tensor) != place(self.alias):
                 tensor.data = self.alias
-            if tensor.requires_grad != self.requires_grad:
-                if not tensor.is_leaf:
-                    tensor.detach_()
+            if tensor.grad_fn is not self.node:
+                self.put_history_back()
+            elif tensor.is_leaf:
                 tensor.requires_grad_(self.requires_grad)
             if (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not self.grad:
                 tensor.grad = self.grad
@@ -65,6 +74,21 @@ class KeptTensor:
                 tensor._backward_hooks = self.hooks
             if self.after_hooks is None and tensor.is_leaf and tensor._post_accumulate_grad_hooks:
                 tensor._post_accumulate_grad_hooks.clear()
+
+    def put_history_back(self) -> None:
+        """A write in place has given the tensor a history, or another. A view can't lose it: a new view of its base, which was put back before, takes its place
+        in the same object."""
+        tensor = self.tensor
+        if self.base is not None:
+            with torch.enable_grad():
+                torch.utils.swap_tensors(tensor, self.base.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()))
+            self.alias = tensor.detach()
+        else:
+            tensor.detach_().requires_grad_(self.history is None and self.requires_grad)
+            if self.history is not None:
+                with torch.enable_grad():
+                    tensor.add_(self.history)
+        self.node = tensor.grad_fn
 
     def put_version_back(self) -> None:
         """Autograd's count of writes, by which it refuses to use values that a step has changed since."""

@@ -96,8 +96,9 @@ class Watch:
     def on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" and event not in AUDITED:
             return
-        frame = sys._getframe(2)
-        if threading.get_ident() != self.thread and is_in_python_thread(frame):
+        frame = sys._getframe().f_back
+        frame = frame and frame.f_back  # who called the audit hook
+        if frame is None or (threading.get_ident() != self.thread and is_in_python_thread(frame)):
             return
         if event != "open":
             self.caught(AUDITED[event], frame)

@@ -7,6 +7,7 @@ import csv
 import io
 import random
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -62,32 +63,35 @@ class Steps(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
 
-def plain(value: Any) -> Any:
-    """`value` with tensors as their dtype and bytes, and objects as their attributes."""
+def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
+    """`value` with tensors as their dtype and bytes, and objects as their attributes. above: the identities of what holds it, where cycles end."""
+    if id(value) in above:
+        return "cycle", len(above) - above.index(id(value))
+    inside = (*above, id(value))
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         return "tensor", str(value.dtype), tuple(value.shape), value.to_dense().contiguous().reshape(-1).view(torch.uint8).tolist() if value.numel() else []
     if isinstance(value, np.ndarray):
-        return "array", value.shape, value.tobytes()
-    if isinstance(value, dict):
-        return {str(key): plain(held) for key, held in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(held) for held in value]
+        return "array", value.shape, plain(value.tolist(), inside) if value.dtype.hasobject else value.tobytes()
     if isinstance(value, torch.Generator):
         return plain(value.get_state())
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
-    if isinstance(value, io.IOBase | types.GeneratorType):
+    if isinstance(value, io.IOBase | types.GeneratorType | weakref.WeakKeyDictionary):
         return type(value)
     if isinstance(value, types.FunctionType):
-        return [plain(cell.cell_contents) for cell in value.__closure__ or ()]
-    if isinstance(value, collections.deque | set):
-        return [plain(held) for held in value]
-    if type(value).__module__.startswith("tests."):
-        return {name: plain(getattr(value, name)) for name in (*getattr(value, "__slots__", ()), *getattr(value, "__dict__", ()))}
-    return value
+        return [plain(cell.cell_contents, inside) for cell in value.__closure__ or ()]
+    parts: list[Any] = []
+    if isinstance(value, dict):
+        parts = [(str(key) if isinstance(key, str | int) else type(key), plain(held, inside)) for key, held in value.items()]
+    elif isinstance(value, list | tuple | collections.deque | set):
+        parts = [plain(held, inside) for held in value]
+    elif not type(value).__module__.startswith(("tests.", "__main__")):
+        return value
+    names = (*getattr(type(value), "__slots__", ()), *getattr(value, "__dict__", ()))
+    return type(value).__name__, parts, [(name, plain(getattr(value, name), inside)) for name in names if hasattr(value, name)]
 
 
 def left_behind(trainer: L.Trainer, module: L.LightningModule, folder: Path) -> dict[str, Any]:
@@ -102,14 +106,20 @@ def left_behind(trainer: L.Trainer, module: L.LightningModule, folder: Path) -> 
         "optimizers": [plain(optimizer.state_dict()) for optimizer in trainer.optimizers],
         "schedulers": [plain(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
         "scaler": plain(trainer.precision_plugin.state_dict()),
-        "metrics": plain(dict(trainer.callback_metrics)),
-        "logged": plain(dict(trainer.logged_metrics)),
-        "bar": plain(dict(trainer.progress_bar_metrics)),
+        "metrics": plain(without_ours(trainer.callback_metrics)),
+        "logged": plain(without_ours(trainer.logged_metrics)),
+        "bar": plain(without_ours(trainer.progress_bar_metrics)),
         "attributes": plain({name: value for name, value in kept.items() if name != "trainer"}),
         "loops": plain(trainer.fit_loop.state_dict()),
+        "completed": trainer.fit_loop.epoch_loop.batch_progress.total.completed,
         "random": (random.getstate(), plain(np.random.get_state()), plain(torch.get_rng_state())),
         "lines": logged_lines(file) if file.exists() else [],
     }
+
+
+def without_ours(metrics: Any) -> dict[str, Any]:
+    """Without what the callback offers of its own."""
+    return {name: value for name, value in metrics.items() if not name.startswith("compile/")}
 
 
 def logged_lines(file: Path) -> list[dict[str, str]]:

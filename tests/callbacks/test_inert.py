@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torchmetrics
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import nn
 
 from dynacompile.callbacks import DynamoCallback
@@ -315,6 +316,26 @@ def test_a_measured_fit_equals_one_without(cls, tmp_path):
 @pytest.mark.parametrize("cls", [WithMetric, WithCounters], ids=lambda cls: cls.__name__)
 def test_a_measured_fit_equals_one_without_under_trainer_options(cls, options, tmp_path):
     callback = both(cls, tmp_path, **options)
+    assert callback.outcome.times is not None, callback.outcome.unmeasured
+
+
+class Overflows(Steps):
+    """Some steps have gradients that are not finite, which the scaler skips and answers with a smaller scale."""
+
+    def extra(self, batch, index, loss):
+        return loss * float("inf") if index % 3 == 1 else loss
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_the_scaler_of_half_precision_is_put_back(at, tmp_path):
+    def fitted(folder: str, *callbacks: L.Callback) -> dict[str, Any]:
+        plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=2))
+        return fit(Overflows, tmp_path / folder, *callbacks, plugins=[plugin])
+
+    callback = DynamoCallback({**MEASURED, "measure_after": at})
+    without = fitted("without")
+    assert without["scaler"] and "256" not in str(without["scaler"])
+    assert_same(without, fitted("with", callback))
     assert callback.outcome.times is not None, callback.outcome.unmeasured
 
 

@@ -8,6 +8,7 @@ from torch import nn
 import dynacompile
 from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.measure import StepTimes, bounds_of_median, rows
+from dynacompile.callbacks.outcome import facts
 from tests.callbacks.equal_fits import Steps, fit
 
 EAGER = {"enabled": False, "measure_after": 3, "measure_steps": 2, "trace": False}
@@ -64,7 +65,7 @@ def test_a_step_that_raises_while_it_is_measured_ends_the_measuring_and_not_the_
     left = fit(RaisesUncompiled, tmp_path, callback)
     assert callback.outcome.times is None
     assert callback.outcome.unmeasured == "not measured: a repeated step raised ValueError: only where nothing is compiled"
-    assert left["loops"]["epoch_loop.batch_progress"]["total"]["completed"] == 12
+    assert left["completed"] == 12
 
 
 class Interrupted(Steps):
@@ -89,6 +90,7 @@ def test_where_no_step_calls_a_target_there_is_no_compiled_time(tmp_path):
     fit(CallsForward, tmp_path, callback)
     times = callback.outcome.times
     assert times.compiled is None and times.speedup is None and all(len(times) == 1 for times in times.rounds)
+    assert ("speed-up", "none: no step called what was to be compiled") in facts(callback.outcome)
 
 
 def test_measuring_is_in_no_step_of_the_fit(tmp_path):
@@ -106,6 +108,30 @@ def test_the_loop_is_given_back(tmp_path):
 
     fit(Steps, tmp_path, DynamoCallback(EAGER), Looking())
     assert loops and not any(loops)
+
+
+def test_measuring_waits_for_what_is_built_in_the_background(tmp_path, monkeypatch):
+    asked: list[float | None] = []
+    monkeypatch.setattr(dynacompile, "wait", lambda timeout=None: asked.append(timeout) or len(asked) > 2)
+    background = {**EAGER, "background": True, "measure_after": 0}
+    callback = DynamoCallback(background)
+    fit(Steps, tmp_path / "in time", callback)
+    assert callback.outcome.times is not None and asked[:3] == [0, 0, 0]
+    monkeypatch.setattr(dynacompile, "wait", lambda timeout=None: False)
+    callback = DynamoCallback(background)
+    fit(Steps, tmp_path / "too late", callback)
+    assert callback.outcome.times is None and callback.outcome.unmeasured == "not measured: programs were still built in the background"
+
+
+def test_a_fit_that_compiles_in_the_background_is_measured(tmp_path):
+    class Waiting(L.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            dynacompile.wait()
+
+    callback = DynamoCallback({**COMPILED, "background": True, "measure_after": 0})
+    fit(Steps, tmp_path, callback, Waiting())
+    times = callback.outcome.times
+    assert times is not None and times.compiled is not None and times.compile_seconds == 0, callback.outcome.unmeasured
 
 
 # the figures
