@@ -50,6 +50,10 @@ class OptimizerStep:
         self.clipping: tuple[Callable, float] | None = None  # that waits for the step
         self.in_closure = self.active = False
 
+    def __getattr__(self, name: str) -> Any:
+        """Marks that others leave at the function, as schedulers do."""
+        return getattr(self.__dict__["original"], name)
+
     def install(self) -> None:
         self.active = True
         self.optimizer.__dict__["step"] = self

@@ -11,6 +11,7 @@ from typing import Any
 import lightning as L
 import lightning_utilities
 import torchmetrics
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
@@ -36,7 +37,10 @@ CHANGED_BY_LOGGING = ("callback_metrics", "logged_metrics", "progress_bar_metric
 
 for _log in (L.LightningModule.log, L.LightningModule.log_dict):
     dynacompile.after_graph(_log, changes=CHANGED_BY_LOGGING, history="enable_graph")
-dynacompile.leave_to_python(L, lightning_utilities, torchmetrics)
+dynacompile.leave_to_python(L, lightning_utilities, torchmetrics, optimizer_step)
+dynacompile.leave_to_python(LightningOptimizer.step, OptimizerStep.__call__, reason="an optimizer's step is compiled by itself")
+dynacompile.leave_to_python(L.LightningModule.manual_backward, reason="it runs autograd")
+dynacompile.leave_to_python(L.LightningModule.toggle_optimizer, L.LightningModule.untoggle_optimizer, reason="it changes what requires gradients")
 
 
 class CompiledRun:
@@ -85,7 +89,8 @@ class CompiledRun:
         """Compiles the steps of the run's optimizers, and the clipping of gradients."""
         optimizers = trainer.optimizers
         names = ["optimizer_step"] if len(optimizers) == 1 else [f"optimizer_step.{number}" for number in range(len(optimizers))]
-        arguments = {name: {"name": name, **self.arguments(name, optimizer_step.VARYING)} for name in (*names, "optimizer_step")}
+        apart = {"isolate_recompiles": True}  # one code steps every optimizer
+        arguments = {name: {**self.arguments(name, optimizer_step.VARYING), **apart, "name": name} for name in (*names, "optimizer_step")}
         with self.isolated():
             steps = {name: OptimizerStep(optimizer, arguments[name]) for name, optimizer in zip(names, optimizers)}
             clipping = Clipping(trainer, list(steps.values()), arguments["optimizer_step"])

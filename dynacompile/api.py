@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from dynacompile import backends, native
+from dynacompile.background import BACKGROUND
 from dynacompile.complaints import Reporting
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
@@ -116,7 +117,14 @@ def isolated(scope: Any = None) -> AbstractContextManager[Any]:
 
 def reset() -> None:
     """Drops every entry of every compile. The compiled objects stay valid, and compile again at their next call."""
+    BACKGROUND.drop()
     SESSION.reset()
+
+
+def wait(timeout: float | None = None) -> bool:
+    """Waits until nothing is compiled in the background any more, at most for `timeout` seconds. False where that was too short. Entries that are there
+    then serve the next calls; what a compile raised is raised by the next call of its region."""
+    return BACKGROUND.wait(timeout)
 
 
 def subscribe(subscriber: Subscriber) -> Callable[[], None]:
@@ -132,7 +140,8 @@ def explain(fn: Any, *, backward: bool = False, observer: Observer | None = None
     """
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
-        compiled = compile(fn, **{"isolate_recompiles": True, "options": {"fallback": "none"}, **options})
+        given = {"isolate_recompiles": True, "options": {"fallback": "none"}, **options}
+        compiled = compile(fn, **{**given, "options": {**(given["options"] or {}), "background": False}})
         with SESSION.bus.recording() as events, SESSION.bus.observing(observer):
             result = compiled(*args, **kwargs)
             ends = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor) and t.grad_fn is not None] if backward else []

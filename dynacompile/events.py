@@ -113,6 +113,16 @@ class Compiled(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BuiltInBackground(Event):
+    """An entry that no call has waited for. seconds: what its compile took on a thread of its own; eager_seconds: for how long calls of the frame ran
+    eagerly, from the one that asked for the entry until it was there."""
+
+    frame: str
+    seconds: float
+    eager_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recompiled(Event):
     """An entry made for code that already had one. `failed` are the nearest entry's failing guards. done: "new entry", or "made x.size(0) dynamic".
     override: settings that would have prevented it; empty where none would, and `expected` says why."""
@@ -169,8 +179,8 @@ class FusionDecided(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProductDecided(Event):
-    """Whether a product of matrices is one kernel with what is computed of its results. Microseconds: as one, and as a call of the library and a kernel;
-    measured, or as the model of the device has them; 0 where neither was asked."""
+    """Whether a product of matrices is one kernel with what is computed of its results, on CPUs whether it is a kernel at all. Microseconds: as one, and as
+    a call of the library and a kernel (on CPUs of the loops and of the call); measured, or as the model of the device has them; 0 where neither was asked."""
 
     product: str
     members: tuple[str, ...]

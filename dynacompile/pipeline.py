@@ -26,7 +26,7 @@ from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
 from dynacompile.events import StageFinished
-from dynacompile.guards.facts import FrameFacts
+from dynacompile.guards.facts import FrameCopy, FrameFacts
 from dynacompile.guards.program import compile_gather, compile_guards
 from dynacompile.ir.alike import DifferentiatedParts, ProgramParts, lowered
 from dynacompile.ir.captured import Captured, no_guards
@@ -52,14 +52,17 @@ def compile_frame(
 ) -> tuple[Captured, Any, Any]:
     """The captured frame, its residual code bound to the compiled graph, and its guard program.
 
-    frame: the hook's view of the call (code, function, slots, closure, globals, builtins). make_call: what the backend does with the graph.
+    frame: the hook's view of the call (code, function, slots, closure, globals, builtins), or a copy of it, where the call has gone on: then the facts
+    that capture has read must hold together at its end. make_call: what the backend does with the graph.
     codes: decoded and resume code objects, kept from frame to frame. policy: which sizes and ints become symbols.
-    Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks.
+    Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks; for a copy, what `end_capture` raises.
     """
     expect_builds(env)
     native.core().keep_fake_devices()
     with rare_collections(), forgetting_shape_envs(policy), dynamo_unloaded(), unseen_by_hooks():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy, FrameFacts(frame))
+        if isinstance(frame, FrameCopy):
+            frame.end_capture(captured)
         with under(captured.settings, native.core().set_deterministic_algorithms):
             call = make_call(captured, replace(env, breaks=captured.break_ is not None)) if captured.graph is not None else None
         asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)
@@ -126,7 +129,10 @@ def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     forward = begin_program(pair.forward, env)
     backwards = [disable(begin_program(g, env, saved)) for g, saved in backward_graphs(pair)]  # their kernels build beside the forward's
-    return joined(forward(), backwards, pair, graph, fakes)
+    made = forward()
+    if env.config.background:  # the call that would wait for the backward is to wait for nothing
+        backwards = [disable(functools.partial(given, finish())) for finish in backwards]
+    return joined(made, backwards, pair, graph, fakes)
 
 
 def compile_parts(found: DifferentiatedParts, env: Env) -> GraphCall:

@@ -34,6 +34,11 @@ class RegionInfo:
     shapes: dict[CodeType, ShapePolicy] = field(default_factory=dict)
     made: Counter[CodeType] = field(default_factory=Counter)
     first_steps: Counter[CodeType] = field(default_factory=Counter)  # calls that were left to Python, as optimizers made their state
+    changes: set[CodeType] = field(default_factory=set)  # code of which a capture, without an entry, has told what changes
+    outdated: Counter[CodeType] = field(default_factory=Counter)  # captures in the background that the program has overtaken
+    waited_for: set[CodeType] = field(default_factory=set)  # code whose compile needs settings of the process: calls wait for it
+    races: Counter[CodeType] = field(default_factory=Counter)  # its compiles in the background that failed beside the program, and may not do so again
+    errors: dict[CodeType, BaseException] = field(default_factory=dict)  # of compiles in the background, for the next call
     target: CodeType | None = None  # the code that the compile was asked for, which is compiled wherever it lies
     stands_for: bool = False  # that code only calls what the compile was asked for, whose own call is no frame that is compiled
     key: tuple[Any, ...] = ()  # of the user's dispatch, for whose bucket this is

@@ -13,10 +13,12 @@ from types import CodeType
 from typing import Any
 
 from dynacompile import native
+from dynacompile.background import BACKGROUND
 from dynacompile.compiles import new_entry
 from dynacompile.config import CompileConfig
 from dynacompile.errors import RecompileLimitError, Unsupported
 from dynacompile.events import FrameSkipped, LimitHit
+from dynacompile.guards.facts import FrameCopy
 from dynacompile.guards.program import failures
 from dynacompile.ir.wording import shown_name
 from dynacompile.markers import DISABLED
@@ -91,13 +93,17 @@ def on_miss(frame: Any, state: Any) -> Any:
         if code is info.target:
             info.left_alone(Unsupported("disabled", f"{info.name} is marked to run as plain Python", "remove the mark, or the compile"))
         return core.SKIP_RECURSIVE
+    if info.errors and (error := info.errors.pop(code, None)) is not None:
+        raise error
     while (other := SESSION.claim(code, info.bucket, frame)) is not None:
+        if info.config.background:
+            return core.RUN_PLAINLY
         if not ends_soon(other, on_miss.__code__):
             text = "[being-compiled] another thread compiles it, and may wait for this one: this call runs as Python"
             SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=frame_name(code), reason=text))
             return core.RUN_PLAINLY
     existing = core.entries(code)
-    own = [entry for bucket, entry in existing if bucket == info.bucket and entry.kind == state.kind]
+    own = own_entries(code, state)
     for entry in own:  # another thread may have made it while this one waited
         if entry.guards.check(tuple(frame.slots), frame.closure, frame.globals, frame.builtins):
             return entry
@@ -108,7 +114,19 @@ def on_miss(frame: Any, state: Any) -> Any:
         return over_limit(frame, info, own or [entry for _, entry in existing], "accumulated_recompile_limit", alone=True)
     if own and info.config.error_on_recompile:
         raise RecompileLimitError(f"{frame_name(code)} needs another entry, and error_on_recompile is set: {'; '.join(texts(nearest_failures(frame, own)))}")
+    if info.config.background and code not in info.waited_for and BACKGROUND.takes_calls():
+        return BACKGROUND.add(frame, state, compile_later)
     return new_entry(frame, info, own)
+
+
+def own_entries(code: CodeType, state: Any) -> list[Any]:
+    """Those of the region's bucket that it may use."""
+    return [entry for bucket, entry in native.core().entries(code) if bucket == state.bucket and entry.kind == state.kind]
+
+
+def compile_later(frame: FrameCopy, state: Any) -> Any:
+    """What a compile in the background does: as `on_miss` for the call, which has gone on."""
+    return new_entry(frame, state.owner, own_entries(frame.code, state))
 
 
 def of_same_objects(entry: Any, frame: Any) -> bool:

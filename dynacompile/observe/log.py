@@ -11,6 +11,7 @@ from dynacompile.env import log_topics
 from dynacompile.errors import nearest
 from dynacompile.events import (
     AttentionFound,
+    BuiltInBackground,
     CacheLooked,
     Compiled,
     Event,
@@ -41,7 +42,7 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "skips": (FrameSkipped, FirstStepLeft),
     "guards": (Guarded, GuardFailed),
     "verbose_guards": (Guarded, GuardFailed),
-    "compiles": (Compiled,),
+    "compiles": (Compiled, BuiltInBackground),
     "stages": (StageFinished,),
     "fusion": (FusionDecided,),
     "products": (ProductDecided,),
@@ -123,6 +124,8 @@ def line(event: Event) -> str:
             return f"evicted {who} an entry of {event.frame}: {event.hits} hits, {event.bytes} bytes"
         case Compiled():
             return f"compiled {who} {event.frame}: graph {event.graph}, {event.ops} ops, {event.guards} guards, {event.seconds:.2f} s"
+        case BuiltInBackground():
+            return f"in the background {who} {event.frame}: {event.seconds:.2f} s, calls ran eagerly for {event.eager_seconds:.2f} s"
         case StageFinished():
             facts = ", ".join(f"{name} {value}" for name, value in event.facts)
             return f"stage {who} {event.stage} {event.seconds * 1e3:.1f} ms" + (f" ({facts})" if facts else "")

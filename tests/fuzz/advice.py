@@ -187,7 +187,6 @@ def difference(seed: int) -> str | None:
     return None
 
 
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("first", type=int)

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.autograd.facts import geometry
 from dynacompile.autograd.passes.products import chain_of, replace_chain
+from dynacompile.ops.product_costs import Product, choose
 
 aten = torch.ops.aten
 Scalars = tuple[float, ...]
@@ -24,7 +25,7 @@ ACTIVATIONS: dict[object, str] = {aten.leaky_relu.default: "leaky_relu", aten.ha
 def supported(dtype: torch.dtype) -> bool:
     """Whether oneDNN has products of this dtype on this machine."""
     asked = SUPPORT.get(dtype)
-    return asked is not None and torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled and asked()
+    return asked is not None and torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled) and asked()
 
 
 SUPPORT: dict[torch.dtype, Callable[[], bool]] = {
@@ -37,10 +38,13 @@ def add_biases(graph: torch.fx.Graph) -> torch.fx.Graph:
     """addmm(bias, a, b) is the library's linear layer."""
     for node in list(graph.nodes):
         if is_layer(node):
+            b: torch.fx.Node = node.args[2]  # type: ignore[assignment]
             made = layer(graph, node)
             if geometry(made) == geometry(node):
                 node.replace_all_uses_with(made)
                 graph.erase_node(node)
+                if b.target is aten.t.default and not b.users:
+                    graph.erase_node(b)
     return graph
 
 
@@ -62,23 +66,26 @@ def apply_cheap_activations(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 
 def is_layer(node: torch.fx.Node) -> bool:
-    """A product of several rows with a bias for each column, of 16-bit numbers, on a CPU whose library has such."""
+    """A product of several rows with a bias for each column, of 16-bit numbers, on a CPU whose library has such; not so small that loops are faster."""
     if node.target is not aten.addmm.default or node.kwargs:
         return False
     val, (bias, a, b) = node.meta["val"], (n.meta["val"] for n in node.args)  # type: ignore[union-attr]
     if val.device.type != "cpu" or not supported(val.dtype) or any(t.dtype != val.dtype or t.device != val.device for t in (bias, a, b)):
         return False
     plain = all(type(n) is int and n > 0 for t in (bias, b) for n in t.shape) and type(a.shape[0]) is int and a.shape[0] > 1
-    return plain and tuple(bias.shape) == (b.shape[1],) and bias.stride() == (1,) and a.is_contiguous() and (b.is_contiguous() or b.t().is_contiguous())
+    if not plain or tuple(bias.shape) != (b.shape[1],) or bias.stride() != (1,) or not a.is_contiguous() or not (b.is_contiguous() or b.t().is_contiguous()):
+        return False
+    return not choose(Product(0, a.shape[0], b.shape[1], b.shape[0], val.dtype, True, b.stride(0) == 1)).loops
 
 
 def layer(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
     bias, a, b = node.args
-    with graph.inserting_before(node):
-        weight = graph.call_function(aten.t.default, (b,))
-        made = graph.call_function(torch.ops.mkldnn._linear_pointwise.default, (a, weight, bias, "none", (), ""))
     val: FakeTensor = b.meta["val"]  # type: ignore[union-attr]
+    with graph.inserting_before(node):
+        weight = b.args[0] if b.target is aten.t.default else graph.call_function(aten.t.default, (b,))  # type: ignore[union-attr]
+        made = graph.call_function(torch.ops.mkldnn._linear_pointwise.default, (a, weight, bias, "none", (), ""))
     with val.fake_mode:
-        weight.meta = {**b.meta, "val": aten.t.default(val)}  # type: ignore[union-attr]
+        if "val" not in weight.meta:  # type: ignore[union-attr]
+            weight.meta = {**b.meta, "val": aten.t.default(val)}  # type: ignore[union-attr]
         made.meta = {**node.meta, "val": torch.empty((a.meta["val"].shape[0], val.shape[1]), dtype=val.dtype, device=val.device)}  # type: ignore[union-attr]
     return made
