@@ -7,20 +7,18 @@ import sys
 import hydra
 import lightning as L
 import torch
-import wandb
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 import dynacompile
-from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.overrides import check_compile_overrides
 from dynacompile.errors import ConfigError
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(cfg: DictConfig) -> dict[str, float]:
-    """One fit. Returns its losses and, under compile/, what compiling cost and brought."""
+    """One fit. Returns what callbacks know of it: its losses and, under compile/, what compiling cost and brought; a sweeper may optimise any of them."""
     L.seed_everything(cfg.seed, workers=True, verbose=False)
     torch.set_float32_matmul_precision(cfg.matmul_precision)
     try:
@@ -33,13 +31,10 @@ def main(cfg: DictConfig) -> dict[str, float]:
             raise
         raise SystemExit(f"error: {cause}") from None
     finally:
-        wandb.finish()
+        if "wandb" in sys.modules:  # a logger has imported it
+            sys.modules["wandb"].finish()
         dynacompile.reset()
-    numbers = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    for callback in callbacks:
-        if isinstance(callback, DynamoCallback) and callback.outcome is not None:
-            numbers |= {f"compile/{name}": value for name, value in callback.outcome.metrics().items()}
-    return numbers
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
 if __name__ == "__main__":

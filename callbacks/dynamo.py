@@ -1,165 +1,184 @@
-"""DynamoCallback: compiles modules of a LightningModule in place and reports what that cost and brought."""
+"""DynamoCallback: compiles the steps of a LightningModule for each run of a Trainer, and reports what that cost and brought."""
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import Logger
-from torch import nn
+from lightning.pytorch.trainer.states import TrainerFn
 
 import dynacompile
 from dynacompile.callbacks.globs import resolve
-from dynacompile.callbacks.ledger import Ledger, open_trace
-from dynacompile.callbacks.measure import StepTimes, can_measure, eager, measure
-from dynacompile.callbacks.outcome import Outcome, show
-from dynacompile.callbacks.report import write_report
-from dynacompile.callbacks.settings import CompileSettings, call_arguments
-from dynacompile.callbacks.wandb_run import publish
-from dynacompile.complaints import Reporting
+from dynacompile.callbacks.ledger import Ledger
+from dynacompile.callbacks.measure import StepTimes, can_measure, measure
+from dynacompile.callbacks.outcome import Outcome
+from dynacompile.callbacks.reports import Reports
+from dynacompile.callbacks.settings import CompileSettings
+from dynacompile.callbacks.steps import CompiledRun
 from dynacompile.targets import nothing_compiled, tell_nothing_compiled
 
 
 class DynamoCallback(Callback):
-    """Compiles what `compile.modules` names when a fit starts, and gives the modules back as they were when it ends.
+    """Compiles the steps of a LightningModule, its optimizers' steps, and what `compile.modules` names, for each run of a Trainer, and puts everything back.
 
-    settings: a CompileSettings, or the flat mapping of the config group `compile`. `outcome` is the last fit's Outcome.
-    Wrong keys raise ConfigError here; globs that match nothing raise it when the fit starts.
+    DynamoCallback() needs no settings. settings: a CompileSettings, the flat mapping of the config group `compile`, a mode ("max-autotune"), or
+    modules (["encoder"], {"encoder": "max-autotune"}); options: keys of the group one by one. `outcome` is the last run's Outcome.
+    Wrong keys and values raise ConfigError here; globs that match nothing raise it when the run starts.
     """
 
-    def __init__(self, settings: CompileSettings | Mapping[str, Any] | None = None):
-        self.settings = settings if isinstance(settings, CompileSettings) else CompileSettings.of(settings or {})
+    def __init__(self, settings: CompileSettings | Mapping[str, Any] | Sequence[str] | str | None = None, **options: Any):
+        if isinstance(settings, CompileSettings):
+            self.settings = dataclasses.replace(settings, **options) if options else settings
+        else:
+            self.settings = CompileSettings.of(CompileSettings.mapping(settings) | options)
         self.outcome: Outcome | None = None
         self.forget()
 
     def forget(self) -> None:
-        """The state of no fit."""
+        """The state of no run."""
         self.ledger = Ledger()
-        self.compiled: list[nn.Module] = []
-        self.names: tuple[str, ...] = ()
+        self.reports = Reports(self.settings, self.ledger)
+        self.run = CompiledRun(self.settings)
         self.modes: tuple[str, ...] = ()
         self.idle: tuple[str, ...] = ()
         self.times: StepTimes | None = None
         self.unmeasured = ""
         self.durations: list[float] = []
         self.started = self.batch_started = 0.0
-        self.logged: dict[str, float] = {}
         self.end_subscription: Callable[[], None] | None = None
         self.laid_aside = ExitStack()
 
-    # the fit
+    # runs of the trainer
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def begin(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.release()
         self.forget()
         self.outcome = None
-        targets = resolve(self.settings, pl_module) if self.settings.enabled else []
         self.started = time.perf_counter()
-        if self.settings.trace and trainer.is_global_zero:
-            with Reporting("opening compile_events.jsonl"):
-                self.ledger.lines = open_trace(log_folder(trainer))
+        self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
+        self.reports.begin(trainer)
         self.end_subscription = dynacompile.subscribe(self.ledger)
-        for target in targets:
-            dynacompile.compile(target.module, inplace=True, name=target.name, **call_arguments(target.options))
-            self.compiled.append(target.module)
-        self.names = tuple(target.name for target in targets)
-        self.modes = tuple(sorted({target.options.mode for target in targets}))
+        if not self.settings.enabled:
+            return
+        targets = resolve(self.settings, pl_module)
+        self.run.compile_modules(targets)
+        if self.settings.step:
+            self.run.compile_steps(trainer, pl_module)
+        modes = {target.options.mode for target in targets} | ({self.settings.base.mode} if self.settings.step else set())
+        self.modes = tuple(sorted(modes))
+        self.reports.parts = self.run.names
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.begin(trainer, pl_module)
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """The sanity check runs uncompiled, so that its grad mode and batch don't seed the first entry."""
-        self.laid_aside.enter_context(eager(self.compiled))
+        """Modules that are compiled by themselves run uncompiled in the sanity check, so that its grad mode and batch don't seed the first entry."""
+        self.laid_aside.enter_context(self.run.modules_laid_aside())
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.laid_aside.close()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Optimizers are compiled here: other callbacks may make new ones while the fit starts."""
+        if self.settings.enabled and self.settings.step:
+            self.run.compile_optimizers(trainer)
+            self.reports.parts = self.run.names
+        self.reports.offer(trainer)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self.begin(trainer, pl_module)
+
+    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.begin(trainer, pl_module)
+
+    def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.begin(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         if self.settings.measure_steps and self.ledger.batch == self.settings.measure_after:
             self.unmeasured = can_measure(pl_module)
             if not self.unmeasured:
-                self.times = measure(trainer, pl_module, self.compiled, batch, batch_idx, self.settings.measure_steps)
+                self.times = self.reports.times = measure(trainer, pl_module, self.run, batch, batch_idx, self.settings.measure_steps)
         self.batch_started = time.perf_counter()
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.durations.append((time.perf_counter() - self.batch_started) * 1e3)
         self.ledger.batch += 1
-        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if every and self.ledger.batch % every == 0:
-            self.log_changes(trainer.loggers, trainer.global_step)
+        self.reports.batch_ended(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Tells, once, of modules that are compiled by name alone: the epoch's steps called none of them, or their forward. Raises under fullgraph."""
-        for name, module in zip(self.names, self.compiled):
+        for name, module in self.run.modules.items():
             if name not in self.idle and nothing_compiled(module):
                 self.idle += (name,)
                 tell_nothing_compiled(module)
+        self.reports.offer(trainer)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.finish(trainer, pl_module)
+
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.finish(trainer, pl_module)
+
+    def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.finish(trainer, pl_module)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self.finish(trainer, pl_module)
+        else:
+            self.reports.offer(trainer)
+
+    def finish(self, trainer: L.Trainer, pl_module: L.LightningModule, together: bool = True) -> None:
+        """What the run came to, in files and loggers."""
         self.outcome = self.made_outcome(trainer, pl_module)
-        if not trainer.is_global_zero:
-            return
-        self.log_changes(trainer.loggers, trainer.global_step)
-        folder = log_folder(trainer)
-        files: list[Path] = []
-        with Reporting(f"writing the summary in {folder}"):
-            folder.mkdir(parents=True, exist_ok=True)
-            self.outcome.write(folder)
-        with Reporting(f"writing the compile report in {folder}"):
-            files += [self.ledger.lines.path, write_report(self.outcome, folder / "compile_report.html")] if self.ledger.lines else []
-        publish(trainer.loggers, self.outcome, files)
+        self.reports.finish(trainer, self.outcome, together)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self.release()
-        if stage == "fit" and self.outcome is not None and trainer.is_global_zero:
-            with Reporting("showing the outcome"):
-                show(self.outcome)
+        self.end(trainer, pl_module)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self.release()
+        self.end(trainer, pl_module, together=False)
+
+    def end(self, trainer: L.Trainer, pl_module: L.LightningModule, together: bool = True) -> None:
+        """Ends a run, however it ended: puts everything back, writes the report where that is yet to be done, shows the outcome. Safe to repeat."""
+        running = self.end_subscription is not None
+        try:
+            if running and self.outcome is None:
+                self.finish(trainer, pl_module, together)
+        finally:
+            self.release()
+        if running:
+            self.reports.end(trainer, self.outcome)
 
     def release(self) -> None:
-        """Gives the modules back uncompiled, ends the subscription and the trace. Safe to repeat."""
+        """Puts everything back as it was, ends the subscription and the trace. Safe to repeat."""
         self.laid_aside.close()
         if self.end_subscription is not None:
             self.end_subscription()
             self.end_subscription = None
-        for module in self.compiled:
-            dynacompile.restore(module)
-        self.compiled = []
+        self.run.release()
         self.ledger.lines = None
 
     # what it reports
 
-    def metrics(self) -> dict[str, float]:
-        """The numbers so far, as the loggers take them."""
-        named = self.ledger.metrics()
-        if self.times is not None:
-            named["step_ms_eager"] = self.times.eager
-            if self.times.compiled is not None and self.times.speedup is not None:
-                named |= {"step_ms_compiled": self.times.compiled, "speedup": self.times.speedup}
-        return {f"compile/{name}": float(value) for name, value in named.items()}
-
-    def log_changes(self, loggers: list[Logger], step: int) -> None:
-        """Sends the metrics to every logger when one of them changed since the last time."""
-        metrics = {f"compile/{name}": float(value) for name, value in self.outcome.metrics().items()} if self.outcome else self.metrics()
-        if metrics != self.logged:
-            self.logged = metrics
-            for logger in loggers:
-                with Reporting(f"logging of compile metrics by {type(logger).__qualname__}"):
-                    logger.log_metrics(metrics, step=step)
-
     def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Outcome:
-        losses = {name: float(value) for name, value in trainer.callback_metrics.items() if "loss" in name}
+        known = trainer.callback_metrics.items()
+        losses = {name: float(value) for name, value in known if "loss" in name and name not in self.reports.known}
         on_gpu = pl_module.device.type == "cuda"
+        idle = self.run.idle()
         return Outcome(
             modes=self.modes,
-            modules=tuple(name for name, module in zip(self.names, self.compiled) if not nothing_compiled(module)),
-            idle=tuple(name for name, module in zip(self.names, self.compiled) if nothing_compiled(module)),
+            modules=tuple(name for name in self.run.names if name not in idle),
+            idle=idle,
             losses=losses,
             steps=len(self.durations),
             fit_seconds=time.perf_counter() - self.started,
@@ -168,17 +187,5 @@ class DynamoCallback(Callback):
             unmeasured=self.unmeasured or f"not measured: the fit had no {self.settings.measure_after + 1} batches",
             ledger=self.ledger,
             peak_bytes=torch.cuda.max_memory_allocated(pl_module.device) if on_gpu else None,
-            logs=log_places(trainer),
+            logs=self.reports.places(trainer),
         )
-
-
-def log_folder(trainer: L.Trainer) -> Path:
-    """Where the files of this fit go: the first logger's folder that is one, else the trainer's root."""
-    return Path(next((place for logger in trainer.loggers if (place := logger.log_dir)), trainer.default_root_dir))
-
-
-def log_places(trainer: L.Trainer) -> tuple[str, ...]:
-    """Folder of the callback's own files, then one place per logger, each relative to the working folder where it lies below."""
-    places = [log_folder(trainer), *(Path(p) for logger in trainer.loggers if (p := logger.log_dir or logger.save_dir))]
-    here = Path.cwd()
-    return tuple(dict.fromkeys(str(p.absolute().relative_to(here) if p.absolute().is_relative_to(here) else p) for p in places))

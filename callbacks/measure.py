@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +13,9 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from torch import nn
 
+from dynacompile.callbacks.steps import CompiledRun
 from dynacompile.errors import ConfigError
-from dynacompile.targets import nothing_compiled
 
 
 @dataclass(frozen=True)
@@ -30,19 +29,6 @@ class StepTimes:
     @property
     def speedup(self) -> float | None:
         return self.eager / self.compiled if self.compiled else None
-
-
-@contextmanager
-def eager(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Runs `modules` uncompiled: their compiled calls are laid aside and put back as they were."""
-    compiled = [module._compiled_call_impl for module in modules]
-    for module in modules:
-        module._compiled_call_impl = None
-    try:
-        yield
-    finally:
-        for module, call in zip(modules, compiled):
-            module._compiled_call_impl = call
 
 
 @contextmanager
@@ -99,10 +85,10 @@ def can_measure(module: L.LightningModule) -> str:
     return ""
 
 
-def measure(trainer: L.Trainer, module: L.LightningModule, compiled: Sequence[nn.Module], batch: Any, index: int, steps: int) -> StepTimes:
+def measure(trainer: L.Trainer, module: L.LightningModule, run: CompiledRun, batch: Any, index: int, steps: int) -> StepTimes:
     """Times `steps` eager and compiled steps (forward and backward) in turn, after one untimed step of each.
 
-    compiled: the modules whose compiled calls are in place. batch: on the module's device, as training_step takes it.
+    run: what is compiled. batch: on the module's device, as training_step takes it.
     """
 
     def step() -> float:
@@ -115,14 +101,14 @@ def measure(trainer: L.Trainer, module: L.LightningModule, compiled: Sequence[nn
         return (time.perf_counter() - start) * 1e3
 
     def eager_step() -> float:
-        with eager(compiled):
+        with run.laid_aside():
             return step()
 
-    kinds: list[Callable[[], float]] = [eager_step, step] if compiled else [eager_step]
+    kinds: list[Callable[[], float]] = [eager_step, step] if run.names else [eager_step]
     with undisturbed(module):
         rounds = [[kind() for kind in kinds] for _ in range(steps + 1)][1:]
     medians = [statistics.median(times) for times in zip(*rounds)]
-    return StepTimes(medians[0], None if all(map(nothing_compiled, compiled)) else medians[1], steps)
+    return StepTimes(medians[0], None if set(run.names) <= set(run.idle()) else medians[1], steps)
 
 
 def loss_of(output: Any) -> torch.Tensor:

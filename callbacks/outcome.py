@@ -53,24 +53,25 @@ class Outcome:
         return math.ceil(self.ledger.compile_seconds * 1e3 / (self.times.eager - self.times.compiled))
 
     def metrics(self) -> dict[str, float]:
-        """Every number, by the name under `compile/`."""
-        named = self.ledger.metrics() | {"fit_seconds": self.fit_seconds}
-        times = self.times
-        optional = {
-            "train_step_ms": self.train_step_ms,
-            "step_ms_eager": times.eager if times else None,
-            "step_ms_compiled": times.compiled if times else None,
-            "speedup": times.speedup if times else None,
-            "payoff_step": self.payoff_step,
-            "peak_bytes": self.peak_bytes,
-        }
-        return named | {name: value for name, value in optional.items() if value is not None}
+        """Every number, by its name without prefix."""
+        optional = {"train_step_ms": self.train_step_ms, "payoff_step": self.payoff_step, "peak_bytes": self.peak_bytes}
+        known = {name: value for name, value in optional.items() if value is not None}
+        return self.ledger.metrics() | {"fit_seconds": self.fit_seconds} | measured(self.times) | known
 
     def as_json(self) -> dict[str, object]:
         return {"modes": list(self.modes), "modules": list(self.modules), "steps": self.steps, "losses": dict(self.losses), "compile": self.metrics()}
 
-    def write(self, folder: Path) -> Path:
-        return write_whole(folder / "summary.json", json.dumps(self.as_json(), indent=2) + "\n")
+    def write(self, path: Path) -> Path:
+        """Raises OSError, a FileExistsError where the file is there already."""
+        return write_whole(path, json.dumps(self.as_json(), indent=2) + "\n", new=True)
+
+
+def measured(times: StepTimes | None) -> dict[str, float]:
+    """The numbers of a measurement, as far as there was one."""
+    if times is None:
+        return {}
+    named = {"step_ms_eager": times.eager, "step_ms_compiled": times.compiled, "speedup": times.speedup}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def facts(outcome: Outcome) -> list[tuple[str, str]]:

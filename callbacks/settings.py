@@ -1,20 +1,21 @@
-"""What the callback is told: which modules are compiled and how, and what is measured. The config group `compile` has the same keys."""
+"""What the callback is told: what is compiled and how, and what is measured. The config group `compile` has the same keys."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
-from dynacompile.config import CompileConfig
+from dynacompile.config import KEYWORDS, CompileConfig, check_types
 from dynacompile.errors import ConfigError, nearest
 
 CompileValues = Mapping[str, Any]
+STEP_NAMES = ("training_step", "validation_step", "test_step", "predict_step", "optimizer_step")
 FLAGS_VARIABLE = "DYNACOMPILE_ALLOW_CPP_FLAGS"
-WHOLE_NET: Mapping[str, CompileValues] = MappingProxyType({"net": {}})
 
 
 def setting(default: Any, doc: str) -> Any:
@@ -23,28 +24,33 @@ def setting(default: Any, doc: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class CompileSettings:
-    """The callback's own settings, and `base`: the compile options that every module starts from.
+    """The callback's own settings, and `base`: the compile options that the steps have, and every module starts from.
 
     `modules` maps a glob over dotted module names to the options that differ there (null: none differ). `*` stands for one name between
     dots or a part of it, `**` for any number of names. A module that several globs match takes the options of all, later globs first.
     """
 
     enabled: bool = setting(True, "false: nothing is compiled; the eager step is measured all the same")
-    modules: Mapping[str, CompileValues | None] | None = setting(None, "module glob -> options that differ there; null: {net: {}}")
+    step: bool = setting(True, "compile training_step, validation_step, test_step, predict_step, and the optimizer's step with clipping")
+    modules: Mapping[str, CompileValues | str | None] | Sequence[str] | str | None = setting(
+        None,
+        'module glob -> options that differ there, or a mode; or a list of globs. "" is the LightningModule; steps have their names. null: no module by itself',
+    )
     measure_after: int = setting(10, "training batches before the step times are measured")
     measure_steps: int = setting(5, "steps measured of each kind, eager and compiled; 0: no measurement")
     trace: bool = setting(True, "write every event to compile_events.jsonl and a report to compile_report.html beside the logs")
+    log_prefix: str = setting("compile/", "what the names of all numbers in loggers and callback_metrics begin with")
     base: CompileConfig = CompileConfig()
 
     def __post_init__(self) -> None:
+        check_types(self, "compile.")
         for name in ("measure_after", "measure_steps"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ConfigError(f"compile.{name} must be an int >= 0, not {value!r}")
-        if self.modules is not None and not isinstance(self.modules, Mapping):
-            raise ConfigError(f"compile.modules must map globs to options, for example {{net: {{}}}}, not {self.modules!r}")
+            if getattr(self, name) < 0:
+                raise ConfigError(f"compile.{name} must be an int >= 0, not {getattr(self, name)!r}")
         for glob in self.overrides:
             self.options(glob)
+        if self.enabled and not self.step and not self.of_modules:
+            raise ConfigError("compile.step=false and compile.modules names no module, so nothing would be compiled: name one, or set compile=none")
 
     @classmethod
     def own_names(cls) -> tuple[str, ...]:
@@ -56,8 +62,10 @@ class CompileSettings:
         return (*cls.own_names(), *CompileConfig.names())
 
     @classmethod
-    def of(cls, values: CompileValues) -> CompileSettings:
-        """Settings from the flat mapping of the config group; an unknown key is a ConfigError with the nearest name."""
+    def of(cls, values: CompileValues | Sequence[str] | str | None) -> CompileSettings:
+        """Settings from the flat mapping of the config group; an unknown key is a ConfigError with the nearest name. A text is a mode; a list, or a mapping
+        whose keys are no settings and not like one, are `modules`."""
+        values = cls.mapping(values)
         for key in values:
             if key not in cls.names():
                 raise ConfigError(f"unknown key compile.{key}: {nearest(key, cls.names())}")
@@ -65,23 +73,64 @@ class CompileSettings:
         own = {key: value for key, value in values.items() if key in cls.own_names()}
         return cls(**own, base=CompileConfig.of({key: value for key, value in values.items() if key not in own}))
 
+    @classmethod
+    def mapping(cls, values: CompileValues | Sequence[str] | str | None) -> dict[str, Any]:
+        """The flat mapping that a short form of it means."""
+        if values is None:
+            return {}
+        if isinstance(values, Mapping) and (not values or any(key in cls.names() or close(str(key), cls.names()) for key in values)):
+            return dict(values)
+        return {"mode" if isinstance(values, str) else "modules": values}
+
     @property
-    def overrides(self) -> Mapping[str, CompileValues | None]:
-        return WHOLE_NET if self.modules is None else self.modules
+    def of_modules(self) -> tuple[str, ...]:
+        """The globs of `modules` that do not name a step."""
+        return tuple(glob for glob in self.overrides if glob.partition(".")[0] not in STEP_NAMES)
+
+    def of_step(self, name: str) -> CompileConfig:
+        """The options of a step: training_step, optimizer_step.1, ..."""
+        return self.options(*(glob for glob in self.overrides if glob in (name, name.partition(".")[0])))
+
+    @functools.cached_property
+    def overrides(self) -> Mapping[str, CompileValues]:
+        """The options of each glob of `modules`."""
+        return by_glob(self.modules)
 
     def options(self, *globs: str) -> CompileConfig:
         """The compile options of a module that `globs` match, in the order of `modules`."""
         values = {name: getattr(self.base, name) for name in CompileConfig.names()}
         for glob in globs:
-            given = self.overrides[glob] or {}
-            if not isinstance(given, Mapping):
-                raise ConfigError(f"compile.modules[{glob!r}] must map options to values, not {given!r}")
+            given = self.overrides[glob]
             try:
                 CompileConfig.of(given)
             except ConfigError as error:
                 raise ConfigError(f"compile.modules[{glob!r}]: {error}") from error
             values |= {key: value for key, value in given.items() if value is not None or key == "dynamic"}
         return CompileConfig.of(values)
+
+
+def close(name: str, names: Sequence[str]) -> bool:
+    """Whether it may be one of the names, mistyped."""
+    return bool(difflib.get_close_matches(name, names, n=1, cutoff=0.75))
+
+
+def by_glob(modules: Any) -> dict[str, CompileValues]:
+    """The options of each glob of `compile.modules`. Raises ConfigError for what is no form of it."""
+    if isinstance(modules, str):
+        modules = [modules]
+    if isinstance(modules, Sequence) and all(isinstance(glob, str) for glob in modules):
+        modules = dict.fromkeys(modules)
+    if modules is None:
+        return {}
+    if not isinstance(modules, Mapping) or not all(isinstance(glob, str) for glob in modules):
+        raise ConfigError(f"compile.modules must map globs to options, for example {{net: {{}}}}, or list globs, not {modules!r}")
+    found: dict[str, CompileValues] = {}
+    for glob, given in modules.items():
+        given = {"mode": given} if isinstance(given, str) else {} if given is None else given
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"compile.modules[{glob!r}] must map options to values, or name a mode, not {given!r}")
+        found[glob] = given
+    return found
 
 
 def check_compiler_flags(values: CompileValues) -> None:
@@ -99,8 +148,7 @@ def check_compiler_flags(values: CompileValues) -> None:
 
 def call_arguments(config: CompileConfig) -> dict[str, Any]:
     """The keyword arguments of `dynacompile.compile` that mean `config`; what equals the default is left out."""
-    named = ("backend", "mode", "fullgraph", "dynamic", "isolate_recompiles", "recompile_limit")
     plain = CompileConfig()
     changed = {name: getattr(config, name) for name in CompileConfig.names() if getattr(config, name) != getattr(plain, name)}
-    options = {name: value for name, value in changed.items() if name not in named}
-    return {name: changed[name] for name in named if name in changed} | ({"options": options} if options else {})
+    options = {name: value for name, value in changed.items() if name not in KEYWORDS}
+    return {name: changed[name] for name in KEYWORDS if name in changed} | ({"options": options} if options else {})

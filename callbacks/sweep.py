@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a sweep. numbers: its metrics by name; empty where it failed."""
+    """One run of a sweep. numbers: its metrics by name, those that are known; empty where it failed."""
 
     overrides: tuple[str, ...]
     numbers: Numbers
@@ -57,7 +58,8 @@ def comparison(runs: Sequence[Run]) -> Table:
         table.add_column(Text("\n".join(printable(o) for o in run.overrides if o not in shared) or "defaults"), justify="right", overflow="fold")
     table.add_row("finished", *("yes" if run.numbers else "failed" for run in runs))
     for heading, key, shape in ROWS:
-        table.add_row(heading, *(shape.format(run.numbers[key]) if key in run.numbers else "-" for run in runs))
+        found = [run.numbers.get(key, math.nan) for run in runs]
+        table.add_row(heading, *("-" if math.isnan(number) else shape.format(number) for number in found))
     return table
 
 
@@ -77,7 +79,8 @@ class Comparison(Callback):
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         done = job_return.status == JobStatus.COMPLETED
         numbers = job_return.return_value if done and isinstance(job_return.return_value, Mapping) else {}
-        run = Run(tuple(job_return.overrides or ()), dict(numbers))
+        known = {name: value for name, value in numbers.items() if not math.isnan(value)}
+        run = Run(tuple(job_return.overrides or ()), known)
         self.runs.append(run)
         folder = Path(config.hydra.runtime.output_dir)
         if folder.is_dir():

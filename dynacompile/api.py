@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from dynacompile import backends, native
 from dynacompile.background import BACKGROUND
+from dynacompile.complaints import Reporting
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
 from dynacompile.events import Observer, Subscriber
@@ -57,7 +59,8 @@ def compile(
     dispatch: called with each call's arguments (without self), gives a hashable key: each key has a bucket of its own, with its own limit.
     dispatch_options: key, or "*" for all other keys -> options of compile() that hold for that key's bucket.
     options: further fields of dynacompile.config.CompileConfig.
-    inplace: compile the module itself; undone by restore(module). name: what events and overrides call this region.
+    inplace: compile the module itself; undone by restore(module). name: what events call this region of a function, or of a module in
+        place, and the config that names it: what would prevent a recompile is told as a line of that config.
 
     A function comes back as a native callable with its name, signature and attributes; a module as a twin that shares its state (or,
     in place, as itself). Raises ConfigError for a wrong option.
@@ -102,7 +105,14 @@ def compile_target(target: Any, config: CompileConfig, inplace: bool, name: str 
         return compile_in_place(target, config, name, dispatch) if inplace else twin(target, config, dispatch)
     if inplace:
         raise ConfigError(f"inplace=True takes an nn.Module, not {type(target).__name__}")
-    return compile_function(target, config, dispatch)
+    return compile_function(target, config, dispatch, name)
+
+
+def isolated(scope: Any = None) -> AbstractContextManager[Any]:
+    """Functions and modules that are compiled inside of the block share buckets of entries with each other only, where they would use the default bucket
+    or that of a class: what was compiled before does not count against their limits. Gives a scope, for another block to go on with it.
+    """
+    return SESSION.isolated(scope)
 
 
 def reset() -> None:
@@ -170,7 +180,8 @@ def list_backends() -> tuple[str, ...]:
 
 
 def subscribe_from_environment() -> None:
-    """Attaches the log (DYNACOMPILE_LOGS) and the JSONL trace (DYNACOMPILE_TRACE) where the environment asks for them."""
-    for subscriber in (log_subscriber(), trace_subscriber()):
-        if subscriber is not None:
-            SESSION.bus.subscribe(subscriber)
+    """Attaches the log (DYNACOMPILE_LOGS) and the JSONL trace (DYNACOMPILE_TRACE) where the environment asks for them. What is wrong there is a warning."""
+    for variable, made in (("DYNACOMPILE_LOGS", log_subscriber), ("DYNACOMPILE_TRACE", trace_subscriber)):
+        with Reporting(f"reading {variable}"):
+            if (subscriber := made()) is not None:
+                SESSION.bus.subscribe(subscriber)

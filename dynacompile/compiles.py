@@ -40,7 +40,7 @@ from dynacompile.ir.wording import revealed
 from dynacompile.observe.log import show_on_screen
 from dynacompile.pipeline import compile_frame
 from dynacompile.quoting import without_values
-from dynacompile.recompiles import done_about, frame_name, nearest_failures, shape_option, texts
+from dynacompile.recompiles import advice, done_about, frame_name, nearest_failures, texts
 from dynacompile.region_info import EntryInfo, RegionInfo
 from dynacompile.session import SESSION
 
@@ -109,7 +109,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         lookup_ns=hot,
         cold_ns=cold,
     )
-    announce(made, captured, differences, own, info)
+    announce(made, captured, differences, own, info, frame)
     described_entry = EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph, (hot, cold), estimated_bytes(captured, bound))
     weakref.finalize(described_entry, forget_texts, texts_since(texts_before)).atexit = False
     info.made[code] += 1
@@ -155,6 +155,7 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
         ones=not config.specialize_zero_one,
         values=config.capture_values,
         loops=not config.specialize_int,
+        varying=config.varying,
     )
     known = info.shapes.get(frame.code, first) if own or frame.code in info.changes else first
     info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame)
@@ -204,7 +205,7 @@ def left_to_python(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any
     return native.core().RUN_ONCE if reason.code in OF_THE_CALL and info.refused[code] < MOST_REFUSALS else native.core().SKIP
 
 
-def announce(made: Compiled, captured: Captured, differences: list[Failure], own: list[Any], info: RegionInfo) -> None:
+def announce(made: Compiled, captured: Captured, differences: list[Failure], own: list[Any], info: RegionInfo, frame: Any) -> None:
     """Tells of a new entry, its guards, and, where there were entries before, why none of them served."""
     SESSION.bus.emit(made)
     verbose = log_topics() & {"verbose_guards", "all"}
@@ -218,6 +219,7 @@ def announce(made: Compiled, captured: Captured, differences: list[Failure], own
         gone = GuardFailed(region=info.name, bucket=info.bucket, kind=f.guard.kind, source=source, was=str(f.was), now=str(f.now), site=made.frame)
         SESSION.bus.emit(gone)
     if own:
+        known = advice(differences, captured.guards, frame, info.config, all(entry.info.region != info.name for entry in own))
         again = Recompiled(
             region=info.name,
             bucket=info.bucket,
@@ -227,7 +229,8 @@ def announce(made: Compiled, captured: Captured, differences: list[Failure], own
             failed=texts(differences),
             site=str(captured.site),
             seconds=made.seconds,
-            override=info.override(shape_option(differences) or f"recompile_limit: {info.config.recompile_limit * 2}"),
+            override=info.override(known.options),
+            expected=known.expected,
             done=done_about(captured.guards, [entry.info.captured.guards for entry in own]),
         )
         SESSION.bus.emit(again)

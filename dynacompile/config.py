@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -46,8 +46,21 @@ def check_dynamic(dynamic: object) -> None:
                 raise ConfigError(f"dynamic[{name!r}][{dim}]: min and max are ints >= 0, min <= max, not {dict(given)}")
 
 
+PLAIN_TYPES: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (float, int), "str": (str,)}
+
+
+def check_types(settings: Any, prefix: str = "") -> None:
+    """Raises ConfigError for a field of a dataclass that is annotated as a bool, int, float or str, and is none."""
+    for field_ in dataclasses.fields(settings):
+        wanted, value = PLAIN_TYPES.get(str(field_.type)), getattr(settings, field_.name)
+        if wanted is not None and (not isinstance(value, wanted) or isinstance(value, bool) and bool not in wanted):
+            raise ConfigError(f"{prefix}{field_.name} must be {'an' if field_.type == 'int' else 'a'} {field_.type}, not {value!r}")
+
+
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODES: tuple[str, ...] = get_args(Mode)
+KEYWORDS = ("backend", "mode", "fullgraph", "dynamic", "isolate_recompiles", "recompile_limit", "fallback")
+"""The options that are parameters of compile(); it takes the others in `options`."""
 BACKENDS = ("default", "eager", "aot_eager", "inductor")
 
 
@@ -79,6 +92,9 @@ class CompileConfig:
     specialize_zero_one: bool = option(
         True, "code", "an entry for size 1 beside that for other sizes; False: one for both where the program allows. Size 0 has its own"
     )
+    varying: tuple[str, ...] = option(
+        (), "code", "ints and floats that vary, which one entry serves from the first on: names of arguments, or the ends of paths such as model.steps_seen, lr"
+    )
     capture_values: bool = option(
         False, "code", "ints read from tensors (.item(), .tolist()) and sizes that depend on values (nonzero, masks, unique) are symbols: they end no graph"
     )
@@ -106,6 +122,10 @@ class CompileConfig:
     verify: bool = option(False, "report", "verify every hand-off between stages")
 
     def __post_init__(self) -> None:
+        check_types(self)
+        if isinstance(self.varying, str) or not isinstance(self.varying, Sequence) or not all(isinstance(name, str) for name in self.varying):
+            raise ConfigError(f"varying must list names of numbers, for example [batch_idx, lr], not {self.varying!r}")
+        object.__setattr__(self, "varying", tuple(self.varying))
         if isinstance(self.backend, str) and self.backend not in BACKENDS:
             raise ConfigError(f"unknown backend {self.backend!r}: {nearest(self.backend, BACKENDS)}")
         if not isinstance(self.backend, str) and not callable(self.backend):
@@ -152,7 +172,10 @@ class CompileConfig:
         for key in values:
             if key not in cls.names():
                 raise ConfigError(f"unknown compile option {key!r}: {nearest(key, cls.names())}")
-        return cls(**{k: v for k, v in values.items() if v is not None or k == "dynamic"})
+        given = {k: v for k, v in values.items() if v is not None or k == "dynamic"}
+        if isinstance(given.get("mode"), str):
+            given["mode"] = given["mode"].replace("_", "-")
+        return cls(**given)
 
     def declared_shapes(self) -> dict[str, dict[int, Bounds]]:
         """The dimensions that `dynamic` names, by the user's name for the tensor."""

@@ -124,7 +124,8 @@ class BuiltInBackground(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Recompiled(Event):
-    """An entry made for code that already had one. `failed` are the nearest entry's failing guards. done: "new entry", or "made x.size(0) dynamic"."""
+    """An entry made for code that already had one. `failed` are the nearest entry's failing guards. done: "new entry", or "made x.size(0) dynamic".
+    override: settings that would have prevented it; empty where none would, and `expected` says why."""
 
     frame: str
     entries: int
@@ -132,8 +133,9 @@ class Recompiled(Event):
     failed: tuple[str, ...]  # "L['x'].size(0): 4 -> 8"
     site: str
     seconds: float
-    override: str  # valid config that would prevent it
+    override: str
     done: str = "new entry"
+    expected: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +179,8 @@ class FusionDecided(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProductDecided(Event):
-    """Whether a product of matrices is one kernel with what is computed of its results. Microseconds: as one, and as a call of the library and a kernel;
-    measured, or as the model of the device has them; 0 where neither was asked."""
+    """Whether a product of matrices is one kernel with what is computed of its results, on CPUs whether it is a kernel at all. Microseconds: as one, and as
+    a call of the library and a kernel (on CPUs of the loops and of the call); measured, or as the model of the device has them; 0 where neither was asked."""
 
     product: str
     members: tuple[str, ...]

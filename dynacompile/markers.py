@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -45,6 +47,48 @@ def allow_in_graph(fn: F) -> F:
     """
     setattr(fn, ALLOWED, True)
     return fn
+
+
+AFTER_GRAPH = "_dynacompile_after_graph"  # attribute of functions whose calls are made after the graph
+
+
+class AfterGraph(NamedTuple):
+    """How calls of a function are made after the graph; see `after_graph`."""
+
+    changes: frozenset[str]
+    history: str
+
+
+def after_graph(fn: F, *, changes: Sequence[str] = (), history: str = "") -> F:
+    """Calls of `fn` in compiled code are noted, and made after the graph with the same values in the same order, as plain Python: what reports need not
+    end a graph. fn must be a function that returns None; it is marked, and given back.
+
+    Lists, dicts and tensors have the content that they had at the call: the graph ends before a tensor is written, or another object changed, that such
+    a call was given. The first argument of a method is not among these: what the frame writes to it fn may see. changes: names of attributes that a call of
+    fn may change; the graph ends before code reads one of them after the call. history: the parameter of fn that, where it is given as true, has tensors
+    come with their autograd history; in other calls they come detached. "": they always come as they are.
+    """
+    setattr(fn, AFTER_GRAPH, AfterGraph(frozenset(changes), history))
+    return fn
+
+
+def leave_to_python(*left: ModuleType | Callable[..., Any], reason: str = "left to Python") -> None:
+    """The functions of imported packages are compiled where compiled code calls them, as parts of that code, and by themselves nowhere: what a framework
+    does around the user's functions runs as plain Python. What such functions call is compiled where a region is open. A function that is given here is
+    plain Python also where compiled code calls it: a graph break, with the reason. Raises ConfigError for a module that has no file. To be called before
+    the first compile."""
+    for one in left:
+        if isinstance(one, FunctionType):
+            setattr(one, DISABLED, reason)
+            continue
+        file = getattr(one, "__file__", None)
+        if not file:
+            raise ConfigError(f"leave_to_python() takes functions, and imported packages and modules, not {one!r}")
+        path = Path(str(file))
+        LEFT_TO_PYTHON.append(str(path.parent if path.name == "__init__.py" else path))
+
+
+LEFT_TO_PYTHON: list[str] = []
 
 
 def graph_break(reason: str = "") -> None:

@@ -48,15 +48,16 @@ def make_region(
     dispatch: Dispatch | None = None,
     target: CodeType | None = None,
     stands_for: bool = False,
+    in_config: bool = False,
 ) -> Any:
     """A native callable that runs `fn` with compiled frames; `fn` itself where the native core does not work here.
 
     target: the code that the compile is about, which is compiled also where its folder is left to Python. stands_for: that code only calls what
-    the compile was asked for.
+    the compile was asked for. in_config: `name` is what a config calls it.
     """
     if not SESSION.start():
         return fn
-    state = new_state(config, SESSION.bucket(config.isolate_recompiles, owner), name, target=target, stands_for=stands_for)
+    state = new_state(config, SESSION.bucket(config.isolate_recompiles, owner), name, (), target, stands_for, in_config)
     named = {} if target is None else {"target": target}
     if dispatch is None:
         return native.core().Region(fn, on_miss, state, **named)
@@ -67,9 +68,17 @@ def make_region(
     return native.core().Region(fn, on_miss, state, dispatch.choose, state_of_key, **named)
 
 
-def new_state(config: CompileConfig, bucket: int, name: str, key: tuple[Any, ...] = (), target: CodeType | None = None, stands_for: bool = False) -> Any:
+def new_state(
+    config: CompileConfig,
+    bucket: int,
+    name: str,
+    key: tuple[Any, ...] = (),
+    target: CodeType | None = None,
+    stands_for: bool = False,
+    in_config: bool = False,
+) -> Any:
     name = printable(name)
-    info = RegionInfo(name=name, config=config, bucket=bucket, key=key, target=target, stands_for=stands_for)
+    info = RegionInfo(name=name, config=config, bucket=bucket, key=key, target=target, stands_for=stands_for, in_config=in_config)
     return native.core().RegionState(
         bucket, config.fallback == "default", config.recompile_limit, config.accumulated_recompile_limit, name, info, config.kind()
     )
@@ -131,7 +140,7 @@ def over_limit(frame: Any, info: RegionInfo, entries: list[Any], option: str, *,
     limit = getattr(config, option)
     failed = texts(nearest_failures(frame, entries))
     guard = failed[0] if failed else "unknown"
-    more = info.override(f"{option}: {limit * 2}")
+    more = info.override({option: limit * 2})
     text = (
         f"{frame_name(frame.code)} in region {info.name!r} reached {option}={limit} of bucket {info.bucket}; "
         f"the guard that keeps failing: {guard}. This region runs it eagerly from now on. To allow more: {more}"

@@ -14,14 +14,14 @@ from dynacompile.trusted import write_all
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def open_for_lines(path: Path, follow: bool) -> int:
-    """A descriptor that appends to `path`. follow: links of the user's or the administrator's are followed, as a path that the user gave asks for. Raises
-    OSError; also for a regular file of another user, who would read what is written."""
+def open_for_lines(path: Path, follow: bool, new: bool = False) -> int:
+    """A descriptor that appends to `path`. follow: links of the user's or the administrator's are followed, as a path that the user gave asks for. new: what
+    is there already is a FileExistsError. Raises OSError; also for a regular file of another user, who would read what is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        descriptor = os.open(path, APPEND | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(path, APPEND | os.O_NOFOLLOW | (os.O_EXCL if new else 0), 0o600)
     except OSError:
-        if not follow or not path.is_symlink() or path.lstat().st_uid not in (0, os.getuid()):
+        if new or not follow or not path.is_symlink() or path.lstat().st_uid not in (0, os.getuid()):
             raise
         descriptor = os.open(path, APPEND, 0o600)
     try:
@@ -42,12 +42,11 @@ class Lines:
         self.is_torn: bool | None = None  # not looked at yet: another process may have begun the file
 
     def begin(self) -> None:
-        """Empties the file, or makes it, with the mode that its folder asks for. Raises OSError."""
-        descriptor = open_for_lines(self.path, self.follow)
+        """Makes the file, with the mode that its folder asks for. Raises OSError, a FileExistsError where it is there already."""
+        descriptor = open_for_lines(self.path, self.follow, new=True)
         try:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.fchmod(descriptor, mode_in(self.path.parent))
-                os.ftruncate(descriptor, 0)
         finally:
             os.close(descriptor)
 
@@ -84,8 +83,8 @@ def mode_in(folder: Path) -> int:
     return stat.S_IMODE(folder.stat().st_mode) & 0o666 | 0o600
 
 
-def write_whole(path: Path, text: str) -> Path:
-    """Writes a report in a run's folder; readers see the old one or the whole new one. Raises OSError."""
+def write_whole(path: Path, text: str, new: bool = False) -> Path:
+    """Writes a report in a run's folder; readers see the old one or the whole new one. new: an old one is a FileExistsError. Raises OSError."""
     temporary = path.with_name(f".new-{os.getpid()}-{os.urandom(4).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -94,6 +93,8 @@ def write_whole(path: Path, text: str) -> Path:
             write_all(descriptor, text.encode("utf-8", "backslashreplace"))
         finally:
             os.close(descriptor)
+        if new:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))  # the name is ours from here on
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -8,7 +8,10 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType
@@ -24,7 +27,7 @@ from dynacompile.capture import CodeCache
 from dynacompile.events import Bus
 from dynacompile.ir.fakes import CHANGED as STOOD_IN
 from dynacompile.ir.fakes import FakeMode
-from dynacompile.markers import DISABLED_CODE
+from dynacompile.markers import DISABLED_CODE, LEFT_TO_PYTHON
 from dynacompile.threads import let_imports_end
 
 DEFAULT_BUCKET = -1
@@ -38,6 +41,17 @@ class Ticket:
 
     def __init__(self) -> None:
         self.owner = threading.get_ident()
+
+
+@dataclass
+class Scope:
+    """Compiles that have nothing in common with others. shared: their bucket in the place of the default one. classes: theirs by class."""
+
+    shared: int
+    classes: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
+
+
+SCOPE: ContextVar[Scope | None] = ContextVar("dynacompile_scope", default=None)
 
 
 class Session:
@@ -79,6 +93,8 @@ class Session:
                 native.core().set_by_compiles(read, change)
             for folder, recursive in skipped_folders():
                 native.core().add_skip_prefix(folder, recursive)
+            for folder in LEFT_TO_PYTHON:
+                native.core().add_skip_prefix(folder, False)
             native.core().watch_rival(torch._C._dynamo.eval_frame.set_eval_frame)
             native.core().skip_code(DISABLED_CODE, True)
             native.core().skip_code(torch.nn.Module._call_impl.__code__, False)
@@ -87,14 +103,25 @@ class Session:
 
     def bucket(self, isolate: bool | str, owner: object) -> int:
         """The bucket of a new compile. owner: the function, or the module's class."""
+        scope = SCOPE.get()
         if isolate is False:
-            return DEFAULT_BUCKET
+            return DEFAULT_BUCKET if scope is None else scope.shared
         if isolate == "class":
+            table = self._class_buckets if scope is None else scope.classes
             with self.lock:
-                if owner not in self._class_buckets:
-                    self._class_buckets[owner] = next(self._buckets)
-                return self._class_buckets[owner]
+                if owner not in table:
+                    table[owner] = next(self._buckets)
+                return table[owner]
         return next(self._buckets)
+
+    @contextmanager
+    def isolated(self, scope: Scope | None = None) -> Iterator[Scope]:
+        """Compiles made meanwhile in this thread share buckets with each other, and with those of `scope`, but with none of before or after."""
+        token = SCOPE.set(Scope(next(self._buckets)) if scope is None else scope)
+        try:
+            yield SCOPE.get()  # type: ignore[misc]
+        finally:
+            SCOPE.reset(token)
 
     def claim(self, code: CodeType, bucket: int, frame: Any) -> weakref.ref[Ticket] | None:
         """Gives the frame, a FrameProxy, the ticket of (code, bucket), and returns None; where another frame has it, returns a reference to that one."""

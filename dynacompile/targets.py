@@ -24,23 +24,24 @@ MODULE = "__dynacompile_module__"  # the module that a twin was made of
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._library.custom_ops.CustomOpDef)
 
 
-def compile_function(fn: Callable[..., Any], config: CompileConfig, dispatch: Dispatch | None = None) -> Any:
-    """A region around a callable; a compiled one is taken apart and compiled anew. Raises ConfigError for what is not called."""
-    fn = original(fn)
+def compile_function(fn: Callable[..., Any], config: CompileConfig, dispatch: Dispatch | None = None, name: str | None = None) -> Any:
+    """A region around a callable; a compiled one is taken apart and compiled anew. name: what it is called; None: by its own name. Raises ConfigError for
+    what is not called."""
+    fn, in_config = original(fn), name is not None
     if has_no_frame(fn):
         made = standing_for(fn)
-        return make_region(made, config, fn, made.__name__, dispatch, made.__code__, stands_for=True)
+        return make_region(made, config, fn, name or made.__name__, dispatch, made.__code__, stands_for=True, in_config=in_config)
     if isinstance(fn, FunctionType):
-        return make_region(fn, config, fn, qualified(fn), dispatch, target_of(fn))
+        return make_region(fn, config, fn, name or qualified(fn), dispatch, target_of(fn), in_config=in_config)
     if isinstance(fn, MethodType) and isinstance(inner := original(fn.__func__), FunctionType):
-        return MethodType(make_region(inner, config, inner, qualified(inner), of_method(dispatch), target_of(inner)), fn.__self__)
+        return MethodType(make_region(inner, config, inner, name or qualified(inner), of_method(dispatch), target_of(inner), in_config=in_config), fn.__self__)
     if isinstance(fn, (staticmethod, classmethod)):
-        return type(fn)(compile_function(fn.__func__, config, dispatch))
+        return type(fn)(compile_function(fn.__func__, config, dispatch, name))
     if isinstance(fn, type):
         return compile_class(fn, config, dispatch)
     call = original(getattr(type(fn), "__call__", None))  # noqa: B004  (the function itself is what is compiled)
     if isinstance(call, FunctionType):
-        return MethodType(make_region(call, config, type(fn), type(fn).__qualname__, of_method(dispatch), target_of(call)), fn)
+        return MethodType(make_region(call, config, type(fn), name or type(fn).__qualname__, of_method(dispatch), target_of(call), in_config=in_config), fn)
     raise ConfigError(f"compile() takes what can be called: a function, a method, an nn.Module, a class or an object with __call__, not {fn!r}")
 
 
@@ -212,7 +213,8 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
 
 def compile_in_place(module: torch.nn.Module, config: CompileConfig, name: str | None, dispatch: Dispatch | None = None) -> torch.nn.Module:
     """Puts a region in the slot that `nn.Module.__call__` looks at; state_dict, pickles and copies are not touched."""
-    region = make_region(torch.nn.Module._call_impl, config, type(module), name or type(module).__name__, of_method(dispatch), code_of_forward(type(module)))
+    target, chosen = code_of_forward(type(module)), of_method(dispatch)
+    region = make_region(torch.nn.Module._call_impl, config, type(module), name or type(module).__name__, chosen, target, in_config=name is not None)
     module._compiled_call_impl = MethodType(region, module)
     if getattr(module, "buckets", ()) == () or isinstance(module.buckets, Buckets):
         module.__dict__["buckets"] = Buckets(region)
@@ -222,10 +224,18 @@ def compile_in_place(module: torch.nn.Module, config: CompileConfig, name: str |
 def nothing_compiled(module: torch.nn.Module) -> bool:
     """Whether no call has come through the region of a module compiled in place so far: whoever calls its `forward` goes around it."""
     region = original_region(module)
-    if region is None:
-        return False
+    return region is not None and not is_met(region)
+
+
+def is_met(region: Any) -> bool:
     states = [region._region_state] if region._region_states is None else region._region_states.values()
-    return not any(state.met for state in states)
+    return any(state.met for state in states)
+
+
+def was_called(compiled: Callable[..., Any]) -> bool:
+    """Whether a call has come through a compiled function or method so far; True where the native core does not work here."""
+    region = compiled.__func__ if isinstance(compiled, MethodType) else compiled
+    return not native.usable()[0] or not isinstance(region, native.core().Region) or is_met(region)
 
 
 def original_region(module: torch.nn.Module) -> Any:

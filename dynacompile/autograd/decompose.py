@@ -9,6 +9,7 @@ import torch
 from dynacompile.errors import Unsupported
 from dynacompile.ops.decompositions import DECOMPOSITIONS
 from dynacompile.ops.norms import batch_norm_inference, batch_norm_no_stats
+from dynacompile.ops.randomness import COMPARED, coins_are_comparisons
 
 aten = torch.ops.aten
 
@@ -42,6 +43,7 @@ def decomposition_table() -> Mapping[torch._ops.OpOverload, Callable]:
     """Rules by overload; the recorder runs them instead of recording the op."""
     return {
         **DECOMPOSITIONS,
+        **(COMPARED if coins_are_comparisons() else {}),
         aten.native_batch_norm.default: undeclared_batch_norm,
         aten.cudnn_batch_norm.default: undeclared_cudnn_batch_norm,
         aten.mkldnn_rnn_layer.default: recurrent_layer,

@@ -29,6 +29,7 @@ from dynacompile.ops.fused_steps import FUSED_STEPS
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 from dynacompile.ops.regions import FORMS, traced
+from dynacompile.ops.scans import cumprod
 
 STATIC = "compile with dynamic=False"
 SUBSTITUTES: dict[object, Callable] = {
@@ -38,12 +39,14 @@ SUBSTITUTES: dict[object, Callable] = {
     torch.nn.functional.instance_norm: functional_instance_norm,
     torch.bernoulli: bernoulli,
     torch.nn.functional.one_hot: one_hot,
+    torch.cumprod: cumprod,
     torch.quantile: checked_quantile(torch.quantile),
     torch.nanquantile: checked_quantile(torch.nanquantile),
     **FUSED_STEPS,
 }
 METHODS: dict[str, Callable] = {
     "bernoulli": bernoulli,
+    "cumprod": cumprod,
     "quantile": SUBSTITUTES[torch.quantile],
     "nanquantile": SUBSTITUTES[torch.nanquantile],
 }

@@ -22,6 +22,7 @@ BREAKS: dict[str, Row] = {
     "disabled": Row("{} is marked to run as plain Python", "remove the mark, or move the call out of the compiled region"),
     "print": Row("{} writes to a stream", "move it out of the compiled region, or guard it with `if not dynacompile.is_compiling()`"),
     "logging": Row("{} logs or warns", "log strings and numbers, or guard the call with `if not dynacompile.is_compiling()`"),
+    "after-graph": Row("{}", "move that before the call, or the call to the end of the function"),
     "to-python": Row("{} turns a tensor into a Python value", "keep the value a tensor, or compute it outside of the compiled region"),
     "data-dependent-branch": Row("a branch depends on the values of a tensor ({})", "use torch.where or torch.cond"),
     "data-dependent-shape": Row("the shape of {}'s result depends on values", "use a masked variant with a fixed shape"),
@@ -59,6 +60,7 @@ BREAKS: dict[str, Row] = {
     "active-mode": Row("a torch-function mode, dispatch mode, torch.func transform or forward-mode differentiation is active{}", "call it outside of the mode"),
     "frame-kind": Row("frames of this kind are not captured: {}", "compile a plain function or method"),
     "internal": Row("capture itself failed on {}", "Python runs the frame instead; please report it with DYNACOMPILE_LOGS=all"),
+    "schedule": Row("{} computes rates of the next step on the host, by a count that differs in each call", "call it outside of the compiled region"),
     "too-deep": Row("calls nest too deeply to be inlined ({})", "unroll the recursion"),
     "first-step": Row(
         "{} makes its state in this call, which no later one does", "nothing is to be done: this call runs as Python, and later ones are compiled"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.function_modes import FunctionModes
 from dynacompile.capture.settings import Settings
 from dynacompile.capture.values.base import Value
@@ -16,12 +18,23 @@ if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call that residual code makes. keywords: the names of the last arguments. position: the user's place."""
+
+    function: Callable
+    args: list[Value]
+    keywords: tuple[str, ...]
+    position: Position
+
+
 class Effects:
     """touched: values with a changed content, in the order of their first change; each knows how to `replay` it.
 
     own_cells: the residual code makes the cells of the frame itself, so stores to them count.
     modes: the torch-function modes that the frame is in. settings: of torch, that the frame changes.
-    calls: (function, arguments, place) of calls that report something to others and have no result, in their order.
+    calls: those that report something to others and have no result, in their order. held: objects that they are given, that exist outside.
+    hidden: names of attributes that they may change.
     count: of changes so far; outside: of those to what exists outside of the frame's own variables.
     globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion). removed: those of them
     that the frame deleted, and whether it had set them before that, so that it does not matter if they were there.
@@ -34,7 +47,9 @@ class Effects:
         self.globals: dict[tuple[int, str], tuple[dict, bool, Value | None]] = {}
         self.removed: dict[tuple[int, str], bool] = {}
         self.class_attributes: dict[tuple[type, str], Value] = {}
-        self.calls: list[tuple[Callable, list[Value], Position]] = []
+        self.calls: list[Call] = []
+        self.held: set[Value] = set()
+        self.hidden: frozenset[str] = frozenset()
         self.assumed: list[tuple[Value, Callable, list[Value], Position]] = []
         self.modes = FunctionModes()
         self.settings = Settings()
@@ -42,6 +57,8 @@ class Effects:
         self.count = self.outside = 0
 
     def touch(self, value: Value) -> None:
+        if value in self.held:
+            raise unsupported("after-graph", f"{value.describe()} changes after a call that is made after the graph was given it")
         self.count += 1
         self.outside += self.is_outside(value)
         self.touched.setdefault(value)
@@ -57,9 +74,14 @@ class Effects:
         self.outside += 1
         self.class_attributes[cls, name] = value
 
-    def defer(self, function: Callable, args: list[Value], position: Position) -> None:
+    def defer(self, function: Callable, args: list[Value], position: Position, keywords: tuple[str, ...] = ()) -> None:
         self.outside += 1
-        self.calls.append((function, args, position))
+        self.calls.append(Call(function, args, keywords, position))
+
+    def check_seen(self, name: str) -> None:
+        """Raises Unsupported where a call that is yet to be made may change the attributes of that name."""
+        if name in self.hidden:
+            raise unsupported("after-graph", f"{name} is read, which {self.calls[-1].function.__qualname__} may have changed: it is called after the graph")
 
     def assume(self, condition: Value, function: Callable, args: list[Value], position: Position) -> None:
         self.outside += 1
@@ -83,7 +105,7 @@ class Effects:
             out.append(value)
             out.extend(value.replay_values())  # type: ignore[attr-defined]
         out.extend(value for _, _, value in self.globals.values() if value is not None)
-        out.extend(arg for _, args, _ in self.calls for arg in args)
+        out.extend(arg for call in self.calls for arg in call.args)
         out.extend(self.modes.changed())
         return out
 
@@ -116,7 +138,8 @@ class Effects:
     def replay_calls(self, out: Builder) -> None:
         """Last, as handlers of logs may write what the frame writes."""
         here = out.position
-        for function, args, out.position in self.calls:
-            out.call_function(function, args)
+        for call in self.calls:
+            out.position = call.position
+            out.call_function(call.function, call.args, call.keywords)
             out.emit("POP_TOP")
         out.position = here

@@ -29,9 +29,11 @@ from dynacompile.capture.symbols import NeedsSymbols, bind_numbers, counts_loop
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.cells import CellValue
+from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import EnteredByHand
 from dynacompile.capture.values.distributions import assumable
 from dynacompile.capture.values.exceptions import ExceptionValue
+from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.torch_functions import refusal
 from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
@@ -40,7 +42,7 @@ from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site, no
 from dynacompile.ir.guard_facts import GlobalState, global_state
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
-from dynacompile.ir.source import Free, Local, Source
+from dynacompile.ir.source import DictAttr, Free, Global, Local, Source
 
 LOOKS_AT_FRAME = frozenset({"locals", "eval", "exec", "_getframe", "currentframe"})
 FRAME_FUNCTIONS = frozenset({locals, eval, exec, sys._getframe, inspect.currentframe, inspect.stack})
@@ -117,12 +119,15 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
         raise unsupported("active-mode", f": {code.co_qualname} runs inside of a __torch_dispatch__")
     if state.inference_mode and state.grad_mode:
         raise unsupported("active-mode", ", as gradients are turned on inside of inference mode,")
+    if torch.is_anomaly_enabled():
+        raise unsupported("active-mode", ", as autograd's anomaly detection is, which is to see every operation")
     manner = Manner()
     while True:
         try:
             return interpreted(frame, env, codes, state, policy, facts, manner)
         except NeedsSymbols as reason:
-            policy, manner = replace(ShapePolicy() if policy is None else policy, marks=True), replace(manner, loops=reason.loops)
+            known = ShapePolicy() if policy is None else policy
+            policy, manner = replace(known, marks=True, numbers=known.numbers | reason.numbers), replace(manner, loops=manner.loops or reason.loops)
         except EnteredByHand:
             if not manner.by_hand:
                 raise
@@ -160,6 +165,8 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         attempt = run(modes.trace(trace()), frame, None)
         if attempt.broke is not None and attempt.broke.code in WHOLE:
             raise located(attempt.broke)
+        if policy is not None and (numbers := counted(attempt.cx, policy)):
+            raise NeedsSymbols(numbers=numbers)
         fewer = assumable(attempt.cx)
         if fewer is None and attempt.broke is not None and asked and not manner.loops and goes_round(attempt.cx):
             raise NeedsSymbols(loops=True)
@@ -177,6 +184,20 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         if attempt.broke is not None:
             raise VerifyError("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
         return build(attempt, frame, state, stop)
+
+
+def counted(cx: Trace, policy: ShapePolicy) -> frozenset[Source]:
+    """Numbers that the frame read as constants and gave other values: no later call would find them as they were."""
+    allowed = [kind for kind, wanted in ((int, policy.ints), (float, policy.floats)) if wanted]
+    read = {g.source: g.expected for g in cx.guards.values() if g.kind == "EQUALS" and type(g.expected) in allowed and g.source not in policy.numbers}
+    if not read:
+        return frozenset()
+    stored: dict[Source | None, Any] = {Global(name): new for (_, name), (_, is_root, new) in cx.effects.globals.items() if is_root}
+    for value in cx.effects.pending():
+        if isinstance(value, ObjectValue) and value.source is not None:
+            stored |= {DictAttr(value.source, name): new for name, new in value.stored.items()}
+    new_values = {source: new.value for source, new in stored.items() if isinstance(new, ConstantValue)}
+    return frozenset(s for s, was in read.items() if s is not None and s in new_values and type(new_values[s]) is type(was) and new_values[s] != was)
 
 
 def looks_at_frame(attempt: Attempt, frame: Any) -> bool:

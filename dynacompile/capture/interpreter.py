@@ -333,6 +333,8 @@ def refuse_dropped(values: Sequence[Value]) -> None:
 def inline(cx: Trace, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Calls a Python function by interpreting it."""
     code = function.code
+    if cx.arm is not None:
+        cx.arm.check_call(code)
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise unsupported("generator", function.name)
     frame = SymbolicFrame(cx, cx.codes.decode(code), function.scope, function.closure)

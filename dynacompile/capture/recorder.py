@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -88,6 +88,7 @@ class Recorder:
         self.begins_in_inference = False
         self.inference_memory: set[int] = set()  # storages of inference tensors
         self.inference_inputs: set[int] = set()  # of those that the graph is given
+        self.held: set[int] = set()  # storages of tensors that calls after the graph are given
         self.nodes: list[torch.fx.Node] = []  # that have a result, in order
         self.log: list[Operation | None] = []  # all that was recorded, in order; None for what is no operation alone
         self._site, self._use = site, use
@@ -153,6 +154,8 @@ class Recorder:
     def copy(self, operation: Operation, nodes: dict[torch.fx.Node, torch.fx.Node]) -> None:
         """Adds the nodes of an operation again, on others: `nodes` has those for its operands, and gets the new ones."""
         self.refuse_more()
+        if operation.writes and self.held:  # which of the other tensors it writes is not asked
+            raise unsupported("after-graph", "a tensor is written after a call that is made after the graph was given another")
         for node in operation.nodes:
             nodes[node] = self.graph.node_copy(node, lambda operand: nodes.get(operand, operand))
             self.nodes.append(nodes[node])
@@ -208,6 +211,7 @@ class Recorder:
             self.check_inference(operands, written)
         if self.inference_inputs and not self.begins_in_inference and any(storage_of(t) in self.inference_inputs for t in written):
             raise unsupported("mutation", "an inference tensor of the caller's is written, in a block of inference mode,")
+        self.check_held(map(storage_of, written))
         if any(map(self.folded.has, written)):
             raise unsupported("aliased-mutation", f"{target_name(target)} writes a view of which several elements are one")
         made = tensors_in(result)
@@ -293,6 +297,11 @@ class Recorder:
             self.data_written[id(base.fake)] = base
             if base.fake.requires_grad and any(t.requires_grad and not t.is_leaf for user in base.node.users for t in tensors_in(user.meta.get("val"))):
                 raise unsupported("mutation", f"{base.describe()}.data is written after an operation that gradients go through")
+
+    def check_held(self, written: Iterable[int]) -> None:
+        """Refuses to write the memory of what a call after the graph was given."""
+        if self.held and not self.held.isdisjoint(written):
+            raise unsupported("after-graph", "a tensor is written after a call that is made after the graph was given it")
 
     def check_inference(self, operands: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
         """Leaves to torch what it may refuse outside of inference mode: to write inference tensors, and to save them for a backward pass."""

@@ -29,6 +29,7 @@ from dynacompile.ir.source import (
     Global,
     Item,
     Local,
+    Referent,
     Registered,
     Remembered,
     Source,
@@ -205,6 +206,10 @@ class Builder:
                 self.const(native.core().link_result)
                 self.source(base)
                 self.call(1)
+            case Referent(base):
+                self.push_null()
+                self.source(base)
+                self.call(0)
             case TypeOf(base):
                 self.push_null()
                 self.const(type)

@@ -25,6 +25,7 @@ from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.given_sequences import GivenList, GivenTuple
 from dynacompile.capture.values.iterators import EnumerateIterator, ZipIterator
 from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.number_tensors import is_condition
 from dynacompile.capture.values.rows import BuiltinValue
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
@@ -213,8 +214,7 @@ class Watch:
         if op in BUILDS:
             return self.see_built(frame, read(frame, instr.arg))
         if op.startswith("POP_JUMP"):
-            self.check_jump(op, frame.peek(1))
-            return None
+            return self.see_jump(frame, op, frame.peek(1))
         if op == "IS_OP":
             return self.see_operator(frame, read(frame, 2), identity=True)
         if op in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -266,10 +266,22 @@ class Watch:
     def see_built(self, frame: SymbolicFrame, items: Sequence[Value]) -> Callable[[], None] | None:
         return self.marking(frame, items)
 
-    def check_jump(self, op: str, value: Value) -> None:
+    def see_jump(self, frame: SymbolicFrame, op: str, value: Value) -> Callable[[], None] | None:
         self.is_own(value)
+        if is_condition(value):
+            return self.selecting(frame)
         if not op.endswith("NONE") and type(value) is not ConstantValue:
             raise NotRepeatableError
+        return None
+
+    def selecting(self, frame: SymbolicFrame) -> Callable[[], None]:
+        """What both arms of a branch leave on the stack is the round's own."""
+        height = len(frame.stack) - 1
+
+        def note() -> None:
+            self.own |= {id(value): value for value in frame.stack[height:]}
+
+        return note
 
     def see_attribute(self, frame: SymbolicFrame, owner: Value) -> Callable[[], None] | None:
         name = attribute_name(frame, frame.current)

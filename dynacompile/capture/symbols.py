@@ -28,7 +28,7 @@ from dynacompile.ir.shapes import (
     new_symbol,
     symbolic_mode,
 )
-from dynacompile.ir.source import Local, Registered, Source
+from dynacompile.ir.source import Local, Registered, Source, dotted
 from dynacompile.ir.symbolic_graphs import emit_expression, symbolic_numbers
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ MOST_INT = 2**63 - 1
 
 
 class NeedsSymbols(Exception):
-    """A static capture met a tensor that is marked as dynamic, or (loops) an int that each round of a loop changes: the frame is to be captured
-    with symbols."""
+    """A static capture met a tensor that is marked as dynamic, or a varying number, (loops) an int that each round of a loop changes, or (numbers)
+    numbers that the frame itself changes: the frame is to be captured with symbols."""
 
-    def __init__(self, loops: bool = False):
-        self.loops = loops
+    def __init__(self, loops: bool = False, numbers: frozenset[Source] = frozenset()):
+        self.loops, self.numbers = loops, numbers
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,11 @@ class Symbols:
 
     def mark(self, real: torch.Tensor, source: Source, dim: int) -> Mark | None:
         """What is asked of a dimension; None where it is static."""
-        declared = self.policy.declared.get(source.text(), {}).get(dim)
-        if declared is not None:
-            return Mark(declared, True)
+        if self.policy.declared:
+            name = source.text()
+            declared = {**self.policy.declared.get(dotted(name), {}), **self.policy.declared.get(name, {})}.get(dim)
+            if declared is not None:
+                return Mark(declared, True)
         if dim in marked(real, "_dynamo_static_indices"):
             return None
         if dim in marked(real, "_dynamo_dynamic_indices"):
@@ -156,7 +158,7 @@ class Symbols:
         quantity = Quantity(source, "real" if isinstance(real, float) else "value")
         if quantity in self._at_call:
             return quantity
-        asked = source in self.policy.numbers or self.policy.loops and counts_loop(source)
+        asked = source in self.policy.numbers or self.policy.loops and counts_loop(source) or is_varying(real, source, self.policy)
         chosen = asked or self.policy.everything and isinstance(source, Local) and real not in (0, 1)
         allowed = self.policy.floats if isinstance(real, float) else self.policy.ints
         if not chosen or not allowed or not (math.isfinite(real) if isinstance(real, float) else abs(real) <= LARGEST):
@@ -359,6 +361,14 @@ def counts_loop(source: Source | None) -> bool:
         return False
     root = source.root
     return isinstance(root, Local) and root.name.startswith(STACK_PREFIX) and root.name.endswith(LOOP_SUFFIX)
+
+
+def is_varying(real: float, source: Source, policy: ShapePolicy) -> bool:
+    """Whether the user said of a number that it varies, by its name or the end of its path: steps, model.steps, lr of group['lr']."""
+    if not policy.varying or not (policy.floats if isinstance(real, float) else policy.ints):
+        return False
+    text = source.text()
+    return any(text == name or text.endswith(("." + name, f"[{name!r}]")) for name in policy.varying)
 
 
 def is_state(source: Source, real: torch.Tensor) -> bool:

@@ -17,12 +17,13 @@ from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.effects import Effects
 from dynacompile.capture.interpreter import SymbolicFrame, inline
 from dynacompile.capture.overrides import Overrides
+from dynacompile.capture.predication import Arm
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.repeats import Facts, Repeats
 from dynacompile.capture.rounds import Rounds, Watch
 from dynacompile.capture.scopes import Globals
 from dynacompile.capture.settings import fill
-from dynacompile.capture.symbols import Symbols
+from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_varying
 from dynacompile.capture.values import value_of, wrap
 from dynacompile.capture.values.base import Lazy, Method, Value
 from dynacompile.capture.values.bodies import Body
@@ -81,7 +82,7 @@ class Trace:
         with, for modules that are alike to be followed once; None: each is followed."""
         self.codes, self.builtins, self.inference, self.replays_reports = codes, builtins, inference, replays_reports
         self.frames: list[SymbolicFrame] = []
-        self.symbols = Symbols(policy, self.site) if policy else None
+        self.policy, self.symbols = policy, Symbols(policy, self.site) if policy else None
         self.given: list[GivenIterator] = []  # of loops that the frame goes on with
         self.effects = Effects()
         self.recorder = Recorder(self.site, self.use_settings, self.symbols, policy is not None)
@@ -90,6 +91,7 @@ class Trace:
         self.repeats = None if facts is None else Repeats(self, facts)
         self.rounds = Rounds(self)
         self.watching: Watch | None = None  # the round of a loop that is followed to be repeated
+        self.arm: Arm | None = None  # of a branch both of whose arms are followed
         self.guards: dict[tuple, Guard] = {}
         self.names = Names()  # what was looked up in classes, and in modules that are taken as they are
         self.known: dict[int, Value] = {}  # by id of the object
@@ -164,6 +166,8 @@ class Trace:
 
     def symbolic_number(self, real: float, source: Source) -> Value | None:
         """The value of an int or float that exists before the frame, where it is symbolic."""
+        if self.symbols is None and self.policy is not None and is_varying(real, source, self.policy):
+            raise NeedsSymbols
         quantity = None if self.symbols is None or isinstance(source, Constant) else self.symbols.number(real, source)
         if quantity is None or self.symbols is None:
             return None
@@ -292,6 +296,8 @@ class Trace:
     # operations
 
     def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.arm is not None and (written := self.arm.write(kind, target, args, kwargs)) is not None:
+            return written
         made = self.recorder.op(kind, target, args, kwargs)
         if self.effects.settings.fills(self, target):
             fill(self, made)

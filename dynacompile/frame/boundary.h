@@ -48,9 +48,16 @@ inline PyObject* checked(PyObject* object) {
 
 // The result of a call that takes the GIL or runs Python. While the interpreter ends, CPython ends a daemon thread that asks for the GIL by unwinding its
 // stack, through our frames, whose destructors would then touch objects without the GIL: such a thread waits here for the end of the process instead.
-// The unwinding has no C++ object: the runtime gives the handler a null reference, which nothing reads, and the sanitizer need not tell of it.
+// The unwinding has no C++ object: the runtime gives the handler a null reference, which nothing reads. UndefinedBehaviorSanitizer need not tell of it, and
+// asks after inlining.
+#ifdef __SANITIZE_ADDRESS__
+#define STAY_ATTRIBUTES [[gnu::noinline, gnu::no_sanitize("null")]]
+#else
+#define STAY_ATTRIBUTES [[gnu::always_inline]] inline
+#endif
+
 template <typename Call>
-[[gnu::always_inline, gnu::no_sanitize("null")]] inline auto stay(Call&& call) -> decltype(call()) {
+STAY_ATTRIBUTES auto stay(Call&& call) -> decltype(call()) {
     try {
         return call();
     } catch (abi::__forced_unwind&) {

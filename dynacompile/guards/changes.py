@@ -13,7 +13,7 @@ from dynacompile.guards.program import Failure, failures
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.guard_facts import plain_twin
 from dynacompile.ir.shapes import ShapePolicy
-from dynacompile.ir.source import Registered, Source
+from dynacompile.ir.source import Item, Registered, Source
 
 NUMBERS = (int, float)
 
@@ -34,10 +34,33 @@ def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: 
                 continue
             if is_number_change(failure, frame) and (alike or not any(step in modules for step in source.steps())):
                 numbers.add(source)
+                if type(failure.guard.expected) is float:
+                    numbers |= alike_in(guards, source)
             elif failure.guard.kind == "TENSOR_MATCH" and not any(isinstance(step, Registered) for step in source.steps()):
                 with torch._C.DisableTorchFunction():
                     changed_extents(source, failure.guard.expected, evaluate(source, frame), sizes, strides)  # type: ignore[arg-type]
     return replace(known, sizes=sizes, strides=strides, numbers=frozenset(numbers))
+
+
+def alike_in(guards: Sequence[Guard], source: Source) -> set[Source]:
+    """Other floats at the same place of the other items of a list: the rates of all groups of an optimizer change when that of one does."""
+    path = list(source.steps())
+    return {g.source for g in guards if g.kind == "EQUALS" and g.source is not None and type(g.expected) is float and are_alike(path, list(g.source.steps()))}
+
+
+def are_alike(left: Sequence[Source], right: Sequence[Source]) -> bool:
+    """Whether two paths differ in the number of one item alone, which is not their last step."""
+    if len(left) != len(right) or left[0] != right[0]:
+        return False
+    pairs = [(a, b) for a, b in zip(left, right) if own_part(a) != own_part(b)]
+    if len(pairs) != 1 or pairs[0][0] is left[-1]:
+        return False
+    return all(type(step) is Item and type(step.key) is int for step in pairs[0])
+
+
+def own_part(step: Source) -> tuple:
+    """A step without what it goes on from."""
+    return type(step), *(value for name, value in vars(step).items() if name not in ("base", "_hash"))
 
 
 def is_number_change(failure: Failure, frame: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -157,6 +158,12 @@ def _(source: ir.Item, base: Any) -> Any:
 @based(ir.Remembered)
 def _(source: ir.Remembered, base: Any) -> Any:
     return native.core().link_result(base)
+
+
+@based(ir.Referent)
+def _(source: ir.Referent, base: Any) -> Any:
+    target = base() if type(base) is weakref.ref else None
+    return MISSING if target is None else target
 
 
 @based(ir.TypeOf)

@@ -177,6 +177,13 @@ bool raises_again(PyObject* function) {
     return false;
 }
 
+// What a plain weak reference refers to, borrowed; null where that is gone. Whoever loads it keeps a reference, or the guards run no code that could drop it.
+PyObject* referent_of(PyObject* reference) {
+    if (!PyWeakref_CheckRefExact(reference)) return nullptr;
+    PyObject* target = PyWeakref_GET_OBJECT(reference);
+    return target == Py_None ? nullptr : target;
+}
+
 Loaded load(const Node& node, PyObject* base, const Roots& roots) {
     switch (node.access) {
         case Access::slot: return {node.index < roots.count ? roots.slots[node.index] : nullptr};
@@ -189,6 +196,7 @@ Loaded load(const Node& node, PyObject* base, const Roots& roots) {
         case Access::attribute: return load_attribute(base, node.key.get());
         case Access::item: return load_item(node, base);
         case Access::link: return {link_result(base)};
+        case Access::referent: return {referent_of(base)};
         case Access::type: return {reinterpret_cast<PyObject*>(Py_TYPE(base))};
         case Access::cell: return {PyFunction_Check(base) ? cell_content(PyFunction_GET_CLOSURE(base), node.index) : nullptr};
         case Access::positional_default: {

@@ -41,9 +41,9 @@ class ShapePolicy:
     """Which sizes, ints and floats of a frame become symbols.
 
     everything: all that are no module state. sizes, strides: dimensions by the source of the tensor. numbers: sources of ints and floats.
-    declared: dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks, or ints of loops. loops: such
-    ints, of loops that go on after a graph break, are symbols. ones: sizes may be 1 in the entry for others. ints, floats: such numbers may be
-    symbols. values: so may what depends on the values of tensors.
+    declared: dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks, or ints of loops, or varying numbers
+    that were read. loops: such ints, of loops that go on after a graph break, are symbols. varying: ends of the paths of numbers that are, too.
+    ones: sizes may be 1 in the entry for others. ints, floats: such numbers may be symbols. values: so may what depends on the values of tensors.
     """
 
     everything: bool = False
@@ -56,6 +56,7 @@ class ShapePolicy:
     floats: bool = True
     values: bool = False
     loops: bool = False
+    varying: tuple[str, ...] = ()
     ones: bool = False
 
     def __bool__(self) -> bool:

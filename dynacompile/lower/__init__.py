@@ -23,6 +23,7 @@ from dynacompile.lower.indexing import lower_embedding, lower_gather, lower_inde
 from dynacompile.lower.movement import lower_cat, lower_flip, lower_pad, lower_repeat, lower_roll, lower_select_scatter, lower_slice_scatter, lower_triangle
 from dynacompile.lower.placement import fold, has_loops, is_elsewhere, main_device
 from dynacompile.lower.pointwise import lower_copy_into, lower_create, lower_pointwise
+from dynacompile.lower.products import decided
 from dynacompile.lower.prune import prune
 from dynacompile.lower.reduction import lower_extremum, lower_reduction, lower_variance
 from dynacompile.lower.views import lower_view
@@ -93,6 +94,8 @@ def lower(graph: torch.fx.GraphModule, env: Env) -> LoopProgram:
                 outputs = tuple(output_name(low, a) for a in args)
             case _:
                 raise Unsupported("graph-node", f"a {node.op} node ({node.target}) in a graph of ATen ops")
+    for node, choice in low.products:
+        env.emit(decided(env, node, choice))
     program = LoopProgram(tuple(inputs), outputs, low.buffers, tuple(low.steps), low.constants)
     program = prune(program)
     program = replace(program, sizes=program_sizes(program, graph))

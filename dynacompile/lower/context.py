@@ -14,6 +14,7 @@ from dynacompile.ir.loops import Access, Axis, Buffer, Extern, Nest, Origin
 from dynacompile.ir.symbols import extent
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
+from dynacompile.ops.product_costs import Choice
 from dynacompile.ops.scalars import NEAREST, compute_dtype
 
 DTYPES = frozenset((torch.bool, torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16, torch.float32, torch.float64, torch.bfloat16, torch.float16))
@@ -22,7 +23,7 @@ CPU = torch.device("cpu")
 
 class Lowering:
     """State of one call of `lower`. values: what each node became: a buffer's name, a number, None, or a list of those. device: where the
-    program's kernels run. precise: each result is rounded to its dtype, as eager rounds what it writes to memory, also where a later op reads it from a
+    program's kernels run. products: of matrices on the CPU, and whether they are loops. precise: each result is rounded to its dtype, as eager rounds what it writes to memory, also where a later op reads it from a
     register."""
 
     def __init__(self, taken: Iterable[str] = (), device: torch.device = CPU, precise: bool = False) -> None:
@@ -33,6 +34,7 @@ class Lowering:
         self.steps: list[Nest | Extern] = []
         self.values: dict[torch.fx.Node, object] = {}
         self.constants: dict[str, torch.Tensor] = {}
+        self.products: list[tuple[torch.fx.Node, Choice]] = []
         self._axes: dict[tuple[Extent, ...], tuple[tuple[Axis, ...], tuple[Index, ...]]] = {}
         self._strided: dict[tuple, Index] = {}
 

@@ -14,6 +14,7 @@ from dynacompile.ir.index import extent as simplest
 from dynacompile.ir.loops import Extern, Ref
 from dynacompile.ir.symbols import bare_symbol, extent
 from dynacompile.lower.context import Lowering, geometry, origin
+from dynacompile.lower.products import lower_small_product
 from dynacompile.ops.chunked_losses import ADD_PRODUCT, ADD_TO, AFTER, PRODUCT_INTO
 from dynacompile.ops.table import Row
 
@@ -32,6 +33,8 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
         return
     if is_sum_in_place(low, node):
         lower_sum_in_place(low, node)
+        return
+    if lower_small_product(low, node):
         return
     mutated = mutated_args(low, node, op)
     args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}

@@ -6,9 +6,9 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from dynacompile.complaints import Reporting
+from dynacompile.complaints import COMPLAINTS, Reporting
 from dynacompile.env import log_topics
-from dynacompile.errors import ConfigError, nearest
+from dynacompile.errors import nearest
 from dynacompile.events import (
     AttentionFound,
     BuiltInBackground,
@@ -56,13 +56,12 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
 
 
 def log_subscriber() -> Subscriber | None:
-    """A subscriber for the topics of DYNACOMPILE_LOGS, or None where it is unset. Raises ConfigError for an unknown topic."""
+    """A subscriber for the topics of DYNACOMPILE_LOGS, or None where it names none. An unknown topic is a warning that names the nearest ones."""
     chosen = log_topics()
-    if not chosen:
+    for topic in sorted(chosen - {"all", *TOPICS}):
+        COMPLAINTS.warn(("DYNACOMPILE_LOGS", topic), f"DYNACOMPILE_LOGS: there is no topic {topic!r}, which is left out: {nearest(topic, [*TOPICS, 'all'])}")
+    if not chosen & {"all", *TOPICS}:
         return None
-    for topic in chosen - {"all"}:
-        if topic not in TOPICS:
-            raise ConfigError(f"unknown topic {topic!r} in DYNACOMPILE_LOGS: {nearest(topic, [*TOPICS, 'all'])}")
     wanted = tuple(t for name, types in TOPICS.items() if name in chosen or "all" in chosen for t in types)
     logger = logging.getLogger("dynacompile")
     logger.setLevel(logging.INFO)
@@ -101,7 +100,8 @@ def line(event: Event) -> str:
         case Recompiled():
             failed = "".join(f"\n    {f}" for f in event.failed)
             entry = f"recompile {who} {event.frame}, entry {event.entries} of {event.limit}, {event.seconds:.2f} s"
-            return f"{entry}, because{failed}\n    done: {event.done}; to prevent it: {event.override}"
+            known = f"to prevent it: {event.override}" if event.override else f"expected: {event.expected}"
+            return f"{entry}, because{failed}\n    done: {event.done}; {known}"
         case LimitHit():
             failed = "".join(f"\n    {f}" for f in event.failed or (event.guard,))
             reached = f"limit {who} {event.frame}, {event.entries} of {event.limit} entries"

@@ -128,6 +128,16 @@ def dot(a, b):
     return NotImplemented if a.is_complex() else aten.sum.default(mul(a, b), dtype=a.dtype)
 
 
+@row(SHAPES, aten.mm.default, aten.bmm.default)
+def outer_product(a, b):
+    """A product over one element is a kernel like any other, and one of a list of them, where a call of the library stands between kernels."""
+    inner = a.shape[-1]
+    if type(inner) is not int or inner != 1 or not a.dtype.is_floating_point:
+        return NotImplemented
+    made = mul(a, b)
+    return made if made.is_contiguous() else aten.clone.default(made, memory_format=torch.contiguous_format)
+
+
 def each(op: torch._ops.OpOverload, lists: int) -> Callable[..., list[torch.Tensor]]:
     """The rule of a _foreach op: `op` on each element of the first `lists` arguments, the others shared; a list of scalars is zipped too."""
 

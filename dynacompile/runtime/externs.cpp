@@ -78,6 +78,11 @@ IValue convert_list_value(PyObject* value, const c10::Type& list_type) {
             for (Py_ssize_t i = 0; i < PyTuple_Size(value); ++i) list.push_back(convert_number(item(value, i), element).toScalar());
             return IValue(std::move(list));
         }
+        case TypeKind::OptionalType: {  // of numbers: lists of tensors are buffers
+            c10::impl::GenericList list(list_type.containedType(0));
+            for (Py_ssize_t i = 0; i < PyTuple_Size(value); ++i) list.push_back(convert_value(item(value, i), element));
+            return IValue(std::move(list));
+        }
         default:
             cannot_convert(value, list_type);
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from dynacompile.autograd.passes.bias import split_biases
@@ -21,16 +22,17 @@ def ops_after(g: Graph, *outputs) -> list[str]:
     return [n.target.overloadpacket.__name__ for n in g.graph.nodes if n.op == "call_function"]
 
 
-def test_pointwise_readers_take_the_bias():
+@pytest.mark.parametrize("kwargs", [{"dtype": torch.float32}, {"dtype": torch.float32, "device": "cpu"}, {"dtype": torch.float64, "device": "cpu"}])
+def test_pointwise_readers_take_the_bias(kwargs):
     g = Graph()
-    y = product(g, dtype=torch.float32)
+    y = product(g, **kwargs)
     v = g.call(aten.view.default, y, [4, 16, 32])
     out = g.call(aten.gelu.default, v)
     assert ops_after(g, out) == ["mm", "add", "view", "gelu"]
 
 
 def test_what_stays_whole():
-    for kwargs in ({"dtype": torch.bfloat16}, {"dtype": torch.float32, "device": "cpu"}):
+    for kwargs in ({"dtype": torch.bfloat16}, {"dtype": torch.float64}, {"dtype": torch.bfloat16, "device": "cpu"}):
         g = Graph()
         assert ops_after(g, g.call(aten.relu.default, product(g, **kwargs))) == ["addmm", "relu"]
     g = Graph()

@@ -16,7 +16,7 @@ from dynacompile.errors import ConfigError
 from dynacompile.events import Compiled, GraphBroke, LimitHit, Recompiled, StageFinished
 from tests.callbacks.conftest import FakeCompiler
 
-QUICK = {"measure_after": 2, "measure_steps": 1}
+QUICK = {"measure_after": 2, "measure_steps": 1, "step": False, "modules": {"net": {}}}
 
 
 def test_compiles_what_the_globs_name_with_their_options(fit, compiler):
@@ -39,7 +39,7 @@ def test_a_failing_fit_releases_everything_too(fit, compiler):
     callback = DynamoCallback(QUICK)
     with pytest.raises(RuntimeError, match="a failing step"):
         fit(callback, fail_at=1)
-    assert not compiler.bus._subscribers and not callback.compiled and callback.outcome is None
+    assert not compiler.bus._subscribers and not callback.run.names and callback.outcome.steps == 0
 
 
 def test_an_unmatched_glob_stops_the_fit_before_any_step(fit, compiler):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import stat
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
 from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.ledger import read_trace
+from dynacompile.callbacks.numbers import log
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.sweep import Run, comparison
 from dynacompile.complaints import COMPLAINTS
@@ -33,7 +35,7 @@ PLACES = {
     "opening": ("dynacompile.run_files.open_for_lines", 1),
     "summary": ("dynacompile.callbacks.outcome.write_whole", 1),
     "page": ("dynacompile.callbacks.report.write_whole", 1),
-    "screen": ("dynacompile.callbacks.dynamo.show", 1),
+    "screen": ("dynacompile.callbacks.reports.show", 1),
     "template": ("dynacompile.callbacks.report.PackageLoader", 1),
 }
 
@@ -48,16 +50,14 @@ def test_a_fit_ends_well_without_its_reports(place, fit, compiler, monkeypatch, 
         fit(callback)
     told = [str(w.message) for w in given if "the run goes on without it" in str(w.message)]
     assert len(told) == len(set(told)) and least <= len(told) <= least + 1 and callback.outcome is not None
-    assert not compiler.bus._subscribers and not callback.compiled
+    assert not compiler.bus._subscribers and not callback.run.names
 
 
 def test_a_logger_that_raises_is_one_warning():
-    callback = DynamoCallback(QUICK)
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
-        callback.log_changes([Raising(), Raising()], 3)
-        callback.logged = {}
-        callback.log_changes([Raising()], 4)
+        for step in (3, 4):
+            log(SimpleNamespace(loggers=[Raising(), Raising()]), {"compile/graphs": 1.0}, step)
     assert len([w for w in given if "the run goes on without it" in str(w.message)]) == 1
 
 

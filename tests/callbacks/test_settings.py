@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
+from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.globs import pattern, resolve
 from dynacompile.callbacks.overrides import check_compile_overrides
 from dynacompile.callbacks.settings import CompileSettings, call_arguments
@@ -22,8 +23,69 @@ def names(modules: dict) -> list[str]:
     return [target.name for target in resolve(CompileSettings.of({"modules": modules}), net())]
 
 
-def test_default_is_the_whole_net():
-    assert [target.name for target in resolve(CompileSettings(), net())] == ["net"]
+def test_no_module_is_compiled_by_itself_unless_it_is_named():
+    assert CompileSettings().step and resolve(CompileSettings(), net()) == []
+
+
+@pytest.mark.parametrize("modules", ["net", ["net"], {"net": None}, {"net": {}}, {"net": "default"}])
+def test_short_forms_of_modules(modules):
+    (target,) = resolve(CompileSettings.of({"modules": modules}), net())
+    assert (target.name, target.options) == ("net", CompileConfig())
+
+
+def test_steps_have_options_of_their_own():
+    settings = CompileSettings.of({"recompile_limit": 3, "modules": {"training_step": {"mode": "max-autotune"}, "optimizer_step.1": {"fullgraph": True}}})
+    assert resolve(settings, net()) == []
+    assert (settings.of_step("training_step").mode, settings.of_step("validation_step").mode) == ("max-autotune", "default")
+    assert (settings.of_step("optimizer_step.1").fullgraph, settings.of_step("optimizer_step.0").fullgraph) == (True, False)
+    assert settings.of_step("training_step").recompile_limit == 3
+
+
+def test_the_root_is_a_target():
+    (target,) = resolve(CompileSettings.of({"modules": {"": "max_autotune"}}), net())
+    assert (target.name, target.options.mode) == ("Module", "max-autotune")
+
+
+@pytest.mark.parametrize(
+    ("short", "values"),
+    [
+        (None, {}),
+        ("max_autotune", {"mode": "max_autotune"}),
+        (["encoder"], {"modules": ["encoder"]}),
+        ({"encoder": "max-autotune"}, {"modules": {"encoder": "max-autotune"}}),
+        ({"mode": "max-autotune"}, {"mode": "max-autotune"}),
+    ],
+)
+def test_short_forms_of_the_settings(short, values):
+    assert CompileSettings.of(short) == CompileSettings.of(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"step": 1}, "compile.step must be a bool, not 1"),
+        ({"fullgraph": "yes"}, "fullgraph must be a bool, not 'yes'"),
+        ({"measure_after": "3"}, "compile.measure_after must be an int, not '3'"),
+        ({"measure_steps": -1}, "compile.measure_steps must be an int >= 0, not -1"),
+        ({"memory_budget": "half"}, "memory_budget must be a float, not 'half'"),
+        ({"modules": 3}, "compile.modules must map globs to options"),
+        ({"modules": {"net": 3}}, r"compile.modules\['net'\] must map options to values, or name a mode, not 3"),
+        ({"modules": {"net": "max-autotun"}}, "unknown mode 'max-autotun': did you mean 'max-autotune'"),
+        ({"mode": "max-autotun"}, "unknown mode 'max-autotun'"),
+        ({"meassure_after": 3}, "unknown key compile.meassure_after: did you mean 'measure_after'"),
+        ("fastest", "unknown mode 'fastest'"),
+        ({"step": False}, "nothing would be compiled"),
+        ({"varying": "lr"}, "varying must list names"),
+    ],
+)
+def test_every_key_is_checked_before_anything_trains(values, said):
+    with pytest.raises(ConfigError, match=said):
+        CompileSettings.of(values)
+
+
+def test_options_of_the_callback_one_by_one():
+    assert DynamoCallback(mode="max_autotune", step=True).settings.base.mode == "max-autotune"
+    assert DynamoCallback(["net"], step=False).settings.modules == ["net"]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +134,8 @@ def test_an_unmatched_glob_names_the_nearest_globs():
             r"compile.modules\['net'\]: unknown compile option 'isolate_recompile': did you mean 'isolate_recompiles'",
         ),
         ({"modules": {"net": {"mode": "max-autotun"}}}, r"compile.modules\['net'\]: unknown mode 'max-autotun': did you mean 'max-autotune'"),
-        ({"modules": {"net": "max-autotune"}}, r"compile.modules\['net'\] must map options to values"),
-        ({"modules": ["net"]}, "compile.modules must map globs to options"),
+        ({"modules": {"net": 4}}, r"compile.modules\['net'\] must map options to values"),
+        ({"modules": [1]}, "compile.modules must map globs to options"),
         ({"mode": "fast"}, "unknown mode 'fast'"),
         ({"measure_steps": -1}, "compile.measure_steps must be an int >= 0"),
     ],

@@ -18,7 +18,7 @@ from dynacompile.ir.products import Decision, Joint
 from dynacompile.ir.schedule import Kernel, KernelSource, Launch, Schedule
 from dynacompile.lower import lower
 from dynacompile.schedule import schedule
-from tests.lower.tracing import trace
+from tests.lower.tracing import products_are_calls, trace
 
 ENV = Env(CompileConfig(verify=True), lambda event: None, "test", -1, Path("unused"))
 GPU = torch.device("cuda", 0)
@@ -31,7 +31,8 @@ def always(joint: Joint) -> Decision:
 
 def plan_on_gpu(function: Callable, args: tuple[torch.Tensor, ...], env: Env = ENV, choose: Callable[[Joint], Decision] | None = always) -> Schedule:
     """The schedule of a function of tensors on a GPU; none is needed."""
-    program = lower(trace(function, args), env)
+    with products_are_calls():
+        program = lower(trace(function, args), replace(env, emit=lambda event: None))
     moved = replace(program, buffers={name: replace(b, device=GPU) for name, b in program.buffers.items()})
     return schedule(moved, env) if choose is None else schedule(moved, env, choose=choose)
 

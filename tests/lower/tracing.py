@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
@@ -15,7 +17,8 @@ from dynacompile.env import Env
 from dynacompile.ir.graphs import output_args
 from dynacompile.ir.loops import LoopProgram
 from dynacompile.ir.schedule import Schedule
-from dynacompile.lower import lower
+from dynacompile.lower import lower, products
+from dynacompile.ops.product_costs import Choice
 from dynacompile.schedule import schedule
 
 ENV = Env(CompileConfig(verify=True), lambda event: None, "test", -1, Path("."))
@@ -33,6 +36,13 @@ FURTHER = (
     aten.nll_loss_forward,
     aten.nll_loss_backward,
 )
+
+
+@contextmanager
+def products_are_calls() -> Iterator[None]:
+    """Products of matrices of any size are calls of the library, as those of large matrices are on CPUs, and all on GPUs."""
+    with patch.object(products, "choose", lambda product: Choice(False, "the test says so")):
+        yield
 
 
 def decompositions() -> dict:

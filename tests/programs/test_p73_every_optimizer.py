@@ -27,10 +27,7 @@ FORMS = {
     "SparseAdam": ({},),
 }
 BREAKS = {
-    "ASGD": {"to-python", "data-dependent-branch"},  # asks the averaging factor for its value
-    "Adafactor": {"to-python"},  # the norm of a parameter becomes a number
     "LBFGS": {"autograd-call"},  # its closure runs the backward pass
-    "RAdam": {"data-dependent-branch"},  # decides by the count of steps
     "SparseAdam": {"unknown-object"},  # sparse gradients
 }
 CASES = [pytest.param(name, form, id=f"{name} {' '.join(form)}".strip()) for name, forms in FORMS.items() for form in forms]

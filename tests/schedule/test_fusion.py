@@ -90,13 +90,20 @@ def test_gelu_mlp() -> None:
     """Two matmuls, and one kernel between them."""
     facts = checked(
         lambda x, w, b, v, c: F.linear(F.gelu(F.linear(x, w, b)), v, c),
-        torch.randn(6, 8),
-        torch.randn(32, 8),
-        torch.randn(32),
-        torch.randn(8, 32),
-        torch.randn(8),
+        torch.randn(64, 128),
+        torch.randn(512, 128) / 8,
+        torch.randn(512),
+        torch.randn(128, 512) / 16,
+        torch.randn(128),
     ).facts()
     assert (facts["launches"], facts["externs"]) == (1, 2)
+
+
+def test_small_gelu_mlp() -> None:
+    """Small products are kernels, which the activation joins."""
+    x, w, b, v, c = torch.randn(3, 8), torch.randn(16, 8), torch.randn(16), torch.randn(8, 16), torch.randn(8)
+    facts = checked(lambda x, w, b, v, c: F.linear(F.gelu(F.linear(x, w, b)), v, c), x, w, b, v, c).facts()
+    assert (facts["launches"], facts["externs"]) == (2, 0)
 
 
 def test_reductions_of_the_same_rows_are_one_kernel() -> None:

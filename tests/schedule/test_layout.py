@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,7 @@ from dynacompile.codegen.reference import run_program, run_schedule
 from dynacompile.ir.loops import Extern, LoopProgram
 from dynacompile.lower import lower
 from dynacompile.schedule import layout, schedule
-from tests.lower.tracing import ENV, trace
+from tests.lower.tracing import ENV, products_are_calls, trace
 
 
 def on(program: LoopProgram, device: str) -> LoopProgram:
@@ -23,6 +23,12 @@ def on(program: LoopProgram, device: str) -> LoopProgram:
 def small_ones_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "WORTH", 1)
     monkeypatch.setattr(layout, "LEAST", 2)
+
+
+@pytest.fixture(autouse=True)
+def calls() -> Iterator[None]:
+    with products_are_calls():
+        yield
 
 
 def half(*size: int) -> torch.Tensor:

@@ -19,8 +19,8 @@ from torch import nn
 import dynacompile
 from dynacompile import native
 from dynacompile.background import BACKGROUND
-from dynacompile.events import BuiltInBackground, Compiled, FrameSkipped, Recompiled
 from dynacompile.errors import RecompileLimitError, Unsupported
+from dynacompile.events import BuiltInBackground, Compiled, FrameSkipped, Recompiled
 from dynacompile.session import SESSION
 
 OPTIONS = {"background": True, "fallback": "none"}

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 @opcode("LOAD_ATTR", effect=lambda arg, jump: arg & 1 if PY312 else 0)
 def load_attr(f: SymbolicFrame, i: Instr) -> None:
-    owner = f.pop()
-    found = owner.get_attr(f.cx, attribute_name(f, i))
+    owner, name = f.pop(), attribute_name(f, i)
+    f.cx.effects.check_seen(name)
+    found = owner.get_attr(f.cx, name)
     if PY312 and i.arg & 1:
         f.push(NULL)
     f.push(found)
@@ -27,7 +28,9 @@ def load_attr(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("LOAD_METHOD", effect=1)
 def load_method(f: SymbolicFrame, i: Instr) -> None:
-    found = f.pop().get_attr(f.cx, attribute_name(f, i))
+    name = attribute_name(f, i)
+    f.cx.effects.check_seen(name)
+    found = f.pop().get_attr(f.cx, name)
     f.push(NULL)
     f.push(found)
 

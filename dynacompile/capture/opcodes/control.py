@@ -11,6 +11,7 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.function_modes import DeviceBlock
 from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.predication import branch
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue
@@ -35,13 +36,15 @@ def jump_always(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", effect=-1)
 def pop_jump_if_true(f: SymbolicFrame, i: Instr) -> None:
-    if f.pop().truth(f.cx):
+    condition = f.pop()
+    if not branch(f, i, condition, True) and condition.truth(f.cx):
         jump(f, i)
 
 
 @opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", effect=-1)
 def pop_jump_if_false(f: SymbolicFrame, i: Instr) -> None:
-    if not f.pop().truth(f.cx):
+    condition = f.pop()
+    if not branch(f, i, condition, False) and not condition.truth(f.cx):
         jump(f, i)
 
 

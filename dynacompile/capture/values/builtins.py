@@ -115,6 +115,7 @@ def row_id(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(getattr)
 def row_getattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = name_of(args[1])
+    cx.effects.check_seen(name)
     if len(args) == 3 and isinstance(args[0], ObjectValue) and (not isinstance(args[0], ModuleValue) or args[0].computes(cx, name)):
         found = cx.unless_missing(lambda: args[0].get_attr(cx, name))
         return args[2] if found is None else found

@@ -12,6 +12,7 @@ from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterator, FilterIterator, IsliceIterator, MapIterator, ZipIterator
 from dynacompile.capture.values.itertools_rows import UNTIL, LazyIterator, until
+from dynacompile.capture.values.number_tensors import extreme_number
 from dynacompile.capture.values.object_parts import ObjectIterator
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
@@ -125,6 +126,8 @@ def extremum(real: Any, name: str) -> None:
         symbolic = None if kwargs else symbolic_extreme(cx, real, values)
         if symbolic is not None:
             return symbolic
+        if not kwargs and (number := extreme_number(cx, name, values)) is not None:
+            return number
         if not values:
             if "default" in kwargs:
                 return kwargs["default"]

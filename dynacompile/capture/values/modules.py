@@ -14,14 +14,16 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
+from dynacompile.capture.values.functions import function_value
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.module_hooks import call_with_hooks, has_hooks
 from dynacompile.capture.values.object_parts import DELETED, InstanceDict
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.guard_facts import ModuleFacts, Presence, hook_counts
 from dynacompile.ir.namespaces import MISSING
-from dynacompile.ir.source import Attr, DictAttr, Registered, Source
+from dynacompile.ir.source import Attr, Constant, DictAttr, Registered, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -164,8 +166,14 @@ class ModuleValue(ObjectValue):
         return False
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
-        if cx.lookup(self.cls, "__setattr__") is not PLAIN_SETATTR:
-            raise unsupported("setattr", f"{self.describe()} has its own __setattr__")
+        custom = cx.lookup(self.cls, "__setattr__")
+        if custom is PLAIN_SETATTR:
+            self.set_as_module(cx, name, value)
+        else:
+            cx.call_real(custom, class_source(self.cls, "__setattr__"), [self, ConstantValue(name), value])
+
+    def set_as_module(self, cx: Trace, name: str, value: Value) -> None:
+        """nn.Module.__setattr__."""
         if issubclass(value.pytype(), (torch.nn.Parameter, torch.nn.Module)) or self.holds("_parameters", name) or self.holds("_modules", name):
             raise unsupported("setattr", f"{self.describe()}.{name}: a parameter or module is registered")
         if self.holds("_buffers", name) and not issubclass(value.pytype(), (torch.Tensor, type(None))):
@@ -277,3 +285,14 @@ def wrap_module(cx: Trace, real: torch.nn.Module, source: Source) -> Value:
     made = ModuleValue(real, source)
     cx.widen("MODULE", source, made.facts)
     return made
+
+
+@handles(PLAIN_SETATTR)
+def row_setattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """As classes with a __setattr__ of their own call it; for modules that the frame makes, its own code is followed."""
+    owner = cx.force(args[0]) if args else None
+    if not isinstance(owner, ModuleValue) or len(args) != 3 or kwargs:
+        plain: Any = PLAIN_SETATTR
+        return function_value(cx, plain, Constant(plain, "nn.Module.__setattr__")).call(cx, args, kwargs)
+    owner.set_as_module(cx, str(args[1].constant()), args[2])
+    return ConstantValue(None)

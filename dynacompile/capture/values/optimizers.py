@@ -12,7 +12,6 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.number_tensors import as_number
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
@@ -41,10 +40,9 @@ def call_zero_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
 def value_of_step(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A count of steps as a tensor that stands for eager's number."""
     (value,) = args
-    fake = getattr(value, "fake", None)
-    if not isinstance(fake, torch.Tensor) or not fake.is_floating_point() or fake.dim():
+    if not isinstance(value, TensorValue) or not value.fake.is_floating_point() or value.fake.dim():
         return value
-    return as_number(cx.op("call_method", "double", [value], {}))
+    return value.as_number(cx)
 
 
 @handles(torch.optim.Optimizer._group_tensors_by_device_and_dtype)  # which groups nothing while a program is compiled
@@ -53,6 +51,8 @@ def group_tensors(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     """Lists of tensors, split by the device and dtype of those of the first list; what clipping and foreach steps loop over."""
     nested, indexed = bind_arguments("group_tensors", ["tensorlistlist", "with_indices"], args, kwargs, {"with_indices": ConstantValue(False)})
     columns = [column.elements(cx) for column in nested.elements(cx)]
+    if not columns or not columns[0]:
+        raise unsupported("would-raise", "grouping an empty list of tensors")
     rows: dict[tuple, list[int]] = {}
     for index, first in enumerate(columns[0]):
         if not isinstance(first, TensorValue):

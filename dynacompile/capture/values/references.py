@@ -12,7 +12,7 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.guard_facts import identity
-from dynacompile.ir.source import Source
+from dynacompile.ir.source import Referent, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class WeakReference(Value):
-    """A weakref to an object that is known by another way, too; pinned by identity."""
+    """A weakref; pinned by identity. The entry does not keep alive what it refers to."""
 
     def __init__(self, real: weakref.ref, source: Source):
         self.real, self.source = real, source
@@ -36,9 +36,11 @@ class WeakReference(Value):
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         target = self.real()
-        found = cx.known.get(id(target))
-        if target is None or found is None:
+        if target is None or args or kwargs or type(self.real) is not weakref.ref:
             raise unsupported("unknown-object", f"what {self.source.text()} refers to")
+        found = cx.known.get(id(target))
+        if found is None:
+            return cx.wrap(target, Referent(self.source))
         cx.guard("ID", found.source, identity(target))
         return found
 

@@ -305,7 +305,14 @@ class TensorValue(Value):
             return
         if any(isinstance(k, ConstantValue) and isinstance(k.value, bool) for k in (key, *(key.items if isinstance(key, SequenceValue) else ()))):
             raise unsupported("unknown-operation", "assignment to a tensor by a bool as index")
+        if isinstance(key, TensorValue) and key.fake.dtype == torch.bool and not (key.fake.dim() or self.fake.dim()) and self.is_filled_by(value):
+            cx.op("call_method", "masked_fill_", [self, key, value], {})  # where indexing would count the values that are true
+            return
         cx.op("call_function", operator.setitem, [self, key, value], {})
+
+    def is_filled_by(self, value: Value) -> bool:
+        """Whether a fill with a value converts as an assignment does."""
+        return self.fake.is_floating_point() and isinstance(value, ConstantValue) and type(value.value) in (int, float)
 
     def contains(self, cx: Trace, item: Value) -> Value:
         refuse_patched(cx, "__contains__")
@@ -364,7 +371,9 @@ class TensorValue(Value):
         return cx.op("call_method", name, [self, *args], kwargs) if found is None else found
 
     def read(self, cx: Trace, name: str) -> Value | None:
-        """item() or tolist() of ints, as symbols; None where that ends the graph."""
+        """item() or tolist() of ints, as symbols, and of floats in torch's optimizers; None where that ends the graph."""
+        if name == "item" and self.fake.is_floating_point() and not self.fake.dim() and is_step_of_optimizer(cx):
+            return self.as_number(cx)
         sizes = tuple(self.fake.shape)
         if cx.symbols is None or not cx.symbols.policy.values or self.fake.dtype not in INTS or not all(type(n) is int for n in sizes):
             return None
@@ -374,6 +383,13 @@ class TensorValue(Value):
             kept = cx.op("call_method", "clone", [self], {})
             return cx.op("call_method", "item", [kept], {})
         return None if sizes[0] > MOST_ITEMS else ListValue([row.method(cx, "tolist", [], {}) for row in self.elements(cx)])
+
+    def as_number(self, cx: Trace) -> Value:
+        """A tensor that stands for the Python float that this one holds now."""
+        made = cx.op("call_method", "clone" if self.fake.dtype == torch.float64 else "double", [self], {})
+        assert isinstance(made, TensorValue)
+        made.is_number = True
+        return made
 
     def become(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The object stands for a view of what it was, from here on."""
@@ -416,6 +432,11 @@ class TensorValue(Value):
             out.value(value)
             out.emit("SWAP", 2)
             out.store_attr(name)
+
+
+def is_step_of_optimizer(cx: Trace) -> bool:
+    """Whether the code that runs is that of torch's optimizers, which computes with the numbers that it reads, and branches on what comes of them."""
+    return str(cx.frames[-1].scope.table.get("__name__")).startswith("torch.optim.")
 
 
 def shares_input(cx: Trace, fake: torch.Tensor) -> bool:

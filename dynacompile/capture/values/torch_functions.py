@@ -10,10 +10,12 @@ import torch
 import torch.nn.functional as F
 
 from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.values.after_graph import DeferredFunction
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.comparing import wrap_generic
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, OptimizerStep, RefusedValue, function_value, is_trusted
+from dynacompile.capture.values.number_tensors import is_number_tensor
 from dynacompile.capture.values.numpy_numbers import inferred_dtype
 from dynacompile.capture.values.replaced import kept_in_python
 from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
@@ -24,7 +26,7 @@ from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
-from dynacompile.markers import ALLOWED, graph_break, is_compiling
+from dynacompile.markers import AFTER_GRAPH, ALLOWED, graph_break, is_compiling
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -67,6 +69,7 @@ REFUSED = {
     "inspect": "unknown-function",
     "traceback": "unknown-function",
 }
+SCHEDULERS = "torch.optim.lr_scheduler"
 # Modules below a refused one whose functions are inlined nevertheless.
 INLINED = frozenset({"torch.utils.checkpoint", "torch.distributed._functional_collectives"})
 # Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.
@@ -141,6 +144,8 @@ class TorchFunction(CallableValue):
             raise unsupported("tensor-attribute", f"torch.{name}()")
         if self.real in PYTHON_VALUES and args and holds_tensors(args[0]):
             raise unsupported("to-python", f"torch.{name} of a list of tensors")
+        if self.real in PYTHON_VALUES and len(args) == 1 and is_number_tensor(args[0]) and kwargs.keys() <= {"dtype", "device"}:
+            return cx.op("call_method", "to", args, {"dtype": ConstantValue(torch.get_default_dtype()), **kwargs, "copy": ConstantValue(True)})
         if self.real is torch.tensor and len(args) == 1 and isinstance(args[0], (SymbolicInt, SymbolicFloat)) and kwargs.keys() <= {"dtype", "device"}:
             if not isinstance(args[0], SymbolicInt) or isinstance(args[0].argument()[1], torch.SymInt):
                 return number_tensor(cx, args[0], kwargs)
@@ -222,10 +227,16 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
         cx.guard("ID", source, identity(real))
         return BuiltinValue(real, row, source)
     module = real.__module__ or ""
+    if module == SCHEDULERS and real.__name__ == "step" and not cx.fullgraph:  # where a break is an error, each count is an entry
+        cx.guard("ID", source, identity(real))
+        return RefusedValue(real, "schedule", source)
     if module in LEAF_MODULES and real.__globals__.get("__name__") in LEAF_MODULES or module == "torch.nn.functional":
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
     home = str(real.__globals__.get("__name__"))
+    if AFTER_GRAPH in real.__dict__:
+        cx.guard("ID", source, identity(real))
+        return DeferredFunction(real, source)
     if ALLOWED in real.__dict__:
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)

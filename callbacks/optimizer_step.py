@@ -1,0 +1,175 @@
+"""Optimizers' steps, compiled together with the clipping of gradients before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+import dynacompile
+
+VARYING = ("lr", "initial_lr", "momentum", "betas[0]", "betas[1]", "weight_decay")
+"""What schedulers change in a group of parameters."""
+Step = Callable[..., Any]
+MANY_CLOSURES = (torch.optim.LBFGS, torch.optim.SparseAdam)
+"""Their steps stay Python: the first calls its closure as often as it likes, the second takes sparse gradients."""
+
+
+def update(step: Step, optimizer: Optimizer, clip: Callable | None, bound: float, options: Mapping[str, Any]) -> None:
+    """Clips the gradients of all parameters (clip: torch's function for it, None: they stay), and steps."""
+    if clip is not None:
+        clip(parameters_of(optimizer), bound)
+    step(**options)
+
+
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+class OptimizerStep:
+    """Takes the place of `optimizer.step`: runs the closure (forward, backward, hooks), then one compiled function that clips and steps.
+
+    left: why steps of this optimizer are left to Python; empty where they are not.
+    """
+
+    def __init__(self, optimizer: Optimizer, arguments: Mapping[str, Any]):
+        self.optimizer = optimizer
+        self.original: Step = optimizer.step
+        self.patched = optimizer.__dict__.get("step")
+        self.left = why_left(optimizer)
+        self.closure_first = type(optimizer).__module__.startswith("torch.optim.")
+        self.compiled: Step = dynacompile.compile(update if self.closure_first else self.original, **arguments)
+        self.clipping: tuple[Callable, float] | None = None  # that waits for the step
+        self.in_closure = self.active = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Marks that others leave at the function, as schedulers do."""
+        return getattr(self.__dict__["original"], name)
+
+    def install(self) -> None:
+        self.active = True
+        self.optimizer.__dict__["step"] = self
+
+    def remove(self) -> None:
+        """What somebody else has put in our place meanwhile stays, and calls what we stand for."""
+        self.active = False
+        if self.optimizer.__dict__.get("step") is self:
+            del self.optimizer.__dict__["step"]
+            if self.patched is not None:
+                self.optimizer.__dict__["step"] = self.patched
+
+    @contextmanager
+    def laid_aside(self) -> Iterator[None]:
+        active, self.active = self.active, False
+        try:
+            yield
+        finally:
+            self.active = active
+
+    def __call__(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        if not self.active or self.left or has_hooks(self.optimizer):
+            return self.original(closure, **options) if closure is not None else self.original(**options)
+        if not self.closure_first:
+            return self.compiled(**options) if closure is None else self.compiled(dynacompile.disable(closure), **options)
+        result = self.run(closure) if closure is not None else None
+        clip, bound = self.clipping or (None, 0.0)
+        self.clipping = None
+        self.compiled(self.original, self.optimizer, clip, bound, options)
+        return result
+
+    def run(self, closure: Callable[[], Any]) -> Any:
+        self.in_closure, self.clipping = True, None
+        try:
+            with torch.enable_grad():
+                return closure()
+        except BaseException:
+            self.clipping = None
+            raise
+        finally:
+            self.in_closure = False
+
+
+def why_left(optimizer: Optimizer) -> str:
+    if isinstance(optimizer, MANY_CLOSURES):
+        what = "calls its closure several times" if isinstance(optimizer, torch.optim.LBFGS) else "takes sparse gradients"
+        return f"{type(optimizer).__name__} {what}"
+    return ""
+
+
+def has_hooks(optimizer: Optimizer) -> bool:
+    """Whether functions of the user's run before or after steps: those before come before the closure, too."""
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    return any(hooks) or bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
+
+
+class Clipping:
+    """Takes the place of a precision plugin's functions that clip gradients.
+
+    What Lightning clips at the end of a closure waits for the optimizer's step, to be compiled with it, where nothing can come between: the user has no
+    configure_gradient_clipping, and the plugin scales no gradients. All other clipping is compiled by itself.
+    """
+
+    def __init__(self, trainer: L.Trainer, steps: Sequence[OptimizerStep], arguments: Mapping[str, Any]):
+        self.plugin: Any = trainer.precision_plugin
+        self.steps = {id(step.optimizer): step for step in steps}
+        self.compiled: Callable = dynacompile.compile(clip_gradients, **arguments)
+        ours = type(self.plugin).optimizer_step in (Precision.optimizer_step, MixedPrecision.optimizer_step)
+        self.can_wait = ours and getattr(self.plugin, "scaler", None) is None and not is_overridden("configure_gradient_clipping", trainer.lightning_module)
+        self.replaced = {"_clip_gradients": self.at_end, "clip_grad_by_norm": self.by_norm, "clip_grad_by_value": self.by_value}
+        self.ending = self.active = False
+
+    def install(self) -> None:
+        """Only in the place of Lightning's own functions: strategies that shard parameters have others."""
+        own = type(self.plugin)
+        if own.clip_grad_by_norm is Precision.clip_grad_by_norm and own.clip_grad_by_value is Precision.clip_grad_by_value:
+            self.active = True
+            self.plugin.__dict__.update(self.replaced)
+
+    def remove(self) -> None:
+        self.active = False
+        for name, function in self.replaced.items():
+            if self.plugin.__dict__.get(name) == function:
+                del self.plugin.__dict__[name]
+
+    @contextmanager
+    def laid_aside(self) -> Iterator[None]:
+        active, self.active = self.active, False
+        try:
+            yield
+        finally:
+            self.active = active
+
+    def at_end(self, *args: Any, **kwargs: Any) -> None:
+        """What Lightning calls when a closure ends."""
+        self.ending = True
+        try:
+            type(self.plugin)._clip_gradients(self.plugin, *args, **kwargs)
+        finally:
+            self.ending = False
+
+    def by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
+        self.clip(optimizer, clip_grad_norm_, clip_val)
+
+    def by_value(self, optimizer: Optimizer, clip_val: float) -> None:
+        self.clip(optimizer, clip_grad_value_, clip_val)
+
+    def clip(self, optimizer: Optimizer, function: Callable, bound: float) -> None:
+        step = self.steps.get(id(getattr(optimizer, "_optimizer", optimizer)))
+        if not self.active:
+            function(self.plugin.main_params(optimizer), bound)
+        elif step is not None and step.in_closure and step.closure_first and self.ending and self.can_wait and step.clipping is None:
+            step.clipping = (function, bound)
+        else:
+            self.compiled(function, list(self.plugin.main_params(optimizer)), bound)
+
+
+def clip_gradients(clip: Callable, parameters: list[torch.Tensor], bound: float) -> None:
+    clip(parameters, bound)

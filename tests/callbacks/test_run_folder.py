@@ -1,0 +1,163 @@
+"""Where the files of a run go: the run's folder, with whatever loggers; never the working folder, and never over a file that is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import wandb as wandb_package
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+
+from dynacompile.callbacks import DynamoCallback
+from dynacompile.callbacks.run_folder import NAMES, RunFiles, files_of_run
+from tests.callbacks.conftest import Regression, loader
+
+QUICK = {"measure_after": 2, "measure_steps": 0}
+
+
+class Unplaced(Logger):
+    """A logger of a service, which keeps nothing on this machine."""
+
+    name, version = "team/project", "7"
+
+    def log_metrics(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+
+def csv(folder: Path) -> CSVLogger:
+    return CSVLogger(folder / "logs", name="csv", version="3")
+
+
+def board(folder: Path) -> TensorBoardLogger:
+    pytest.importorskip("tensorboardX")
+    return TensorBoardLogger(folder / "logs", name="board", version="3")
+
+
+def wandb(folder: Path) -> WandbLogger:
+    return WandbLogger(project="p", save_dir=folder / "logs", id="abc123", mode="disabled")
+
+
+CASES = {
+    "none": ([], "root"),
+    "csv": ([csv], "logs/csv/3"),
+    "tensorboard": ([board], "logs/board/3"),
+    "wandb": ([wandb], "logs/p/{version}"),
+    "wandb-and-csv": ([wandb, csv], "logs/csv/3"),
+    "csv-and-tensorboard": ([csv, board], "logs/csv/3"),
+    "service": ([lambda folder: Unplaced()], "root/team_project/7"),
+    "service-and-csv": ([lambda folder: Unplaced(), csv], "logs/csv/3"),
+}
+
+
+def trained(folder: Path, loggers: list[Logger] | bool, **options: Any) -> L.Trainer:
+    fixed = {"max_epochs": 1, "limit_train_batches": 2, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
+    given = {"enable_checkpointing": False, "default_root_dir": folder / "root", "callbacks": [DynamoCallback(QUICK)], **options}
+    trainer = L.Trainer(**fixed, logger=loggers, **given)
+    trainer.fit(Regression(), loader(), loader())
+    return trainer
+
+
+def ours(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for pattern in ("compile_*", "summary*") for path in folder.rglob(pattern)}
+
+
+@pytest.fixture(autouse=True)
+def no_run_left():
+    yield
+    wandb_package.finish()
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """The working folder, which is no run's."""
+    place = tmp_path / "working"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_files_lie_in_the_runs_folder(case, compiler, tmp_path, elsewhere):
+    makers, place = CASES[case]
+    trainer = trained(tmp_path, [make(tmp_path) for make in makers])
+    version = trainer.loggers[0].version if trainer.loggers else ""
+    assert ours(tmp_path) == {f"{place.format(version=version)}/{name}" for name in NAMES}
+    assert not list(elsewhere.iterdir())
+
+
+def test_without_a_logger_in_the_working_folder_runs_have_folders_of_their_own(compiler, tmp_path, elsewhere):
+    for _ in range(2):
+        trained(tmp_path, [], default_root_dir=None)
+    assert ours(elsewhere) == {f"lightning_logs/version_{n}/{name}" for n in (0, 1) for name in NAMES}
+
+
+def test_with_lightnings_own_logger_files_lie_beside_its_own(compiler, tmp_path, elsewhere):
+    trained(tmp_path, True, default_root_dir=None)
+    assert ours(elsewhere) == {f"lightning_logs/version_0/{name}" for name in NAMES}
+
+
+def test_wandb_without_a_folder_of_its_own(compiler, tmp_path, elsewhere):
+    trainer = trained(tmp_path, [WandbLogger(project="p", mode="disabled")], default_root_dir=None)
+    assert ours(elsewhere) == {f"p/{trainer.logger.version}/{name}" for name in NAMES}
+
+
+def test_the_working_folder_where_the_user_chose_it(compiler, tmp_path, elsewhere):
+    trained(tmp_path, [CSVLogger(".", name="", version="")])
+    assert ours(elsewhere) == set(NAMES)
+
+
+def test_no_file_of_an_earlier_run_or_of_the_user_is_written_over(compiler, tmp_path, elsewhere):
+    place = tmp_path / "root"
+    place.mkdir()
+    (place / "summary.json").write_text("mine")
+    (place / "compile_report-2.html").symlink_to(tmp_path / "nowhere")
+    for _ in range(2):
+        trained(tmp_path, [])
+    assert (place / "summary.json").read_text() == "mine" and not (tmp_path / "nowhere").exists()
+    kinds = {name.partition(".") for name in NAMES}
+    assert ours(place) == {"summary.json", "compile_report-2.html"} | {f"{stem}-{n}.{ending}" for n in (3, 4) for stem, _, ending in kinds}
+    assert json.loads((place / "summary-4.json").read_text())["steps"] == 2
+
+
+def test_two_fits_of_one_trainer_keep_both_reports(compiler, tmp_path, elsewhere):
+    trainer = trained(tmp_path, [csv(tmp_path)])
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(Regression(), loader())
+    assert len(ours(tmp_path)) == 2 * len(NAMES)
+
+
+def test_a_file_that_comes_to_be_there_meanwhile_is_kept(tmp_path):
+    files = RunFiles(tmp_path)
+    files.make("compile_events.jsonl", Path.touch)
+    (tmp_path / "summary.json").write_text("mine")
+
+    def write(path: Path) -> Path:
+        path.touch(exist_ok=False)
+        return path
+
+    assert files.make("summary.json", write).name == "summary-2.json" and (tmp_path / "summary.json").read_text() == "mine"
+
+
+def test_fast_dev_run_writes_nothing(compiler, tmp_path, elsewhere):
+    trained(tmp_path, [csv(tmp_path)], fast_dev_run=True)
+    assert not ours(tmp_path)
+
+
+def test_a_remote_folder_is_no_folder_below_the_working_folder(compiler, tmp_path, elsewhere):
+    trainer = trained(tmp_path, [], default_root_dir="memory://bucket/run")
+    assert not list(elsewhere.iterdir())
+    files = files_of_run(trainer, "fit")
+    assert files.folder is None and files.reason == "memory://bucket/run is no folder of this machine"
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
+def test_files_of_each_loop_have_names_of_their_own(stage, tmp_path):
+    files = RunFiles(tmp_path, stage)
+    files.make("summary.json", Path.touch)
+    assert [path.name for path in files.written] == ["summary.json" if stage == "fit" else f"summary-{stage}.json"]

@@ -1,0 +1,85 @@
+"""Coins that are drawn as uniform numbers, and the backward of cumprod: eager's values, generator state, errors and gradients, in few calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import dynacompile
+from dynacompile.ops.randomness import coins_are_comparisons
+
+COINS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "probabilities": lambda x: torch.bernoulli(x.sigmoid()),
+    "transposed probabilities": lambda x: torch.bernoulli(x.sigmoid().t()),
+    "bfloat16": lambda x: torch.bernoulli(x.sigmoid().bfloat16()),
+    "float64": lambda x: torch.bernoulli(x.sigmoid().double()),
+    "one probability": lambda x: torch.bernoulli(x, 0.2),
+    "never and always": lambda x: torch.bernoulli(x, 0.0) + torch.bernoulli(x, 1.0),
+    "dropout": lambda x: F.dropout(x.relu(), 0.3),
+    "dropout of a transposed tensor": lambda x: F.dropout(x.t(), 0.3),
+    "dropout of channels": lambda x: F.dropout2d(x[None, :, :, None], 0.5),
+    "alpha dropout": lambda x: F.alpha_dropout(x, 0.25, True),
+    "two draws": lambda x: F.dropout(x, 0.5) + torch.rand_like(x),
+}
+
+
+@pytest.mark.parametrize("name", COINS)
+def test_coins_are_eagers_and_so_is_the_generator(name):
+    x = torch.randn(17, 23)
+    results = []
+    for run in (COINS[name], dynacompile.compile(COINS[name], isolate_recompiles=True)):
+        torch.manual_seed(5)
+        results.append((run(x), torch.get_rng_state()))
+    (eager, state), (ours, our_state) = results
+    assert torch.equal(state, our_state)
+    torch.testing.assert_close(ours, eager)
+    assert torch.equal(ours == 0, eager == 0) and ours.stride() == eager.stride()
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, float("nan")])
+def test_what_is_no_probability_raises_eagers_error(value):
+    p = torch.tensor([0.5, value, 0.2])
+    compiled = dynacompile.compile(lambda p: torch.bernoulli(p) * 2, isolate_recompiles=True)
+    with pytest.raises(RuntimeError, match="Expected p_in >= 0 && p_in <= 1 to be true, but got false."):
+        torch.bernoulli(p)
+    with pytest.raises(RuntimeError, match="Expected p_in >= 0 && p_in <= 1 to be true, but got false."):
+        compiled(p)
+
+
+def test_dropout_trains_as_in_eager():
+    x = torch.randn(40, 30, requires_grad=True)
+    gradients = []
+    for run in (lambda x: F.dropout(x.sin(), 0.4), dynacompile.compile(lambda x: F.dropout(x.sin(), 0.4))):
+        torch.manual_seed(2)
+        gradients.append(torch.autograd.grad(run(x).square().sum(), x)[0])
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.skipif(not coins_are_comparisons(), reason="this build of torch draws coins in another way")
+def test_coins_are_one_draw_and_a_kernel():
+    told = dynacompile.explain(lambda x: F.dropout(x.relu(), 0.3) * 2.0)(torch.randn(64, 64))
+    assert told.kernels == 1
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 4])
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_of_cumprod(zeros, dim, dtype):
+    x = torch.rand(6, 7, dtype=dtype) + 0.5
+    x.view(-1)[torch.randperm(42, generator=torch.Generator().manual_seed(0))[:zeros]] = 0
+    x.requires_grad_()
+
+    def f(x):
+        return (x * 2).cumprod(dim).sin() + torch.cumprod(x, dim, dtype=torch.float64)
+
+    compiled = dynacompile.compile(f, isolate_recompiles=True)
+    eager, ours = (torch.autograd.grad(run(x).sum(), x)[0] for run in (f, compiled))
+    torch.testing.assert_close(ours, eager)
+    again = []
+    for run in (f, compiled):
+        (grad,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+        again.append(torch.autograd.grad(grad.square().sum(), x)[0])
+    torch.testing.assert_close(*again)
