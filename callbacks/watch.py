@@ -182,7 +182,8 @@ def watched(loggers: Iterable[Logger]) -> Iterator[Watch]:
 
     Another profile function, if there is one, is put back afterwards.
     """
-    watch = Watch(threading.get_ident(), CALLS | {code: "uses a logger" for logger in loggers for code in codes_of(logger)} | wandb_calls())
+    of_loggers = {code: "uses a logger" for logger in loggers for code in codes_of(logger)}
+    watch = Watch(threading.get_ident(), CALLS | of_loggers | wandb_calls() | stream_calls())
     AUDIT_HOOK.add()
     before = sys.getprofile()
     AUDIT_HOOK.watch = watch
@@ -208,6 +209,11 @@ def codes_under(fn: Callable[..., Any] | None) -> Iterator[types.CodeType]:
     while isinstance(fn, types.FunctionType):
         yield fn.__code__
         fn = getattr(fn, "__wrapped__", None)
+
+
+def stream_calls() -> dict[types.CodeType, str]:
+    """The writes of streams that are written in Python, as notebooks have them."""
+    return {code: "prints" for stream in (sys.stdout, sys.stderr) for code in codes_under(getattr(type(stream), "write", None))}
 
 
 def wandb_calls() -> dict[types.CodeType, str]:

@@ -415,6 +415,12 @@ class Prints(Steps):
         return loss
 
 
+class PrintsInBackward(Steps):
+    def extra(self, batch, index, loss):
+        loss.register_hook(lambda grad: print("a line"))
+        return loss
+
+
 class WritesAFile(Steps):
     def extra(self, batch, index, loss):
         with open(self.trainer.default_root_dir + "/losses.txt", "a") as file:
@@ -466,6 +472,7 @@ class NamesAGlobalIterator(Steps):
     [
         (SkipsAll, "training_step skipped the batch: it returned None"),
         (Prints, "prints (Prints.extra, test_inert.py:"),
+        (PrintsInBackward, "prints (PrintsInBackward.extra.<locals>.<lambda>, test_inert.py:"),
         (WritesAFile, "losses.txt (WritesAFile.extra, test_inert.py:"),
         (UsesTheLogger, "uses a logger (UsesTheLogger.extra, test_inert.py:"),
         (DrawsABatch, "draws from a data loader (DrawsABatch.extra, test_inert.py:"),
