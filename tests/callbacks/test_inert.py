@@ -494,6 +494,12 @@ def test_a_step_that_cannot_be_repeated_is_not_measured_and_the_fit_is_the_same(
     assert reason in " ".join(printed.replace("│", " ").split()), "the screen names the reason"
 
 
+def test_beside_another_profiler_of_calls_nothing_breaks(tmp_path):
+    """Before CPython 3.12 there is but one at a time."""
+    callback = both(Steps, tmp_path, profiler="advanced")
+    assert (callback.outcome.times is None) == ("calls are watched by another profiler" in callback.outcome.unmeasured)
+
+
 def test_where_the_copy_does_not_fit_nothing_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(inert, "free_bytes", lambda device: 100)
     callback = both(Steps, tmp_path)
