@@ -22,6 +22,7 @@ from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.reports import Reports
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import CompiledRun
+from dynacompile.callbacks.wandb_hooks import hooks_of_wandb
 from dynacompile.targets import nothing_compiled, tell_nothing_compiled
 
 
@@ -72,7 +73,7 @@ class DynamoCallback(Callback):
             self.run.compile_steps(trainer, pl_module)
         modes = {target.options.mode for target in targets} | ({self.settings.base.mode} if self.settings.step else set())
         self.modes = tuple(sorted(modes))
-        self.reports.parts = self.run.names
+        self.reports.configure(trainer, self.run.options)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.begin(trainer, pl_module)
@@ -88,7 +89,7 @@ class DynamoCallback(Callback):
         """Optimizers are compiled here: other callbacks may make new ones while the fit starts."""
         if self.settings.enabled and self.settings.step:
             self.run.compile_optimizers(trainer)
-            self.reports.parts = self.run.names
+            self.reports.configure(trainer, self.run.options)
         self.reports.offer(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -135,23 +136,23 @@ class DynamoCallback(Callback):
         else:
             self.reports.offer(trainer)
 
-    def finish(self, trainer: L.Trainer, pl_module: L.LightningModule, together: bool = True) -> None:
-        """What the run came to, in files and loggers."""
-        self.outcome = self.made_outcome(trainer, pl_module)
-        self.reports.finish(trainer, self.outcome, together)
+    def finish(self, trainer: L.Trainer, pl_module: L.LightningModule, ended: str = "") -> None:
+        """What the run came to, in files and loggers. ended: by which exception, on this rank alone."""
+        self.outcome = self.made_outcome(trainer, pl_module, ended)
+        self.reports.finish(trainer, self.outcome, together=not ended)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self.end(trainer, pl_module)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self.end(trainer, pl_module, together=False)
+        self.end(trainer, pl_module, ended=type(exception).__name__)
 
-    def end(self, trainer: L.Trainer, pl_module: L.LightningModule, together: bool = True) -> None:
+    def end(self, trainer: L.Trainer, pl_module: L.LightningModule, ended: str = "") -> None:
         """Ends a run, however it ended: puts everything back, writes the report where that is yet to be done, shows the outcome. Safe to repeat."""
         running = self.end_subscription is not None
         try:
             if running and self.outcome is None:
-                self.finish(trainer, pl_module, together)
+                self.finish(trainer, pl_module, ended)
         finally:
             self.release()
         if running:
@@ -169,7 +170,7 @@ class DynamoCallback(Callback):
 
     # what it reports
 
-    def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Outcome:
+    def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule, ended: str = "") -> Outcome:
         known = trainer.callback_metrics.items()
         losses = {name: float(value) for name, value in known if "loss" in name and name not in self.reports.known}
         on_gpu = pl_module.device.type == "cuda"
@@ -189,4 +190,6 @@ class DynamoCallback(Callback):
             ledger=self.ledger,
             peak_bytes=max(torch.cuda.max_memory_allocated(pl_module.device), self.measurement.peak_before) if on_gpu else None,
             logs=self.reports.places(trainer),
+            notes=tuple((name, text) for name, text in (("wandb.watch", hooks_of_wandb(pl_module)),) if text),
+            ended=ended,
         )

@@ -7,7 +7,7 @@ from collections import Counter
 import lightning as L
 
 
-def watched(module: L.LightningModule) -> str:
+def hooks_of_wandb(module: L.LightningModule) -> str:
     """One sentence on the hooks of wandb.watch below `module`; empty where there are none. Without wandb nothing is imported: the names lie in the modules."""
     kinds: Counter[str] = Counter()
     for part in module.modules():
