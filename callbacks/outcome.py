@@ -66,7 +66,7 @@ class Outcome:
     @property
     def payoff_step(self) -> int | None:
         """The training batch at which the time saved had paid for compiling; None where a compiled step saves nothing."""
-        if self.times is None or self.times.compiled is None or self.times.compiled >= self.times.eager:
+        if self.times is None or self.times.compiled is None or self.times.compiled >= self.times.eager or not self.ledger.graphs:
             return None
         return math.ceil(self.ledger.compile_seconds * 1e3 / (self.times.eager - self.times.compiled))
 
