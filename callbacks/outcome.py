@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dynacompile import events
+from dynacompile.callbacks import measure
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepTimes
 from dynacompile.quoting import printable_lines
@@ -66,9 +66,7 @@ class Outcome:
     @property
     def payoff_step(self) -> int | None:
         """The training batch at which the time saved had paid for compiling; None where a compiled step saves nothing."""
-        if self.times is None or self.times.compiled is None or self.times.compiled >= self.times.eager or not self.ledger.graphs:
-            return None
-        return math.ceil(self.ledger.compile_seconds * 1e3 / (self.times.eager - self.times.compiled))
+        return self.times.break_even(self.ledger.compile_seconds) if self.times and self.ledger.graphs else None
 
     def metrics(self) -> dict[str, float]:
         """Every number, by its name without prefix."""
@@ -89,8 +87,11 @@ def measured(times: StepTimes | None, ledger: Ledger) -> dict[str, float]:
     """The numbers of a measurement, as far as there was one; of a compiled step where there is a graph."""
     if times is None:
         return {}
-    named = {"step_ms_eager": times.eager, **({"step_ms_compiled": times.compiled, "speedup": times.speedup} if ledger.graphs else {})}
-    return {name: value for name, value in named.items() if value is not None}
+    known: dict[str, float | None] = {"step_ms_eager": times.eager, "samples_per_sec_eager": times.per_second(times.eager)}
+    if ledger.graphs and times.compiled is not None:
+        known |= {"step_ms_compiled": times.compiled, "speedup": times.speedup, "samples_per_sec_compiled": times.per_second(times.compiled)}
+    known |= {f"step_peak_bytes_{kind}": peak for kind, peak in zip(("eager", "compiled"), times.peaks)}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def facts(outcome: Outcome) -> list[tuple[str, str]]:
@@ -115,14 +116,7 @@ def facts(outcome: Outcome) -> list[tuple[str, str]]:
     rows += outcome.notes
     if not outcome.compiled and times is not None:
         times = dataclasses.replace(times, compiled=None)
-    if times is None:
-        rows.append(("step time", outcome.unmeasured or "not measured"))
-    else:
-        rows.append(("step time, eager", f"{times.eager:.1f} ms (forward and backward, median of {times.steps})"))
-        if times.compiled is not None:
-            rows.append(("step time, compiled", f"{times.compiled:.1f} ms (same batch, same run)"))
-            rows.append(("speed-up", f"{times.speedup:.2f}x"))
-            rows.append(("paid off", payoff(outcome)))
+    rows += measure.rows(times, outcome.unmeasured, ledger.compile_seconds, outcome.steps)
     if outcome.train_step_ms is not None:
         rows.append(("training", f"{outcome.steps} batches, {outcome.train_step_ms:.1f} ms each (median, with optimizer), {outcome.fit_seconds:.0f} s in all"))
     if outcome.peak_bytes is not None:
@@ -155,15 +149,6 @@ def and_more(count: int) -> str:
 def most_frequent(lines: Iterable[str]) -> list[str]:
     """The lines that occur most, at most SHOWN_ROWS, each with its count where it is not 1."""
     return [line if count == 1 else f"{line} ({count} times)" for line, count in Counter(lines).most_common(SHOWN_ROWS)]
-
-
-def payoff(outcome: Outcome) -> str:
-    step = outcome.payoff_step
-    if step is None:
-        return "not in this run: a compiled step is not faster"
-    if step <= outcome.steps:
-        return f"at step {step} of {outcome.steps}"
-    return f"not within {outcome.steps} steps: at step {step}"
 
 
 def shortened(names: tuple[str, ...]) -> str:

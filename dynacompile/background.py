@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -157,13 +157,12 @@ class Background:
     def wait(self, timeout: float | None) -> bool:
         """Until nothing is queued and nothing runs; False after `timeout` seconds."""
         with self.changed:
-            if self.thread is None:
-                return True
-            if self.thread is threading.current_thread():
-                return False
+            thread = self.thread
+        if thread is None or thread is threading.current_thread():
+            return thread is None
         native.core().hurry(1)
         try:
-            with self.changed:
+            with priority_of_caller(thread), self.changed:
                 return self.changed.wait_for(lambda: self.thread is None, timeout)
         finally:
             native.core().hurry(-1)
@@ -182,6 +181,24 @@ class Background:
         self.changed, self.jobs, self.running, self.thread = threading.Condition(threading.RLock()), deque(), None, None
         for job in (*jobs, *([] if running is None else [running])):
             job.end()
+
+
+@contextmanager
+def priority_of_caller(thread: threading.Thread) -> Iterator[None]:
+    """Inside it the thread has this one's priority, where the system lets it have that."""
+    number = thread.native_id
+    assert number is not None  # it has started
+    try:
+        before = os.getpriority(os.PRIO_PROCESS, number)
+        os.setpriority(os.PRIO_PROCESS, number, os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+    except (PermissionError, ProcessLookupError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        if thread.is_alive():
+            os.setpriority(os.PRIO_PROCESS, number, before)
 
 
 def begin_thread() -> None:

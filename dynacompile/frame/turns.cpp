@@ -37,7 +37,7 @@ constexpr int64_t look = 20 * us;        // between two looks at the lock
 constexpr int64_t quiet = 1500 * us;     // for which the lock has to be free after a thread of the program has had it
 constexpr int64_t forced_share = 25;     // of the time, one part in so many is taken at the least
 constexpr int64_t longest_rest = 50'000 * us;
-constexpr int niceness = 15;
+constexpr int niceness = 14;  // a weight of 4 % beside a thread of the program, by which the kernel of Linux shares a processor
 
 thread_local int64_t slice_began = 0;  // 0: this thread takes no turns
 std::atomic<int> hurried{0};           // threads that wait for background compiles

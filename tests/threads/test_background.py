@@ -211,7 +211,7 @@ def test_the_limit_of_recompiles_is_told_by_the_call():
 
 def test_what_is_left_to_python_is_warned_of_once():
     def f(x, n=[]):  # noqa: B006
-        import json  # noqa: F401
+        import json  # noqa: F401, PLC0415
 
         dynacompile.graph_break()
         while True:
@@ -388,7 +388,7 @@ class FrameCopyPatch:
     """Has the program's state change at the end of each capture."""
 
     def __init__(self, state):
-        from dynacompile.guards.facts import FrameCopy
+        from dynacompile.guards.facts import FrameCopy  # noqa: PLC0415
 
         self.owner, self.before = FrameCopy, FrameCopy.end_capture
 
