@@ -61,7 +61,7 @@ def test_nothing_has_a_speed_up_where_no_target_was_called(fit, tmp_path):
     callback = DynamoCallback({**ALONE, "modules": {"spare": {}}})
     module = fit(callback, cls=Unused)
     text = shown(callback.outcome)
-    assert "compiled nothing" in text and "speed-up" not in text and "paid off" not in text
+    assert "compiled nothing" in text and "speed-up none: no step called what was to be compiled" in text and "paid off" not in text
     assert "speedup" not in callback.outcome.metrics() and not module.trainer.callback_metrics["compile/speedup"] > 0
 
 
