@@ -381,7 +381,7 @@ def test_many_alike_changes_are_one_line_and_all_in_the_trace(events):
     assert len([e for e in events if isinstance(e, GuardFailed)]) == 14
 
 
-@pytest.mark.parametrize("other", [None, "a", b"a", (1,), ..., torch.float32], ids=str)
+@pytest.mark.parametrize("other", [None, "a", b"a", ..., torch.float32], ids=str)
 def test_what_no_number_equals_does_not_pin_a_counter(other, events):
     class Counts:
         steps, last = 5, None
