@@ -1,7 +1,8 @@
 """What compiling in the background is worth: seconds until the first step has ended, until steps have their full speed, and what steps wait meanwhile.
 
 A worker first runs eager steps for some seconds, which the steps beside the compile are compared with, and then has the system compile the same model,
-with empty caches. "Full speed" is the end of the first of five steps whose median is within 15 % of the last ones' median. Run by `scripts/bench.py background`.
+with empty caches. "Full speed" is the end of the first of five steps whose median is within 15 % of the last ones' median. Run by `scripts/bench.py
+background`.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ def finish(device: str) -> None:
 def table(rows: dict[str, dict[str, dict[str, float]]]) -> str:
     """rows: workload -> system -> figures of its worker."""
     lines = [
-        "| workload | system | seconds until step 1 | until full speed | step at full speed | steps meanwhile, beside eager alone: median | 95th percentile | slowest |",
+        "| workload | system | seconds until step 1 | until full speed | step at full speed | "
+        "steps meanwhile, beside eager alone: median | 95th percentile | slowest |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, systems in rows.items():
