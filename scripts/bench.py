@@ -233,7 +233,9 @@ def measure_background(only: str, device: str, keep: bool) -> None:
         rows[name] = {}
         for system in bench_background.SYSTEMS:
             with tempfile.TemporaryDirectory() as caches:
-                env = dict(environment(), TORCHINDUCTOR_CACHE_DIR=f"{caches}/inductor", TRITON_CACHE_DIR=f"{caches}/triton", DYNACOMPILE_CACHE_DIR=f"{caches}/ours")
+                env = dict(
+                    environment(), TORCHINDUCTOR_CACHE_DIR=f"{caches}/inductor", TRITON_CACHE_DIR=f"{caches}/triton", DYNACOMPILE_CACHE_DIR=f"{caches}/ours"
+                )
                 command = [sys.executable, __file__, "background", "--worker", system, "--only", name, "--device", device]
                 run = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
             rows[name][system] = json.loads(run.stdout.strip().splitlines()[-1])

@@ -70,7 +70,9 @@ def difference(program: Program, reference: bool = False) -> str | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.background", description="Compare random Python programs, compiled in the background and eager.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz.background", description="Compare random Python programs, compiled in the background and eager."
+    )
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
     parser.add_argument("--reference", action="store_true", help="through all stages, with interpreted kernels; otherwise capture alone")
