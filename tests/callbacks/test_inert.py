@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import copy
 import dataclasses
+import datetime
+import functools
+import logging
+import queue
 import random
+import re
+import threading
+import types
+import weakref
 from typing import Any
 
 import lightning as L
@@ -179,6 +188,28 @@ class ChangesTheBatch(Steps):
         return super().training_step(batch, index)
 
 
+class HoldsWhatIsHarmless(Steps):
+    """Objects with state that is not Python's, which steps don't change."""
+
+    def set_up(self) -> None:
+        self.traced = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
+        self.lock = threading.Lock()
+        self.pattern = re.compile("a")
+        self.notes = logging.getLogger("notes")
+        self.queue: queue.Queue[float] = queue.Queue()
+        self.space = types.SimpleNamespace(count=0)
+        self.config = argparse.Namespace(rate=0.1)
+        self.pick = functools.partial(sorted, reverse=True)
+        self.when = datetime.datetime(2020, 1, 1)
+        self.ref = weakref.ref(self.net)
+
+    def extra(self, batch, index, loss):
+        with self.lock:
+            self.queue.put(loss.item())
+            self.space.count += 1
+        return loss + self.traced(loss.reshape(1, 1)).mean() * self.space.count * self.queue.qsize()
+
+
 class KeepsTheLoss(Steps):
     def set_up(self) -> None:
         self.losses: list[torch.Tensor] = []
@@ -269,6 +300,7 @@ CASES = [
     WithFlags,
     WithGlobals,
     ChangesTheBatch,
+    HoldsWhatIsHarmless,
     KeepsTheLoss,
     WithScheduler,
     Lbfgs,
