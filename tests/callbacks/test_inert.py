@@ -380,6 +380,27 @@ def test_callbacks_that_take_part_in_a_step_are_put_back(tmp_path):
     assert other.calls == one.calls and other.norms == one.norms
 
 
+class Reaches(Steps):
+    """The step counts on a callback of the user's that takes no part in it, and asks the trainer to stop."""
+
+    def extra(self, batch, index, loss):
+        idle = next(callback for callback in self.trainer.callbacks if isinstance(callback, Idle))
+        idle.count += 1
+        self.trainer.should_stop = index >= 3
+        return loss * idle.count
+
+
+class Idle(L.Callback):
+    count = 0
+
+
+def test_attributes_of_other_callbacks_and_of_the_trainer_are_put_back(tmp_path):
+    without = fit(Reaches, tmp_path / "without", Idle())
+    callback = DynamoCallback(MEASURED)
+    assert_same(without, fit(Reaches, tmp_path / "with", Idle(), callback))
+    assert callback.outcome.times is not None
+
+
 @pytest.mark.parametrize(
     ("cls", "options"),
     [
