@@ -180,7 +180,7 @@ class DynamoCallback(Callback):
         return Outcome(
             modes=self.modes,
             modules=tuple(name for name in self.run.names if name not in idle),
-            idle=idle,
+            idle=tuple(name for name in idle if name in self.run.modules),  # a step that no loop called was not to run
             losses=losses,
             steps=len(self.durations),
             fit_seconds=time.perf_counter() - self.started,
@@ -190,6 +190,6 @@ class DynamoCallback(Callback):
             ledger=self.ledger,
             peak_bytes=max(torch.cuda.max_memory_allocated(pl_module.device), self.measurement.peak_before) if on_gpu else None,
             logs=self.reports.places(trainer),
-            notes=tuple((name, text) for name, text in (("wandb.watch", hooks_of_wandb(pl_module)),) if text),
+            notes=tuple((name, text) for name, text in (("wandb.watch", hooks_of_wandb(pl_module)), *self.run.left()) if text),
             ended=ended,
         )

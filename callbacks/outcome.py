@@ -66,7 +66,7 @@ class Outcome:
     @property
     def payoff_step(self) -> int | None:
         """The training batch at which the time saved had paid for compiling; None where a compiled step saves nothing."""
-        return self.times.break_even(self.ledger.compile_seconds) if self.times else None
+        return self.times.break_even(self.ledger.compile_seconds) if self.times and self.ledger.graphs else None
 
     def metrics(self) -> dict[str, float]:
         """Every number, by its name without prefix."""
@@ -87,8 +87,11 @@ def measured(times: StepTimes | None, ledger: Ledger) -> dict[str, float]:
     """The numbers of a measurement, as far as there was one; of a compiled step where there is a graph."""
     if times is None:
         return {}
-    named = {"step_ms_eager": times.eager, **({"step_ms_compiled": times.compiled, "speedup": times.speedup} if ledger.graphs else {})}
-    return {name: value for name, value in named.items() if value is not None}
+    known: dict[str, float | None] = {"step_ms_eager": times.eager, "samples_per_sec_eager": times.per_second(times.eager)}
+    if ledger.graphs and times.compiled is not None:
+        known |= {"step_ms_compiled": times.compiled, "speedup": times.speedup, "samples_per_sec_compiled": times.per_second(times.compiled)}
+    known |= {f"step_peak_bytes_{kind}": peak for kind, peak in zip(("eager", "compiled"), times.peaks)}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def facts(outcome: Outcome) -> list[tuple[str, str]]:

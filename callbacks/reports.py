@@ -89,7 +89,8 @@ class Reports:
                 self.files.make("summary.json", outcome.write)
             if self.settings.trace:
                 with Reporting(f"writing the compile report in {self.files.folder}"):
-                    self.files.make("compile_report.html", lambda path: write_report(outcome, path))
+                    trace = self.files.written[0].name if self.ledger.lines is not None else ""
+                    self.files.make("compile_report.html", lambda path: write_report(outcome, path, trace))
         self.publish(trainer, outcome)
 
     def configure(self, trainer: L.Trainer, options: Mapping[str, CompileConfig]) -> None:

@@ -115,6 +115,11 @@ class CompiledRun:
         idle = [name for name, module in self.modules.items() if nothing_compiled(module)]
         return (*idle, *(name for name, region in self.regions.items() if not is_called(region)))
 
+    def left(self) -> list[tuple[str, str]]:
+        """Rows on optimizers whose steps are Python, with the reason."""
+        steps = [(name, region) for name, region in self.regions.items() if isinstance(region, OptimizerStep)]
+        return [("left to Python", f"{name}: {step.why_left()}") for name, step in steps if step.why_left()]
+
     @contextmanager
     def laid_aside(self) -> Iterator[None]:
         """The run as it is without a compiler; everything is put back as it was."""

@@ -379,3 +379,19 @@ def test_many_alike_changes_are_one_line_and_all_in_the_trace(events):
     (again,) = only(events, Recompiled)
     assert again.failed == ("self.encoder.*.requires_grad: False -> True (14 of them)",)
     assert len([e for e in events if isinstance(e, GuardFailed)]) == 14
+
+
+@pytest.mark.parametrize("other", [None, "a", b"a", ..., torch.float32], ids=str)
+def test_what_no_number_equals_does_not_pin_a_counter(other, events):
+    class Counts:
+        steps, last = 5, None
+
+    def fn(x, counts):
+        return x + 1 if counts.steps == counts.last else x + 2 if counts.steps != counts.last and counts.steps not in (None, "b") else x
+
+    counts = Counts()
+    counts.last = other
+    run, x = compiled(fn, options={"fallback": "none", "varying": ["steps"]}), torch.ones(2)
+    for counts.steps in range(5, 10):
+        same(run, fn, x, counts)
+    assert len(only(events, Compiled)) == 1
