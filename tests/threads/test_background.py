@@ -266,6 +266,17 @@ def test_context_variables_are_those_of_the_call():
     assert seen == [2]
 
 
+def test_a_profiler_of_the_call_sees_none_of_the_compile_and_may_end_before_it():
+    c = compiled(lambda x: x.sin() * 3, "default")
+    with torch.profiler.profile() as profile:
+        c(torch.ones(3))
+        time.sleep(0.02)
+    counts = {event.key: event.count for event in profile.key_averages()}
+    built()
+    assert counts["aten::sin"] == 1
+    assert c(torch.ones(3)).shape == (3,)
+
+
 def test_random_numbers_are_those_of_eager():
     def f(x):
         return torch.nn.functional.dropout(x, 0.5) + torch.rand(8)
