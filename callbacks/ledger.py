@@ -106,6 +106,16 @@ class Ledger:
                     counts["graph_breaks"] += 1
         return {region: dict(counts) for region, counts in sorted(table.items()) if counts}
 
+    def has_graph(self, region: str) -> bool:
+        """Whether something is compiled of a module or step."""
+        return any(event.region == region and event.ops > 0 for event in self.of(events.Compiled))
+
+    def why_eager(self, region: str) -> str:
+        """Why nothing is compiled of a module or step that was called."""
+        reasons = [event.reason for event in self.of(events.FrameSkipped) if event.region == region]
+        reasons += [f"[{event.code}] {event.reason}" for event in self.of(events.GraphBroke) if event.region == region]
+        return reasons[0] if reasons else "it has no operations on tensors"
+
     def told(self) -> list[Told]:
         """The events that a user wants to know of, in order. A recompile stands for the entry that it made."""
         made: list[tuple[Event, Told]] = []

@@ -14,8 +14,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 from dynacompile.callbacks.ledger import COLUMNS
 from dynacompile.callbacks.outcome import Outcome
-
-CONFIG_KEY = "dynacompile"
+from dynacompile.callbacks.texts import CONFIG_KEY
 
 
 def configure(logger: WandbLogger, resolved: Mapping[str, Any]) -> None:

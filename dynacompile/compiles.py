@@ -215,10 +215,7 @@ def announce(made: Compiled, captured: Captured, differences: list[Failure], own
         show_on_screen(made.frame, [revealed(described(guard)) for guard in captured.guards], [f.revealing for f in differences])
     guarded = Guarded(region=info.name, bucket=info.bucket, frame=made.frame, guards=made.guards, lookup_ns=made.lookup_ns, cold_ns=made.cold_ns, texts=listed)
     SESSION.bus.emit(guarded)
-    for f in differences:
-        source = without_values(f.guard.source.text()) if f.guard.source is not None else f.subject
-        gone = GuardFailed(region=info.name, bucket=info.bucket, kind=f.guard.kind, source=source, was=str(f.was), now=str(f.now), site=made.frame)
-        SESSION.bus.emit(gone)
+    tell_failures(differences, info, frame.code)
     if own:
         known = advice(differences, captured.guards, frame, info.config, all(entry.info.region != info.name for entry in own))
         again = Recompiled(
@@ -235,6 +232,15 @@ def announce(made: Compiled, captured: Captured, differences: list[Failure], own
             done=done_about(captured.guards, [entry.info.captured.guards for entry in own]),
         )
         SESSION.bus.emit(again)
+
+
+def tell_failures(differences: list[Failure], info: RegionInfo, code: CodeType) -> None:
+    """One event for each guard that does not hold: texts for users sum them up."""
+    for f in differences:
+        source = without_values(f.guard.source.text()) if f.guard.source is not None else f.subject
+        SESSION.bus.emit(
+            GuardFailed(region=info.name, bucket=info.bucket, kind=f.guard.kind, source=source, was=str(f.was), now=str(f.now), site=frame_name(code))
+        )
 
 
 def report_break(captured: Captured, info: RegionInfo) -> None:

@@ -111,6 +111,11 @@ class CompileConfig:
     attention_scores: int = option(
         0, "code", "scores of one head from which hand-written attention becomes torch's operator; 0: from where that is faster, as measured; -1: never"
     )
+    freeze: bool = option(
+        False,
+        "code",
+        "CPU: where no gradient is needed, parameters of products are packed once, and again when they are seen to change: writes through .data are not seen",
+    )
     precise: bool = option(
         False, "code", "round every result of float16 and bfloat16 to its dtype, as eager does; False: fused ops compute in float32 and round once"
     )

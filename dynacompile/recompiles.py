@@ -32,7 +32,34 @@ def texts(failed: list[Failure]) -> tuple[str, ...]:
 
 
 def summarised(failed: tuple[str, ...]) -> tuple[str, ...]:
-    """`self.training: True -> False` stands for the same change in its submodules, which are counted."""
+    """`self.training: True -> False` stands for the same change in its submodules, which are counted, and one line for the same change of MANY tensors or
+    attributes: `self.encoder.*.requires_grad: True -> False (14 of them)`."""
+    return grouped(below_modules(failed))
+
+
+def grouped(failed: tuple[str, ...]) -> tuple[str, ...]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for text in failed:
+        subject, _, change = text.partition(": ")
+        groups.setdefault((subject.rpartition(".")[2], change), []).append(subject)
+    told: list[str] = []
+    for (part, change), subjects in groups.items():
+        if len(subjects) < MANY:
+            told += [f"{subject}: {change}" for subject in subjects]
+        else:
+            told.append(f"{common(subjects)}{part}: {change} ({len(subjects)} of them)")
+    return tuple(told)
+
+
+def common(subjects: Sequence[str]) -> str:
+    """The path that all have in common, and a star for what comes after it."""
+    paths = [dotted(subject).split(".")[:-1] for subject in subjects]
+    depth = next((i for i, parts in enumerate(zip(*paths)) if len(set(parts)) > 1), min(map(len, paths)))
+    return "".join(f"{name}." for name in (*paths[0][:depth], "*"))
+
+
+def below_modules(failed: tuple[str, ...]) -> tuple[str, ...]:
+    """With `self.training: True -> False` in the place of the same change in its submodules."""
     kept: list[str] = []
     below: dict[str, int] = {}
     for text in sorted(failed, key=len):
@@ -45,6 +72,10 @@ def summarised(failed: tuple[str, ...]) -> tuple[str, ...]:
         if found:
             below[text] = 0
     return tuple(f"{text} (and in {below[text]} submodules)" if below.get(text) else text for text in failed if text in kept)
+
+
+MANY = 4
+"""From so many alike changes on, one line tells of all; each has a GuardFailed event of its own."""
 
 
 def frame_name(code: CodeType) -> str:

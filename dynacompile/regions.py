@@ -14,7 +14,7 @@ from typing import Any
 
 from dynacompile import native
 from dynacompile.background import BACKGROUND
-from dynacompile.compiles import new_entry
+from dynacompile.compiles import new_entry, tell_failures
 from dynacompile.config import CompileConfig
 from dynacompile.errors import RecompileLimitError, Unsupported
 from dynacompile.events import FrameSkipped, LimitHit
@@ -139,7 +139,8 @@ def over_limit(frame: Any, info: RegionInfo, entries: list[Any], option: str, *,
     """The bucket is full: this region runs the frame eagerly, says so once, or raises. alone: it is full for every object."""
     config = info.config
     limit = getattr(config, option)
-    failed = texts(nearest_failures(frame, entries))
+    differences = nearest_failures(frame, entries)
+    failed = texts(differences)
     guard = failed[0] if failed else "unknown"
     more = info.override({option: limit * 2})
     text = (
@@ -161,5 +162,6 @@ def over_limit(frame: Any, info: RegionInfo, entries: list[Any], option: str, *,
             entries=len(entries),
         )
         SESSION.bus.emit(hit)
+        tell_failures(differences, info, frame.code)
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     return native.core().RUN_ONCE if alone else native.core().RUN_PLAINLY

@@ -39,7 +39,17 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts import bench_background, bench_budget, bench_capture, bench_guards, bench_optimizers, bench_roofline, bench_symbolic, bench_trees  # noqa: E402
+from scripts import (  # noqa: E402
+    bench_background,
+    bench_budget,
+    bench_capture,
+    bench_guards,
+    bench_lightning,
+    bench_optimizers,
+    bench_roofline,
+    bench_symbolic,
+    bench_trees,
+)
 from scripts.workloads import WORKLOADS, Step, Workload  # noqa: E402  (the script runs from anywhere)
 
 SYSTEMS = ("eager", "torch.compile", "dynacompile")
@@ -252,9 +262,9 @@ def main() -> None:
         "what",
         nargs="?",
         default="steps",
-        choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees", "roofline", "budget", "background"),
+        choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees", "roofline", "budget", "lightning", "background"),
         help="workloads' steps, first calls with backend='eager', optimizers' compiles, guards, symbolic sizes, another checkout and this one in turn, "
-        "kernels beside their roof, memory against time, or compiling in the background against waiting",
+        "kernels beside their roof, memory against time, the recipes' whole training steps under Lightning, or compiling in the background against waiting",
     )
     parser.add_argument("--only", default="*", help="glob over workload names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
@@ -263,9 +273,12 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     parser.add_argument("--folder", type=Path, help="roofline: where the picture and all figures are written")
     parser.add_argument("--against", type=Path, help="trees: the other checkout")
-    parser.add_argument("--rounds", type=int, default=5, help="trees: how often each workload is measured in each tree")
-    parser.add_argument("--worker", choices=(*SYSTEMS, *bench_background.SYSTEMS[2:]), help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=5, help="trees, lightning: how often each workload is measured in each tree, under each system")
+    parser.add_argument("--worker", choices=sorted({*SYSTEMS, *bench_background.SYSTEMS, *bench_lightning.SYSTEMS}), help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.worker and args.what == "lightning":
+        print(json.dumps(bench_lightning.worker(args.worker, args.only, args.device, args.mode)))
+        return
     if args.worker:
         workers = {"capture": bench_capture.worker, "optimizers": bench_optimizers.worker}
         of_table = workers.get(args.what)
@@ -274,6 +287,14 @@ def main() -> None:
             return
         figures = worker(args.worker, args.only, args.device, args.mode, args.seconds) if of_table is None else of_table(args.worker, args.only)
         print(json.dumps(figures))
+        return
+    if args.what == "lightning":
+        recipes = [name for name in bench_lightning.DEVICES[args.device] if fnmatch.fnmatch(name, args.only)]
+        command = f"python scripts/bench.py lightning --device {args.device} --mode {args.mode} --rounds {args.rounds}"
+        text = f"`{command}` on {machine(args.device)}.\n\n{bench_lightning.table(recipes, args.device, args.mode, args.rounds)}"
+        print(text)
+        if args.write:
+            write(f"Training steps under Lightning, {args.device.upper()}", text)
         return
     if args.what == "guards":
         text = f"`python scripts/bench.py guards` on {machine('cpu')}; graphs run eagerly.\n\n{bench_guards.tables()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 import torch.fx
 
 from dynacompile.autograd.attention_choices import with_attention_kernels
@@ -11,6 +12,7 @@ from dynacompile.autograd.decompose import decomposition_table
 from dynacompile.autograd.joint import JointGraph, trace_joint
 from dynacompile.autograd.large_losses import with_chunked_losses
 from dynacompile.autograd.passes import simplify
+from dynacompile.autograd.passes.packing import pack_weights
 from dynacompile.autograd.split import split
 from dynacompile.env import Env
 from dynacompile.events import LossChunked, MaskRead
@@ -30,7 +32,14 @@ def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
     for site, found in joint.masks:
         env.emit(MaskRead(region=env.region, bucket=env.bucket, site=site, found=found))
     simplify(joint.graph, env.config.precise)
+    if env.config.freeze and not joint.tangents:
+        weights = {n for i, (n, fake) in enumerate(zip(joint.placeholders, fakes, strict=False)) if is_parameter(fake) and i not in joint.written}
+        pack_weights(joint.graph, weights)
     return split(joint, env.config.memory_budget)
+
+
+def is_parameter(fake: object) -> bool:
+    return isinstance(fake, torch.nn.Parameter) or (isinstance(fake, torch.Tensor) and fake.is_leaf and fake.requires_grad)
 
 
 def trace_chosen(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> JointGraph:

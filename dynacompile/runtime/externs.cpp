@@ -1,6 +1,8 @@
 #define AT_PER_OPERATOR_HEADERS
 #include "runtime/externs.h"
 
+#include "runtime/packed.h"
+
 #include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/Device.h>
@@ -311,6 +313,7 @@ private:
 }  // namespace
 
 std::unique_ptr<ExternCall> make_extern(const std::string& name, const std::string& overload, PyObject* args, std::vector<int64_t> outputs, bool in_place) {
+    if (name == packed_name) return make_packed(args, outputs.empty() ? -1 : outputs[0]);
     c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
     return std::make_unique<BoxedCall>(std::move(op), args, std::move(outputs), in_place);
 }

@@ -532,3 +532,55 @@ def test_tuning(what, tmp_path):
     same(compiled, plain, 1e-3)
     assert compiled.entries["training_step"] <= 2 and not compiled.count(events.LimitHit)
     left_nothing(compiled)
+
+
+class Hooked(Project):
+    """Its optimizer has a hook; Python counts the steps."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        self.told: list[int] = []
+        optimizer.register_step_post_hook(lambda *_: self.told.append(1))
+        return optimizer
+
+
+@pytest.mark.parametrize(("cls", "said"), [(Lbfgs, "LBFGS calls its closure several times"), (Hooked, "SGD has hooks that run before or after its steps")])
+def test_optimizers_that_stay_python_are_told(cls, said, tmp_path, capsys):
+    ran = fit(cls, tmp_path, True, max_epochs=1)
+    assert "optimizer_step" not in ran.entries
+    assert said in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert len(getattr(ran.module, "told", [1] * BATCHES)) == BATCHES
+
+
+class Own(torch.optim.Optimizer):
+    """A user's optimizer: signs of gradients, scaled; it calls its closure after it has counted."""
+
+    def __init__(self, params, lr=0.01):
+        super().__init__(params, {"lr": lr})
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.count += 1
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.add_(p.grad.sign(), alpha=-group["lr"])
+        return loss
+
+
+class WithOwn(Project):
+    def configure_optimizers(self):
+        optimizer = Own(self.parameters())
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9), "interval": "step"}}
+
+
+def test_an_optimizer_of_the_users_own(tmp_path):
+    plain, compiled = (fit(WithOwn, tmp_path, on, gradient_clip_val=0.5) for on in (False, True))
+    same(compiled, plain)
+    assert compiled.trainer.optimizers[0].count == plain.trainer.optimizers[0].count
+    assert compiled.entries["optimizer_step"] == 2 and not compiled.count(events.LimitHit), "clipping, and the step"

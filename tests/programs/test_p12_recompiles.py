@@ -13,7 +13,7 @@ import torch
 
 import dynacompile
 from dynacompile import native
-from dynacompile.events import Compiled, LimitHit, Recompiled
+from dynacompile.events import Compiled, GuardFailed, LimitHit, Recompiled
 from dynacompile.observe.log import line, log_subscriber
 
 
@@ -343,3 +343,55 @@ def test_all_differences_are_told(events):
     assert set(again.failed) == {"x.dtype: torch.float32 -> torch.float64", "x.size(0): 2 -> 3", "k: 2.0 -> 3.0", "flag: True -> False"}
     text = line(again)
     assert all(part in text for part in (*again.failed, "entry 2 of 8", "done: new entry", again.frame)) and again.seconds > 0
+
+
+def test_many_alike_changes_are_one_line_and_all_in_the_trace(events):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(7)))
+            self.head = torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.head(self.encoder(x))
+
+    net = Net()
+    run, x = compiled(net), torch.randn(2, 3)
+    run(x)
+    net.encoder.requires_grad_(False)
+    net.head.bias.requires_grad_(False)
+    run(x)
+    (again,) = only(events, Recompiled)
+    assert again.failed == ("self.*.requires_grad: True -> False (15 of them)",)
+    net.encoder.requires_grad_(True)
+    net.head.bias.requires_grad_(True)
+    net.head.weight.requires_grad_(False)
+    net.encoder.requires_grad_(False)
+    events.clear()
+    run(x)
+    (again,) = only(events, Recompiled)
+    assert set(again.failed) <= {"self.head.weight.requires_grad: True -> False", "self.head.bias.requires_grad: False -> True"}
+    dynacompile.reset()
+    run(x.clone())
+    net.encoder.requires_grad_(True)
+    events.clear()
+    run(x)
+    (again,) = only(events, Recompiled)
+    assert again.failed == ("self.encoder.*.requires_grad: False -> True (14 of them)",)
+    assert len([e for e in events if isinstance(e, GuardFailed)]) == 14
+
+
+@pytest.mark.parametrize("other", [None, "a", b"a", ..., torch.float32], ids=str)
+def test_what_no_number_equals_does_not_pin_a_counter(other, events):
+    class Counts:
+        steps, last = 5, None
+
+    def fn(x, counts):
+        return x + 1 if counts.steps == counts.last else x + 2 if counts.steps != counts.last and counts.steps not in (None, "b") else x
+
+    counts = Counts()
+    counts.last = other
+    run, x = compiled(fn, options={"fallback": "none", "varying": ["steps"]}), torch.ones(2)
+    for counts.steps in range(5, 10):
+        same(run, fn, x, counts)
+    assert len(only(events, Compiled)) == 1

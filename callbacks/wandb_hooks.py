@@ -7,7 +7,7 @@ from collections import Counter
 import lightning as L
 
 
-def watched(module: L.LightningModule) -> str:
+def hooks_of_wandb(module: L.LightningModule) -> str:
     """One sentence on the hooks of wandb.watch below `module`; empty where there are none. Without wandb nothing is imported: the names lie in the modules."""
     kinds: Counter[str] = Counter()
     for part in module.modules():
@@ -19,4 +19,5 @@ def watched(module: L.LightningModule) -> str:
         on_root = any(str(name).startswith("parameters/") for name in module.__dict__.get("_wandb_hook_names", ()))
         never = ", which never runs, since Lightning calls training_step and not the module: watch a submodule instead"
         told.append(f"a hook that logs parameters{never if on_root and kinds['parameters'] == 1 else ''}")
-    return f"{', '.join(told)}. They run as Python beside the compiled code, each log_freq calls at length: step times, eager and compiled, include them"
+    where = "on gradients beside the compiled backward, on modules inside a compiled step, whose graph ends at calls that log"
+    return f"{', '.join(told)}. They run as Python: {where}"
