@@ -178,7 +178,7 @@ def allowed(exact: torch.Tensor, eager: torch.Tensor, dtype: torch.dtype, steep:
     largest = exact[finite].abs().max().item()
     if dtype == torch.float64:  # eager's own error is not known
         return 1e-10 * max(1.0, largest)
-    return (30 if steep else 3) * (eager.double() - exact)[finite].abs().max().item() + 4 * torch.finfo(dtype).eps * largest
+    return (30 if steep else 6) * (eager.double() - exact)[finite].abs().max().item() + 16 * torch.finfo(dtype).eps * largest
 
 
 def judge(what: str, ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, program: Program) -> None:
