@@ -49,7 +49,7 @@ class DynamoCallback(Callback):
         self.run = CompiledRun(self.settings)
         self.modes: tuple[str, ...] = ()
         self.idle: tuple[str, ...] = ()
-        self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, self.settings.base.background)
+        self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, self.settings.in_background)
         self.durations: list[float] = []
         self.started = self.batch_started = 0.0
         self.end_subscription: Callable[[], None] | None = None

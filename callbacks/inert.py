@@ -180,7 +180,7 @@ def free_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         allocated = torch.cuda.memory_allocated(device)
         cached = torch.cuda.memory_reserved(device) - allocated
-        return torch.cuda.mem_get_info(device)[0] + cached - (torch.cuda.max_memory_allocated(device) - allocated)
+        return max(0, torch.cuda.mem_get_info(device)[0] + cached - (torch.cuda.max_memory_allocated(device) - allocated))
     meminfo = Path("/proc/meminfo")
     if device.type == "cpu" and meminfo.exists():
         line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))

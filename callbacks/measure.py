@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 import lightning as L
 import torch
-from lightning.pytorch.utilities.data import extract_batch_size
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.data import _extract_batch_size
 
 import dynacompile
 from dynacompile.callbacks.inert import Inert, inert
@@ -170,14 +169,11 @@ class FitStep:
             torch.cuda.synchronize(self.device)
 
     def samples(self) -> int | None:
-        """Of the batch, as Lightning extracts it for the means that it logs."""
+        """Of the batch, as Lightning extracts it for the means that it logs, and without its warnings."""
         results = self.trainer._results
         if results is not None and results.batch_size is not None:
             return results.batch_size
-        try:
-            return extract_batch_size(self.arguments["batch"])
-        except MisconfigurationException:  # none of the batch's parts is a tensor
-            return None
+        return next((size for size in _extract_batch_size(self.arguments["batch"]) if size is not None), None)
 
 
 class Skipped(Unrepeatable):

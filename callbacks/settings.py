@@ -96,6 +96,11 @@ class CompileSettings:
         """The options of each glob of `modules`."""
         return by_glob(self.modules)
 
+    @property
+    def in_background(self) -> bool:
+        """Whether anything is compiled without its calls waiting for it."""
+        return self.base.background or any(given.get("background") for given in self.overrides.values())
+
     def options(self, *globs: str) -> CompileConfig:
         """The compile options of a module that `globs` match, in the order of `modules`."""
         values = {name: getattr(self.base, name) for name in CompileConfig.names()}

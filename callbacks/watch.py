@@ -24,7 +24,7 @@ from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from dynacompile.callbacks.saveable import is_library
+from dynacompile.callbacks.saveable import Unrepeatable, is_library
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 AUDITED: dict[str, str] = {
@@ -180,11 +180,14 @@ AUDIT_HOOK = AuditHook()
 def watched(loggers: Iterable[Logger]) -> Iterator[Watch]:
     """The step that runs inside ends with CaughtInTheAct where it would do what can't be undone.
 
-    Another profile function, if there is one, is put back afterwards.
+    Another profile function, if there is one, is put back afterwards. Raises Unrepeatable where there is one that is not Python's, and so can't be.
     """
-    watch = Watch(threading.get_ident(), CALLS | {code: "uses a logger" for logger in loggers for code in codes_of(logger)} | wandb_calls())
-    AUDIT_HOOK.add()
     before = sys.getprofile()
+    if before is not None and not callable(before):
+        raise Unrepeatable(f"calls are watched by another profiler ({type(before).__module__}.{type(before).__qualname__})")
+    of_loggers = {code: "uses a logger" for logger in loggers for code in codes_of(logger)}
+    watch = Watch(threading.get_ident(), CALLS | of_loggers | wandb_calls() | stream_calls())
+    AUDIT_HOOK.add()
     AUDIT_HOOK.watch = watch
     sys.setprofile(watch.on_call)
     try:
@@ -208,6 +211,11 @@ def codes_under(fn: Callable[..., Any] | None) -> Iterator[types.CodeType]:
     while isinstance(fn, types.FunctionType):
         yield fn.__code__
         fn = getattr(fn, "__wrapped__", None)
+
+
+def stream_calls() -> dict[types.CodeType, str]:
+    """The writes of streams that are written in Python, as notebooks have them."""
+    return {code: "prints" for stream in (sys.stdout, sys.stderr) for code in codes_under(getattr(type(stream), "write", None))}
 
 
 def wandb_calls() -> dict[types.CodeType, str]:

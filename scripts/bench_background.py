@@ -1,8 +1,8 @@
 """What compiling in the background is worth: seconds until the first step has ended, until steps have their full speed, and what steps wait meanwhile.
 
 A worker first runs eager steps for some seconds, which the steps beside the compile are compared with, and then has the system compile the same model,
-with empty caches. "Full speed" is the end of the first of five steps whose median is within 15 % of the last ones' median. Run by `scripts/bench.py
-background`.
+with empty caches. "Full speed" is the end of the first step that began when nothing was compiled any more, or that waited for all compiles. Run by
+`scripts/bench.py background`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ NAMES = ("GPT 4x128, context 128, training", "MLP, training")
 EAGER_SECONDS = 6.0
 AFTER_SECONDS = 3.0
 LONGEST = 400.0
-NEAR = 1.15
 
 
 def compile_with(system: str) -> tuple[Callable[[Any], Any], Callable[[], bool]]:
@@ -65,8 +64,8 @@ def worker(system: str, name: str, device: str) -> dict[str, float]:
         durations.append(time.perf_counter() - before)
         if done_at is None and (is_done() or ends[-1] > LONGEST):
             done_at = time.perf_counter()
-    last = statistics.median(durations[-max(5, len(durations) // 10) :])
-    at = next((i for i in range(len(durations) - 4) if statistics.median(durations[i : i + 5]) <= NEAR * last), len(durations) - 1)
+    at = next((i for i, end in enumerate(ends) if start + end - durations[i] >= done_at), len(ends) - 1) if system == SYSTEMS[2] else 0
+    last = statistics.median(durations[at + 1 :] or durations[-1:])
     beside = sorted(durations[: max(1, at)])
     return {
         "first": ends[0],
@@ -105,16 +104,14 @@ def finish(device: str) -> None:
 def table(rows: dict[str, dict[str, dict[str, float]]]) -> str:
     """rows: workload -> system -> figures of its worker."""
     lines = [
-        "| workload | system | seconds until step 1 | until full speed | step at full speed | "
-        "steps meanwhile, beside eager alone: median | 95th percentile | slowest |",
+        "| workload | system | seconds until step 1 | until full speed | step then | steps meanwhile, and against eager alone: median | 95 % | slowest |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, systems in rows.items():
         for system, f in systems.items():
             meanwhile = ["-"] * 3
             if system == "in the background":
-                meanwhile = [
-                    f"{f[k] * 1e3:.1f} ms ({f[k] / f[e]:.2f}x)" for k, e in (("beside", "eager"), ("beside_95", "eager_95"), ("beside_most", "eager_most"))
-                ]
+                pairs = (("beside", "eager"), ("beside_95", "eager_95"), ("beside_most", "eager_most"))
+                meanwhile = [f"{f[beside] * 1e3:.1f} ms ({f[beside] / f[eager]:.2f}x)" for beside, eager in pairs]
             lines.append(f"| {name} | {system} | {f['first']:.2f} | {f['full']:.1f} | {f['step'] * 1e3:.1f} ms | {' | '.join(meanwhile)} |")
     return "\n".join(lines)

@@ -113,6 +113,7 @@ def left_behind(trainer: L.Trainer, module: L.LightningModule, folder: Path) -> 
         "loops": plain(trainer.fit_loop.state_dict()),
         "completed": trainer.fit_loop.epoch_loop.batch_progress.total.completed,
         "random": (random.getstate(), plain(np.random.get_state()), plain(torch.get_rng_state())),
+        "random on devices": plain(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else [],
         "lines": logged_lines(file) if file.exists() else [],
     }
 

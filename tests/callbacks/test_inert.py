@@ -16,7 +16,7 @@ import torchmetrics
 from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import nn
 
-from dynacompile.callbacks import DynamoCallback
+from dynacompile.callbacks import DynamoCallback, inert
 from tests.callbacks.equal_fits import Steps, assert_same, fit
 
 MEASURED = {"enabled": False, "measure_after": 3, "measure_steps": 2, "trace": False}
@@ -415,6 +415,12 @@ class Prints(Steps):
         return loss
 
 
+class PrintsInBackward(Steps):
+    def extra(self, batch, index, loss):
+        loss.register_hook(lambda grad: print("a line"))
+        return loss
+
+
 class WritesAFile(Steps):
     def extra(self, batch, index, loss):
         with open(self.trainer.default_root_dir + "/losses.txt", "a") as file:
@@ -466,6 +472,7 @@ class NamesAGlobalIterator(Steps):
     [
         (SkipsAll, "training_step skipped the batch: it returned None"),
         (Prints, "prints (Prints.extra, test_inert.py:"),
+        (PrintsInBackward, "prints (PrintsInBackward.extra.<locals>.<lambda>, test_inert.py:"),
         (WritesAFile, "losses.txt (WritesAFile.extra, test_inert.py:"),
         (UsesTheLogger, "uses a logger (UsesTheLogger.extra, test_inert.py:"),
         (DrawsABatch, "draws from a data loader (DrawsABatch.extra, test_inert.py:"),
@@ -485,6 +492,24 @@ def test_a_step_that_cannot_be_repeated_is_not_measured_and_the_fit_is_the_same(
     printed = capsys.readouterr().out
     assert printed.count("a line") in (0, 24)
     assert reason in " ".join(printed.replace("│", " ").split()), "the screen names the reason"
+
+
+def test_beside_another_profiler_of_calls_nothing_breaks(tmp_path):
+    """Before CPython 3.12 there is but one at a time."""
+    callback = both(Steps, tmp_path, profiler="advanced")
+    assert (callback.outcome.times is None) == ("calls are watched by another profiler" in callback.outcome.unmeasured)
+
+
+def test_where_the_copy_does_not_fit_nothing_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(inert, "free_bytes", lambda device: 100)
+    callback = both(Steps, tmp_path)
+    assert callback.outcome.times is None and "the copy that is put back takes 0 MiB on cpu, where 0 MiB are to spare" in callback.outcome.unmeasured
+
+
+def test_several_processes_are_not_measured(tmp_path):
+    """A step that is ended in one process would leave the others waiting; told by the trainer's world size, before anything runs."""
+    trainer = L.Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False, default_root_dir=tmp_path)
+    assert inert.refusal(trainer, {"batch": None}) == "on 2 devices, a step that is ended in one process would leave the others waiting"
 
 
 def test_a_batch_that_the_step_skips_is_passed_over_for_the_next(tmp_path):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+
 import lightning as L
 import pytest
 import torch
@@ -9,6 +11,7 @@ import dynacompile
 from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.measure import StepTimes, bounds_of_median, rows
 from dynacompile.callbacks.outcome import facts
+from dynacompile.callbacks.snapshot import Snapshot
 from tests.callbacks.equal_fits import Steps, fit
 
 EAGER = {"enabled": False, "measure_after": 3, "measure_steps": 2, "trace": False}
@@ -123,15 +126,34 @@ def test_measuring_waits_for_what_is_built_in_the_background(tmp_path, monkeypat
     assert callback.outcome.times is None and callback.outcome.unmeasured == "not measured: programs were still built in the background"
 
 
-def test_a_fit_that_compiles_in_the_background_is_measured(tmp_path):
+@pytest.mark.parametrize("settings", [{"background": True}, {"modules": {"training_step": {"background": True}}}], ids=["all", "a part"])
+def test_a_fit_that_compiles_in_the_background_is_measured(settings, tmp_path):
     class Waiting(L.Callback):
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
             dynacompile.wait()
 
-    callback = DynamoCallback({**COMPILED, "background": True, "measure_after": 0})
+    callback = DynamoCallback({**COMPILED, **settings, "measure_after": 0})
     fit(Steps, tmp_path, callback, Waiting())
     times = callback.outcome.times
-    assert times is not None and times.compiled is not None and times.compile_seconds == 0, callback.outcome.unmeasured
+    assert times is not None and times.compiled is not None, callback.outcome.unmeasured
+
+
+def test_the_copies_are_freed_when_measuring_ends(tmp_path):
+    """Without the garbage collector: they are as large as the model."""
+    alive: list[int] = []
+
+    class Looking(L.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            alive.append(sum(type(held) is Snapshot for held in gc.get_objects()))
+
+    gc.collect()
+    gc.disable()
+    try:
+        fit(Steps, tmp_path / "measured", DynamoCallback(EAGER), Looking())
+        fit(RaisesUncompiled, tmp_path / "raises", DynamoCallback(COMPILED), Looking())
+    finally:
+        gc.enable()
+    assert alive == [0] * 24
 
 
 # the figures

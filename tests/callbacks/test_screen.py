@@ -150,5 +150,3 @@ def test_many_changes_are_cut_on_the_screen_and_whole_in_the_page(fit, tmp_path)
     assert f"(and {len(event.failed) - 1} more)" in page(tmp_path)
     (trace,) = tmp_path.rglob("compile_events.jsonl")
     assert trace.read_text().count('"GuardFailed"') >= len(event.failed)
-
-

@@ -541,11 +541,12 @@ def run(program: Program, *callbacks: L.Callback) -> dict[str, Any]:
         return left_behind(trainer, module, Path(folder)) | {"globals": (TOTAL, Shared.total, list(Shared.seen), list(LEDGER["losses"]))}
 
 
-def check(program: Program) -> str:
-    """How the measuring ended. Raises AssertionError where the measured fit left something else behind."""
-    callback = DynamoCallback({"enabled": False, "measure_after": program.measured_at, "measure_steps": 2, "trace": False})
+def check(program: Program, backend: str = "") -> str:
+    """How the measuring ended. Raises AssertionError where the measured fit left something else behind. backend: both fits are compiled with it."""
+    settings = {"measure_after": program.measured_at, "trace": False} | ({"backend": backend} if backend else {"enabled": False})
+    callback = DynamoCallback({**settings, "measure_steps": 2})
     try:
-        without = run(program)
+        without = run(program, DynamoCallback({**settings, "measure_steps": 0}))
     except RuntimeError as error:
         return f"no program: {str(error)[:60]}"
     assert_same(without, run(program, callback))
@@ -556,6 +557,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
+    parser.add_argument("--backend", default="", help="compile the steps of both fits with it; without, both are eager")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -565,7 +567,7 @@ def main() -> None:
         program = generate(seed)
         try:
             with redirect_stdout(io.StringIO()):
-                ended[check(program)] += 1
+                ended[check(program, arguments.backend)] += 1
         except (AssertionError, RuntimeError) as error:
             differing.append(seed)
             print(f"seed {seed}: {error}\n  {program}", flush=True)
