@@ -17,11 +17,12 @@ from lightning.pytorch.trainer.states import TrainerFn
 import dynacompile
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger
-from dynacompile.callbacks.measure import StepTimes, can_measure, measure
+from dynacompile.callbacks.measure import StepMeasurement
 from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.reports import Reports
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import CompiledRun
+from dynacompile.callbacks.wandb_hooks import hooks_of_wandb
 from dynacompile.targets import nothing_compiled, tell_nothing_compiled
 
 
@@ -48,8 +49,7 @@ class DynamoCallback(Callback):
         self.run = CompiledRun(self.settings)
         self.modes: tuple[str, ...] = ()
         self.idle: tuple[str, ...] = ()
-        self.times: StepTimes | None = None
-        self.unmeasured = ""
+        self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, self.settings.in_background)
         self.durations: list[float] = []
         self.started = self.batch_started = 0.0
         self.end_subscription: Callable[[], None] | None = None
@@ -73,7 +73,7 @@ class DynamoCallback(Callback):
             self.run.compile_steps(trainer, pl_module)
         modes = {target.options.mode for target in targets} | ({self.settings.base.mode} if self.settings.step else set())
         self.modes = tuple(sorted(modes))
-        self.reports.parts = self.run.names
+        self.reports.configure(trainer, self.run.options)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.begin(trainer, pl_module)
@@ -89,7 +89,7 @@ class DynamoCallback(Callback):
         """Optimizers are compiled here: other callbacks may make new ones while the fit starts."""
         if self.settings.enabled and self.settings.step:
             self.run.compile_optimizers(trainer)
-            self.reports.parts = self.run.names
+            self.reports.configure(trainer, self.run.options)
         self.reports.offer(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -103,15 +103,14 @@ class DynamoCallback(Callback):
         self.begin(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
-        if self.settings.measure_steps and self.ledger.batch == self.settings.measure_after:
-            self.unmeasured = can_measure(pl_module)
-            if not self.unmeasured:
-                self.times = self.reports.times = measure(trainer, pl_module, self.run, batch, batch_idx, self.settings.measure_steps)
+        if self.ledger.batch >= self.settings.measure_after and not self.measurement.is_done:
+            self.measurement.arm(trainer, pl_module)
         self.batch_started = time.perf_counter()
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.durations.append((time.perf_counter() - self.batch_started) * 1e3)
+        self.durations.append((time.perf_counter() - self.batch_started - self.measurement.taken()) * 1e3)
         self.ledger.batch += 1
+        self.reports.times = self.measurement.times
         self.reports.batch_ended(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -137,23 +136,23 @@ class DynamoCallback(Callback):
         else:
             self.reports.offer(trainer)
 
-    def finish(self, trainer: L.Trainer, pl_module: L.LightningModule, together: bool = True) -> None:
-        """What the run came to, in files and loggers."""
-        self.outcome = self.made_outcome(trainer, pl_module)
-        self.reports.finish(trainer, self.outcome, together)
+    def finish(self, trainer: L.Trainer, pl_module: L.LightningModule, ended: str = "") -> None:
+        """What the run came to, in files and loggers. ended: by which exception, on this rank alone."""
+        self.outcome = self.made_outcome(trainer, pl_module, ended)
+        self.reports.finish(trainer, self.outcome, together=not ended)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self.end(trainer, pl_module)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self.end(trainer, pl_module, together=False)
+        self.end(trainer, pl_module, ended=type(exception).__name__)
 
-    def end(self, trainer: L.Trainer, pl_module: L.LightningModule, together: bool = True) -> None:
+    def end(self, trainer: L.Trainer, pl_module: L.LightningModule, ended: str = "") -> None:
         """Ends a run, however it ended: puts everything back, writes the report where that is yet to be done, shows the outcome. Safe to repeat."""
         running = self.end_subscription is not None
         try:
             if running and self.outcome is None:
-                self.finish(trainer, pl_module, together)
+                self.finish(trainer, pl_module, ended)
         finally:
             self.release()
         if running:
@@ -162,6 +161,7 @@ class DynamoCallback(Callback):
     def release(self) -> None:
         """Puts everything back as it was, ends the subscription and the trace. Safe to repeat."""
         self.laid_aside.close()
+        self.measurement.disarm()
         if self.end_subscription is not None:
             self.end_subscription()
             self.end_subscription = None
@@ -170,22 +170,26 @@ class DynamoCallback(Callback):
 
     # what it reports
 
-    def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Outcome:
+    def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule, ended: str = "") -> Outcome:
         known = trainer.callback_metrics.items()
         losses = {name: float(value) for name, value in known if "loss" in name and name not in self.reports.known}
         on_gpu = pl_module.device.type == "cuda"
         idle = self.run.idle()
+        is_fit = trainer.state.fn == TrainerFn.FITTING
+        unmeasured = f"not measured: the fit had no {self.settings.measure_after + 1} batches" if is_fit else "not measured: only training steps are"
         return Outcome(
             modes=self.modes,
             modules=tuple(name for name in self.run.names if name not in idle),
-            idle=idle,
+            idle=tuple(name for name in idle if name in self.run.modules),  # a step that no loop called was not to run
             losses=losses,
             steps=len(self.durations),
             fit_seconds=time.perf_counter() - self.started,
             train_step_ms=statistics.median(self.durations) if self.durations else None,
-            times=self.times,
-            unmeasured=self.unmeasured or f"not measured: the fit had no {self.settings.measure_after + 1} batches",
+            times=self.measurement.times,
+            unmeasured=self.measurement.reason or unmeasured,
             ledger=self.ledger,
-            peak_bytes=torch.cuda.max_memory_allocated(pl_module.device) if on_gpu else None,
+            peak_bytes=max(torch.cuda.max_memory_allocated(pl_module.device), self.measurement.peak_before) if on_gpu else None,
             logs=self.reports.places(trainer),
+            notes=tuple((name, text) for name, text in (("wandb.watch", hooks_of_wandb(pl_module)), *self.run.left()) if text),
+            ended=ended,
         )

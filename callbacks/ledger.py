@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dynacompile import events
 from dynacompile.complaints import COMPLAINTS, Reporting
@@ -17,6 +17,20 @@ from dynacompile.run_files import Lines
 
 Kind = TypeVar("Kind", bound=Event)
 Row = tuple[int, str, str, str]  # batch, event, region, what
+COLUMNS = ("module", "step", "trigger", "old -> new", "line", "seconds", "action", "advice")
+
+
+class Told(NamedTuple):
+    """An event as a user reads it, in the order of COLUMNS. step: the training batch. line: of the user. action: what was done. advice: what to do."""
+
+    module: str
+    step: int
+    trigger: str
+    change: str
+    line: str
+    seconds: float
+    action: str
+    advice: str
 
 
 @dataclass
@@ -92,10 +106,71 @@ class Ledger:
                     counts["graph_breaks"] += 1
         return {region: dict(counts) for region, counts in sorted(table.items()) if counts}
 
+    def has_graph(self, region: str) -> bool:
+        """Whether something is compiled of a module or step."""
+        return any(event.region == region and event.ops > 0 for event in self.of(events.Compiled))
+
+    def why_eager(self, region: str) -> str:
+        """Why nothing is compiled of a module or step that was called."""
+        reasons = [event.reason for event in self.of(events.FrameSkipped) if event.region == region]
+        reasons += [f"[{event.code}] {event.reason}" for event in self.of(events.GraphBroke) if event.region == region]
+        return reasons[0] if reasons else "it has no operations on tensors"
+
+    def told(self) -> list[Told]:
+        """The events that a user wants to know of, in order. A recompile stands for the entry that it made."""
+        made: list[tuple[Event, Told]] = []
+        for batch, event in self.seen:
+            if (row := row_of(batch, event)) is None:
+                continue
+            if isinstance(event, events.Recompiled):
+                same = (i for i in reversed(range(len(made))) if is_entry_of(made[i][0], event))
+                if (found := next(same, None)) is not None:
+                    del made[found]
+            made.append((event, row))
+        return [row for _, row in made]
+
     def rows(self) -> list[Row]:
         """The events worth a table row."""
         told = [(batch, event, describe(event)) for batch, event in self.seen]
         return [(batch, type(event).__name__, printable(event.region), printable(line, longest=4000)) for batch, event, line in told if line]
+
+
+def is_entry_of(entry: Event, again: events.Recompiled) -> bool:
+    return isinstance(entry, events.Compiled) and (entry.region, entry.bucket, entry.frame) == (again.region, again.bucket, again.frame)
+
+
+def row_of(batch: int, event: Event) -> Told | None:
+    """One event as a row; None for those that only a trace needs."""
+    match event:
+        case events.Compiled():
+            found = ("first call", "", event.frame, event.seconds, f"compiled: {event.ops} ops, {event.kernels} kernels", "")
+        case events.Recompiled():
+            known = event.override or (f"expected: {event.expected}" if event.expected else "")
+            found = (*changes(event.failed), event.site or event.frame, event.seconds, event.done, known)
+        case events.GraphBroke():
+            found = (f"[{event.code}] {event.reason}", "", event.site, 0.0, "the graph ends here, and Python goes on", event.hint)
+        case events.LimitHit():
+            subject, change = changes(event.failed or (event.guard,))
+            found = (f"limit of {event.limit} entries: {subject}", change, event.frame, 0.0, "runs as Python from now on", event.override)
+        case events.FrameSkipped():
+            found = (event.reason, "", event.site, 0.0, "runs as Python", "")
+        case events.Evicted():
+            found = ("max_entries or max_bytes", "", event.frame, 0.0, f"an entry with {event.hits} hits is dropped", "")
+        case events.GraphRecorded() if not event.recorded:
+            found = (event.reason, "", "", 0.0, "no CUDA graph", "")
+        case _:
+            return None
+    trigger, change, line, seconds, action, known = found
+    shown = [printable(text, longest=4000) for text in (trigger, change, line)]
+    return Told(printable(event.region), batch, shown[0], shown[1], shown[2], seconds, printable(action), printable(known))
+
+
+def changes(failed: Sequence[str]) -> tuple[str, str]:
+    """What differed, and from what to what: the first, and how many there are."""
+    if not failed:
+        return "unknown", ""
+    subject, _, change = failed[0].partition(": ")
+    return subject + (f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""), change
 
 
 def describe(event: Event) -> str:
@@ -104,11 +179,12 @@ def describe(event: Event) -> str:
         case events.Compiled():
             return f"graph {event.graph} of {event.frame}: {event.ops} ops, {event.guards} guards in {event.seconds:.2f} s"
         case events.Recompiled():
-            return f"entry {event.entries} of {event.limit} for {event.frame}: {'; '.join(event.failed)}{advice('to prevent', event.override)}"
+            known = advice("to prevent", event.override) or advice("expected", event.expected)
+            return f"entry {event.entries} of {event.limit} for {event.frame}: {'; '.join(event.failed)}{known}"
         case events.GraphBroke():
             return f"[{event.code}] {event.reason} at {event.site}{advice('hint', event.hint)}"
         case events.LimitHit():
-            return f"{event.frame} is at its limit of {event.limit}: {event.guard}{advice('to prevent', event.override)}"
+            return f"{event.frame} is at its limit of {event.limit}: {event.guard}{advice('to allow more', event.override)}"
         case events.FrameSkipped():
             return f"{event.site} is left to Python: {event.reason}"
         case events.GraphRecorded():

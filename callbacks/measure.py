@@ -1,123 +1,375 @@
-"""Step times, eager and compiled, on a real batch of the running fit, without disturbing it."""
+"""Step times, eager and compiled in turn, of the step that fit runs, on a real batch of the running fit and without a trace in it."""
 
 from __future__ import annotations
 
-import random
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol
 
 import lightning as L
-import numpy as np
 import torch
+from lightning.pytorch.utilities.data import _extract_batch_size
 
-from dynacompile.callbacks.steps import CompiledRun
-from dynacompile.errors import ConfigError
+import dynacompile
+from dynacompile.callbacks.inert import Inert, inert
+from dynacompile.callbacks.saveable import Unrepeatable
+from dynacompile.callbacks.watch import CaughtInTheAct, watched
+from dynacompile.quoting import printable
+
+Context = Callable[[], AbstractContextManager[Any]]
+WARM_UPS = 8  # compiled steps at most, until one compiles nothing
+ATTEMPTS = 3  # batches that are tried where a step can't be repeated for what it does at this batch
+ERROR_SHARE = 0.05  # of the time, by which the true speed-up may lie beyond each end of the interval that is told
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Median milliseconds of forward and backward of one training step; compiled is None where nothing was compiled."""
+    """Median milliseconds per batch of whole training steps; compiled is None where nothing was compiled.
+
+    rounds: for each, the eager and the compiled milliseconds. samples: of the batch, None where Lightning can't tell. accumulated: batches of one optimizer
+    step. is_uncalled: something was to be compiled, and no step called it. peaks: CUDA bytes of an eager and of a compiled step. compile_seconds: spent on
+    compiling while measuring, which is in no time.
+    """
 
     eager: float
     compiled: float | None
     steps: int
+    rounds: tuple[tuple[float, ...], ...] = ()
+    samples: int | None = None
+    accumulated: int = 1
+    is_manual: bool = False
+    is_uncalled: bool = False
+    peaks: tuple[int, ...] = ()
+    compile_seconds: float = 0.0
 
     @property
     def speedup(self) -> float | None:
         return self.eager / self.compiled if self.compiled else None
 
+    @property
+    def speedup_interval(self) -> tuple[float, float] | None:
+        """Where the true speed-up lies with 90 %: the order statistics of the rounds' ratios that bound their median. None for fewer than five rounds."""
+        return None if self.compiled is None else bounds_of_median([eager / compiled for eager, compiled in self.rounds])
 
-@contextmanager
-def same_random_numbers() -> Iterator[None]:
-    """Puts the state of Python's, NumPy's and torch's generators (all devices) back at the end."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-        if devices:
-            torch.cuda.set_rng_state_all(devices)
+    @property
+    def is_within_noise(self) -> bool:
+        """Whether the rounds don't tell that compiled and eager steps differ: the interval of the speed-up holds 1, or there are too few rounds for one."""
+        interval = self.speedup_interval
+        return interval is None or interval[0] <= 1 <= interval[1]
+
+    def quartiles(self, kind: int) -> tuple[float, float]:
+        """First and third quartile of the eager (0) or compiled (1) milliseconds."""
+        times = [times[kind] for times in self.rounds] or [(self.eager, self.compiled or 0.0)[kind]]
+        if len(times) == 1:
+            return times[0], times[0]
+        first, _, third = statistics.quantiles(times, n=4, method="inclusive")
+        return first, third
+
+    def per_second(self, milliseconds: float) -> float | None:
+        return None if self.samples is None else self.samples / milliseconds * 1e3
+
+    def break_even(self, compile_seconds: float) -> int | None:
+        """The training batch at which the time saved has paid for `compile_seconds`; None where no time is saved, or too little to tell from noise."""
+        interval = self.speedup_interval
+        if self.compiled is None or self.compiled >= self.eager or (interval is not None and interval[0] <= 1):
+            return None
+        return math.ceil(compile_seconds * 1e3 / (self.eager - self.compiled))
 
 
-@contextmanager
-def undisturbed(module: L.LightningModule) -> Iterator[None]:
-    """Whatever steps run inside: random numbers, gradients, buffers and logged values are afterwards as they were before.
+def bounds_of_median(values: Sequence[float]) -> tuple[float, float] | None:
+    """The narrowest pair of order statistics that holds the true median with at least 1 - 2 ERROR_SHARE, whatever the distribution."""
+    n, below = len(values), 0.0
+    for rank in range(n):
+        below += math.comb(n, rank) / 2**n  # that at most `rank` of the values are below the median
+        if below > ERROR_SHARE:
+            ordered = sorted(values)
+            return None if rank == 0 else (ordered[rank - 1], ordered[n - rank])
+    return None
 
-    Gradients are None at the start. Parameters and optimizers change in no forward or backward. Other Python attributes that a step sets are not put back.
+
+class Run(Protocol):
+    """What is compiled of a fit: its names, those of them that no call has come through so far, and the fit as it is without a compiler."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    def idle(self) -> tuple[str, ...]: ...
+    def laid_aside(self) -> AbstractContextManager[Any]: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """One call of Lightning's step, which stands for `weight` batches of an optimizer step."""
+
+    weight: int
+    batch_index: int
+
+
+@dataclass
+class FitStep:
+    """The step as fit runs it: Lightning's loop for automatic or manual optimization on the batch at hand, called as Lightning was about to."""
+
+    trainer: L.Trainer
+    run: Callable[..., Any]
+    optimizer: Any  # None in manual optimization
+    batch_index: int
+    arguments: OrderedDict[str, Any]
+
+    @property
+    def is_manual(self) -> bool:
+        return self.optimizer is None
+
+    @property
+    def accumulated(self) -> int:
+        return 1 if self.is_manual else self.trainer.accumulate_grad_batches
+
+    def parts(self) -> list[Part]:
+        """The first, one middle and the last batch of those that one optimizer step accumulates: only the first clears gradients, only the last steps.
+
+        The batch is the same in all; its index and Lightning's progress are those of the first whole window, at or before this batch.
+        """
+        count = self.accumulated
+        if count == 1:
+            return [Part(1, self.batch_index)]
+        start = self.batch_index - self.batch_index % count
+        if start + count > self.trainer.num_training_batches:
+            start = max(0, start - count)
+        return [Part(1, start), *([Part(count - 2, start + 1)] if count > 2 else []), Part(1, start + count - 1)]
+
+    def times(self) -> tuple[float, bool]:
+        """Milliseconds per batch of one optimizer step, and whether the step skipped its batch."""
+        spent, is_skipped = 0.0, False
+        for part in self.parts():
+            arguments = self.arguments.copy()
+            if self.accumulated > 1:
+                progress = self.trainer.fit_loop.epoch_loop.batch_progress
+                progress.current.ready = part.batch_index + 1
+                progress.is_last_batch = False
+                if "batch_idx" in arguments:
+                    arguments["batch_idx"] = part.batch_index
+            self.synchronize()
+            start = time.perf_counter()
+            result = self.run(arguments) if self.is_manual else self.run(self.optimizer, part.batch_index, arguments)
+            self.synchronize()
+            spent += part.weight * (time.perf_counter() - start)
+            is_skipped = is_skipped or (not self.is_manual and not result)
+        return spent * 1e3 / self.accumulated, is_skipped
+
+    @property
+    def device(self) -> torch.device:
+        return self.trainer.strategy.root_device
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def samples(self) -> int | None:
+        """Of the batch, as Lightning extracts it for the means that it logs, and without its warnings."""
+        results = self.trainer._results
+        if results is not None and results.batch_size is not None:
+            return results.batch_size
+        return next((size for size in _extract_batch_size(self.arguments["batch"]) if size is not None), None)
+
+
+class Skipped(Unrepeatable):
+    """The step returned None."""
+
+
+@dataclass
+class Reasons:
+    """Takes an error of a measured step as the reason why nothing was measured; the fit goes on. Interrupts and exits pass.
+
+    is_passing: the step did at this batch what it need not do at the next.
     """
-    grads = [(parameter, parameter.grad) for parameter in module.parameters()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    for parameter, _ in grads:
-        parameter.grad = None  # so that nothing accumulates into the tensors that are put back
-    shadowed = {name: module.__dict__.get(name) for name in ("log", "log_dict")}
-    for name in shadowed:
-        module.__dict__[name] = log_nothing
-    try:
-        with same_random_numbers():
-            yield
-    finally:
-        for name, before in shadowed.items():
-            del module.__dict__[name]
-            if before is not None:
-                module.__dict__[name] = before
-        for parameter, grad in grads:
-            parameter.grad = grad
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+
+    told: str = ""
+    is_passing: bool = False
+
+    def __enter__(self) -> Reasons:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        self.is_passing = isinstance(error, CaughtInTheAct | Skipped)
+        if self.is_passing or isinstance(error, Unrepeatable):
+            self.told = str(error)
+        elif isinstance(error, Exception):
+            self.told = f"a repeated step raised {type(error).__qualname__}: {printable(str(error))}"
+        return bool(self.told)
 
 
-def log_nothing(*args: Any, **kwargs: Any) -> None:
-    """Stands in for LightningModule.log and log_dict."""
+@dataclass
+class StepMeasurement:
+    """The measuring of one fit: `arm` it in on_train_batch_start of the batch to measure at; the next step is measured before it runs.
 
-
-def can_measure(module: L.LightningModule) -> str:
-    """Empty, or why steps of this module can't be repeated."""
-    if not module.automatic_optimization:
-        return "manual optimization: a repeated step would update the parameters"
-    return ""
-
-
-def measure(trainer: L.Trainer, module: L.LightningModule, run: CompiledRun, batch: Any, index: int, steps: int) -> StepTimes:
-    """Times `steps` eager and compiled steps (forward and backward) in turn, after one untimed step of each.
-
-    run: what is compiled. batch: on the module's device, as training_step takes it.
+    rounds: of an eager and a compiled step each; 0: nothing is measured. compile_seconds: those so far. in_background: steps don't wait for
+    compiles. `times` or `reason` tells how it ended.
     """
 
-    def step() -> float:
-        for parameter in module.parameters():
-            parameter.grad = None
-        synchronize(module)
+    rounds: int
+    compiled: Run
+    compile_seconds: Callable[[], float]
+    in_background: bool = False
+    times: StepTimes | None = None
+    reason: str = ""
+    seconds: float = field(default=0.0, repr=False)
+    peak_before: int = 0
+    attempts: int = 0
+    is_done: bool = field(default=False, repr=False)
+    compiled_before: float = field(default=-1.0, repr=False)  # seconds, at the last batch
+    armed: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.rounds == 0:
+            self.is_done, self.reason = True, "not measured: compile.measure_steps=0"
+
+    def arm(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Puts itself before the loop's `run`: there all hooks that precede a step have run.
+
+        Where programs are built in the background, that is the first batch before which a whole step had none built.
+        """
+        self.disarm()
+        before, self.compiled_before = self.compiled_before, self.compile_seconds()
+        if self.in_background and (before != self.compiled_before or not dynacompile.wait(0)):
+            self.reason = "not measured: programs were still built in the background"
+            return
+        epoch_loop = trainer.fit_loop.epoch_loop
+        loop = epoch_loop.automatic_optimization if module.automatic_optimization else epoch_loop.manual_optimization
+        run = loop.run
+
+        def measured(*arguments: Any) -> Any:
+            self.disarm()
+            optimizer, index = arguments[:2] if len(arguments) == 3 else (None, epoch_loop.batch_idx)
+            self.measure(FitStep(trainer, run, optimizer, index, arguments[-1]))
+            return run(*arguments)
+
+        vars(loop)["run"] = measured
+        self.armed = loop
+
+    def taken(self) -> float:
+        """Seconds that measuring took since the last call: they belong to no step of the fit."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+    def disarm(self) -> None:
+        if self.armed is not None:
+            vars(self.armed).pop("run", None)
+            self.armed = None
+
+    def measure(self, step: FitStep) -> None:
+        """Sets `times`, or `reason` where this step can't be repeated. What it does at this batch alone may be otherwise at the next: those are tried, too."""
         start = time.perf_counter()
-        loss_of(trainer.strategy.training_step(batch, index)).backward()
-        synchronize(module)
-        return (time.perf_counter() - start) * 1e3
+        self.attempts += 1
+        if step.device.type == "cuda":
+            self.peak_before = max(self.peak_before, torch.cuda.max_memory_allocated(step.device))
+        reasons = Reasons()
+        try:
+            with inert(step.trainer, step.arguments) as saved, reasons:
+                self.times = self.measured(step, saved)
+        except Unrepeatable as refused:  # before any step
+            reasons.told = str(refused)
+        if step.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(step.device)
+        self.reason = reasons.told and f"not measured: {reasons.told}"
+        self.is_done = not reasons.is_passing or self.attempts == ATTEMPTS
+        self.seconds += time.perf_counter() - start
 
-    def eager_step() -> float:
-        with run.laid_aside():
-            return step()
+    def measured(self, step: FitStep, saved: Inert) -> StepTimes:
+        """The rounds, after an eager step that is watched and compiled steps until one compiles nothing. Each step starts from the same state."""
+        began = self.compile_seconds()
+        with self.compiled.laid_aside(), watched(step.trainer.loggers) as watch:
+            _, is_skipped = step.times()
+        if watch.seen:
+            raise CaughtInTheAct(watch.seen)
+        if is_skipped:
+            raise Skipped("training_step skipped the batch: it returned None")
+        saved.rewind()
+        kinds: list[Context] = [self.compiled.laid_aside]
+        if self.compiled.names:
+            kinds.append(nullcontext)
+            self.timed(step, saved, nullcontext)
+        rounds: list[tuple[float, ...]] = []
+        peaks = [0] * len(kinds)
+        for number in range(self.rounds):
+            order = list(enumerate(kinds))
+            times = [0.0] * len(kinds)
+            for kind, context in order if number % 2 == 0 else reversed(order):
+                times[kind], peak = self.timed(step, saved, context)
+                peaks[kind] = max(peaks[kind], peak)
+            rounds.append(tuple(times))
+        medians = [statistics.median(times) for times in zip(*rounds)]
+        is_compiled = not set(self.compiled.names) <= set(self.compiled.idle())
+        return StepTimes(
+            eager=medians[0],
+            compiled=medians[1] if is_compiled else None,
+            steps=self.rounds,
+            rounds=tuple(times if is_compiled else times[:1] for times in rounds),
+            samples=step.samples(),
+            accumulated=step.accumulated,
+            is_manual=step.is_manual,
+            is_uncalled=bool(self.compiled.names) and not is_compiled,
+            peaks=tuple(peaks if is_compiled else peaks[:1]) if step.device.type == "cuda" else (),
+            compile_seconds=self.compile_seconds() - began,
+        )
 
-    kinds: list[Callable[[], float]] = [eager_step, step] if run.names else [eager_step]
-    with undisturbed(module):
-        rounds = [[kind() for kind in kinds] for _ in range(steps + 1)][1:]
-    medians = [statistics.median(times) for times in zip(*rounds)]
-    return StepTimes(medians[0], None if set(run.names) <= set(run.idle()) else medians[1], steps)
+    def timed(self, step: FitStep, saved: Inert, context: Context) -> tuple[float, int]:
+        """Milliseconds and peak of one step in which nothing was compiled. Raises Unrepeatable where each of WARM_UPS steps compiled something."""
+        for _ in range(WARM_UPS):
+            before = self.compile_seconds()
+            if step.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(step.device)
+            with context():
+                spent, _ = step.times()
+            peak = saved.peak(step.device)
+            dynacompile.wait()
+            saved.rewind()
+            if self.compile_seconds() == before:
+                return spent, peak
+        raise Unrepeatable(f"each of {WARM_UPS} steps on the same batch compiled something")
 
 
-def loss_of(output: Any) -> torch.Tensor:
-    """The loss in what training_step returned: a tensor, or a mapping with "loss". None, a skipped batch, is a ConfigError."""
-    if output is None:
-        raise ConfigError("training_step skipped the batch that was to be measured: choose another by compile.measure_after, or set compile.measure_steps=0")
-    return output if isinstance(output, torch.Tensor) else output["loss"]
+def rows(times: StepTimes | None, unmeasured: str, compile_seconds: float, steps: int) -> list[tuple[str, str]]:
+    """What the screen says of the measuring: name and value. compile_seconds and steps: of the whole fit."""
+    if times is None:
+        return [("step time", unmeasured or "not measured")]
+    batch = "one batch" if times.samples is None else f"one batch of {times.samples}"
+    kind = "manual optimization" if times.is_manual else "forward to optimizer"
+    accumulated = f", per batch over an optimizer step of {times.accumulated}" if times.accumulated > 1 else ""
+    told = [("step time, eager", f"{step_time(times, times.eager, 0)} ({kind}, median of {times.steps} on {batch}{accumulated})")]
+    if times.compiled is not None:
+        told.append(("step time, compiled", f"{step_time(times, times.compiled, 1)} (in turn with eager, from the same state)"))
+        told.append(("speed-up", speedup_told(times)))
+        told.append(("paid off", break_even_told(times, compile_seconds, steps)))
+    if times.is_uncalled:
+        told.append(("speed-up", "none: no step called what was to be compiled"))
+    if times.peaks:
+        told.append(("peak memory of a step", ", ".join(f"{size / 2**30:.2f} GiB {kind}" for size, kind in zip(times.peaks, ("eager", "compiled")))))
+    if times.compile_seconds:
+        told.append(("compiled in between", f"{times.compile_seconds:.2f} s while measuring, which is in no step time"))
+    return told
 
 
-def synchronize(module: L.LightningModule) -> None:
-    if module.device.type == "cuda":
-        torch.cuda.synchronize(module.device)
+def step_time(times: StepTimes, median: float, kind: int) -> str:
+    first, third = times.quartiles(kind)
+    rate = times.per_second(median)
+    told = f"{median:.1f} ms, quartiles {first:.1f} to {third:.1f}"
+    return told if rate is None else f"{told}, {rate:.3g} samples/s" if rate < 1000 else f"{told}, {rate:,.0f} samples/s"
+
+
+def speedup_told(times: StepTimes) -> str:
+    told, interval = f"{times.speedup:.2f}x", times.speedup_interval
+    if interval is None:
+        return f"{told} (too few rounds to tell from noise: compile.measure_steps={times.steps}, 5 are needed)"
+    span = f"{interval[0]:.2f}x to {interval[1]:.2f}x with 90 %"
+    return f"{told}, within noise ({span})" if times.is_within_noise else f"{told} ({span})"
+
+
+def break_even_told(times: StepTimes, compile_seconds: float, steps: int) -> str:
+    step = times.break_even(compile_seconds)
+    if step is None:
+        return "not in this run: a compiled step is not faster"
+    return f"at step {step} of {steps}" if step <= steps else f"not within {steps} steps: at step {step}"

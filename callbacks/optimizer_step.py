@@ -19,8 +19,6 @@ import dynacompile
 VARYING = ("lr", "initial_lr", "momentum", "betas[0]", "betas[1]", "weight_decay")
 """What schedulers change in a group of parameters."""
 Step = Callable[..., Any]
-MANY_CLOSURES = (torch.optim.LBFGS, torch.optim.SparseAdam)
-"""Their steps stay Python: the first calls its closure as often as it likes, the second takes sparse gradients."""
 
 
 def update(step: Step, optimizer: Optimizer, clip: Callable | None, bound: float, options: Mapping[str, Any]) -> None:
@@ -35,20 +33,30 @@ def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 class OptimizerStep:
-    """Takes the place of `optimizer.step`: runs the closure (forward, backward, hooks), then one compiled function that clips and steps.
-
-    left: why steps of this optimizer are left to Python; empty where they are not.
-    """
+    """Takes the place of `optimizer.step`: runs the closure (forward, backward, hooks), then one compiled function that clips and steps."""
 
     def __init__(self, optimizer: Optimizer, arguments: Mapping[str, Any]):
         self.optimizer = optimizer
         self.original: Step = optimizer.step
         self.patched = optimizer.__dict__.get("step")
-        self.left = why_left(optimizer)
         self.closure_first = type(optimizer).__module__.startswith("torch.optim.")
         self.compiled: Step = dynacompile.compile(update if self.closure_first else self.original, **arguments)
         self.clipping: tuple[Callable, float] | None = None  # that waits for the step
         self.in_closure = self.active = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Marks that others leave at the function, as schedulers do."""
+        return getattr(self.__dict__["original"], name)
+
+    def why_left(self) -> str:
+        """Why steps of this optimizer are left to Python; empty where they are not. Hooks that run before a step run before its closure, too."""
+        optimizer, kind = self.optimizer, type(self.optimizer).__name__
+        if isinstance(optimizer, torch.optim.LBFGS):
+            return f"{kind} calls its closure several times"
+        if isinstance(optimizer, torch.optim.SparseAdam):
+            return f"{kind} takes sparse gradients"
+        hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+        return f"{kind} has hooks that run before or after its steps" if any(hooks) else ""
 
     def install(self) -> None:
         self.active = True
@@ -71,7 +79,7 @@ class OptimizerStep:
             self.active = active
 
     def __call__(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
-        if not self.active or self.left or has_hooks(self.optimizer):
+        if not self.active or self.why_left():
             return self.original(closure, **options) if closure is not None else self.original(**options)
         if not self.closure_first:
             return self.compiled(**options) if closure is None else self.compiled(dynacompile.disable(closure), **options)
@@ -91,19 +99,6 @@ class OptimizerStep:
             raise
         finally:
             self.in_closure = False
-
-
-def why_left(optimizer: Optimizer) -> str:
-    if isinstance(optimizer, MANY_CLOSURES):
-        what = "calls its closure several times" if isinstance(optimizer, torch.optim.LBFGS) else "takes sparse gradients"
-        return f"{type(optimizer).__name__} {what}"
-    return ""
-
-
-def has_hooks(optimizer: Optimizer) -> bool:
-    """Whether functions of the user's run before or after steps: those before come before the closure, too."""
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    return any(hooks) or bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
 
 
 class Clipping:

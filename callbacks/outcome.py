@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,20 +17,24 @@ from rich.table import Table
 from rich.text import Text
 
 from dynacompile import events
+from dynacompile.callbacks import measure
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepTimes
 from dynacompile.quoting import printable_lines
 from dynacompile.run_files import write_whole
 
 SHOWN_ROWS = 4
+SHOWN_CHANGES = 3
+NOT_CALLED = "no call came through it: no step called it, or its forward was called instead"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """modes: of the compiled modules, none where nothing was compiled. losses: the fit's last metrics with "loss" in their name. steps: training batches run.
+    """modes: of what was to be compiled. modules: names of the modules and steps that are compiled. idle: those that no call came through. losses: the run's
+    last metrics with "loss" in their name. steps: training batches run. notes: further rows of the screen, name and text. ended: how the run ended, where
+    it did not end by itself.
 
-    idle: modules that were to be compiled, and that no call came through.
-    fit_seconds: wall time of the fit. train_step_ms: median of the fit's own steps, optimizer included. peak_bytes: CUDA only.
+    fit_seconds: wall time of the run. train_step_ms: median of the fit's own steps, optimizer included. peak_bytes: CUDA only.
     """
 
     modes: tuple[str, ...]
@@ -44,44 +49,58 @@ class Outcome:
     peak_bytes: int | None = None
     logs: tuple[str, ...] = field(default=())
     idle: tuple[str, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+    ended: str = ""
+
+    @functools.cached_property
+    def eager(self) -> Mapping[str, str]:
+        """The modules and steps that were to be compiled and run as Python, each with the reason."""
+        idle = dict.fromkeys(self.idle, NOT_CALLED)
+        return idle | {name: self.ledger.why_eager(name) for name in self.modules if not self.ledger.has_graph(name)}
+
+    @property
+    def compiled(self) -> tuple[str, ...]:
+        """The modules and steps of which something is compiled."""
+        return tuple(name for name in self.modules if name not in self.eager)
 
     @property
     def payoff_step(self) -> int | None:
         """The training batch at which the time saved had paid for compiling; None where a compiled step saves nothing."""
-        if self.times is None or self.times.compiled is None or self.times.compiled >= self.times.eager:
-            return None
-        return math.ceil(self.ledger.compile_seconds * 1e3 / (self.times.eager - self.times.compiled))
+        return self.times.break_even(self.ledger.compile_seconds) if self.times and self.ledger.graphs else None
 
     def metrics(self) -> dict[str, float]:
         """Every number, by its name without prefix."""
         optional = {"train_step_ms": self.train_step_ms, "payoff_step": self.payoff_step, "peak_bytes": self.peak_bytes}
         known = {name: value for name, value in optional.items() if value is not None}
-        return self.ledger.metrics() | {"fit_seconds": self.fit_seconds} | measured(self.times) | known
+        return self.ledger.metrics() | {"fit_seconds": self.fit_seconds} | measured(self.times, self.ledger) | known
 
     def as_json(self) -> dict[str, object]:
-        return {"modes": list(self.modes), "modules": list(self.modules), "steps": self.steps, "losses": dict(self.losses), "compile": self.metrics()}
+        parts = {"modes": list(self.modes), "modules": list(self.compiled), "eager": dict(self.eager)}
+        return {**parts, "steps": self.steps, "ended": self.ended, "losses": dict(self.losses), "compile": self.metrics()}
 
     def write(self, path: Path) -> Path:
         """Raises OSError, a FileExistsError where the file is there already."""
         return write_whole(path, json.dumps(self.as_json(), indent=2) + "\n", new=True)
 
 
-def measured(times: StepTimes | None) -> dict[str, float]:
-    """The numbers of a measurement, as far as there was one."""
+def measured(times: StepTimes | None, ledger: Ledger) -> dict[str, float]:
+    """The numbers of a measurement, as far as there was one; of a compiled step where there is a graph."""
     if times is None:
         return {}
-    named = {"step_ms_eager": times.eager, "step_ms_compiled": times.compiled, "speedup": times.speedup}
-    return {name: value for name, value in named.items() if value is not None}
+    known: dict[str, float | None] = {"step_ms_eager": times.eager, "samples_per_sec_eager": times.per_second(times.eager)}
+    if ledger.graphs and times.compiled is not None:
+        known |= {"step_ms_compiled": times.compiled, "speedup": times.speedup, "samples_per_sec_compiled": times.per_second(times.compiled)}
+    known |= {f"step_peak_bytes_{kind}": peak for kind, peak in zip(("eager", "compiled"), times.peaks)}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def facts(outcome: Outcome) -> list[tuple[str, str]]:
     """The summary's rows: name and value."""
     ledger, times = outcome.ledger, outcome.times
     rows = [(name, f"{value:.4f}") for name, value in sorted(outcome.losses.items())]
-    nothing = "nothing" if outcome.idle else "nothing (compile=none)"
-    rows.append(("compiled", f"{shortened(outcome.modules)} in mode {' and '.join(outcome.modes)}" if outcome.modules else nothing))
-    if outcome.idle:
-        rows.append(("not compiled", f"{shortened(outcome.idle)}: no call came through the module, as where its forward is called"))
+    if outcome.ended:
+        rows.append(("ended by", outcome.ended))
+    rows += compiled_rows(outcome)
     counts = ledger.metrics()
     rows.append(("compile time", f"{ledger.compile_seconds:.2f} s for {counts['graphs']:.0f} graphs, {counts['kernels']:.0f} kernels"))
     rows.append(("graph breaks", f"{counts['graph_breaks']:.0f}"))
@@ -90,15 +109,14 @@ def facts(outcome: Outcome) -> list[tuple[str, str]]:
         rows.append(("left to Python", f"{len(skipped)} functions" if len(skipped) > 1 else "1 function"))
         rows += [("", line) for line in most_frequent(f"{e.site}: {e.reason}" for e in skipped)]
     rows.append(("recompiles", f"{counts['recompiles']:.0f}"))
-    rows += [("", line) for line in most_frequent(f"{e.frame}: {'; '.join(e.failed)}" for e in ledger.recompiles)]
-    if times is None:
-        rows.append(("step time", outcome.unmeasured or "not measured"))
-    else:
-        rows.append(("step time, eager", f"{times.eager:.1f} ms (forward and backward, median of {times.steps})"))
-        if times.compiled is not None:
-            rows.append(("step time, compiled", f"{times.compiled:.1f} ms (same batch, same run)"))
-            rows.append(("speed-up", f"{times.speedup:.2f}x"))
-            rows.append(("paid off", payoff(outcome)))
+    rows += [("", line) for line in most_frequent(recompile_line(e) for e in ledger.recompiles)]
+    if limits := list(ledger.of(events.LimitHit)):
+        rows.append(("limits hit", f"{len(limits)}: eager from there on"))
+        rows += [("", line) for line in most_frequent(f"{e.frame}, {e.limit} entries: {e.guard}; to allow more: {e.override}" for e in limits)]
+    rows += outcome.notes
+    if not outcome.compiled and times is not None:
+        times = dataclasses.replace(times, compiled=None)
+    rows += measure.rows(times, outcome.unmeasured, ledger.compile_seconds, outcome.steps)
     if outcome.train_step_ms is not None:
         rows.append(("training", f"{outcome.steps} batches, {outcome.train_step_ms:.1f} ms each (median, with optimizer), {outcome.fit_seconds:.0f} s in all"))
     if outcome.peak_bytes is not None:
@@ -106,18 +124,31 @@ def facts(outcome: Outcome) -> list[tuple[str, str]]:
     return rows + [("logs" if i == 0 else "", place) for i, place in enumerate(outcome.logs)]
 
 
+def compiled_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """What is compiled and what runs as Python, and why."""
+    if not outcome.compiled and not outcome.eager:
+        return [("compiled", "nothing (compile=none)")]
+    modes = f" in mode {' and '.join(outcome.modes)}"
+    rows = [("compiled", shortened(outcome.compiled) + modes if outcome.compiled else "nothing")]
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in outcome.eager.items():
+        by_reason.setdefault(reason, []).append(name)
+    return rows + [("not compiled" if i == 0 else "", f"{shortened(tuple(names))}: {reason}") for i, (reason, names) in enumerate(by_reason.items())]
+
+
+def recompile_line(event: events.Recompiled) -> str:
+    """What differed, and what to do about it."""
+    more = f"; to prevent it: {event.override}" if event.override else f"; expected: {event.expected}" if event.expected else ""
+    return f"{event.frame}: {'; '.join(event.failed[:SHOWN_CHANGES])}{and_more(len(event.failed) - SHOWN_CHANGES)}{more}"
+
+
+def and_more(count: int) -> str:
+    return f"; and {count} more" if count > 0 else ""
+
+
 def most_frequent(lines: Iterable[str]) -> list[str]:
     """The lines that occur most, at most SHOWN_ROWS, each with its count where it is not 1."""
     return [line if count == 1 else f"{line} ({count} times)" for line, count in Counter(lines).most_common(SHOWN_ROWS)]
-
-
-def payoff(outcome: Outcome) -> str:
-    step = outcome.payoff_step
-    if step is None:
-        return "not in this run: a compiled step is not faster"
-    if step <= outcome.steps:
-        return f"at step {step} of {outcome.steps}"
-    return f"not within {outcome.steps} steps: at step {step}"
 
 
 def shortened(names: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from dynacompile.callbacks import numbers
 from dynacompile.callbacks.ledger import Ledger, open_trace
@@ -17,7 +17,9 @@ from dynacompile.callbacks.outcome import Outcome, measured, show
 from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.run_folder import RunFiles, files_of_run
 from dynacompile.callbacks.settings import CompileSettings
+from dynacompile.callbacks.texts import CONFIG_KEY, as_code, as_markdown, in_force
 from dynacompile.complaints import Reporting
+from dynacompile.config import CompileConfig
 
 WANDB = "dynacompile.callbacks.wandb_run"  # it imports wandb, and so is imported where a WandbLogger is among the loggers
 
@@ -48,7 +50,7 @@ class Reports:
     def offer(self, trainer: L.Trainer) -> None:
         """Gives callbacks the numbers as of now. Every rank calls this: as a run begins, after each of Lightning's resets, and where callbacks look."""
         self.known_news = self.news
-        self.share(trainer, self.ledger.metrics() | measured(self.times))
+        self.share(trainer, self.ledger.metrics() | measured(self.times, self.ledger))
 
     def batch_ended(self, trainer: L.Trainer) -> None:
         """Costs nothing where nothing happened since the last batch. Among several ranks, numbers change at steps that are logged, for all at once."""
@@ -87,14 +89,33 @@ class Reports:
                 self.files.make("summary.json", outcome.write)
             if self.settings.trace:
                 with Reporting(f"writing the compile report in {self.files.folder}"):
-                    self.files.make("compile_report.html", lambda path: write_report(outcome, path))
+                    trace = self.files.written[0].name if self.ledger.lines is not None else ""
+                    self.files.make("compile_report.html", lambda path: write_report(outcome, path, trace))
         self.publish(trainer, outcome)
 
+    def configure(self, trainer: L.Trainer, options: Mapping[str, CompileConfig]) -> None:
+        """Tells loggers, once it is known what is compiled, the settings in force and the versions. options: of each part."""
+        self.parts = tuple(options)
+        if trainer.is_global_zero:
+            resolved = in_force(self.settings, options)
+            for logger in trainer.loggers:
+                with Reporting(f"the settings to {type(logger).__qualname__}"):
+                    if isinstance(logger, WandbLogger):
+                        wandb_run().configure(logger, resolved)
+                    elif isinstance(logger, CSVLogger):
+                        logger.log_hyperparams({CONFIG_KEY: resolved})
+                    elif isinstance(logger, TensorBoardLogger):
+                        logger.experiment.add_text(f"{self.settings.log_prefix}settings", as_code(resolved))
+
     def publish(self, trainer: L.Trainer, outcome: Outcome) -> None:
+        """The tables and files that a logger can take beyond numbers."""
+        step, prefix = numbers.axis(trainer, in_batch=False), self.settings.log_prefix
         for logger in trainer.loggers:
-            if isinstance(logger, WandbLogger):
-                with Reporting(f"the report to {type(logger).__qualname__}"):
-                    wandb_run().send(logger, outcome, self.files.written)
+            with Reporting(f"the report to {type(logger).__qualname__}"):
+                if isinstance(logger, WandbLogger):
+                    wandb_run().send(logger, outcome, self.known, prefix, step, self.files.written)
+                elif isinstance(logger, TensorBoardLogger):
+                    logger.experiment.add_text(f"{prefix}events", as_markdown(outcome.ledger.told()), step)
 
     def end(self, trainer: L.Trainer, outcome: Outcome | None) -> None:
         """The closing screen, after Lightning's own last lines."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dynacompile.config import CompileConfig, check_types
+from dynacompile.config import KEYWORDS, CompileConfig, check_types
 from dynacompile.errors import ConfigError, nearest
 
 CompileValues = Mapping[str, Any]
@@ -96,6 +96,11 @@ class CompileSettings:
         """The options of each glob of `modules`."""
         return by_glob(self.modules)
 
+    @property
+    def in_background(self) -> bool:
+        """Whether anything is compiled without its calls waiting for it."""
+        return self.base.background or any(given.get("background") for given in self.overrides.values())
+
     def options(self, *globs: str) -> CompileConfig:
         """The compile options of a module that `globs` match, in the order of `modules`."""
         values = {name: getattr(self.base, name) for name in CompileConfig.names()}
@@ -148,8 +153,7 @@ def check_compiler_flags(values: CompileValues) -> None:
 
 def call_arguments(config: CompileConfig) -> dict[str, Any]:
     """The keyword arguments of `dynacompile.compile` that mean `config`; what equals the default is left out."""
-    named = ("backend", "mode", "fullgraph", "dynamic", "isolate_recompiles", "recompile_limit")
     plain = CompileConfig()
     changed = {name: getattr(config, name) for name in CompileConfig.names() if getattr(config, name) != getattr(plain, name)}
-    options = {name: value for name, value in changed.items() if name not in named}
-    return {name: changed[name] for name in named if name in changed} | ({"options": options} if options else {})
+    options = {name: value for name, value in changed.items() if name not in KEYWORDS}
+    return {name: changed[name] for name in KEYWORDS if name in changed} | ({"options": options} if options else {})

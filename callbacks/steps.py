@@ -11,6 +11,7 @@ from typing import Any
 import lightning as L
 import lightning_utilities
 import torchmetrics
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
@@ -20,6 +21,7 @@ from dynacompile.callbacks import optimizer_step
 from dynacompile.callbacks.globs import Target
 from dynacompile.callbacks.optimizer_step import Clipping, OptimizerStep
 from dynacompile.callbacks.settings import CompileSettings, call_arguments
+from dynacompile.config import CompileConfig
 from dynacompile.targets import nothing_compiled, was_called
 
 STEPS: Mapping[TrainerFn, tuple[str, ...]] = {
@@ -35,7 +37,10 @@ CHANGED_BY_LOGGING = ("callback_metrics", "logged_metrics", "progress_bar_metric
 
 for _log in (L.LightningModule.log, L.LightningModule.log_dict):
     dynacompile.after_graph(_log, changes=CHANGED_BY_LOGGING, history="enable_graph")
-dynacompile.leave_to_python(L, lightning_utilities, torchmetrics)
+dynacompile.leave_to_python(L, lightning_utilities, torchmetrics, optimizer_step)
+dynacompile.leave_to_python(LightningOptimizer.step, OptimizerStep.__call__, reason="an optimizer's step is compiled by itself")
+dynacompile.leave_to_python(L.LightningModule.manual_backward, reason="it runs autograd")
+dynacompile.leave_to_python(L.LightningModule.toggle_optimizer, L.LightningModule.untoggle_optimizer, reason="it changes what requires gradients")
 
 
 class CompiledRun:
@@ -47,6 +52,7 @@ class CompiledRun:
     def __init__(self, settings: CompileSettings):
         self.settings = settings
         self.modules: dict[str, nn.Module] = {}
+        self._options: dict[str, CompileConfig] = {}  # of modules
         self.regions: dict[str, Any] = {}
         self.optimizers: list[OptimizerStep | Clipping] = []
         self._own = ExitStack()
@@ -56,13 +62,18 @@ class CompiledRun:
     def names(self) -> tuple[str, ...]:
         return (*self.modules, *self.regions)
 
+    @property
+    def options(self) -> dict[str, CompileConfig]:
+        """What the user's settings are for each compiled part, by its name."""
+        return {**{name: self._options[name] for name in self.modules}, **{name: self.settings.of_step(name) for name in self.regions}}
+
     def compile_modules(self, targets: list[Target]) -> None:
         """Compiles modules in place."""
         with self.isolated():
             for target in targets:
                 before = {name: target.module.__dict__.get(name) for name in ("_compiled_call_impl", "buckets")}
                 dynacompile.compile(target.module, inplace=True, name=target.name, **call_arguments(target.options))
-                self.modules[target.name] = target.module
+                self.modules[target.name], self._options[target.name] = target.module, target.options
                 self._own.callback(put_back, target.module, before)
 
     def compile_steps(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -78,7 +89,8 @@ class CompiledRun:
         """Compiles the steps of the run's optimizers, and the clipping of gradients."""
         optimizers = trainer.optimizers
         names = ["optimizer_step"] if len(optimizers) == 1 else [f"optimizer_step.{number}" for number in range(len(optimizers))]
-        arguments = {name: {"name": name, **self.arguments(name, optimizer_step.VARYING)} for name in (*names, "optimizer_step")}
+        apart = {"isolate_recompiles": True}  # one code steps every optimizer
+        arguments = {name: {**self.arguments(name, optimizer_step.VARYING), **apart, "name": name} for name in (*names, "optimizer_step")}
         with self.isolated():
             steps = {name: OptimizerStep(optimizer, arguments[name]) for name, optimizer in zip(names, optimizers)}
             clipping = Clipping(trainer, list(steps.values()), arguments["optimizer_step"])
@@ -102,6 +114,11 @@ class CompiledRun:
         """Names of what no call has come through so far."""
         idle = [name for name, module in self.modules.items() if nothing_compiled(module)]
         return (*idle, *(name for name, region in self.regions.items() if not is_called(region)))
+
+    def left(self) -> list[tuple[str, str]]:
+        """Rows on optimizers whose steps are Python, with the reason."""
+        steps = [(name, region) for name, region in self.regions.items() if isinstance(region, OptimizerStep)]
+        return [("left to Python", f"{name}: {step.why_left()}") for name, step in steps if step.why_left()]
 
     @contextmanager
     def laid_aside(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ _collects = gc.isenabled()
 gc.disable()  # a collection goes through all of torch's objects, too, and would be a third of the time that the import takes
 try:
     from dynacompile import errors as exc
-    from dynacompile.api import cache_entries, compile, decompile, explain, isolated, list_backends, reset, restore, subscribe, subscribe_from_environment
+    from dynacompile.api import cache_entries, compile, decompile, explain, isolated, list_backends, reset, restore, subscribe, subscribe_from_environment, wait
     from dynacompile.markers import (
         after_graph,
         allow_in_graph,
@@ -45,6 +45,7 @@ __all__ = [
     "reset",
     "restore",
     "subscribe",
+    "wait",
 ]
 
 subscribe_from_environment()

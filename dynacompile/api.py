@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from dynacompile import backends, native
+from dynacompile.background import BACKGROUND
 from dynacompile.complaints import Reporting
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
@@ -58,7 +59,8 @@ def compile(
     dispatch: called with each call's arguments (without self), gives a hashable key: each key has a bucket of its own, with its own limit.
     dispatch_options: key, or "*" for all other keys -> options of compile() that hold for that key's bucket.
     options: further fields of dynacompile.config.CompileConfig.
-    inplace: compile the module itself; undone by restore(module). name: what events and overrides call this region of a function, or of a module in place.
+    inplace: compile the module itself; undone by restore(module). name: what events call this region of a function, or of a module in
+        place, and the config that names it: what would prevent a recompile is told as a line of that config.
 
     A function comes back as a native callable with its name, signature and attributes; a module as a twin that shares its state (or,
     in place, as itself). Raises ConfigError for a wrong option.
@@ -115,7 +117,14 @@ def isolated(scope: Any = None) -> AbstractContextManager[Any]:
 
 def reset() -> None:
     """Drops every entry of every compile. The compiled objects stay valid, and compile again at their next call."""
+    BACKGROUND.drop()
     SESSION.reset()
+
+
+def wait(timeout: float | None = None) -> bool:
+    """Waits until nothing is compiled in the background any more, at most for `timeout` seconds. False where that was too short. Entries that are there
+    then serve the next calls; what a compile raised is raised by the next call of its region."""
+    return BACKGROUND.wait(timeout)
 
 
 def subscribe(subscriber: Subscriber) -> Callable[[], None]:
@@ -131,7 +140,8 @@ def explain(fn: Any, *, backward: bool = False, observer: Observer | None = None
     """
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
-        compiled = compile(fn, **{"isolate_recompiles": True, "options": {"fallback": "none"}, **options})
+        given = {"isolate_recompiles": True, "options": {"fallback": "none"}, **options}
+        compiled = compile(fn, **{**given, "options": {**(given["options"] or {}), "background": False}})
         with SESSION.bus.recording() as events, SESSION.bus.observing(observer):
             result = compiled(*args, **kwargs)
             ends = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor) and t.grad_fn is not None] if backward else []

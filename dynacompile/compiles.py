@@ -14,7 +14,7 @@ from typing import Any
 from torch.fx import graph_module
 
 from dynacompile import backends, native
-from dynacompile.capture.breaks import FIRST_STEP, WHOLE
+from dynacompile.capture.breaks import FIRST_STEP, WHOLE, unsupported
 from dynacompile.entries import estimated_bytes
 from dynacompile.env import Env, cache_dir, log_topics
 from dynacompile.errors import Unsupported, VerifyError
@@ -32,6 +32,7 @@ from dynacompile.events import (
     SymbolsRefused,
 )
 from dynacompile.guards.changes import policy_after
+from dynacompile.guards.facts import FrameCopy, Outdated, SetsProcess
 from dynacompile.guards.program import Failure, described, failures
 from dynacompile.ir.captured import Captured
 from dynacompile.ir.shapes import ShapePolicy
@@ -39,7 +40,7 @@ from dynacompile.ir.wording import revealed
 from dynacompile.observe.log import show_on_screen
 from dynacompile.pipeline import compile_frame
 from dynacompile.quoting import without_values
-from dynacompile.recompiles import done_about, frame_name, nearest_failures, shape_option, texts
+from dynacompile.recompiles import advice, done_about, frame_name, nearest_failures, texts
 from dynacompile.region_info import EntryInfo, RegionInfo
 from dynacompile.session import SESSION
 
@@ -50,11 +51,13 @@ WITHOUT_WARNING = frozenset({"active-mode", "op-failed", "raise", "would-raise"}
 MOST_REFUSALS = 4
 MOST_FIRST_STEPS = 4
 """Calls of one frame that are left to Python as optimizers make their state: one that makes it in each call is compiled as it is."""
+MOST_OUTDATED = 6
+"""Captures of one frame in the background that the program overtakes, each of which makes symbols of the numbers that changed; then it is left to Python."""
 MEASURED_CHECKS = 8
 
 
 def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
-    """Compiles the frame."""
+    """Compiles the frame, a FrameProxy or, in the background, a FrameCopy."""
     core, code = native.core(), frame.code
     stages: list[Event] = []
 
@@ -70,9 +73,16 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     try:
         with failures_forgotten():
             captured, bound, guards = with_shapes(frame, env, shape_policy(frame, info, own))
+    except Outdated as reason:
+        return overtaken(reason, frame, info)
+    except SetsProcess:
+        info.waited_for.add(code)
+        return core.RUN_ONCE
     except Unsupported as reason:
         if reason.code == FIRST_STEP:
             return first_step_left(reason, info, code)
+        if reason.code == "internal" and isinstance(frame, FrameCopy) and not info.races[code]:
+            return raced(reason, info, code)
         if info.config.fullgraph:
             raise
         SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=reason.site or frame_name(code), reason=f"[{reason.code}] {reason.reason}"))
@@ -85,7 +95,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         if info.stands_for and code is info.target:
             info.warn_of_python(Unsupported(captured.break_.code, captured.break_.reason))
     hot, cold, held = guards.measure(tuple(frame.slots), frame.closure, frame.globals, frame.builtins, MEASURED_CHECKS)
-    if info.config.verify and held < MEASURED_CHECKS + 2:
+    if info.config.verify and held < MEASURED_CHECKS + 2 and not isinstance(frame, FrameCopy):
         raise VerifyError("guards", f"the entry does not hold for the call that made it: {refused(captured, guards, frame)}")
     made = Compiled(
         region=info.name,
@@ -99,7 +109,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         lookup_ns=hot,
         cold_ns=cold,
     )
-    announce(made, captured, differences, own, info)
+    announce(made, captured, differences, own, info, frame)
     described_entry = EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph, (hot, cold), estimated_bytes(captured, bound))
     weakref.finalize(described_entry, forget_texts, texts_since(texts_before)).atexit = False
     info.made[code] += 1
@@ -147,7 +157,7 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
         loops=not config.specialize_int,
         varying=config.varying,
     )
-    known = info.shapes.get(frame.code, first) if own else first
+    known = info.shapes.get(frame.code, first) if own or frame.code in info.changes else first
     info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame)
     return known
 
@@ -159,6 +169,34 @@ def first_step_left(reason: Unsupported, info: RegionInfo, code: CodeType) -> An
     return native.core().RUN_PLAINLY
 
 
+def overtaken(reason: Outdated, frame: FrameCopy, info: RegionInfo) -> Any:
+    """The answer where the program has changed what a capture in the background had read. The next call asks again."""
+    code = frame.code
+    info.outdated[code] += 1
+    failed = texts(failures(reason.guards, frame))
+    told = f"[changing] the program changed meanwhile: {'; '.join(failed) or 'what the capture has read'}"
+    SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=frame_name(code), reason=told))
+    if info.outdated[code] >= MOST_OUTDATED:
+        last = unsupported("changing", f"{frame_name(code)} ({'; '.join(failed)})")
+        if info.config.fullgraph:
+            raise last
+        if code is info.target:
+            info.warn_of_python(last)
+        return native.core().SKIP
+    if (known := info.shapes.get(code)) is not None:
+        info.shapes[code] = policy_after(known, [reason.guards], frame)
+        info.changes.add(code)
+    return native.core().RUN_ONCE
+
+
+def raced(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:
+    """The answer where a capture in the background failed, as it may where the program changes what is captured. The next call asks again, once."""
+    info.races[code] += 1
+    told = f"[changing] a capture failed beside the program, and the next call asks again: {reason.reason}"
+    SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=frame_name(code), reason=told))
+    return native.core().RUN_ONCE
+
+
 def left_to_python(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:
     """The answer for a frame that can't be captured: this call alone, where another call may be captured, else every call."""
     if reason.code == "active-mode":
@@ -167,7 +205,7 @@ def left_to_python(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any
     return native.core().RUN_ONCE if reason.code in OF_THE_CALL and info.refused[code] < MOST_REFUSALS else native.core().SKIP
 
 
-def announce(made: Compiled, captured: Captured, differences: list[Failure], own: list[Any], info: RegionInfo) -> None:
+def announce(made: Compiled, captured: Captured, differences: list[Failure], own: list[Any], info: RegionInfo, frame: Any) -> None:
     """Tells of a new entry, its guards, and, where there were entries before, why none of them served."""
     SESSION.bus.emit(made)
     verbose = log_topics() & {"verbose_guards", "all"}
@@ -176,11 +214,9 @@ def announce(made: Compiled, captured: Captured, differences: list[Failure], own
         show_on_screen(made.frame, [revealed(described(guard)) for guard in captured.guards], [f.revealing for f in differences])
     guarded = Guarded(region=info.name, bucket=info.bucket, frame=made.frame, guards=made.guards, lookup_ns=made.lookup_ns, cold_ns=made.cold_ns, texts=listed)
     SESSION.bus.emit(guarded)
-    for f in differences:
-        source = without_values(f.guard.source.text()) if f.guard.source is not None else f.subject
-        gone = GuardFailed(region=info.name, bucket=info.bucket, kind=f.guard.kind, source=source, was=str(f.was), now=str(f.now), site=made.frame)
-        SESSION.bus.emit(gone)
+    tell_failures(differences, info, frame.code)
     if own:
+        known = advice(differences, captured.guards, frame, info.config, all(entry.info.region != info.name for entry in own))
         again = Recompiled(
             region=info.name,
             bucket=info.bucket,
@@ -190,10 +226,20 @@ def announce(made: Compiled, captured: Captured, differences: list[Failure], own
             failed=texts(differences),
             site=str(captured.site),
             seconds=made.seconds,
-            override=info.override(shape_option(differences) or f"recompile_limit: {info.config.recompile_limit * 2}"),
+            override=info.override(known.options),
+            expected=known.expected,
             done=done_about(captured.guards, [entry.info.captured.guards for entry in own]),
         )
         SESSION.bus.emit(again)
+
+
+def tell_failures(differences: list[Failure], info: RegionInfo, code: CodeType) -> None:
+    """One event for each guard that does not hold: texts for users sum them up."""
+    for f in differences:
+        source = without_values(f.guard.source.text()) if f.guard.source is not None else f.subject
+        SESSION.bus.emit(
+            GuardFailed(region=info.name, bucket=info.bucket, kind=f.guard.kind, source=source, was=str(f.was), now=str(f.now), site=frame_name(code))
+        )
 
 
 def report_break(captured: Captured, info: RegionInfo) -> None:

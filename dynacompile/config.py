@@ -59,6 +59,8 @@ def check_types(settings: Any, prefix: str = "") -> None:
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODES: tuple[str, ...] = get_args(Mode)
+KEYWORDS = ("backend", "mode", "fullgraph", "dynamic", "isolate_recompiles", "recompile_limit", "fallback")
+"""The options that are parameters of compile(); it takes the others in `options`."""
 BACKENDS = ("default", "eager", "aot_eager", "inductor")
 
 
@@ -96,6 +98,7 @@ class CompileConfig:
     capture_values: bool = option(
         False, "code", "ints read from tensors (.item(), .tolist()) and sizes that depend on values (nonzero, masks, unique) are symbols: they end no graph"
     )
+    background: bool = option(False, "runtime", "calls that no entry serves run eagerly, and do not wait for the compile, which has a thread of its own")
     trace_limit: int = option(
         30_000, "runtime", "operations that are traced in one frame, and 32 times as many instructions: a frame with more is left to Python; 0: no limit"
     )
@@ -146,6 +149,8 @@ class CompileConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{name} must be an int >= 1, not {value!r}")
+        if not isinstance(self.background, bool):
+            raise ConfigError(f"background must be True or False, not {self.background!r}")
         check_dynamic(self.dynamic)
         for name in ("threads", "workers"):
             value = getattr(self, name)

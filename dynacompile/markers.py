@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -72,14 +72,19 @@ def after_graph(fn: F, *, changes: Sequence[str] = (), history: str = "") -> F:
     return fn
 
 
-def leave_to_python(*packages: ModuleType) -> None:
+def leave_to_python(*left: ModuleType | Callable[..., Any], reason: str = "left to Python") -> None:
     """The functions of imported packages are compiled where compiled code calls them, as parts of that code, and by themselves nowhere: what a framework
-    does around the user's functions runs as plain Python. What such functions call is compiled where a region is open. Raises ConfigError for a module
-    that has no file. To be called before the first compile."""
-    for package in packages:
-        if not getattr(package, "__file__", None):
-            raise ConfigError(f"leave_to_python() takes imported packages and modules, not {package!r}")
-        path = Path(str(package.__file__))
+    does around the user's functions runs as plain Python. What such functions call is compiled where a region is open. A function that is given here is
+    plain Python also where compiled code calls it: a graph break, with the reason. Raises ConfigError for a module that has no file. To be called before
+    the first compile."""
+    for one in left:
+        if isinstance(one, FunctionType):
+            setattr(one, DISABLED, reason)
+            continue
+        file = getattr(one, "__file__", None)
+        if not file:
+            raise ConfigError(f"leave_to_python() takes functions, and imported packages and modules, not {one!r}")
+        path = Path(str(file))
         LEFT_TO_PYTHON.append(str(path.parent if path.name == "__init__.py" else path))
 
 

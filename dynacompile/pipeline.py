@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +28,7 @@ from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
 from dynacompile.events import StageFinished
-from dynacompile.guards.facts import FrameFacts
+from dynacompile.guards.facts import FrameCopy, FrameFacts
 from dynacompile.guards.program import compile_gather, compile_guards
 from dynacompile.ir.alike import DifferentiatedParts, ProgramParts, lowered
 from dynacompile.ir.captured import Captured, no_guards
@@ -52,14 +54,17 @@ def compile_frame(
 ) -> tuple[Captured, Any, Any]:
     """The captured frame, its residual code bound to the compiled graph, and its guard program.
 
-    frame: the hook's view of the call (code, function, slots, closure, globals, builtins). make_call: what the backend does with the graph.
+    frame: the hook's view of the call (code, function, slots, closure, globals, builtins), or a copy of it, where the call has gone on: then the facts
+    that capture has read must hold together at its end. make_call: what the backend does with the graph.
     codes: decoded and resume code objects, kept from frame to frame. policy: which sizes and ints become symbols.
-    Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks.
+    Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks; for a copy, what `end_capture` raises.
     """
     expect_builds(env)
     native.core().keep_fake_devices()
-    with rare_collections(), forgetting_shape_envs(policy), dynamo_unloaded(), unseen_by_hooks():
+    with rare_collections(BESIDE if isinstance(frame, FrameCopy) else RARE), forgetting_shape_envs(policy), dynamo_unloaded(), unseen_by_hooks():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy, FrameFacts(frame))
+        if isinstance(frame, FrameCopy):
+            frame.end_capture(captured)
         with under(captured.settings, native.core().set_deterministic_algorithms):
             call = make_call(captured, replace(env, breaks=captured.break_ is not None)) if captured.graph is not None else None
         asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)
@@ -81,24 +86,61 @@ def forgetting_shape_envs(policy: ShapePolicy | None) -> Iterator[None]:
             forget_shape_envs()
 
 
-YOUNG = 50_000  # objects that are made before Python looks for garbage among them
+RARE = 50_000  # objects that are made before Python looks for garbage among them
+BESIDE = 5_000  # beside the program, which waits for each look; a look at all objects, which takes a tenth of a second, comes after the compile
+
+
+class Collections:
+    """Python's thresholds for collections while something compiles: what a compile makes lives until its end, and going through it for garbage time and
+    again takes a quarter of the compile. Thresholds that somebody else has set meanwhile stay."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.compiles: list[tuple[int, int]] = []  # of those that run: the threshold for young objects, and the thread
+        self.before = self.ours = gc.get_threshold()
+
+    def begin(self, young: int) -> None:
+        with self.lock:
+            now = gc.get_threshold()
+            if not self.compiles or now != self.ours:
+                self.before = self.ours = now
+            self.compiles.append((young, threading.get_ident()))
+            self.set(now)
+
+    def end(self, young: int) -> None:
+        with self.lock:
+            self.compiles.remove((young, threading.get_ident()))
+            self.set(gc.get_threshold())
+
+    def set(self, now: tuple[int, int, int]) -> None:
+        if now != self.ours:
+            return
+        first, second, third = self.before
+        wanted = min((young for young, _ in self.compiles), default=0)
+        if 0 < first < wanted:
+            self.ours = (wanted, second, third) if wanted == RARE else (wanted, 4, 1000)
+        else:
+            self.ours = self.before
+        gc.set_threshold(*self.ours)
+
+    def begin_child(self) -> None:
+        """In a forked process, in which other threads' compiles are over."""
+        self.lock = threading.RLock()
+        self.compiles = [(young, thread) for young, thread in self.compiles if thread == threading.get_ident()]
+        self.set(gc.get_threshold())
+
+
+COLLECTIONS = Collections()
+os.register_at_fork(after_in_child=COLLECTIONS.begin_child)
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
-    """What a compile makes lives until its end: going through it for garbage time and again takes a quarter of the compile. Thresholds that somebody else
-    has set meanwhile stay."""
-    before = gc.get_threshold()
-    if not 0 < before[0] < YOUNG:
-        yield
-        return
-    ours = (YOUNG, *before[1:])
-    gc.set_threshold(*ours)
+def rare_collections(young: int) -> Iterator[None]:
+    COLLECTIONS.begin(young)
     try:
         yield
     finally:
-        if gc.get_threshold() == ours:
-            gc.set_threshold(*before)
+        COLLECTIONS.end(young)
 
 
 @contextmanager
@@ -126,7 +168,10 @@ def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     forward = begin_program(pair.forward, env)
     backwards = [disable(begin_program(g, env, saved)) for g, saved in backward_graphs(pair)]  # their kernels build beside the forward's
-    return joined(forward(), backwards, pair, graph, fakes)
+    made = forward()
+    if env.config.background:  # the call that would wait for the backward is to wait for nothing
+        backwards = [disable(functools.partial(given, finish())) for finish in backwards]
+    return joined(made, backwards, pair, graph, fakes)
 
 
 def compile_parts(found: DifferentiatedParts, env: Env) -> GraphCall:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from types import CodeType
@@ -33,9 +34,15 @@ class RegionInfo:
     shapes: dict[CodeType, ShapePolicy] = field(default_factory=dict)
     made: Counter[CodeType] = field(default_factory=Counter)
     first_steps: Counter[CodeType] = field(default_factory=Counter)  # calls that were left to Python, as optimizers made their state
+    changes: set[CodeType] = field(default_factory=set)  # code of which a capture, without an entry, has told what changes
+    outdated: Counter[CodeType] = field(default_factory=Counter)  # captures in the background that the program has overtaken
+    waited_for: set[CodeType] = field(default_factory=set)  # code whose compile needs settings of the process: calls wait for it
+    races: Counter[CodeType] = field(default_factory=Counter)  # its compiles in the background that failed beside the program, and may not do so again
+    errors: dict[CodeType, BaseException] = field(default_factory=dict)  # of compiles in the background, for the next call
     target: CodeType | None = None  # the code that the compile was asked for, which is compiled wherever it lies
     stands_for: bool = False  # that code only calls what the compile was asked for, whose own call is no frame that is compiled
     key: tuple[Any, ...] = ()  # of the user's dispatch, for whose bucket this is
+    in_config: bool = False  # whoever compiled it gave it the name by which a config knows it
 
     def views(self, region: Any) -> tuple[BucketView, ...]:
         """The buckets of `region`: one, or one for each key of its dispatch."""
@@ -63,9 +70,11 @@ class RegionInfo:
             self.warned.add(self.target)
             warnings.warn(f"{self.name} is compiled in name only, and runs as Python: [{reason.code}] {reason.reason}", RuntimeWarning, stacklevel=3)
 
-    def override(self, option: str) -> str:
-        """Valid config that sets `option` for this region."""
-        return override(self.name, self.key, option)
+    def override(self, options: Mapping[str, Any]) -> str:
+        """What sets `options` for this region, as the user can paste it; empty where there are none."""
+        if "varying" in options and not self.in_config:  # a config adds to a list of ours
+            options = {**options, "varying": (*self.config.varying, *options["varying"])}
+        return override(self.name, self.key, options, self.in_config)
 
 
 @dataclass(frozen=True)

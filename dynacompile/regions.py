@@ -13,10 +13,12 @@ from types import CodeType
 from typing import Any
 
 from dynacompile import native
-from dynacompile.compiles import new_entry
+from dynacompile.background import BACKGROUND
+from dynacompile.compiles import new_entry, tell_failures
 from dynacompile.config import CompileConfig
 from dynacompile.errors import RecompileLimitError, Unsupported
 from dynacompile.events import FrameSkipped, LimitHit
+from dynacompile.guards.facts import FrameCopy
 from dynacompile.guards.program import failures
 from dynacompile.ir.wording import shown_name
 from dynacompile.markers import DISABLED
@@ -46,15 +48,16 @@ def make_region(
     dispatch: Dispatch | None = None,
     target: CodeType | None = None,
     stands_for: bool = False,
+    in_config: bool = False,
 ) -> Any:
     """A native callable that runs `fn` with compiled frames; `fn` itself where the native core does not work here.
 
     target: the code that the compile is about, which is compiled also where its folder is left to Python. stands_for: that code only calls what
-    the compile was asked for.
+    the compile was asked for. in_config: `name` is what a config calls it.
     """
     if not SESSION.start():
         return fn
-    state = new_state(config, SESSION.bucket(config.isolate_recompiles, owner), name, target=target, stands_for=stands_for)
+    state = new_state(config, SESSION.bucket(config.isolate_recompiles, owner), name, (), target, stands_for, in_config)
     named = {} if target is None else {"target": target}
     if dispatch is None:
         return native.core().Region(fn, on_miss, state, **named)
@@ -65,9 +68,17 @@ def make_region(
     return native.core().Region(fn, on_miss, state, dispatch.choose, state_of_key, **named)
 
 
-def new_state(config: CompileConfig, bucket: int, name: str, key: tuple[Any, ...] = (), target: CodeType | None = None, stands_for: bool = False) -> Any:
+def new_state(
+    config: CompileConfig,
+    bucket: int,
+    name: str,
+    key: tuple[Any, ...] = (),
+    target: CodeType | None = None,
+    stands_for: bool = False,
+    in_config: bool = False,
+) -> Any:
     name = printable(name)
-    info = RegionInfo(name=name, config=config, bucket=bucket, key=key, target=target, stands_for=stands_for)
+    info = RegionInfo(name=name, config=config, bucket=bucket, key=key, target=target, stands_for=stands_for, in_config=in_config)
     return native.core().RegionState(
         bucket, config.fallback == "default", config.recompile_limit, config.accumulated_recompile_limit, name, info, config.kind()
     )
@@ -82,13 +93,17 @@ def on_miss(frame: Any, state: Any) -> Any:
         if code is info.target:
             info.left_alone(Unsupported("disabled", f"{info.name} is marked to run as plain Python", "remove the mark, or the compile"))
         return core.SKIP_RECURSIVE
+    if info.errors and (error := info.errors.pop(code, None)) is not None:
+        raise error
     while (other := SESSION.claim(code, info.bucket, frame)) is not None:
+        if info.config.background:
+            return core.RUN_PLAINLY
         if not ends_soon(other, on_miss.__code__):
             text = "[being-compiled] another thread compiles it, and may wait for this one: this call runs as Python"
             SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=frame_name(code), reason=text))
             return core.RUN_PLAINLY
     existing = core.entries(code)
-    own = [entry for bucket, entry in existing if bucket == info.bucket and entry.kind == state.kind]
+    own = own_entries(code, state)
     for entry in own:  # another thread may have made it while this one waited
         if entry.guards.check(tuple(frame.slots), frame.closure, frame.globals, frame.builtins):
             return entry
@@ -99,7 +114,19 @@ def on_miss(frame: Any, state: Any) -> Any:
         return over_limit(frame, info, own or [entry for _, entry in existing], "accumulated_recompile_limit", alone=True)
     if own and info.config.error_on_recompile:
         raise RecompileLimitError(f"{frame_name(code)} needs another entry, and error_on_recompile is set: {'; '.join(texts(nearest_failures(frame, own)))}")
+    if info.config.background and code not in info.waited_for and BACKGROUND.takes_calls():
+        return BACKGROUND.add(frame, state, compile_later)
     return new_entry(frame, info, own)
+
+
+def own_entries(code: CodeType, state: Any) -> list[Any]:
+    """Those of the region's bucket that it may use."""
+    return [entry for bucket, entry in native.core().entries(code) if bucket == state.bucket and entry.kind == state.kind]
+
+
+def compile_later(frame: FrameCopy, state: Any) -> Any:
+    """What a compile in the background does: as `on_miss` for the call, which has gone on."""
+    return new_entry(frame, state.owner, own_entries(frame.code, state))
 
 
 def of_same_objects(entry: Any, frame: Any) -> bool:
@@ -111,9 +138,10 @@ def over_limit(frame: Any, info: RegionInfo, entries: list[Any], option: str, *,
     """The bucket is full: this region runs the frame eagerly, says so once, or raises. alone: it is full for every object."""
     config = info.config
     limit = getattr(config, option)
-    failed = texts(nearest_failures(frame, entries))
+    differences = nearest_failures(frame, entries)
+    failed = texts(differences)
     guard = failed[0] if failed else "unknown"
-    more = info.override(f"{option}: {limit * 2}")
+    more = info.override({option: limit * 2})
     text = (
         f"{frame_name(frame.code)} in region {info.name!r} reached {option}={limit} of bucket {info.bucket}; "
         f"the guard that keeps failing: {guard}. This region runs it eagerly from now on. To allow more: {more}"
@@ -133,5 +161,6 @@ def over_limit(frame: Any, info: RegionInfo, entries: list[Any], option: str, *,
             entries=len(entries),
         )
         SESSION.bus.emit(hit)
+        tell_failures(differences, info, frame.code)
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     return native.core().RUN_ONCE if alone else native.core().RUN_PLAINLY

@@ -71,6 +71,7 @@ class Session:
         self._codes_gone: deque[weakref.KeyedRef[int, CodeType]] = deque()
         self.code_cache = CodeCache(drop_entries)
         self.ready = False
+        self.resets = 0  # so often all entries were dropped
 
     def start(self) -> bool:
         """Loads the native core (built at the first use). False where it does not work here: then regions run eagerly, and a warning says why."""
@@ -166,6 +167,7 @@ class Session:
     def reset(self) -> None:
         """Drops every entry of every compile; the compiled objects stay valid and compile again."""
         with self.lock:
+            self.resets += 1
             codes = self.known_codes()
             self.code_cache = CodeCache(drop_entries)  # what other threads capture meanwhile keeps the old one
         if self.ready:

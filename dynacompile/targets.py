@@ -27,21 +27,21 @@ OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._library.
 def compile_function(fn: Callable[..., Any], config: CompileConfig, dispatch: Dispatch | None = None, name: str | None = None) -> Any:
     """A region around a callable; a compiled one is taken apart and compiled anew. name: what it is called; None: by its own name. Raises ConfigError for
     what is not called."""
-    fn = original(fn)
+    fn, in_config = original(fn), name is not None
     if has_no_frame(fn):
         made = standing_for(fn)
-        return make_region(made, config, fn, name or made.__name__, dispatch, made.__code__, stands_for=True)
+        return make_region(made, config, fn, name or made.__name__, dispatch, made.__code__, stands_for=True, in_config=in_config)
     if isinstance(fn, FunctionType):
-        return make_region(fn, config, fn, name or qualified(fn), dispatch, target_of(fn))
+        return make_region(fn, config, fn, name or qualified(fn), dispatch, target_of(fn), in_config=in_config)
     if isinstance(fn, MethodType) and isinstance(inner := original(fn.__func__), FunctionType):
-        return MethodType(make_region(inner, config, inner, name or qualified(inner), of_method(dispatch), target_of(inner)), fn.__self__)
+        return MethodType(make_region(inner, config, inner, name or qualified(inner), of_method(dispatch), target_of(inner), in_config=in_config), fn.__self__)
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(compile_function(fn.__func__, config, dispatch, name))
     if isinstance(fn, type):
         return compile_class(fn, config, dispatch)
     call = original(getattr(type(fn), "__call__", None))  # noqa: B004  (the function itself is what is compiled)
     if isinstance(call, FunctionType):
-        return MethodType(make_region(call, config, type(fn), name or type(fn).__qualname__, of_method(dispatch), target_of(call)), fn)
+        return MethodType(make_region(call, config, type(fn), name or type(fn).__qualname__, of_method(dispatch), target_of(call), in_config=in_config), fn)
     raise ConfigError(f"compile() takes what can be called: a function, a method, an nn.Module, a class or an object with __call__, not {fn!r}")
 
 
@@ -213,7 +213,8 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
 
 def compile_in_place(module: torch.nn.Module, config: CompileConfig, name: str | None, dispatch: Dispatch | None = None) -> torch.nn.Module:
     """Puts a region in the slot that `nn.Module.__call__` looks at; state_dict, pickles and copies are not touched."""
-    region = make_region(torch.nn.Module._call_impl, config, type(module), name or type(module).__name__, of_method(dispatch), code_of_forward(type(module)))
+    target, chosen = code_of_forward(type(module)), of_method(dispatch)
+    region = make_region(torch.nn.Module._call_impl, config, type(module), name or type(module).__name__, chosen, target, in_config=name is not None)
     module._compiled_call_impl = MethodType(region, module)
     if getattr(module, "buckets", ()) == () or isinstance(module.buckets, Buckets):
         module.__dict__["buckets"] = Buckets(region)

@@ -9,6 +9,7 @@
     python scripts/bench.py roofline --only "GPT*" --folder FOLDER  # the kernels of a step that lose most time beside what memory and arithmetic allow
     python scripts/bench.py budget  # peak memory against step time for several values of memory_budget
     python scripts/bench.py turns --only "product:*"  # eager, torch.compile and ours in turn in one process, with many rounds
+    python scripts/bench.py background  # compiling in the background against waiting: seconds until steps are fast, and what steps wait meanwhile
     python scripts/bench.py trees --against FOLDER  # another checkout and this one in turn: did a change make anything slower?
 
 Each system runs in its own process with empty caches. Times are medians after a warm-up; "compile" is what
@@ -39,7 +40,18 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts import bench_budget, bench_capture, bench_guards, bench_optimizers, bench_roofline, bench_symbolic, bench_trees, bench_turns  # noqa: E402
+from scripts import (  # noqa: E402
+    bench_background,
+    bench_budget,
+    bench_capture,
+    bench_guards,
+    bench_lightning,
+    bench_optimizers,
+    bench_roofline,
+    bench_symbolic,
+    bench_trees,
+    bench_turns,
+)
 from scripts.workloads import WORKLOADS, Step, Workload  # noqa: E402  (the script runs from anywhere)
 
 SYSTEMS = ("eager", "torch.compile", "dynacompile")
@@ -225,15 +237,37 @@ def measure_optimizers(only: str, keep: bool) -> None:
         write("Compiling optimizers", text)
 
 
+def measure_background(only: str, device: str, keep: bool) -> None:
+    """The table of compiles that nobody waits for; into docs/performance.md where `keep`."""
+    subprocess.run([sys.executable, "-c", "from dynacompile import native; native.core()"], env=environment(), check=True)
+    rows: dict[str, dict[str, Any]] = {}
+    for name in fnmatch.filter(bench_background.NAMES, only):
+        rows[name] = {}
+        for system in bench_background.SYSTEMS:
+            with tempfile.TemporaryDirectory() as caches:
+                env = dict(
+                    environment(), TORCHINDUCTOR_CACHE_DIR=f"{caches}/inductor", TRITON_CACHE_DIR=f"{caches}/triton", DYNACOMPILE_CACHE_DIR=f"{caches}/ours"
+                )
+                command = [sys.executable, __file__, "background", "--worker", system, "--only", name, "--device", device]
+                run = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+            rows[name][system] = json.loads(run.stdout.strip().splitlines()[-1])
+            print(f"{name}: {system} {rows[name][system]}", file=sys.stderr, flush=True)
+    text = f"`python scripts/bench.py background --device {device}` on {machine(device)}. Empty caches.\n\n" + bench_background.table(rows)
+    print(text)
+    if keep:
+        write(f"Compiling in the background, {device.upper()}", text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "what",
         nargs="?",
         default="steps",
-        choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees", "roofline", "budget", "turns"),
+        choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees", "roofline", "budget", "lightning", "background", "turns"),
         help="workloads' steps, first calls with backend='eager', optimizers' compiles, guards, symbolic sizes, another checkout and this one in turn, "
-        "kernels beside their roof, memory against time, or the systems in turn in one process",
+        "kernels beside their roof, memory against time, the recipes' whole training steps under Lightning, compiling in the background "
+        "against waiting, or the systems in turn in one process",
     )
     parser.add_argument("--only", default="*", help="glob over workload names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
@@ -242,20 +276,37 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     parser.add_argument("--folder", type=Path, help="roofline: where the picture and all figures are written")
     parser.add_argument("--against", type=Path, help="trees: the other checkout")
-    parser.add_argument("--rounds", type=int, default=5, help="trees: how often each workload is measured in each tree; turns: five times as many")
-    parser.add_argument("--worker", choices=SYSTEMS, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=5, help="trees, lightning: how often each is measured; turns: a fifth of that")
+    parser.add_argument("--worker", choices=sorted({*SYSTEMS, *bench_background.SYSTEMS, *bench_lightning.SYSTEMS}), help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.worker and args.what == "lightning":
+        print(json.dumps(bench_lightning.worker(args.worker, args.only, args.device, args.mode)))
+        return
     if args.worker:
         workers = {"capture": bench_capture.worker, "optimizers": bench_optimizers.worker}
         of_table = workers.get(args.what)
+        if args.what == "background":
+            print(json.dumps(bench_background.worker(args.worker, args.only, args.device)))
+            return
         figures = worker(args.worker, args.only, args.device, args.mode, args.seconds) if of_table is None else of_table(args.worker, args.only)
         print(json.dumps(figures))
+        return
+    if args.what == "lightning":
+        recipes = [name for name in bench_lightning.DEVICES[args.device] if fnmatch.fnmatch(name, args.only)]
+        command = f"python scripts/bench.py lightning --device {args.device} --mode {args.mode} --rounds {args.rounds}"
+        text = f"`{command}` on {machine(args.device)}.\n\n{bench_lightning.table(recipes, args.device, args.mode, args.rounds)}"
+        print(text)
+        if args.write:
+            write(f"Training steps under Lightning, {args.device.upper()}", text)
         return
     if args.what == "guards":
         text = f"`python scripts/bench.py guards` on {machine('cpu')}; graphs run eagerly.\n\n{bench_guards.tables()}"
         print(text)
         if args.write:
             write("Guards", text)
+        return
+    if args.what == "background":
+        measure_background(args.only, args.device, args.write)
         return
     if args.what == "symbolic":
         text = f"`python scripts/bench.py symbolic --device {args.device}` on {machine(args.device)}. Medians of a step, one compile after the other in turn."

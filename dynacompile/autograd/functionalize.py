@@ -28,8 +28,8 @@ from dynacompile.ops.checks import checked_quantile
 from dynacompile.ops.fused_steps import FUSED_STEPS
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
-from dynacompile.ops.scans import cumprod
 from dynacompile.ops.regions import FORMS, traced
+from dynacompile.ops.scans import cumprod
 
 STATIC = "compile with dynamic=False"
 SUBSTITUTES: dict[object, Callable] = {

@@ -119,6 +119,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
         raise unsupported("active-mode", f": {code.co_qualname} runs inside of a __torch_dispatch__")
     if state.inference_mode and state.grad_mode:
         raise unsupported("active-mode", ", as gradients are turned on inside of inference mode,")
+    if torch.is_anomaly_enabled():
+        raise unsupported("active-mode", ", as autograd's anomaly detection is, which is to see every operation")
     manner = Manner()
     while True:
         try:
@@ -155,6 +157,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         made.overrides.state, made.fullgraph = state.torch_function, env.config.fullgraph
         made.assumable, made.enters_by_hand = manner.assumes, manner.by_hand
         made.leaves_first_steps = env.leaves_first_steps
+        made.grads = getattr(frame, "grads", made.grads)
         made.limit(env.config.trace_limit)
         return made
 

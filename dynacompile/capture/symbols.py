@@ -28,7 +28,7 @@ from dynacompile.ir.shapes import (
     new_symbol,
     symbolic_mode,
 )
-from dynacompile.ir.source import Local, Registered, Source
+from dynacompile.ir.source import Local, Registered, Source, dotted
 from dynacompile.ir.symbolic_graphs import emit_expression, symbolic_numbers
 
 if TYPE_CHECKING:
@@ -117,9 +117,11 @@ class Symbols:
 
     def mark(self, real: torch.Tensor, source: Source, dim: int) -> Mark | None:
         """What is asked of a dimension; None where it is static."""
-        declared = self.policy.declared.get(source.text(), {}).get(dim)
-        if declared is not None:
-            return Mark(declared, True)
+        if self.policy.declared:
+            name = source.text()
+            declared = {**self.policy.declared.get(dotted(name), {}), **self.policy.declared.get(name, {})}.get(dim)
+            if declared is not None:
+                return Mark(declared, True)
         if dim in marked(real, "_dynamo_static_indices"):
             return None
         if dim in marked(real, "_dynamo_dynamic_indices"):

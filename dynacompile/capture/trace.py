@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +107,7 @@ class Trace:
         self.handling: ExceptionValue | None = None
         self.fullgraph = False  # a break is an error
         self.leaves_first_steps = False  # a call in which an optimizer makes its state runs as Python
+        self.grads: Mapping[int, tuple[torch.Tensor, torch.Tensor | None]] = {}  # gradients of tensors as the call had them, where it has gone on
         self.enters_by_hand = True  # torch's managers, where no with statement does it
         self.assumable: int | None = None  # how many tensors may be taken for true, which residual code asks
         self._sites: dict[tuple[int, int], Site] = {}

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "frame/outside.h"
+#include "frame/turns.h"
 
 namespace dynacompile {
 namespace {
@@ -130,30 +131,6 @@ PyObject* ask(PyThreadState* ts, Frame* frame, Extra* extra, RegionState* state,
     return answer;
 }
 
-// What a frame is to run as.
-enum class Way : uint8_t { python, plainly, error };  // within the region; with the hook off; not at all: an error is set
-
-// is_target: the frame is the region's own function.
-Way follow_answer(Frame* frame, RegionState* state, PyObject* answer, bool at_limit, bool is_target) {
-    PyCodeObject* code = frame_code(frame);
-    Extra* extra = need_extra(code);  // found again: the callback may have reset it
-    if (!extra) return Way::error;
-    if (answer == answer_run_once) {
-        if (!at_limit) return Way::python;
-        state->full->insert(extra->serial);
-        return Way::plainly;
-    }
-    if (answer == answer_run_plainly) return Way::plainly;
-    if (answer == answer_skip || answer == answer_skip_recursive) {
-        extra->mark = answer == answer_skip ? Mark::skip : Mark::skip_recursive;
-        extra->refused = true;
-        if (is_target) state->refused = extra->serial + 1;
-        return answer == answer_skip ? Way::python : Way::plainly;
-    }
-    PyErr_Format(PyExc_TypeError, "a region's compile_frame must return an Entry, SKIP, SKIP_RECURSIVE, RUN_ONCE or RUN_PLAINLY, not %.200s", Py_TYPE(answer)->tp_name);
-    return Way::error;
-}
-
 PyObject* run(PyThreadState* ts, Frame* frame, Way way) {
     if (way == Way::error) return unwind(ts, frame);
     return way == Way::plainly ? run_plainly(ts, frame) : _PyEval_EvalFrameDefault(ts, frame, 0);
@@ -178,7 +155,7 @@ PyObject* meet_unknown(PyThreadState* ts, Frame* frame, const Scope& scope, Extr
         result = added ? run_entry(this_thread(ts), ts, frame, entry) : unwind(ts, frame);
     } else {
         Way way = Way::error;
-        without_throwing([&] { way = follow_answer(frame, state, answer, at_limit, is_target); });
+        without_throwing([&] { way = follow_answer(frame_code(frame), state, answer, at_limit, is_target); });
         result = run(ts, frame, way);
     }
     Py_DECREF(answer);
@@ -217,6 +194,7 @@ bool find_entry(Frame* frame, Extra* extra, const RegionState& state, Entry** fo
 // has torch's state as it is outside of it.
 PyObject* evaluate_plainly(PyThreadState* ts, Frame* frame, int throwflag) {
     Outside* outside = compile_of_thread();
+    if (outside && takes_turns()) stay(take_turn);
     if (!outside || !outside->handles_signals(frame_code(frame))) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
     std::optional<Outside::Visit> visit;
     const bool visits = without_throwing([&] { visit.emplace(outside); });
@@ -266,6 +244,32 @@ PyMethodDef functions[] = {
 };
 
 }  // namespace
+
+Way follow_answer(PyCodeObject* code, RegionState* state, PyObject* answer, bool at_limit, bool is_target) {
+    Extra* extra = need_extra(code);  // found again: the callback may have reset it
+    if (!extra) return Way::error;
+    if (answer == answer_run_once) {
+        if (!at_limit) return Way::python;
+        state->full->insert(extra->serial);
+        return Way::plainly;
+    }
+    if (answer == answer_run_plainly) return Way::plainly;
+    if (answer == answer_skip || answer == answer_skip_recursive) {
+        extra->mark = answer == answer_skip ? Mark::skip : Mark::skip_recursive;
+        extra->refused = true;
+        if (is_target) state->refused = extra->serial + 1;
+        return answer == answer_skip ? Way::python : Way::plainly;
+    }
+    PyErr_Format(PyExc_TypeError, "a region's compile_frame must return an Entry, SKIP, SKIP_RECURSIVE, RUN_ONCE or RUN_PLAINLY, not %.200s", Py_TYPE(answer)->tp_name);
+    return Way::error;
+}
+
+bool rival_is_in() { return is_rival(_PyInterpreterState_GetEvalFrameFunc(interpreter)); }
+
+void hook_forget(int regions) {
+    regions_open -= regions;
+    if (regions && regions_open == 0 && _PyInterpreterState_GetEvalFrameFunc(interpreter) == evaluate) _PyInterpreterState_SetEvalFrameFunc(interpreter, before_us);
+}
 
 Thread& this_thread(const PyThreadState* ts) {
     Thread& thread = *found_once(&current_thread);
@@ -355,5 +359,5 @@ bool hook_leave(Before& before) {
 bool init_frame(PyObject* module) {
     using namespace dynacompile;
     interpreter = PyInterpreterState_Main();
-    return init_dispatch(module) && init_proxy(module) && init_region(module) && init_outside(module) && PyModule_AddFunctions(module, functions) == 0;
+    return init_dispatch(module) && init_proxy(module) && init_region(module) && init_outside(module) && init_background(module) && PyModule_AddFunctions(module, functions) == 0;
 }

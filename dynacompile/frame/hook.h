@@ -38,9 +38,10 @@ struct RegionState {
     long accumulated_limit;
     PyObject* name;
     PyObject* owner;
-    std::unordered_set<uint64_t>* full;  // serials of the code objects that this region runs eagerly, its bucket being at the limit
+    std::unordered_set<uint64_t>* full;  // serials of the code objects that this region runs eagerly: its bucket is at the limit, or they are compiled meanwhile
     char met;  // a frame below it was compiled, or the compiler was asked about one
     uint64_t refused;  // one more than the serial of its target's code, where capture has refused that for this region
+    PyObject* weakrefs;
 };
 
 // elsewhere: in a folder that is left to Python, where only a region's own target is compiled.
@@ -224,7 +225,19 @@ const char* limit_reached(const Extra& extra, const RegionState& state);
 extern PyObject *answer_null, *answer_skip, *answer_skip_recursive, *answer_run_once, *answer_run_plainly;
 bool init_proxy(PyObject* module);
 
+// What a frame is to run as.
+enum class Way : uint8_t { python, plainly, error };  // within the region; with the hook off; not at all: an error is set
+// What an answer about frames of `code`, which is no entry, makes of this one. is_target: the code is the region's own function.
+Way follow_answer(PyCodeObject* code, RegionState* state, PyObject* answer, bool at_limit, bool is_target);
+bool rival_is_in();  // the hook that is installed is torch.compile's
+void hook_forget(int regions);  // in a forked process: those were other threads'
+
+// background.cpp
+void forget_background();  // in a forked process
+bool init_background(PyObject* module);
+
 // region.cpp
+extern PyTypeObject* state_type;
 bool init_region(PyObject* module);
 
 }  // namespace dynacompile

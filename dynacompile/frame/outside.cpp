@@ -215,6 +215,7 @@ PyObject* forget_other_compiles(PyObject*, PyObject*) {
     for (Outside* at = innermost; at; at = at->around()) mine++;
     if (compiles && !mine) restore_process();
     compiles = mine;
+    forget_background();
     Py_RETURN_NONE;
 }
 

@@ -7,6 +7,9 @@
 #include <unordered_map>
 
 namespace dynacompile {
+
+PyTypeObject* state_type;
+
 namespace {
 
 struct Region {
@@ -24,7 +27,6 @@ struct Region {
 };
 
 PyTypeObject* region_type;
-PyTypeObject* state_type;
 std::unordered_map<long, int>* states_of_bucket;
 
 // --- RegionState ---
@@ -84,6 +86,7 @@ void state_dealloc(PyObject* self) noexcept {
     PyTypeObject* type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     long bucket = state->bucket;
+    if (state->weakrefs) PyObject_ClearWeakRefs(self);
     Py_XDECREF(state->name);
     Py_XDECREF(state->owner);
     delete state->full;
@@ -101,6 +104,7 @@ PyMemberDef state_members[] = {
     {"name", T_OBJECT, offsetof(RegionState, name), READONLY, "what events call this region"},
     {"owner", T_OBJECT, offsetof(RegionState, owner), 0, "any Python data"},
     {"met", T_BOOL, offsetof(RegionState, met), READONLY, "whether a call below it ran an entry, or asked for one"},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(RegionState, weakrefs), READONLY},
     {nullptr},
 };
 

@@ -125,9 +125,13 @@ def _(source: ir.Constant, frame: Any) -> Any:
     return source.value
 
 
-@based(ir.Attr)
-def _(source: ir.Attr, base: Any) -> Any:
-    return load_attribute(base, source.name)
+@step.register(ir.Attr)
+def _(source: ir.Attr, frame: Any) -> Any:
+    base = step(source.base, frame)
+    if base is MISSING:
+        return MISSING
+    kept = getattr(frame, "grads", {}).get(id(base)) if source.name == "grad" else None
+    return load_attribute(base, source.name) if kept is None else kept[1]
 
 
 @based(ir.DictAttr)

@@ -6,8 +6,14 @@ A source is what guards check, what graph inputs are loaded from, and what resid
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+
+def dotted(text: str) -> str:
+    """A source's text as a name that configs can have: `batch[0]` and `batch['x']` are `batch.0` and `batch.x`."""
+    return re.sub(r"\[(['\"]?)(\w+)\1\]", r".\2", text)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ CPU = torch.device("cpu")
 
 class Lowering:
     """State of one call of `lower`. values: what each node became: a buffer's name, a number, None, or a list of those. device: where the
-    program's kernels run. products: of matrices on the CPU, and whether they are loops. precise: each result is rounded to its dtype, as eager rounds what it writes to memory, also where a later op reads it from a
-    register."""
+    program's kernels run. products: of matrices on the CPU, and whether they are loops. precise: each result is rounded to its dtype, as eager rounds
+    what it writes to memory, also where a later op reads it from a register."""
 
     def __init__(self, taken: Iterable[str] = (), device: torch.device = CPU, precise: bool = False) -> None:
         self._taken = set(taken)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.fx
@@ -52,14 +53,14 @@ def lower_small_product(low: Lowering, node: torch.fx.Node) -> bool:
 
 
 def decided(env: Env, node: torch.fx.Node, choice: Choice) -> ProductDecided:
-    times = {"fused_us": choice.loops_us, "apart_us": choice.library_us}
+    times: dict[str, Any] = {"fused_us": choice.loops_us, "apart_us": choice.library_us}
     site = str(node.meta.get("site") or "")
     return ProductDecided(region=env.region, bucket=env.bucket, product=node.name, members=(), fused=choice.loops, reason=choice.reason, site=site, **times)
 
 
 def operands_of(low: Lowering, node: torch.fx.Node) -> Operands | None:
     """Those of a product of matrices with known extents on the CPU, else None."""
-    count = SUMMANDS.get(node.target)  # type: ignore[arg-type]
+    count = SUMMANDS.get(node.target)  # type: ignore[call-overload]
     if count is None or low.device.type != "cpu" or not node.kwargs.keys() <= {"beta", "alpha"}:
         return None
     buffers = [low.buffer_of(n) for n in node.args]

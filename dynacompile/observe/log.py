@@ -11,6 +11,7 @@ from dynacompile.env import log_topics
 from dynacompile.errors import nearest
 from dynacompile.events import (
     AttentionFound,
+    BuiltInBackground,
     CacheLooked,
     Compiled,
     Event,
@@ -41,7 +42,7 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "skips": (FrameSkipped, FirstStepLeft),
     "guards": (Guarded, GuardFailed),
     "verbose_guards": (Guarded, GuardFailed),
-    "compiles": (Compiled,),
+    "compiles": (Compiled, BuiltInBackground),
     "stages": (StageFinished,),
     "fusion": (FusionDecided,),
     "products": (ProductDecided,),
@@ -99,7 +100,8 @@ def line(event: Event) -> str:
         case Recompiled():
             failed = "".join(f"\n    {f}" for f in event.failed)
             entry = f"recompile {who} {event.frame}, entry {event.entries} of {event.limit}, {event.seconds:.2f} s"
-            return f"{entry}, because{failed}\n    done: {event.done}; to prevent it: {event.override}"
+            known = f"to prevent it: {event.override}" if event.override else f"expected: {event.expected}"
+            return f"{entry}, because{failed}\n    done: {event.done}; {known}"
         case LimitHit():
             failed = "".join(f"\n    {f}" for f in event.failed or (event.guard,))
             reached = f"limit {who} {event.frame}, {event.entries} of {event.limit} entries"
@@ -122,6 +124,8 @@ def line(event: Event) -> str:
             return f"evicted {who} an entry of {event.frame}: {event.hits} hits, {event.bytes} bytes"
         case Compiled():
             return f"compiled {who} {event.frame}: graph {event.graph}, {event.ops} ops, {event.guards} guards, {event.seconds:.2f} s"
+        case BuiltInBackground():
+            return f"in the background {who} {event.frame}: {event.seconds:.2f} s, calls ran eagerly for {event.eager_seconds:.2f} s"
         case StageFinished():
             facts = ", ".join(f"{name} {value}" for name, value in event.facts)
             return f"stage {who} {event.stage} {event.seconds * 1e3:.1f} ms" + (f" ({facts})" if facts else "")

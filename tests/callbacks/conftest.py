@@ -135,7 +135,7 @@ def fit(tmp_path: Path) -> Fit:
         module.fail_at = fail_at
         fixed = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False, "enable_checkpointing": False, "enable_model_summary": False}
         logger = CSVLogger(tmp_path, name="csv", version="")
-        trainer = L.Trainer(**{**fixed, "logger": logger, "log_every_n_steps": 1, **options}, callbacks=list(callbacks))
+        trainer = L.Trainer(**{**fixed, "logger": logger, "log_every_n_steps": 1, "default_root_dir": tmp_path, **options}, callbacks=list(callbacks))
         trainer.fit(module, loader(), loader())
         return module
 

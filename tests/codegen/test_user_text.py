@@ -83,7 +83,7 @@ def test_escaping(name):
     assert printable(text).isprintable() and len(printable(text)) <= 400
     assert "\\" not in comment(text) and "??" not in comment(text) and comment(text).isprintable()
     assert identifier(text).isidentifier() and identifier(text).isascii()
-    assert not any(c in override(text, (), "recompile_limit: 16").removeprefix("compile.modules={") for c in "\n\x1b\\'\"$<%")
+    assert not any(c in override(text, (), {"recompile_limit": 16}, True).removeprefix("compile.modules={") for c in "\n\x1b\\'\"$<%")
 
 
 @pytest.mark.parametrize("name", NAMES)

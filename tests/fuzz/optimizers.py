@@ -112,7 +112,9 @@ def generate(seed: int) -> Program:
     groups = 1 if name in ("LBFGS", "SparseAdam") else rng.choice((1, 1, 2, 3))
     pool = MATRICES if name == "Muon" else [s for s in SHAPES if s] if name == "SparseAdam" else SHAPES
     shapes = tuple(tuple(rng.choice(pool) for _ in range(rng.choice((1, 2, 3, 5, 9)))) for _ in range(groups))
-    dtypes = rng.choice(((torch.float32,), (torch.float32,), (torch.float64,), (torch.float32, torch.float64), (torch.bfloat16,), (torch.float32, torch.bfloat16)))
+    dtypes = rng.choice(
+        ((torch.float32,), (torch.float32,), (torch.float64,), (torch.float32, torch.float64), (torch.bfloat16,), (torch.float32, torch.bfloat16))
+    )
     dtypes = (torch.float32,) if name in ("SparseAdam", "Muon", "LBFGS") else dtypes
     own = {k: rng.choice(v) for k, v in choices.items() if k in ("weight_decay", "betas", "eps", "momentum", "alpha") and rng.random() < 0.5}
     if options.get("nesterov") or "etas" in options or name == "Adafactor":
@@ -191,7 +193,7 @@ class Story:
         warnings.simplefilter("ignore")
         try:
             result: Any = self.run(self.closure) if program.closure else self.run()
-        except Exception as error:  # compared with eager's
+        except Exception as error:  # noqa: BLE001 - compared with what eager raises
             result = type(error).__name__, str(error).partition("\n")[0]
         if self.scheduler is not None and program.manner != "scheduled":
             self.scheduler.step(*((1.0,) if isinstance(self.scheduler, lr_scheduler.ReduceLROnPlateau) else ()))
@@ -267,7 +269,12 @@ def difference(got: Any, wanted: Any, tolerance: float, path: str = "") -> str |
     return None if got == wanted else f"{path}: {got!r:.100}, and eager {wanted!r:.100}"
 
 
-BACKENDS: dict[str, dict[str, Any]] = {"eager": {"backend": "eager"}, "aot_eager": {"backend": "aot_eager"}, "reference": {"options": {"reference": True}}, "native": {}}
+BACKENDS: dict[str, dict[str, Any]] = {
+    "eager": {"backend": "eager"},
+    "aot_eager": {"backend": "aot_eager"},
+    "reference": {"options": {"reference": True}},
+    "native": {},
+}
 
 
 def check_program(program: Program, backend: str = "eager", counts: Counter | None = None) -> list[str]:

@@ -269,7 +269,7 @@ def test_a_recompile_explains_itself(events, monkeypatch):
     assert again.failed == ("x.requires_grad: False -> True", "x.size(0): 4 -> 8", "x.size(1): 8 -> 16", "x.stride(0): 8 -> 16")
     assert (again.entries, again.limit, again.done, again.bucket) == (2, 4, "new entry", run.buckets[0].id)
     assert "test_p11_buckets.py" in again.frame and again.seconds > 0
-    assert again.override == "compile.modules={test_a_recompile_explains_itself.fn: {recompile_limit: 8}}"
+    assert not again.override and "requires gradients" in again.expected
     assert [e.was for e in events if isinstance(e, GuardFailed)] == ["False", "4", "8", "8"]
     guarded = [e for e in events if isinstance(e, Guarded)]
     assert len(guarded) == 2 and all(e.lookup_ns > 0 and e.cold_ns > 0 and len(e.texts) == e.guards for e in guarded)

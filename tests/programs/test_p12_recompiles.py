@@ -10,12 +10,10 @@ import warnings
 
 import pytest
 import torch
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import dynacompile
 from dynacompile import native
-from dynacompile.config import CompileConfig
-from dynacompile.events import Compiled, LimitHit, Recompiled
+from dynacompile.events import Compiled, GuardFailed, LimitHit, Recompiled
 from dynacompile.observe.log import line, log_subscriber
 
 
@@ -70,7 +68,7 @@ def test_three_shapes_take_two_compilations(events):
     (again,) = only(events, Recompiled)
     assert again.failed == ("x.size(0): 4 -> 8", "x.size(1): 8 -> 16", "x.stride(0): 8 -> 16")
     assert again.done == "made x.size(0), x.size(1) dynamic"
-    assert again.override.endswith("{dynamic: {x: {0: {}, 1: {}}}}}")
+    assert again.override == "dynamic={'x': {0: {}, 1: {}}}"
 
 
 def test_an_int_that_changes_is_made_dynamic(events):
@@ -285,50 +283,24 @@ def test_each_object_counts_for_itself(events):
 # what is said
 
 
-def settings_of(override):
-    """The settings that an override gives, as the config group would read them."""
-    parsed = OverridesParser.create().parse_override(override)
-    assert parsed.key_or_group == "compile.modules"
-    ((_, settings),) = parsed.value().items()
-    return settings
+def test_overrides_are_keywords_and_help(events):
+    """tests/programs/test_p12_advice.py tries them one by one."""
 
-
-def test_overrides_are_valid_config_and_help(events):
     def fn(x, k):
         return x * k
 
     x = torch.ones(2, 3)
-    story = [(x, 2), (torch.ones(4, 3), 2), (torch.ones(5, 6), "a"), (x.double(), 2), (x.t(), 2)]
-    run = compiled(fn, dynamic=False, recompile_limit=2, options={"fallback": "none", "specialize_int": True})
+    story = [(x, 2), (torch.ones(4, 3), 2), (x.double(), 2)]
+    run = compiled(fn, recompile_limit=2)
     with pytest.warns(RuntimeWarning) as warned:
-        for given in [*story[:2], *story[3:]]:
+        for given in story:
             same(run, fn, *given)
     (again,), (hit,) = only(events, Recompiled), only(events, LimitHit)
-    assert settings_of(again.override) == {"dynamic": {"x": {0: {}}}}
-    assert settings_of(hit.override) == {"recompile_limit": 4}
-    for settings in (settings_of(again.override), settings_of(hit.override)):
-        CompileConfig.of(settings)
+    assert (again.override, hit.override) == ("dynamic={'x': {0: {}}}", "recompile_limit=4")
     (text,) = [str(w.message) for w in warned if issubclass(w.category, RuntimeWarning)]
     for part in (f"bucket {run.buckets[0].id}", "recompile_limit=2", hit.guard, hit.override):
         assert part in text
     assert hit.done == "eager" and hit.entries == 2 and hit.failed == ("x.dtype: torch.float32 -> torch.float64",) and hit.guard in hit.failed
-    events.clear()
-    helped = compiled(fn, **settings_of(again.override))
-    for given in story[:2]:
-        same(helped, fn, *given)
-    assert len(only(events, Compiled)) == 1, "the override prevents that recompile"
-
-
-def test_overrides_of_lambdas_and_dispatches(events):
-    run = compiled(lambda x: x + 1, dynamic=False)
-    by_key = compiled(lambda x: x + 1, dynamic=False, dispatch=lambda x: "a")
-    for n in (2, 3):
-        run(torch.ones(n))
-        by_key(torch.ones(n))
-    plain, keyed = only(events, Recompiled)
-    assert settings_of(plain.override) == {"dynamic": {"x": {0: {}}}}
-    assert keyed.override == "dispatch_options={'a': {'dynamic': {'x': {0: {}}}}}"
-    compiled(lambda x: x + 1, dispatch=lambda x: "a", **eval(f"dict({keyed.override})"))
 
 
 def test_the_log_tells_all_of_it(monkeypatch, caplog):
@@ -371,3 +343,55 @@ def test_all_differences_are_told(events):
     assert set(again.failed) == {"x.dtype: torch.float32 -> torch.float64", "x.size(0): 2 -> 3", "k: 2.0 -> 3.0", "flag: True -> False"}
     text = line(again)
     assert all(part in text for part in (*again.failed, "entry 2 of 8", "done: new entry", again.frame)) and again.seconds > 0
+
+
+def test_many_alike_changes_are_one_line_and_all_in_the_trace(events):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(7)))
+            self.head = torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.head(self.encoder(x))
+
+    net = Net()
+    run, x = compiled(net), torch.randn(2, 3)
+    run(x)
+    net.encoder.requires_grad_(False)
+    net.head.bias.requires_grad_(False)
+    run(x)
+    (again,) = only(events, Recompiled)
+    assert again.failed == ("self.*.requires_grad: True -> False (15 of them)",)
+    net.encoder.requires_grad_(True)
+    net.head.bias.requires_grad_(True)
+    net.head.weight.requires_grad_(False)
+    net.encoder.requires_grad_(False)
+    events.clear()
+    run(x)
+    (again,) = only(events, Recompiled)
+    assert set(again.failed) <= {"self.head.weight.requires_grad: True -> False", "self.head.bias.requires_grad: False -> True"}
+    dynacompile.reset()
+    run(x.clone())
+    net.encoder.requires_grad_(True)
+    events.clear()
+    run(x)
+    (again,) = only(events, Recompiled)
+    assert again.failed == ("self.encoder.*.requires_grad: False -> True (14 of them)",)
+    assert len([e for e in events if isinstance(e, GuardFailed)]) == 14
+
+
+@pytest.mark.parametrize("other", [None, "a", b"a", ..., torch.float32], ids=str)
+def test_what_no_number_equals_does_not_pin_a_counter(other, events):
+    class Counts:
+        steps, last = 5, None
+
+    def fn(x, counts):
+        return x + 1 if counts.steps == counts.last else x + 2 if counts.steps != counts.last and counts.steps not in (None, "b") else x
+
+    counts = Counts()
+    counts.last = other
+    run, x = compiled(fn, options={"fallback": "none", "varying": ["steps"]}), torch.ones(2)
+    for counts.steps in range(5, 10):
+        same(run, fn, x, counts)
+    assert len(only(events, Compiled)) == 1

@@ -25,7 +25,7 @@ ACTIVATIONS: dict[object, str] = {aten.leaky_relu.default: "leaky_relu", aten.ha
 def supported(dtype: torch.dtype) -> bool:
     """Whether oneDNN has products of this dtype on this machine."""
     asked = SUPPORT.get(dtype)
-    return asked is not None and torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled and asked()
+    return asked is not None and torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled) and asked()
 
 
 SUPPORT: dict[torch.dtype, Callable[[], bool]] = {

@@ -41,6 +41,7 @@ def operands(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, torch.f
         (x, b, bias), turned = node.args[:3], False
     elif node.target is aten.addmm.default and not node.kwargs and node.meta["val"].dtype == torch.float32:
         (bias, x, b), turned = node.args, True
+        assert isinstance(bias, torch.fx.Node)
         if bias.meta["val"].shape != node.meta["val"].shape[1:]:
             return None
     else:

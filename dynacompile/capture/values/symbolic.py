@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # Operators that torch.SymInt computes as Python does, for ints of any sign.
 ARITHMETIC = frozenset({"add", "sub", "mul", "floordiv", "mod"})
+NO_NUMBERS = (types.NoneType, str, bytes, tuple, types.EllipsisType, torch.dtype, torch.device)
+"""What no number equals, whatever its value."""
 COMPARISONS = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
 UNCHANGED = frozenset({"pos", "index"})
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -219,6 +222,8 @@ def symbolic_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | No
     """operator.name(*args) of numbers of which one is symbolic; None where it has no symbolic form."""
     if not any(isinstance(a, (SymbolicInt, SymbolicFloat)) for a in args):
         return None
+    if name in ("eq", "ne") and any(isinstance(a, ConstantValue) and type(a.value) in NO_NUMBERS for a in args):
+        return ConstantValue(name == "ne")
     if name == "truediv" or not all(map(is_int, args)):
         return real_operator(cx, name, args)
     numbers = [exact(a) for a in args]

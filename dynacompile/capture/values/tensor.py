@@ -241,7 +241,8 @@ class TensorValue(Value):
             raise unsupported("tensor-attribute", f"{self.describe()}.grad")
         if not self.is_leaf(cx):
             return ConstantValue(None)
-        return cx.wrap(self.real.grad, Attr(self.source, "grad"))
+        kept = cx.grads.get(id(self.real))
+        return cx.wrap(self.real.grad if kept is None else kept[1], Attr(self.source, "grad"))
 
     def has_attr(self, cx: Trace, name: str) -> bool:
         cx.overrides.getter(self, name)
@@ -466,6 +467,7 @@ def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:
     """A tensor that exists before the frame runs becomes an input of the graph."""
     check_kind(real, source)
     value = cx.recorder.input(real, source)
-    sizes, strides = cx.recorder.static_parts(real, source)
-    cx.guard("TENSOR_MATCH", source, TensorFacts(type(real), real.dtype, real.device, real.requires_grad, sizes, strides))
+    fake = value.fake  # the guard is of what was traced, also where another thread changes the tensor's metadata meanwhile
+    sizes, strides = cx.recorder.static_parts(fake, source)
+    cx.guard("TENSOR_MATCH", source, TensorFacts(type(real), fake.dtype, fake.device, fake.requires_grad, sizes, strides))
     return value

@@ -1,0 +1,71 @@
+"""Settings, versions and events as loggers take them: plain values, YAML, a table of Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import yaml
+
+from dynacompile.callbacks.ledger import COLUMNS, Told
+from dynacompile.callbacks.settings import CompileSettings
+from dynacompile.compilers import toolchain
+from dynacompile.config import CompileConfig
+from dynacompile.quoting import printable
+
+CONFIG_KEY = "dynacompile"
+"""Under it loggers keep what we tell them of a run; other keys of a config are the user's."""
+PACKAGES = ("dynacompile", "lightning", "triton")
+
+
+def in_force(settings: CompileSettings, options: Mapping[str, CompileConfig]) -> dict[str, Any]:
+    """The settings as they are for this run. parts: what is compiled, each with the options in which it differs from the settings."""
+    own = {name: plain(getattr(settings, name)) for name in settings.own_names() if name != "modules"}
+    base = of_config(settings.base)
+    parts = {name: {k: v for k, v in of_config(config).items() if v != base[k]} for name, config in options.items()}
+    return {"settings": {**own, **base}, "parts": parts, "versions": versions()}
+
+
+def of_config(config: CompileConfig) -> dict[str, Any]:
+    return {field.name: plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def plain(value: Any) -> Any:
+    """A value of a setting as JSON and YAML have it."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return printable(getattr(value, "__qualname__", type(value).__qualname__))
+
+
+def versions() -> dict[str, str]:
+    """Of all that decides what is compiled, and how."""
+    known = {name: version for name in PACKAGES if (version := installed(name))}
+    compiler = toolchain()
+    more = {"cuda": torch.version.cuda, "compiler": None if compiler is None else " ".join(compiler.command)}
+    return {**known, "torch": str(torch.__version__), "python": platform.python_version(), **{name: str(value) for name, value in more.items() if value}}
+
+
+def installed(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def as_code(values: Mapping[str, Any]) -> str:
+    """YAML in a block of Markdown."""
+    return f"```\n{yaml.safe_dump(dict(values), sort_keys=False)}```"
+
+
+def as_markdown(rows: Sequence[Told]) -> str:
+    """A table of the events."""
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,255 @@
+"""Compiles that no call waits for: a queue, and one thread of this process that works on it.
+
+The call that asks for an entry goes on as Python; calls of the same code run so, too, with no question asked, until the compile has ended and its answer
+holds for them. What the compile needs of the call goes along: its arguments, torch's state of the thread, context variables, the device. The thread gives
+way to the program's (`frame/turns.cpp`), and what it starts runs with low priority.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from dynacompile import native
+from dynacompile.compilers import RUNNING, Exiting
+from dynacompile.errors import DynacompileError
+from dynacompile.events import BuiltInBackground, FrameSkipped
+from dynacompile.guards.facts import FrameCopy
+from dynacompile.ir.guard_facts import global_state
+from dynacompile.recompiles import frame_name
+from dynacompile.region_info import RegionInfo
+from dynacompile.session import SESSION
+from dynacompile.threads import can_start_threads
+
+Compile = Callable[[FrameCopy, Any], Any]  # of a frame, for a RegionState: an answer for the native core
+MOST_LOOKED_AT = 20_000  # objects among which gradients are looked for
+DEEPEST = 2  # attributes of attributes of what a frame is given
+
+
+class Job:
+    """One compile. The region may be gone before it ends; then its result is dropped."""
+
+    def __init__(self, frame: Any, state: Any, compile: Compile):
+        slots = tuple(frame.slots)
+        self.frame = FrameCopy(frame.code, frame.function, slots, frame.closure, frame.globals, frame.builtins, gradients(frame, slots), frame.ticket)
+        self.state = weakref.ref(state)
+        self.compile = compile
+        self.caller = native.core().caller_state()
+        self.context = contextvars.copy_context()
+        self.device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+        self.resets = SESSION.resets
+        self.asked = time.perf_counter()
+
+    def run(self) -> None:
+        """Compiles on this thread, and has the region follow the answer."""
+        core, code = native.core(), self.frame.code
+        state = self.live_state()
+        if state is None:
+            return
+        info: RegionInfo = state.owner
+        start = time.perf_counter()
+        self.frame.ticket.owner = threading.get_ident()  # type: ignore[attr-defined]
+        del state  # the region may go meanwhile
+        answer, error = self.attempt()
+        seconds = time.perf_counter() - start
+        state = self.live_state()
+        if state is None:
+            return
+        if error is not None:
+            self.failed(error, info)
+        elif answer is not None:
+            core.settle(code, state, answer, code is info.target)
+            if isinstance(answer, core.Entry):
+                eager = time.perf_counter() - self.asked
+                SESSION.bus.emit(BuiltInBackground(region=info.name, bucket=info.bucket, frame=frame_name(code), seconds=seconds, eager_seconds=eager))
+
+    def attempt(self) -> tuple[Any, BaseException | None]:
+        """The answer, or what was raised."""
+        try:
+            with nullcontext() if self.device is None else torch.cuda.device(self.device):
+                return self.context.run(native.core().compile_apart, self.caller, self.answer), None
+        except Exiting:
+            return None, None
+        except BaseException as raised:  # noqa: BLE001  (it is the next call's)
+            assert raised.__traceback__ is not None
+            return None, raised.with_traceback(raised.__traceback__.tb_next)  # without this frame, which knows the job
+
+    def answer(self) -> Any:
+        """The answer for calls of the region; None where the region is gone."""
+        state = self.state()
+        return None if state is None else self.compile(self.frame, state)
+
+    def failed(self, error: BaseException, info: RegionInfo) -> None:
+        """The next call raises the error. One that is not of the compiler's making may come of the program's changes meanwhile, and is given another chance."""
+        code = self.frame.code
+        if isinstance(error, Exception) and not isinstance(error, DynacompileError) and not info.races[code]:
+            info.races[code] += 1
+            told = f"[changing] {type(error).__name__} in a compile beside the program: the next call asks again"
+            SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=frame_name(code), reason=told))
+            return
+        info.errors[code] = error
+
+    def live_state(self) -> Any:
+        """The RegionState, where its region is there still and nothing was reset since."""
+        return self.state() if self.resets == SESSION.resets else None
+
+    def end(self) -> None:
+        """Calls of the code are met again, and find an entry, or ask."""
+        state, self.frame.ticket = self.state(), None
+        if state is not None:
+            native.core().run_meanwhile(self.frame.code, state, False)
+
+
+class Background:
+    """The queue. changed: guards jobs, the one that runs, and the thread, which ends when there is nothing to do."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.jobs: deque[Job] = deque()
+        self.running: Job | None = None
+        self.thread: threading.Thread | None = None
+
+    def takes_calls(self) -> bool:
+        """Whether the compile of a call on this thread, as it is now, may be left to the background: not under modes and transforms, which compiles refuse
+        at once, and not while the program ends."""
+        state = global_state()
+        return not (state.function_modes or state.functorch or state.dispatch_modes) and can_start_threads()
+
+    def add(self, frame: Any, state: Any, compile: Compile) -> Any:
+        """Queues the compile of a frame that has the ticket of its code and bucket, and gives the answer for this call."""
+        core = native.core()
+        job = Job(frame, state, compile)
+        with self.changed:
+            self.jobs.append(job)
+            core.run_meanwhile(frame.code, state, True)
+            if self.thread is None:
+                self.thread = threading.Thread(target=self.work, name="dynacompile-background", daemon=True)
+                self.thread.start()
+        return core.RUN_PLAINLY
+
+    def work(self) -> None:
+        begin_thread()
+        while True:
+            with self.changed:
+                if not self.jobs:
+                    self.thread = None
+                    self.changed.notify_all()
+                    return
+                self.running = job = self.jobs.popleft()
+            try:
+                job.run()
+            finally:
+                job.end()
+                del job
+                with self.changed:
+                    self.running = None
+
+    def wait(self, timeout: float | None) -> bool:
+        """Until nothing is queued and nothing runs; False after `timeout` seconds."""
+        with self.changed:
+            thread = self.thread
+        if thread is None or thread is threading.current_thread():
+            return thread is None
+        native.core().hurry(1)
+        try:
+            with priority_of_caller(thread), self.changed:
+                return self.changed.wait_for(lambda: self.thread is None, timeout)
+        finally:
+            native.core().hurry(-1)
+
+    def drop(self) -> None:
+        """Nothing is queued any more; the result of what runs is dropped by whoever asked for this."""
+        with self.changed:
+            dropped = [*self.jobs] + ([] if self.running is None else [self.running])
+            self.jobs.clear()
+        for job in dropped:
+            job.end()
+
+    def begin_child(self) -> None:
+        """In a forked process, which has no such thread."""
+        jobs, running = self.jobs, self.running
+        self.changed, self.jobs, self.running, self.thread = threading.Condition(threading.RLock()), deque(), None, None
+        for job in (*jobs, *([] if running is None else [running])):
+            job.end()
+
+
+@contextmanager
+def priority_of_caller(thread: threading.Thread) -> Iterator[None]:
+    """Inside it the thread has this one's priority, where the system lets it have that."""
+    number = thread.native_id
+    assert number is not None  # it has started
+    try:
+        before = os.getpriority(os.PRIO_PROCESS, number)
+        os.setpriority(os.PRIO_PROCESS, number, os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+    except (PermissionError, ProcessLookupError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        if thread.is_alive():
+            os.setpriority(os.PRIO_PROCESS, number, before)
+
+
+def begin_thread() -> None:
+    """What this thread starts ends with the program, and runs where the program leaves a processor idle: but for torch's threads for backward passes, which
+    belong to the process, begin with the first pass, and are begun here before."""
+    RUNNING.begin_helper()
+    with torch.enable_grad():
+        torch.autograd.backward(torch.zeros((), device="cpu", requires_grad=True) * 1)
+    native.core().lower_priority()
+
+
+def gradients(frame: Any, slots: tuple) -> dict[int, tuple[torch.Tensor, torch.Tensor | None]]:
+    """The gradients of the parameters of optimizers that the frame is given, closes over or names: by the time of the compile the program has cleared them."""
+    cells = [cell.cell_contents for cell in frame.closure or () if is_filled(cell)]
+    named = [frame.globals[name] for name in frame.code.co_names if name in frame.globals]
+    found: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+    with torch._C.DisableTorchFunctionSubclass():
+        for optimizer in optimizers((*slots, *cells, *named)):
+            for p in (p for group in optimizer.param_groups for p in group["params"]):
+                if p.is_leaf:
+                    found[id(p)] = p, p.grad
+    return found
+
+
+def is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  (reading it is the question)
+    except ValueError:
+        return False
+    return True
+
+
+def optimizers(values: tuple) -> Iterator[torch.optim.Optimizer]:
+    """Optimizers among the values: in lists, tuples and dicts, and in the attributes of objects that are given, which may wrap them."""
+    seen: set[int] = set()
+    waiting = [(value, 0) for value in values]
+    while waiting and len(seen) < MOST_LOOKED_AT:
+        value, depth = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.optim.Optimizer):
+            yield value
+        elif type(value) in (list, tuple):
+            waiting += [(item, depth) for item in value]
+        elif type(value) is dict:
+            waiting += [(item, depth) for item in value.values()]
+        elif depth < DEEPEST and not isinstance(value, (type, FunctionType, ModuleType, torch.Tensor, torch.nn.Module)):
+            own = getattr(type(value), "__dict__", {}).get("__dict__") and vars(value)
+            waiting += [(item, depth + 1) for item in (own or {}).values()]
+
+
+BACKGROUND = Background()
+os.register_at_fork(after_in_child=BACKGROUND.begin_child)

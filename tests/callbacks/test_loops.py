@@ -1,0 +1,586 @@
+"""A project of its own through the loops of Lightning: with `DynamoCallback()` it trains as without, in as many entries and recompiles as are stated."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+import torchmetrics
+from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.tuner import Tuner
+from lightning.pytorch.utilities import CombinedLoader
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import get_ema_avg_fn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import dynacompile
+from dynacompile import events
+from dynacompile.callbacks import DynamoCallback
+
+BATCHES, SIZE = 6, 4
+
+
+class Project(L.LightningModule):
+    """A researcher's module: loss, accuracy, a counter, two learning rates, a scheduler of steps."""
+
+    def __init__(self, width: int = 16, lr: float = 1e-2):
+        super().__init__()
+        self.save_hyperparameters()
+        self.lr = lr
+        self.net = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 3))
+        self.losses: list[float] = []
+        self.steps = 0
+
+    def loss(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = batch
+        out = self.net(x)
+        return F.cross_entropy(out, y), (out.argmax(-1) == y).float().mean()
+
+    def training_step(self, batch, batch_idx):
+        loss, accuracy = self.loss(batch)
+        self.steps += 1
+        self.log("train/loss", loss, prog_bar=True)
+        self.log_dict({"train/accuracy": accuracy, "train/width": self.hparams.width}, on_step=True, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        loss, accuracy = self.loss(batch)
+        self.log("val/loss", loss)
+        self.log("val/accuracy", accuracy, prog_bar=True)
+
+    def test_step(self, batch, batch_idx):
+        self.log("test/loss", self.loss(batch)[0])
+
+    def predict_step(self, batch, batch_idx):
+        return self.net(batch[0]).softmax(-1)
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        if outputs is not None and "loss" in outputs:
+            self.losses.append(float(outputs["loss"]))
+
+    def configure_optimizers(self):
+        groups = [{"params": self.net[0].parameters(), "lr": self.lr / 2}, {"params": self.net[2].parameters()}]
+        optimizer = torch.optim.AdamW(groups, lr=self.lr)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9), "interval": "step"}}
+
+
+class Sgd(Project):
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
+
+
+class Lbfgs(Project):
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=3)
+
+
+class CountsUp(Project):
+    """Reads what counts up."""
+
+    def training_step(self, batch, batch_idx):
+        loss, _ = self.loss(batch)
+        loss = loss * (1 + 0.01 * self.global_step) + 0.1 * self.current_epoch + 0.001 * batch_idx / self.trainer.num_training_batches
+        self.log("progress", self.global_step / self.trainer.max_epochs)
+        return loss.to(self.device)
+
+
+class Metered(Project):
+    """With a torchmetrics object."""
+
+    def __init__(self):
+        super().__init__()
+        self.accuracy = torchmetrics.MeanMetric()
+
+    def training_step(self, batch, batch_idx):
+        loss, accuracy = self.loss(batch)
+        self.accuracy.update(accuracy)
+        self.log("metric", self.accuracy, on_step=False, on_epoch=True)
+        return loss
+
+
+class Skips(Project):
+    """Every third batch is skipped."""
+
+    def training_step(self, batch, batch_idx):
+        loss, _ = self.loss(batch)
+        return None if batch_idx % 3 == 2 else loss
+
+
+class Gives(Project):
+    """Gives more than the loss."""
+
+    def training_step(self, batch, batch_idx):
+        loss, accuracy = self.loss(batch)
+        return {"loss": loss, "accuracy": accuracy.detach()}
+
+
+class Manual(Project):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        loss, _ = self.loss(batch)
+        self.manual_backward(loss)
+        self.clip_gradients(optimizer, gradient_clip_val=0.5, gradient_clip_algorithm="norm")
+        optimizer.step()
+        self.lr_schedulers().step()
+        self.log("train/loss", loss)
+        self.losses.append(float(loss))
+
+
+class TwoOptimizers(Project):
+    """A generator and a critic."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.critic = nn.Linear(3, 1)
+
+    def training_step(self, batch, batch_idx):
+        first, second = self.optimizers()
+        x, y = batch
+        self.toggle_optimizer(first)
+        loss = F.cross_entropy(self.net(x), y) - 0.1 * self.critic(self.net(x)).mean()
+        first.zero_grad()
+        self.manual_backward(loss)
+        first.step()
+        self.untoggle_optimizer(first)
+        self.toggle_optimizer(second)
+        critic = self.critic(self.net(x).detach()).square().mean()
+        second.zero_grad()
+        self.manual_backward(critic)
+        second.step()
+        self.untoggle_optimizer(second)
+        self.log_dict({"loss": loss, "critic": critic})
+        self.losses.append(float(loss) + float(critic))
+
+    def configure_optimizers(self):
+        return [torch.optim.Adam(self.net.parameters(), lr=self.lr), torch.optim.SGD(self.critic.parameters(), lr=self.lr)]
+
+
+class Accumulates(Manual):
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        loss, _ = self.loss(batch)
+        self.manual_backward(loss / 2)
+        if (batch_idx + 1) % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.losses.append(float(loss))
+
+
+class WithClosure(Manual):
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+
+        def closure():
+            loss, _ = self.loss(batch)
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            self.losses.append(float(loss))
+            return loss
+
+        optimizer.step(closure=closure)
+
+
+class BuiltLate(Project):
+    """Its modules come in setup and configure_model."""
+
+    def __init__(self):
+        super().__init__()
+        del self.net
+
+    def setup(self, stage):
+        self.head = nn.Linear(16, 3)
+
+    def configure_model(self):
+        if not hasattr(self, "net"):
+            self.net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), self.head)
+
+
+class Pairs(Project):
+    """Two loaders in training, two in validation."""
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(batch["0"])[0] + 0.5 * self.loss(batch["1"])[0]
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        self.log("val/loss", self.loss(batch)[0] * (1 + dataloader_idx))
+
+
+class Ema(Project):
+    """Keeps an average of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.average = copy.deepcopy(self.net).requires_grad_(False)
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        super().on_train_batch_end(outputs, batch, batch_idx)
+        with torch.no_grad():
+            for mean, parameter in zip(self.average.parameters(), self.net.parameters()):
+                mean.lerp_(parameter, 0.1)
+
+
+class ClipsItself(Project):
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+        self.clip_gradients(optimizer, gradient_clip_val=0.3, gradient_clip_algorithm="norm")
+        self.norm = float(torch.stack([p.grad.norm() for p in self.parameters()]).norm())
+        assert self.norm < 0.31, "the gradients are clipped here already"
+
+
+class Stream(IterableDataset):
+    def __init__(self, data: TensorDataset):
+        self.data = data
+
+    def __iter__(self):
+        return iter([self.data[i] for i in range(len(self.data))])
+
+
+def rows(count: int, seed: int = 1) -> TensorDataset:
+    numbers = torch.Generator().manual_seed(seed)
+    return TensorDataset(torch.randn(count, 8, generator=numbers), torch.randint(0, 3, (count,), generator=numbers))
+
+
+def loader(count: int = BATCHES * SIZE, seed: int = 1) -> DataLoader:
+    return DataLoader(rows(count, seed), batch_size=SIZE)
+
+
+QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+
+
+@dataclass
+class Ran:
+    """What a run came to. told: of the compiler's events."""
+
+    module: Any
+    trainer: L.Trainer
+    told: list[events.Event] = field(default_factory=list)
+
+    def numbers(self) -> tuple[list[float], dict[str, float]]:
+        metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items() if "compile/" not in name}
+        return self.module.losses, metrics
+
+    def count(self, kind: type[events.Event]) -> int:
+        return sum(isinstance(event, kind) for event in self.told)
+
+    @property
+    def entries(self) -> dict[str, int]:
+        """Entries with a graph, by what they are of."""
+        found: dict[str, int] = {}
+        for event in self.told:
+            if isinstance(event, events.Compiled) and event.ops:
+                found[event.region] = found.get(event.region, 0) + 1
+        return found
+
+
+def epochs(*loaders: DataLoader) -> Any:
+    return CombinedLoader({str(n): one for n, one in enumerate(loaders)}, "max_size_cycle")
+
+
+def fit(
+    cls: Callable[[], Any],
+    tmp_path: Path,
+    compiled: bool,
+    callbacks: Callable[[], list] = list,
+    data: Callable = loader,
+    validation: Callable = lambda: loader(2 * SIZE, 2),
+    **options: Any,
+) -> Ran:
+    L.seed_everything(0, verbose=False)
+    module = cls()
+    own = [DynamoCallback(measure_steps=0, trace=False)] if compiled else []
+    ran = Ran(module, L.Trainer(**{**QUIET, "max_epochs": 2, "default_root_dir": tmp_path, **options}, callbacks=[*callbacks(), *own]))
+    run(ran, lambda: ran.trainer.fit(module, data(), loader(2 * SIZE, 2) if validation is None else validation()))
+    return ran
+
+
+def run(ran: Ran, call: Callable[[], Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        end = dynacompile.subscribe(ran.told.append)
+        try:
+            return call()
+        finally:
+            end()
+
+
+def same(one: Ran, other: Ran, tolerance: float = 1e-4) -> None:
+    (losses, metrics), (others, other_metrics) = one.numbers(), other.numbers()
+    assert losses == pytest.approx(others, rel=tolerance, abs=tolerance / 100)
+    assert metrics == pytest.approx(other_metrics, rel=tolerance, abs=tolerance / 100)
+    states = one.module.state_dict(), other.module.state_dict()
+    assert list(states[0]) == list(states[1])
+    for name, value in states[0].items():
+        torch.testing.assert_close(value, states[1][name], rtol=10 * tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}")
+    assert one.trainer.global_step == other.trainer.global_step
+
+
+STEPS = {"training_step": 1, "validation_step": 1, "optimizer_step": 1}
+APART = {"training_step": 1, "validation_step": 1}
+
+
+@dataclass
+class Case:
+    """Options of `fit`, and what is expected: entries with graphs by part, recompiles, breaks of graphs that are compiled once each."""
+
+    cls: type = Project
+    options: dict[str, Any] = field(default_factory=dict)
+    entries: dict[str, int] = field(default_factory=lambda: STEPS)
+    recompiles: int = 0
+    breaks: int = 0
+    tolerance: float = 1e-4
+
+
+CASES = {
+    "three lines": Case(),
+    "clipping by norm": Case(options={"gradient_clip_val": 0.5}),
+    "clipping by value": Case(options={"gradient_clip_val": 0.05, "gradient_clip_algorithm": "value"}),
+    "a configure_gradient_clipping of its own": Case(ClipsItself, entries=STEPS | {"optimizer_step": 2}),  # clipping, and the step
+    "momentum": Case(Sgd),
+    "LBFGS": Case(Lbfgs, entries=APART),  # its closure is called several times in one step, which is left to Python
+    "what counts up": Case(CountsUp),
+    "torchmetrics": Case(Metered, breaks=1),  # it asks whether there are NaN
+    "skipped batches": Case(Skips, entries=STEPS | {"training_step": 2}, recompiles=2),  # another branch, and a step without gradients
+    "outputs": Case(Gives),
+    "accumulation": Case(options={"accumulate_grad_batches": 2}),
+    "scheduled accumulation": Case(options={"callbacks": lambda: [GradientAccumulationScheduler({0: 1, 1: 2})]}),
+    "manual optimization": Case(Manual, entries=STEPS | {"training_step": 3}, breaks=3),
+    "two optimizers": Case(
+        TwoOptimizers, entries={"validation_step": 1, "training_step": 3, "optimizer_step.0": 1, "optimizer_step.1": 1}, recompiles=1, breaks=4
+    ),  # the recompile: numbers that Python adds up are another one in each step
+    "manual accumulation": Case(Accumulates, recompiles=1, breaks=2),  # the other branch of `if`
+    "a closure": Case(WithClosure, breaks=2),
+    "modules of setup and configure_model": Case(BuiltLate),
+    "an average of its own": Case(Ema),
+    "bf16-mixed": Case(options={"precision": "bf16-mixed"}, tolerance=2e-2),
+    "bf16-true": Case(options={"precision": "bf16-true"}, tolerance=2e-2),
+    "64-true": Case(options={"precision": "64-true"}),
+    "stochastic weight averaging": Case(options={"max_epochs": 4, "callbacks": lambda: [StochasticWeightAveraging(swa_lrs=1e-2, swa_epoch_start=2)]}),
+    "weight averaging": Case(options={"callbacks": lambda: [WeightAveraging(avg_fn=get_ema_avg_fn(0.9))]}),
+    "early stopping": Case(options={"max_epochs": 5, "callbacks": lambda: [EarlyStopping("val/loss", patience=0, min_delta=10.0)]}),
+    "fast_dev_run": Case(options={"fast_dev_run": True}, entries=APART),  # one step of the optimizer, in which it makes its state
+    "overfit_batches": Case(options={"overfit_batches": 2}),
+    "no sanity check": Case(options={"num_sanity_val_steps": 0}),
+    "validation every second batch": Case(options={"val_check_interval": 2}),
+    "a partial batch": Case(options={"data": lambda: loader(BATCHES * SIZE + 3)}, entries=STEPS | {"training_step": 2}, recompiles=1),
+    "an IterableDataset": Case(options={"data": lambda: DataLoader(Stream(rows(22)), batch_size=SIZE)}, entries=STEPS | {"training_step": 2}, recompiles=1),
+    "several loaders": Case(Pairs, options={"data": lambda: epochs(loader(), loader(8, 3)), "validation": lambda: [loader(8, 2), loader(4, 5)]}),
+    "anomaly detection": Case(options={"detect_anomaly": True}, entries={"validation_step": 1}),  # which is to see every operation of training
+    "no inference mode": Case(options={"inference_mode": False}),
+}
+QUICK = ("three lines", "clipping by norm", "two optimizers", "what counts up")  # the others are slow
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
+def test_a_fit_is_as_without_the_callback(name, tmp_path):
+    case = CASES[name]
+    plain, compiled = (fit(case.cls, tmp_path / str(on), on, **case.options) for on in (False, True))
+    same(compiled, plain, case.tolerance)
+    assert compiled.module.losses, "it trained"
+    assert compiled.entries == {part: count for part, count in case.entries.items() if count}
+    assert (compiled.count(events.Recompiled), compiled.count(events.GraphBroke)) == (case.recompiles, case.breaks), [str(e) for e in compiled.told]
+    assert not compiled.count(events.LimitHit)
+    frames = [event.frame for event in compiled.told if isinstance(event, events.Compiled)]
+    assert not [frame for frame in frames if "/lightning/" in frame or "/torchmetrics/" in frame], "no frame of a framework is compiled by itself"
+    left_nothing(compiled)
+
+
+def left_nothing(ran: Ran) -> None:
+    """Nothing of the callback is left at the module, the optimizers and the trainer."""
+    assert not [name for name in vars(ran.module) if name.endswith("_step")]
+    for optimizer in ran.trainer.optimizers:
+        assert "OptimizerStep" not in type(vars(optimizer).get("step")).__name__
+    assert not {"clip_grad_by_norm", "clip_grad_by_value", "_clip_gradients"} & set(vars(ran.trainer.precision_plugin))
+
+
+# other loops
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_loops_without_training(stage, tmp_path):
+    def ran(compiled):
+        L.seed_everything(0, verbose=False)
+        callbacks = [DynamoCallback(trace=False)] if compiled else []
+        made = Ran(Project(), L.Trainer(**QUIET, default_root_dir=tmp_path, callbacks=callbacks))
+        call = getattr(made.trainer, stage)
+        return made, run(made, lambda: call(made.module, loader(10, 3), **({} if stage == "predict" else {"verbose": False})))
+
+    (_, given), (compiled, found) = ran(False), ran(True)
+    if stage == "predict":
+        torch.testing.assert_close(found, given)
+    else:
+        assert found == [pytest.approx(given[0], rel=1e-5)]
+    assert compiled.entries == {f"{'validation' if stage == 'validate' else stage}_step": 2} and compiled.count(events.Recompiled) == 1  # the partial batch
+    left_nothing(compiled)
+
+
+@pytest.mark.slow
+def test_resuming_in_the_middle_of_an_epoch(tmp_path):
+    def trained(compiled, **options):
+        saves = lambda: [ModelCheckpoint(tmp_path / str(compiled), every_n_train_steps=4, save_top_k=-1, filename="{step}")]  # noqa: E731
+        return fit(Project, tmp_path, compiled, callbacks=saves, **{"enable_checkpointing": True, **options})
+
+    trained(True)
+    trained(False)
+    saved = {on: torch.load(tmp_path / str(on) / "step=4.ckpt", weights_only=False) for on in (True, False)}
+    assert saved[True].keys() - {"callbacks"} == saved[False].keys() - {"callbacks"} and list(saved[True]["state_dict"]) == list(saved[False]["state_dict"])
+
+    def resumed(compiled, source):
+        L.seed_everything(0, verbose=False)
+        own = [DynamoCallback(measure_steps=0, trace=False)] if compiled else []
+        made = Ran(Project(), L.Trainer(**QUIET, max_epochs=2, default_root_dir=tmp_path, callbacks=own))
+        run(made, lambda: made.trainer.fit(made.module, loader(), loader(2 * SIZE, 2), ckpt_path=tmp_path / str(source) / "step=4.ckpt", weights_only=False))
+        return made
+
+    crossed = [resumed(compiled, source) for compiled, source in ((False, False), (False, True), (True, False), (True, True))]
+    for other in crossed[1:]:
+        same(other, crossed[0], 1e-3)
+    assert crossed[-1].entries == STEPS and not crossed[-1].count(events.Recompiled)
+
+
+@pytest.mark.slow
+def test_the_ninth_fit_of_a_process_compiles_like_the_first(tmp_path):
+    for _ in range(9):
+        ran = fit(Project, tmp_path, True, max_epochs=1)
+        assert ran.entries == STEPS and not ran.count(events.Recompiled) and not ran.count(events.LimitHit)
+        left_nothing(ran)
+
+
+class Raises(Project):
+    error: type[BaseException] = RuntimeError
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        super().on_train_batch_end(outputs, batch, batch_idx)
+        if len(self.losses) == 3:
+            raise self.error("in the middle")
+
+
+class Interrupted(Raises):
+    error = KeyboardInterrupt
+
+
+class Stops(Project):
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        super().on_train_batch_end(outputs, batch, batch_idx)
+        self.trainer.should_stop = len(self.losses) >= 3
+
+
+@pytest.mark.parametrize(("cls", "raised"), [(Raises, RuntimeError), (Interrupted, SystemExit), (Stops, None)])
+def test_everything_is_put_back_and_told_however_a_fit_ends(cls, raised, tmp_path, capsys):
+    L.seed_everything(0, verbose=False)
+    callback = DynamoCallback(measure_steps=0)
+    module = cls()
+    earlier = dynacompile.compile(module.net, inplace=True, name="mine")._compiled_call_impl
+    own = module.training_step = dynacompile.compile(module.training_step, name="mine, too")
+    made = Ran(module, L.Trainer(**QUIET, max_epochs=1, default_root_dir=tmp_path, callbacks=[callback]))
+
+    def call():
+        made.trainer.fit(module, loader(), loader(2 * SIZE, 2))
+
+    if raised is None:
+        run(made, call)
+    else:
+        with pytest.raises(raised):
+            run(made, call)
+    assert callback.outcome is not None and callback.outcome.steps == 3
+    assert (tmp_path / "summary.json").exists() and (tmp_path / "compile_report.html").exists()
+    assert "dynacompile" in capsys.readouterr().out
+    assert vars(module)["training_step"] is own and module.net._compiled_call_impl is earlier, "the user's own compiles are back"
+    del module.training_step
+    left_nothing(made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["lr_find", "scale_batch_size"])
+def test_tuning(what, tmp_path):
+    class Tuned(Project):
+        batch_size = 2
+
+        def train_dataloader(self):
+            return DataLoader(rows(64), batch_size=self.batch_size)
+
+        def val_dataloader(self):
+            return loader(2 * SIZE, 2)
+
+    def ran(compiled):
+        L.seed_everything(0, verbose=False)
+        callbacks = [DynamoCallback(measure_steps=0, trace=False)] if compiled else []
+        made = Ran(Tuned(), L.Trainer(**QUIET, max_epochs=1, default_root_dir=tmp_path, callbacks=callbacks))
+        tuner = Tuner(made.trainer)
+        if what == "lr_find":
+            found = run(made, lambda: tuner.lr_find(made.module, num_training=12))
+            result = found.results["loss"]
+        else:
+            result = run(made, lambda: tuner.scale_batch_size(made.module, max_trials=3, steps_per_trial=2))
+        run(made, lambda: made.trainer.fit(made.module))
+        return made, result
+
+    (plain, given), (compiled, found) = ran(False), ran(True)
+    assert found == pytest.approx(given, rel=1e-3)
+    same(compiled, plain, 1e-3)
+    assert compiled.entries["training_step"] <= 2 and not compiled.count(events.LimitHit)
+    left_nothing(compiled)
+
+
+class Hooked(Project):
+    """Its optimizer has a hook; Python counts the steps."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        self.told: list[int] = []
+        optimizer.register_step_post_hook(lambda *_: self.told.append(1))
+        return optimizer
+
+
+@pytest.mark.parametrize(("cls", "said"), [(Lbfgs, "LBFGS calls its closure several times"), (Hooked, "SGD has hooks that run before or after its steps")])
+def test_optimizers_that_stay_python_are_told(cls, said, tmp_path, capsys):
+    ran = fit(cls, tmp_path, True, max_epochs=1)
+    assert "optimizer_step" not in ran.entries
+    assert said in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert len(getattr(ran.module, "told", [1] * BATCHES)) == BATCHES
+
+
+class Own(torch.optim.Optimizer):
+    """A user's optimizer: signs of gradients, scaled; it calls its closure after it has counted."""
+
+    def __init__(self, params, lr=0.01):
+        super().__init__(params, {"lr": lr})
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.count += 1
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.add_(p.grad.sign(), alpha=-group["lr"])
+        return loss
+
+
+class WithOwn(Project):
+    def configure_optimizers(self):
+        optimizer = Own(self.parameters())
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9), "interval": "step"}}
+
+
+def test_an_optimizer_of_the_users_own(tmp_path):
+    plain, compiled = (fit(WithOwn, tmp_path, on, gradient_clip_val=0.5) for on in (False, True))
+    same(compiled, plain)
+    assert compiled.trainer.optimizers[0].count == plain.trainer.optimizers[0].count
+    assert compiled.entries["optimizer_step"] == 2 and not compiled.count(events.LimitHit), "clipping, and the step"
