@@ -7,6 +7,7 @@ way to the program's (`frame/turns.cpp`), and what it starts runs with low prior
 
 from __future__ import annotations
 
+import _thread
 import contextvars
 import os
 import threading
@@ -111,13 +112,13 @@ class Job:
 
 
 class Background:
-    """The queue. changed: guards jobs, the one that runs, and the thread, which ends when there is nothing to do."""
+    """The queue. changed: guards jobs, the one that runs, and the numbers, Python's and the system's, of the thread, which ends when there is nothing to do."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.jobs: deque[Job] = deque()
         self.running: Job | None = None
-        self.thread: threading.Thread | None = None
+        self.thread: tuple[int, int] | None = None
 
     def takes_calls(self) -> bool:
         """Whether the compile of a call on this thread, as it is now, may be left to the background: not under modes and transforms, which compiles refuse
@@ -131,17 +132,26 @@ class Background:
         job = Job(frame, state, compile)
         with self.changed:
             self.jobs.append(job)
+            self.start()
             core.run_meanwhile(frame.code, state, True)
-            if self.thread is None:
-                self.thread = threading.Thread(target=self.work, name="dynacompile-background", daemon=True)
-                self.thread.start()
         return core.RUN_PLAINLY
 
+    def start(self) -> None:
+        """Has a thread work on what is queued. `threading.Thread` would wait for its beginning, by code that an interrupt leaves in disorder."""
+        if self.jobs and self.thread is None:
+            _thread.start_new_thread(self.work, ())
+
     def work(self) -> None:
+        with self.changed:
+            if self.thread is not None:  # another one has begun meanwhile
+                return
+            self.thread = threading.get_ident(), threading.get_native_id()
+        threading.current_thread().name = "dynacompile-background"
         begin_thread()
         while True:
             with self.changed:
                 if not self.jobs:
+                    threading._active.pop(threading.get_ident(), None)  # type: ignore[attr-defined]  # what `current_thread` has made
                     self.thread = None
                     self.changed.notify_all()
                     return
@@ -156,16 +166,37 @@ class Background:
 
     def wait(self, timeout: float | None) -> bool:
         """Until nothing is queued and nothing runs; False after `timeout` seconds."""
+        self.start()
         with self.changed:
             thread = self.thread
-        if thread is None or thread is threading.current_thread():
-            return thread is None
+            if thread is None and not self.jobs:
+                return True
+        if thread is not None and thread[0] == threading.get_ident():
+            return False
         native.core().hurry(1)
         try:
-            with priority_of_caller(thread), self.changed:
-                return self.changed.wait_for(lambda: self.thread is None, timeout)
+            with self.priority_of_caller(), self.changed:
+                return self.changed.wait_for(lambda: self.thread is None and not self.jobs, timeout)
         finally:
             native.core().hurry(-1)
+
+    @contextmanager
+    def priority_of_caller(self) -> Iterator[None]:
+        """Inside it the compiles' thread has the priority of the one that waits, where the system lets it have that."""
+        thread = self.thread
+        try:
+            before = 0 if thread is None else os.getpriority(os.PRIO_PROCESS, thread[1])
+            if thread is not None:
+                os.setpriority(os.PRIO_PROCESS, thread[1], os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        except (PermissionError, ProcessLookupError):
+            yield
+            return
+        try:
+            yield
+        finally:
+            with self.changed:
+                if thread is not None and self.thread == thread:
+                    os.setpriority(os.PRIO_PROCESS, thread[1], before)
 
     def drop(self) -> None:
         """Nothing is queued any more; the result of what runs is dropped by whoever asked for this."""
@@ -181,24 +212,6 @@ class Background:
         self.changed, self.jobs, self.running, self.thread = threading.Condition(threading.RLock()), deque(), None, None
         for job in (*jobs, *([] if running is None else [running])):
             job.end()
-
-
-@contextmanager
-def priority_of_caller(thread: threading.Thread) -> Iterator[None]:
-    """Inside it the thread has this one's priority, where the system lets it have that."""
-    number = thread.native_id
-    assert number is not None  # it has started
-    try:
-        before = os.getpriority(os.PRIO_PROCESS, number)
-        os.setpriority(os.PRIO_PROCESS, number, os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-    except (PermissionError, ProcessLookupError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        if thread.is_alive():
-            os.setpriority(os.PRIO_PROCESS, number, before)
 
 
 def begin_thread() -> None:

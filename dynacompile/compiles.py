@@ -14,7 +14,7 @@ from typing import Any
 from torch.fx import graph_module
 
 from dynacompile import backends, native
-from dynacompile.capture.breaks import FIRST_STEP, WHOLE, unsupported
+from dynacompile.capture.breaks import FIRST_STEP, WHOLE
 from dynacompile.entries import estimated_bytes
 from dynacompile.env import Env, cache_dir, log_topics
 from dynacompile.errors import Unsupported, VerifyError
@@ -177,7 +177,8 @@ def overtaken(reason: Outdated, frame: FrameCopy, info: RegionInfo) -> Any:
     told = f"[changing] the program changed meanwhile: {'; '.join(failed) or 'what the capture has read'}"
     SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=frame_name(code), reason=told))
     if info.outdated[code] >= MOST_OUTDATED:
-        last = unsupported("changing", f"{frame_name(code)} ({'; '.join(failed)})")
+        what = f"{frame_name(code)} relies on what the program changes faster than it is captured in the background ({'; '.join(failed)})"
+        last = Unsupported("changing", what, "compile it with background=False, or pass such values in")
         if info.config.fullgraph:
             raise last
         if code is info.target:

@@ -97,6 +97,7 @@ def on_miss(frame: Any, state: Any) -> Any:
         raise error
     while (other := SESSION.claim(code, info.bucket, frame)) is not None:
         if info.config.background:
+            BACKGROUND.start()
             return core.RUN_PLAINLY
         if not ends_soon(other, on_miss.__code__):
             text = "[being-compiled] another thread compiles it, and may wait for this one: this call runs as Python"

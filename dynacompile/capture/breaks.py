@@ -65,10 +65,6 @@ BREAKS: dict[str, Row] = {
     "first-step": Row(
         "{} makes its state in this call, which no later one does", "nothing is to be done: this call runs as Python, and later ones are compiled"
     ),
-    "changing": Row(
-        "{} relies on what the program changes faster than it is captured in the background",
-        "compile it with background=False, or pass such values in",
-    ),
     "too-long": Row("more than {} instructions were traced", "compile the functions that it calls, or the body of the loop; or raise trace_limit"),
     "too-many-operations": Row("more than {} operations were traced", "compile the functions that it calls, or the body of the loop; or raise trace_limit"),
 }

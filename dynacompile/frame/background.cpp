@@ -1,5 +1,7 @@
 // Compiles on a thread of the compiler's own, for a call that has gone on without waiting: the state of torch that the call had, and the answer about its code.
 #include <ATen/ThreadLocalState.h>
+#include <ATen/record_function.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include "frame/outside.h"
 #include "frame/turns.h"
@@ -58,6 +60,7 @@ class AsCaller {
             at::autocast::set_autocast_dtype(autocast_devices[i], caller.autocast[i]);
         }
         at::autocast::set_autocast_cache_enabled(caller.autocast_cache);
+        c10::ThreadLocalDebugInfo::_forceCurrentDebugInfo(nullptr);  // a profiler of the caller's, which may end before the compile
     }
     ~AsCaller() {
         for (int i = 0; i < 2; i++) at::autocast::set_autocast_dtype(autocast_devices[i], before_[i]);
@@ -67,6 +70,7 @@ class AsCaller {
 
   private:
     at::ThreadLocalStateGuard guard_;
+    at::DisableRecordFunctionGuard unrecorded_;
     at::ScalarType before_[2];
     bool cache_;
 };

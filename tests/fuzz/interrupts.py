@@ -212,6 +212,19 @@ def subclass() -> Case:
     return Case(lambda: c(x), lambda: fn(x), c, None)
 
 
+def in_the_background() -> Case:
+    """The call that queues a compile, the waiting for it, and the call that finds its entry."""
+    fn = source("def f(x, y):\n    z = torch.cos(x) * 2 + y\n    return z, [z.sum(), x.shape[0]]")
+    c, x, y = compiled(fn, options={"background": True}), torch.ones(3), torch.ones(3)
+
+    def run() -> Any:
+        c(x, y)
+        dynacompile.wait()
+        return c(x, y)
+
+    return Case(run, lambda: fn(x, y), c)
+
+
 SCENARIOS: dict[str, Callable[[], Case]] = {
     make.__name__: make
     for make in (
@@ -232,6 +245,7 @@ SCENARIOS: dict[str, Callable[[], Case]] = {
         reset,
         user_backend,
         subclass,
+        in_the_background,
     )
 }
 ABORTS = ("instance of 'python_error'", "instance of 'pybind11::error_already_set'")
@@ -283,6 +297,7 @@ def check(name: str, place: int, error: type[BaseException], handler: str = "") 
     before = torch_state()
     raised = error("late")
     outcome = interrupted(case.run, place, raised)
+    dynacompile.wait()
     after = torch_state()
     wrong = []
     if outcome.fired and outcome.raised is not raised and not outcome.ignored:

@@ -266,6 +266,17 @@ def test_context_variables_are_those_of_the_call():
     assert seen == [2]
 
 
+def test_a_profiler_of_the_call_sees_none_of_the_compile_and_may_end_before_it():
+    c = compiled(lambda x: x.sin() * 3, "default")
+    with torch.profiler.profile() as profile:
+        c(torch.ones(3))
+        time.sleep(0.02)
+    counts = {event.key: event.count for event in profile.key_averages()}
+    built()
+    assert counts["aten::sin"] == 1
+    assert c(torch.ones(3)).shape == (3,)
+
+
 def test_random_numbers_are_those_of_eager():
     def f(x):
         return torch.nn.functional.dropout(x, 0.5) + torch.rand(8)
@@ -382,6 +393,50 @@ def test_what_changes_while_it_is_captured_makes_no_entry():
         assert c(torch.ones(1)).item() == 2.0
         built()
     assert c(torch.ones(1)).item() == 2.0 and entries(c) == 1
+
+
+def test_what_changes_in_every_capture_is_left_to_python_with_a_warning():
+    state = {"scale": [2.0]}
+    c = compiled(lambda x: x * len(state["scale"]))
+    end = FrameCopyPatch(state)
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for _ in range(9):
+                assert c(torch.ones(1)).item() == len(state["scale"])
+                built()
+    finally:
+        end()
+    assert len(state["scale"]) == 1 + 6  # captures
+    assert sum("[changing]" in str(w.message) and "background=False" not in str(w.message) for w in told) == 1
+    strict = compiled(lambda x: x * len(state["scale"]), fullgraph=True)
+    end = FrameCopyPatch(state)
+    try:
+        with pytest.raises(Unsupported, match="changing"):
+            for _ in range(9):
+                strict(torch.ones(1))
+                built()
+    finally:
+        end()
+
+
+def test_a_frame_that_sets_deterministic_algorithms_waits():
+    """The setting is the process's: no other thread is to see that of a compile."""
+
+    def f(x):
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True)
+        y = x.cumsum(0) * 2
+        torch.use_deterministic_algorithms(before)
+        return y
+
+    c = compiled(f, "aot_eager")
+    x = torch.arange(4.0)
+    want = f(x)
+    for _ in range(3):
+        assert torch.equal(c(x), want) and not torch.are_deterministic_algorithms_enabled()
+        built()
+    assert torch.equal(c(x), want) and not torch.are_deterministic_algorithms_enabled()
 
 
 class FrameCopyPatch:
