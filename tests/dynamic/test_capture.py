@@ -128,7 +128,7 @@ def test_a_module_that_counts_its_steps():
         x = r(n, 8)
         torch.testing.assert_close(compiled(x), eager(x))
         assert ours.steps == eager.steps
-    assert len(native.core().entries(Layers.forward.__code__)) == 3
+    assert len(native.core().entries(Layers.forward.__code__)) == 2
 
 
 def test_aliased_inputs_of_varying_sizes():
