@@ -25,7 +25,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
-from dynacompile.callbacks.saveable import Unrepeatable
+from dynacompile.callbacks.saveable import Unrepeatable, is_library
 from dynacompile.callbacks.snapshot import Snapshot
 
 STEP_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
@@ -155,9 +155,13 @@ def walked(trainer: Any, arguments: Mapping[str, Any]) -> Snapshot:
         ("the precision plugin", strategy.precision_plugin),
     ):
         snapshot.add(root, name)
+    if trainer.datamodule is not None:
+        snapshot.add_shallow(trainer.datamodule)
     for callback in trainer.callbacks:
         if takes_part(callback):
             snapshot.add(callback, f"callback {type(callback).__qualname__}")
+        elif not is_library(type(callback).__module__):
+            snapshot.add_shallow(callback)
     snapshot.add_deferred()
     return snapshot
 

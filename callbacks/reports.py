@@ -17,7 +17,7 @@ from dynacompile.callbacks.outcome import Outcome, measured, show
 from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.run_folder import RunFiles, files_of_run
 from dynacompile.callbacks.settings import CompileSettings
-from dynacompile.callbacks.texts import CONFIG_KEY, as_code, as_markdown, in_force
+from dynacompile.callbacks.texts import CONFIG_KEY, as_code, as_markdown, in_force, versions
 from dynacompile.complaints import Reporting
 from dynacompile.config import CompileConfig
 
@@ -38,6 +38,7 @@ class Reports:
         self.known: dict[str, float] = {}
         self.known_news = -1
         self.logged: dict[str, float] = {}
+        self.versions: Mapping[str, str] = {}
 
     def begin(self, trainer: L.Trainer) -> None:
         """Opens the trace: from here on events are lines of it."""
@@ -96,8 +97,9 @@ class Reports:
     def configure(self, trainer: L.Trainer, options: Mapping[str, CompileConfig]) -> None:
         """Tells loggers, once it is known what is compiled, the settings in force and the versions. options: of each part."""
         self.parts = tuple(options)
-        if trainer.is_global_zero:
-            resolved = in_force(self.settings, options)
+        if trainer.is_global_zero and trainer.loggers:
+            self.versions = self.versions or versions()
+            resolved = in_force(self.settings, options, self.versions)
             for logger in trainer.loggers:
                 with Reporting(f"the settings to {type(logger).__qualname__}"):
                     if isinstance(logger, WandbLogger):

@@ -121,6 +121,8 @@ MACHINERY: tuple[type, ...] = (
     logging.Handler,
     threading.Thread,
     concurrent.futures.Executor,
+    torch.fx.Graph,
+    torch.fx.Node,
     types.FrameType,
     types.TracebackType,
 )

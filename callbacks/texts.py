@@ -13,8 +13,9 @@ import yaml
 
 from dynacompile.callbacks.ledger import COLUMNS, Told
 from dynacompile.callbacks.settings import CompileSettings
-from dynacompile.compilers import toolchain
+from dynacompile.compilers import run_compiler, toolchain
 from dynacompile.config import CompileConfig
+from dynacompile.errors import BuildError
 from dynacompile.quoting import printable
 
 CONFIG_KEY = "dynacompile"
@@ -22,12 +23,12 @@ CONFIG_KEY = "dynacompile"
 PACKAGES = ("dynacompile", "lightning", "triton")
 
 
-def in_force(settings: CompileSettings, options: Mapping[str, CompileConfig]) -> dict[str, Any]:
-    """The settings as they are for this run. parts: what is compiled, each with the options in which it differs from the settings."""
+def in_force(settings: CompileSettings, options: Mapping[str, CompileConfig], known: Mapping[str, str]) -> dict[str, Any]:
+    """The settings as they are for this run. parts: what is compiled, each with the options in which it differs from the settings. known: versions."""
     own = {name: plain(getattr(settings, name)) for name in settings.own_names() if name != "modules"}
     base = of_config(settings.base)
     parts = {name: {k: v for k, v in of_config(config).items() if v != base[k]} for name, config in options.items()}
-    return {"settings": {**own, **base}, "parts": parts, "versions": versions()}
+    return {"settings": {**own, **base}, "parts": parts, "versions": dict(known)}
 
 
 def of_config(config: CompileConfig) -> dict[str, Any]:
@@ -48,9 +49,18 @@ def plain(value: Any) -> Any:
 def versions() -> dict[str, str]:
     """Of all that decides what is compiled, and how."""
     known = {name: version for name in PACKAGES if (version := installed(name))}
-    compiler = toolchain()
-    more = {"cuda": torch.version.cuda, "compiler": None if compiler is None else " ".join(compiler.command)}
+    more = {"cuda": torch.version.cuda, "compiler": compiler()}
     return {**known, "torch": str(torch.__version__), "python": platform.python_version(), **{name: str(value) for name, value in more.items() if value}}
+
+
+def compiler() -> str:
+    """The C++ compiler and its version; empty where there is none."""
+    try:
+        found = toolchain()
+        told = None if found is None else run_compiler((*found.command, "-dumpfullversion", "-dumpversion"), "tell its version")
+    except BuildError:
+        return ""
+    return "" if found is None or told is None else printable(" ".join((*found.command, told.output.strip() if told.status == 0 else "")).strip())
 
 
 def installed(name: str) -> str:

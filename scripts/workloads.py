@@ -16,6 +16,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from scripts.workload_loops import LOOPS
 from scripts.workload_models import Bert, ConvNet, Gpt, NormGeluNorm, ResNet50, SwiGlu
+from scripts.workload_products import PRODUCTS
 
 Step = Callable[[], torch.Tensor]
 Compile = Callable[[Callable], Callable]
@@ -346,5 +347,6 @@ WORKLOADS: dict[str, Workload] = {
         Workload("relu, avg_pool2d 3x3, 8x64x56x56", one_pass(lambda x: F.avg_pool2d(x.relu(), 3, 2, 1), 8, 64, 56, 56)),
         Workload("relu, adaptive_avg_pool2d 7x7, 8x64x56x56", one_pass(lambda x: F.adaptive_avg_pool2d(x.relu(), 7), 8, 64, 56, 56)),
         *(Workload(f"loop: {name}", build) for name, build in LOOPS.items()),
+        *(Workload(f"product: {name}", build, devices=("cpu",)) for name, build in PRODUCTS.items()),
     )
 }

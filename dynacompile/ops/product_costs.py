@@ -28,7 +28,7 @@ PLAIN = 16**3  # multiplications of 16-bit numbers up to which, and those with v
 PLAIN_RATE, VECTOR_RATE = 1.5e3, 6e3
 NAIVE = 400  # multiplications of float32 below which ATen computes each product of a batch itself
 NAIVE_RATE = 1.4e3
-EACH = 0.08  # microseconds of another product of a batch beside its work
+EACH, HALF_EACH = 0.08, 0.09  # microseconds of another product of a batch beside its work, and of one of 16-bit numbers
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ def library_us(product: Product) -> float:
     if product.dtype in HALVES:
         each = product.m * product.n * product.k
         if each > PLAIN and smallest > 1:
-            return HALF_CALL + product.steps / HALF_RATE[product.dtype]
+            return HALF_CALL + HALF_EACH * product.batch + product.steps / HALF_RATE[product.dtype]
         if product.batch:
-            return (HALF_CALL if product.steps > PLAIN else LIBRARY_CALL) + product.steps / HALF_RATE[product.dtype]
+            return (HALF_CALL if product.steps > PLAIN else LIBRARY_CALL) + HALF_EACH * product.batch + product.steps / HALF_RATE[product.dtype]
         return LIBRARY_CALL + product.steps / (VECTOR_RATE if smallest == 1 else PLAIN_RATE)
     if product.batch and product.m * product.n * product.k < NAIVE:
         return LIBRARY_CALL + product.steps / NAIVE_RATE

@@ -47,6 +47,8 @@ SAMPLES: dict[str, list[tuple]] = {
     "aten.split_with_sizes.default": [(V, [1, 2, 3], 1)],
     "aten.unsafe_split_with_sizes.default": [(V, [1, 2, 3], 1)],
     "aten.unbind.int": [(V, 1), (V, -2)],
+    "aten.mm.default": [(x(5, 1), x(1, 7)), (x(1, 5).t(), x(7, 1).t())],
+    "aten.bmm.default": [(x(3, 5, 1), x(3, 1, 7))],
     "aten.stack.default": [([G, V], 0), ([G, V], -1)],
     "aten.index_put.default": [(V, [V > 0], torch.tensor(1.5)), (IMG, [x(2, 4) > 0], torch.tensor(-2.0)), (torch.zeros(3), [x(3) > 0], torch.tensor(1.0))],
     "aten.as_strided_scatter.default": [

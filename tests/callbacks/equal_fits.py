@@ -79,7 +79,7 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
         return value.getstate()
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
-    if isinstance(value, io.IOBase | types.GeneratorType | weakref.WeakKeyDictionary):
+    if isinstance(value, io.IOBase | types.GeneratorType | weakref.WeakKeyDictionary | weakref.ref):
         return type(value)
     if isinstance(value, types.FunctionType):
         return [plain(cell.cell_contents, inside) for cell in value.__closure__ or ()]
@@ -89,7 +89,7 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
     elif isinstance(value, list | tuple | collections.deque | set):
         parts = [plain(held, inside) for held in value]
     elif not type(value).__module__.startswith(("tests.", "__main__")):
-        return value
+        return value if type(value).__eq__ is not object.__eq__ else type(value)
     names = (*getattr(type(value), "__slots__", ()), *getattr(value, "__dict__", ()))
     return type(value).__name__, parts, [(name, plain(getattr(value, name), inside)) for name in names if hasattr(value, name)]
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import copy
 import dataclasses
+import datetime
+import functools
+import logging
+import queue
 import random
+import re
+import threading
+import types
+import weakref
 from typing import Any
 
 import lightning as L
@@ -179,6 +188,28 @@ class ChangesTheBatch(Steps):
         return super().training_step(batch, index)
 
 
+class HoldsWhatIsHarmless(Steps):
+    """Objects with state that is not Python's, which steps don't change."""
+
+    def set_up(self) -> None:
+        self.traced = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
+        self.lock = threading.Lock()
+        self.pattern = re.compile("a")
+        self.notes = logging.getLogger("notes")
+        self.queue: queue.Queue[float] = queue.Queue()
+        self.space = types.SimpleNamespace(count=0)
+        self.config = argparse.Namespace(rate=0.1)
+        self.pick = functools.partial(sorted, reverse=True)
+        self.when = datetime.datetime(2020, 1, 1)
+        self.ref = weakref.ref(self.net)
+
+    def extra(self, batch, index, loss):
+        with self.lock:
+            self.queue.put(loss.item())
+            self.space.count += 1
+        return loss + self.traced(loss.reshape(1, 1)).mean() * self.space.count * self.queue.qsize()
+
+
 class KeepsTheLoss(Steps):
     def set_up(self) -> None:
         self.losses: list[torch.Tensor] = []
@@ -269,6 +300,7 @@ CASES = [
     WithFlags,
     WithGlobals,
     ChangesTheBatch,
+    HoldsWhatIsHarmless,
     KeepsTheLoss,
     WithScheduler,
     Lbfgs,
@@ -346,6 +378,27 @@ def test_callbacks_that_take_part_in_a_step_are_put_back(tmp_path):
     assert_same(without, fit(Steps, tmp_path / "with", other, callback))
     assert callback.outcome.times is not None
     assert other.calls == one.calls and other.norms == one.norms
+
+
+class Reaches(Steps):
+    """The step counts on a callback of the user's that takes no part in it, and asks the trainer to stop."""
+
+    def extra(self, batch, index, loss):
+        idle = next(callback for callback in self.trainer.callbacks if isinstance(callback, Idle))
+        idle.count += 1
+        self.trainer.should_stop = index >= 3
+        return loss * idle.count
+
+
+class Idle(L.Callback):
+    count = 0
+
+
+def test_attributes_of_other_callbacks_and_of_the_trainer_are_put_back(tmp_path):
+    without = fit(Reaches, tmp_path / "without", Idle())
+    callback = DynamoCallback(MEASURED)
+    assert_same(without, fit(Reaches, tmp_path / "with", Idle(), callback))
+    assert callback.outcome.times is not None
 
 
 @pytest.mark.parametrize(

@@ -296,13 +296,14 @@ def fit(
     callbacks: Callable[[], list] = list,
     data: Callable = loader,
     validation: Callable = lambda: loader(2 * SIZE, 2),
+    mode: str = "default",
     **options: Any,
 ) -> Ran:
     L.seed_everything(0, verbose=False)
     module = cls()
-    own = [DynamoCallback(measure_steps=0, trace=False)] if compiled else []
+    own = [DynamoCallback(mode, measure_steps=0, trace=False)] if compiled else []
     ran = Ran(module, L.Trainer(**{**QUIET, "max_epochs": 2, "default_root_dir": tmp_path, **options}, callbacks=[*callbacks(), *own]))
-    run(ran, lambda: ran.trainer.fit(module, data(), loader(2 * SIZE, 2) if validation is None else validation()))
+    run(ran, lambda: ran.trainer.fit(module, data(), validation()))
     return ran
 
 

@@ -161,3 +161,28 @@ def test_files_of_each_loop_have_names_of_their_own(stage, tmp_path):
     files = RunFiles(tmp_path, stage)
     files.make("summary.json", Path.touch)
     assert [path.name for path in files.written] == ["summary.json" if stage == "fit" else f"summary-{stage}.json"]
+
+
+class Whole(Regression):
+    def test_step(self, batch, index):
+        self.log("test/loss", self.net(batch[0]).mean())
+
+    def predict_step(self, batch, index):
+        return self.net(batch[0])
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_each_loop_writes_its_own_files_beside_those_of_the_fit(stage, tmp_path, elsewhere):
+    callback = DynamoCallback({**QUICK, "backend": "eager"})
+    trainer = trained(tmp_path, [csv(tmp_path)], callbacks=[callback])
+    module = Whole()
+    getattr(trainer, stage)(module, loader())
+    stems = [name.partition(".") for name in NAMES]
+    assert ours(tmp_path / "logs" / "csv" / "3") == {*NAMES, *(f"{stem}-{stage}.{ending}" for stem, _, ending in stems)}
+    name = "validation_step" if stage == "validate" else f"{stage}_step"
+    told = json.loads((tmp_path / "logs" / "csv" / "3" / f"summary-{stage}.json").read_text())
+    assert told["modules"] == [name] and not told["eager"]
+    assert {f"{stage}/compile/graphs", f"{stage}/compile/{name}/recompiles"} <= set(trainer.callback_metrics)
+    assert not [known for known in trainer.callback_metrics if known.startswith("compile/")], "Lightning's own reset"
+    rows = (tmp_path / "logs" / "csv" / "3" / "metrics.csv").read_text().splitlines()
+    assert f"{stage}/compile/graphs" in rows[0] and "compile/fit_seconds" in rows[0]

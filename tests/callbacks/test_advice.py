@@ -1,0 +1,64 @@
+"""What recompiles of compiled steps suggest is a line of the callback's config, and prevents them."""
+
+from __future__ import annotations
+
+import lightning as L
+import pytest
+import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader, TensorDataset
+
+from dynacompile.callbacks import DynamoCallback
+from tests.callbacks.conftest import Net
+
+QUICK = {"backend": "eager", "measure_steps": 0}
+
+
+class Plain(L.LightningModule):
+    """Its last batch is smaller, and its loss is scaled by a number that changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+        self.scale = 1.5
+
+    def training_step(self, batch, index):
+        return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1]) * self.scale
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class Scaled(Plain):
+    def on_train_batch_start(self, batch, index):
+        self.scale += 0.5
+
+
+def recompiles(cls, rows, tmp_path, **settings):
+    callback = DynamoCallback({**QUICK, **settings})
+    data = TensorDataset(torch.randn(rows, 4), torch.randn(rows, 1))
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False, "accelerator": "cpu"}
+    trainer = L.Trainer(max_epochs=1, logger=CSVLogger(tmp_path), callbacks=[callback], **quiet)
+    trainer.fit(cls(), DataLoader(data, batch_size=4))
+    return [event for event in callback.outcome.ledger.recompiles if event.region == "training_step"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("cls", "rows", "told"),
+    [
+        (Plain, 18, "compile.modules={training_step: {dynamic: {batch.0: {0: {}}, batch.1: {0: {}}}}}"),
+        (Scaled, 16, "compile.modules={training_step: {varying: [self.scale]}}"),
+        (Scaled, 18, "compile.modules={training_step: {dynamic: {batch.0: {0: {}}, batch.1: {0: {}}}}}"),
+    ],
+    ids=["last-batch", "number", "both"],
+)
+def test_what_a_step_is_told_prevents_it(cls, rows, told, tmp_path):
+    found = recompiles(cls, rows, tmp_path)
+    assert told in [event.override for event in found]
+    modules: dict = {}
+    for event in found:
+        for name, options in OverridesParser.create().parse_override(event.override).value().items():
+            modules.setdefault(name, {}).update(options)
+    assert recompiles(cls, rows, tmp_path, modules=modules) == []
