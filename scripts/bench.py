@@ -240,6 +240,9 @@ def measure_optimizers(only: str, keep: bool) -> None:
 def measure_background(only: str, device: str, keep: bool) -> None:
     """The table of compiles that nobody waits for; into docs/performance.md where `keep`."""
     subprocess.run([sys.executable, "-c", "from dynacompile import native; native.core()"], env=environment(), check=True)
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); from scripts import bench_background as b; print(b.in_turn())"]
+    run = subprocess.run(command, env=dict(environment(), OMP_NUM_THREADS="1"), capture_output=True, text=True, check=True)
+    in_turn = run.stdout.strip().splitlines()[-1]
     rows: dict[str, dict[str, Any]] = {}
     for name in fnmatch.filter(bench_background.NAMES, only):
         rows[name] = {}
@@ -252,7 +255,7 @@ def measure_background(only: str, device: str, keep: bool) -> None:
                 run = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
             rows[name][system] = json.loads(run.stdout.strip().splitlines()[-1])
             print(f"{name}: {system} {rows[name][system]}", file=sys.stderr, flush=True)
-    text = f"`python scripts/bench.py background --device {device}` on {machine(device)}. Empty caches.\n\n" + bench_background.table(rows)
+    text = f"`python scripts/bench.py background --device {device}` on {machine(device)}. Empty caches.\n\n" + bench_background.table(rows) + "\n\n" + in_turn
     print(text)
     if keep:
         write(f"Compiling in the background, {device.upper()}", text)

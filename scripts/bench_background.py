@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from scripts.workload_models import Gpt
 from scripts.workloads import WORKLOADS
 
 SYSTEMS = ("torch.compile", "dynacompile", "in the background")
@@ -99,6 +100,34 @@ def durations_of(step: Callable[[], Any], device: str, seconds: float) -> list[f
 def finish(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+def in_turn(seconds: float = 60.0) -> str:
+    """Steps of a small GPT on one thread, alone and beside compiles of it, in turn: what other programs do to the machine meanwhile is in both."""
+    dynacompile = importlib.import_module("dynacompile")
+    torch.manual_seed(0)
+    model, tokens = Gpt(2, 64, 2, 256, 64), torch.randint(0, 256, (4, 64))
+
+    def step(forward: Any) -> None:
+        forward(tokens, tokens.roll(-1, 1)).backward()
+        for p in model.parameters():
+            p.grad = None
+
+    alone: list[float] = []
+    beside: list[float] = []
+    durations_of(lambda: step(model), "cpu", 1.0)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        alone += durations_of(lambda: step(model), "cpu", 0.5)
+        compiled = dynacompile.compile(model, isolate_recompiles=True, backend="aot_eager", options={"background": True, "fallback": "none"})
+        step(compiled)
+        most = time.perf_counter() + 2.0  # a busy machine has a compile take long
+        while not dynacompile.wait(0) and time.perf_counter() < most:
+            beside += durations_of(lambda: step(model), "cpu", 0.02)
+        dynacompile.wait()
+    parts = {"median": 0.5, "95 %": 0.95, "99 %": 0.99, "slowest": 1.0}
+    ratios = [f"{name} {share(sorted(beside), part) / share(sorted(alone), part):.2f}" for name, part in parts.items()]
+    return f"Steps beside a compile against steps alone, in turn, one thread, {len(beside)} and {len(alone)} steps: {', '.join(ratios)}."
 
 
 def table(rows: dict[str, dict[str, dict[str, float]]]) -> str:
