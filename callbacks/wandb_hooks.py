@@ -19,5 +19,5 @@ def hooks_of_wandb(module: L.LightningModule) -> str:
         on_root = any(str(name).startswith("parameters/") for name in module.__dict__.get("_wandb_hook_names", ()))
         never = ", which never runs, since Lightning calls training_step and not the module: watch a submodule instead"
         told.append(f"a hook that logs parameters{never if on_root and kinds['parameters'] == 1 else ''}")
-    known = "They run as Python: on gradients beside the compiled backward, on modules inside a compiled step, whose graph ends at calls that log"
-    return f"{', '.join(told)}. {known}"
+    where = "on gradients beside the compiled backward, on modules inside a compiled step, whose graph ends at calls that log"
+    return f"{', '.join(told)}. They run as Python: {where}"

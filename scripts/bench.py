@@ -8,8 +8,8 @@
     python scripts/bench.py symbolic                # kernels with symbolic sizes against those with constant ones
     python scripts/bench.py roofline --only "GPT*" --folder FOLDER  # the kernels of a step that lose most time beside what memory and arithmetic allow
     python scripts/bench.py budget  # peak memory against step time for several values of memory_budget
-    python scripts/bench.py background  # compiling in the background against waiting: seconds until steps are fast, and what steps wait meanwhile
     python scripts/bench.py turns --only "product:*"  # eager, torch.compile and ours in turn in one process, with many rounds
+    python scripts/bench.py background  # compiling in the background against waiting: seconds until steps are fast, and what steps wait meanwhile
     python scripts/bench.py trees --against FOLDER  # another checkout and this one in turn: did a change make anything slower?
 
 Each system runs in its own process with empty caches. Times are medians after a warm-up; "compile" is what
@@ -266,8 +266,8 @@ def main() -> None:
         default="steps",
         choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees", "roofline", "budget", "lightning", "background", "turns"),
         help="workloads' steps, first calls with backend='eager', optimizers' compiles, guards, symbolic sizes, another checkout and this one in turn, "
-        "kernels beside their roof, memory against time, the recipes' whole training steps under Lightning, "
-        "compiling in the background against waiting, or the systems in turn in one process",
+        "kernels beside their roof, memory against time, the recipes' whole training steps under Lightning, compiling in the background "
+        "against waiting, or the systems in turn in one process",
     )
     parser.add_argument("--only", default="*", help="glob over workload names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
@@ -276,9 +276,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     parser.add_argument("--folder", type=Path, help="roofline: where the picture and all figures are written")
     parser.add_argument("--against", type=Path, help="trees: the other checkout")
-    parser.add_argument(
-        "--rounds", type=int, default=5, help="trees, lightning: how often each workload is measured in each tree, under each system; turns: five times as many"
-    )
+    parser.add_argument("--rounds", type=int, default=5, help="trees, lightning: how often each is measured; turns: a fifth of that")
     parser.add_argument("--worker", choices=sorted({*SYSTEMS, *bench_background.SYSTEMS, *bench_lightning.SYSTEMS}), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker and args.what == "lightning":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,8 @@ from tests.fuzz.language.observe import TooSlow, compare, limited, tell
 from tests.fuzz.language.programs import Program, generate
 
 SECONDS = 120
+LATE = re.compile(r"^call \d+, globals: .* ends'")
+"""What a finalizer writes: an object whose last reference a queued call was given lives until the compile has ended, which docs/background.md says."""
 PAUSES = (None, None, 0.0, 0.0, 0.001, 0.003, 0.01, 60.0)  # before a call; None: no pause, 0.0: other threads may run
 
 
@@ -66,7 +69,8 @@ def difference(program: Program, reference: bool = False) -> str | None:
         torch.set_grad_enabled(True)
     if not dynacompile.wait(60):
         return "compiles do not end"
-    return compare(got, want, reference)
+    told = compare(got, want, reference)
+    return None if told is not None and LATE.match(told) else told
 
 
 def main() -> int:
