@@ -119,7 +119,7 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
         raise unsupported("active-mode", f": {code.co_qualname} runs inside of a __torch_dispatch__")
     if state.inference_mode and state.grad_mode:
         raise unsupported("active-mode", ", as gradients are turned on inside of inference mode,")
-    if torch.is_anomaly_enabled():
+    if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
         raise unsupported("active-mode", ", as autograd's anomaly detection is, which is to see every operation")
     manner = Manner()
     while True:

@@ -210,7 +210,6 @@ OUTCOMES = {
     quiet: "logging",
     weak_values: "unknown-object",
     weak_keys: "unknown-object",
-    weak_reference: "unknown-object",
     weak_proxy: "unknown-function",
     copies_tensor: "unknown-function",
     copies_module: "unknown-function",
