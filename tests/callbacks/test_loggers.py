@@ -96,7 +96,7 @@ def test_tensorboard_has_scalars_settings_and_events(trained, tmp_path):
 @pytest.fixture
 def offline(trained, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
-    yield lambda **options: trained(WandbLogger(project="p", save_dir=tmp_path, offline=True, **options))
+    yield lambda **options: trained(WandbLogger(project="p", save_dir=tmp_path, offline=True, mode="offline", **options))
     wandb.finish()
 
 
@@ -166,7 +166,7 @@ def test_neither_tables_nor_pages_show_values_of_strings(fit, tmp_path, monkeypa
 
     monkeypatch.setenv("MY_TOKEN", SECRETS[1])
     monkeypatch.setenv("WANDB_SILENT", "true")
-    fit(DynamoCallback({"measure_steps": 0, "backend": "eager"}), cls=Reads, logger=[WandbLogger(project="p", save_dir=tmp_path, offline=True)])
+    fit(DynamoCallback({"measure_steps": 0, "backend": "eager"}), cls=Reads, logger=[WandbLogger(project="p", save_dir=tmp_path, offline=True, mode="offline")])
     wandb.finish()
     run = OfflineRun(tmp_path)
     assert len(run.table("compile/events")[1]) > 3
@@ -191,7 +191,7 @@ def test_neither_tables_nor_pages_show_values_of_strings(fit, tmp_path, monkeypa
 def test_wandb_watch_is_explained(what, log, told, compiler, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     module = Regression()
-    logger = WandbLogger(project="p", save_dir=tmp_path, offline=True)
+    logger = WandbLogger(project="p", save_dir=tmp_path, offline=True, mode="offline")
     try:
         assert not hooks_of_wandb(module)
         logger.watch(module if what == "root" else module.net, log=log, log_freq=100, log_graph=False)

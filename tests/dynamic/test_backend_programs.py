@@ -136,8 +136,8 @@ def test_kernels(name: str, tmp_path: Path) -> None:
 
 
 def test_fusion_is_that_of_static_sizes() -> None:
-    """Members of lists, which are of static sizes alone, count one each."""
-    for name in ("bias", "softmax", "norm_grads", "attention_grads", "loss", "cat"):
+    """Members of lists, which are of static sizes alone, count one each. No products are among them: small ones are kernels where sizes are static."""
+    for name in ("bias", "softmax", "norm_grads", "loss", "cat"):
         function, calls, dims = CASES[name]
         plans = [stages(trace(function, calls[0], d))[1] for d in (dims, {})]
         counts = {sum(max(len(s.sizes), 1) for s in plan.steps if isinstance(s, Launch)) for plan in plans}

@@ -36,6 +36,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 
 import dynacompile
 from dynacompile import native, trusted
@@ -164,10 +165,12 @@ def report(world: World) -> Check:
     callback = DynamoCallback({"enabled": False, "measure_steps": 0})
     run, told = world.used / "run", []
     trainer: Any = SimpleNamespace(
-        loggers=[SimpleNamespace(log_dir=None, save_dir=None, log_metrics=lambda metrics, step: told.append(metrics))],
-        default_root_dir=str(run), is_global_zero=True, callback_metrics={}, global_step=0,
+        loggers=[SimpleNamespace(log_dir=str(run), save_dir=None, log_metrics=lambda metrics, step: told.append(metrics))],
+        default_root_dir=str(run), is_global_zero=True, callback_metrics={}, logged_metrics={}, global_step=0, world_size=1, fast_dev_run=False,
+        lightning_module=SimpleNamespace(device=torch.device("cpu")),
+        state=SimpleNamespace(fn=TrainerFn.FITTING), fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(_batches_that_stepped=0)),
     )  # fmt: skip
-    module: Any = SimpleNamespace(device=torch.device("cpu"))
+    module: Any = SimpleNamespace(device=torch.device("cpu"), modules=lambda: ())
     callback.on_fit_start(trainer, module)
     callback.ledger(CacheLooked(tier="binaries", key="k", hit=True))
     callback.on_fit_end(trainer, module)
