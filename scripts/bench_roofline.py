@@ -1,6 +1,6 @@
 """How near each kernel of a step is to the roof that memory and arithmetic put over it: bytes and FLOPs of the schedule, time as measured.
 
-Kernels and calls run by themselves on tensors like those of the program: pointwise values are random, integers zero. What is measured is written as a table
+Kernels and calls run by themselves on tensors like those of the program: floating-point values are random, integers zero, truth values true. What is measured is written as a table
 of the worst, with `--folder` also as CSV and as a picture (SVG): FLOPs a byte to the right, FLOPs a second upwards, the roof as a line.
 """
 
@@ -130,7 +130,7 @@ def memory_like(buffer: Buffer) -> torch.Tensor:
     count = max(1, hint(buffer.storage_elements) + hint(buffer.offset))
     if buffer.dtype.is_floating_point:
         return torch.rand(count, device=buffer.device).to(buffer.dtype)
-    return torch.zeros(count, dtype=buffer.dtype, device=buffer.device)
+    return (torch.ones if buffer.dtype is torch.bool else torch.zeros)(count, dtype=buffer.dtype, device=buffer.device)  # what is asserted holds
 
 
 def rows_of(module: Module, device: str) -> Iterator[Row]:

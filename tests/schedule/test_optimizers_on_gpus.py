@@ -133,6 +133,14 @@ def test_each_kernel_is_written_for_its_device():
     assert sorted(s.language for s in generate(plan, ENV).kernels.values()) == ["cpp", "triton"]
 
 
+def test_norms_that_are_summed_in_parts():
+    """Each shape comes several times, and each time has partial sums of its own, as many as its size needs."""
+    plan = plan_of(graph_of(FORMS["single"], 12, clip=True, shapes=((600, 4096), (900, 4096), (500, 333))))
+    partial = [name for name in plan.buffers if "_partial" in name]
+    assert len(partial) == 12
+    assert launches(plan) == [("cpu", 12), ("cuda", 0), *[("cuda", 12)] * 3]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_values(form):
     """The program with everything on the CPU, against the graph."""
