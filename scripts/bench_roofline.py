@@ -1,7 +1,8 @@
 """How near each kernel of a step is to the roof that memory and arithmetic put over it: bytes and FLOPs of the schedule, time as measured.
 
-Kernels and calls run by themselves on tensors like those of the program: floating-point values are random, integers zero, truth values true. What is measured is written as a table
-of the worst, with `--folder` also as CSV and as a picture (SVG): FLOPs a byte to the right, FLOPs a second upwards, the roof as a line.
+Kernels and calls run by themselves on tensors like those of the program: floating-point values are random, integers zero, truth values true. What is
+measured is written as a table of the worst, with `--folder` also as CSV and as a picture (SVG): FLOPs a byte to the right, FLOPs a second upwards, the roof
+as a line.
 """
 
 from __future__ import annotations
