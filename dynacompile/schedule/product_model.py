@@ -13,7 +13,7 @@ from math import prod
 import torch
 
 from dynacompile.ir.index import hint
-from dynacompile.ir.loops import Nest
+from dynacompile.ir.loops import Nest, Ref
 from dynacompile.ir.products import Decision, Joint
 
 CAPABILITY = (9, 0)
@@ -50,12 +50,12 @@ def expected(joint: Joint) -> Decision:
     count = sum(op.name == "product" for op in joint.nest.body)
     if count > 1:
         return Decision(False, "two products at once are slower than the library's two", fused_us=0.0, apart_us=0.0)
-    tiles = -(-joint.m // TILE[0]) * -(-joint.n // TILE[1])
+    tiles = joint.batch * -(-joint.m // TILE[0]) * -(-joint.n // TILE[1])
     filled = tiles / (-(-tiles // PROCESSORS) * PROCESSORS)
-    library = LAUNCH + 2 * joint.m * joint.n * joint.k / RATE
+    library = LAUNCH + max(2 * joint.batch * joint.m * joint.n * joint.k / RATE, (operands(joint) + results(joint)) / BYTES)
     apart = library + LAUNCH + traffic(joint.reader, joint) / BYTES
     further = max(0, traffic(joint.nest, joint) - results(joint)) / BYTES
-    arithmetic = joint.m * joint.n * operations(joint.nest) / SIMPLE
+    arithmetic = joint.batch * joint.m * joint.n * operations(joint.nest) / SIMPLE
     fused = library * SLOWER + max(further, arithmetic) + BESIDE * min(further, arithmetic)
     if not is_aligned(joint):
         return Decision(False, "its operands do not lie as the bulk copy engine takes them", fused_us=fused, apart_us=apart)
@@ -92,6 +92,12 @@ def operations(nest: Nest) -> int:
 def results(joint: Joint) -> int:
     """Bytes of the products' results."""
     return sum(joint.buffers[out].bytes for call in joint.calls for out in call.outputs if out is not None)
+
+
+def operands(joint: Joint) -> int:
+    """Bytes of the matrices that the products multiply."""
+    names = {ref.buffer for call in joint.calls for ref in call.args[-2:] if isinstance(ref, Ref)}
+    return sum(joint.buffers[name].bytes for name in names)
 
 
 def traffic(nest: Nest, joint: Joint) -> int:

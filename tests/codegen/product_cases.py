@@ -106,6 +106,20 @@ CASES: dict[str, Case] = {
     "gate and values": Case(gated, ((128, 64), (64, 128), (64, 128)), turned=(1, 2)),
     "gate and values that stay": Case(gated_and_kept, ((128, 64), (64, 128), (64, 128)), turned=(1, 2)),
     "heads": Case(heads, ((128, 64), (64, 128))),
+    "factors": Case(lambda c, x, w: torch.addmm(c, x, w, alpha=0.5, beta=-2).relu(), ((128,), (128, 64), (64, 128))),
+    "a factor of zero": Case(lambda c, x, w: torch.addmm(c, x, w, alpha=0.5, beta=0).relu(), ((128,), (128, 64), (64, 128))),
+    "a column is added": Case(lambda c, x, w: torch.addmm(c, x, w).relu(), ((128, 1), (128, 64), (64, 128))),
+    "batch": Case(lambda x, w: torch.relu(torch.bmm(x, w)), ((3, 72, 80), (3, 80, 104))),
+    "batch, second operand transposed": Case(lambda q, k: torch.bmm(q, k.mT) * 0.125, ((4, 96, 64), (4, 72, 64))),
+    "batch, first operand transposed": Case(lambda q, k: torch.bmm(q.mT, k).float(), ((2, 64, 96), (2, 64, 72))),
+    "batch, one matrix for all": Case(lambda x, w: torch.bmm(x, w.expand(3, 64, 96)).tanh(), ((3, 72, 64), (64, 96))),
+    "batch, result transposed": Case(lambda x, w: torch.relu(torch.bmm(x, w)).mT.contiguous(), ((3, 64, 64), (3, 64, 96))),
+    "batch, odd sizes": Case(lambda x, w: torch.relu(torch.bmm(x, w)), ((3, 65, 71), (3, 71, 67)), copied=False),
+    "batch, something added": Case(lambda c, x, w: torch.baddbmm(c, x, w, alpha=0.125).sigmoid(), ((3, 96, 80), (3, 96, 64), (3, 64, 80))),
+    "batch, the same added to all": Case(lambda c, x, w: torch.baddbmm(c, x, w, beta=0.5).sigmoid(), ((1, 96, 80), (3, 96, 64), (3, 64, 80))),
+    "batch, a mask of heads": Case(lambda q, k, mask: torch.bmm(q, k.mT).view(2, 2, 96, 72) * 0.1 + mask, ((4, 96, 64), (4, 72, 64), (2, 1, 1, 72))),
+    "batch, heads side by side": Case(lambda p, v: torch.bmm(p, v).view(2, 2, 96, 64).transpose(1, 2).reshape(192, 128) * 2, ((4, 96, 72), (4, 72, 64))),
+    "batch, gate and values": Case(lambda x, a, b: F.silu(torch.bmm(x, a)) * torch.bmm(x, b), ((2, 72, 64), (2, 64, 80), (2, 64, 80))),
 }
 
 

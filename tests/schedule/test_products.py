@@ -70,6 +70,7 @@ REFUSED: dict[str, tuple[Callable, tuple[tuple[int, ...], ...]]] = {
     "reads several of its results": (lambda x, w: (lambda y: y + y.t())(x @ w), ((128, 64), (64, 128))),
     "writes to memory that the product reads": (lambda x, w: x.copy_(torch.relu(x @ w)), ((128, 128), (128, 128))),
     "takes in a product of other matrices": (lambda a, b, c, d: torch.relu(a @ b) * (c @ d), ((128, 64), (64, 128), (128, 64), (64, 128))),
+    "the same product again": (lambda x, w: torch.bmm(x.expand(3, 128, 64), w.expand(3, 64, 128)).relu(), ((128, 64), (64, 128))),
     "takes in a product of other extents": (lambda a, b, c: torch.relu(a @ b) * (a[:, :64] @ c), ((128, 128), (128, 128), (64, 128))),
 }
 
@@ -126,6 +127,12 @@ MODEL = {
     "a residual": (residual, ((16384, 3072), (768, 3072), (768,), (16384, 768)), True),
     "gelu, whose arithmetic nothing hides": (lambda x, w, b: F.gelu(torch.addmm(b, x, w.t())), ((8192, 4096), (16384, 4096), (16384,)), False),
     "gelu, which backward needs the operand of": (gelu_and_before, ((16384, 768), (3072, 768), (3072,)), False),
+    "the mask of scores, which are large": (
+        lambda q, k, mask: torch.bmm(q, k.mT).float() * 0.125 + mask.float(),
+        ((192, 1024, 64), (192, 1024, 64), (1, 1, 1024)),
+        True,
+    ),
+    "few tiles of a batch": (lambda x, w, r: torch.bmm(x, w) + r, ((4, 256, 512), (4, 512, 256), (4, 256, 256)), False),
     "few tiles": (lambda x, w, r: x @ w + r, ((512, 4096), (4096, 512), (512, 512)), False),
     "odd rows": (lambda x, w, r: x @ w + r, ((4096, 67), (67, 4096), (4096, 4096)), False),
 }

@@ -23,8 +23,7 @@ from dynacompile.codegen.triton.tiles import Tiling, indices
 from dynacompile.codegen.triton.values import Values
 from dynacompile.errors import Unsupported
 from dynacompile.ir.extents import ceil_div
-from dynacompile.ir.index import Index
-from dynacompile.ir.loops import Access, Axis, Nest
+from dynacompile.ir.loops import Access, Axis, Contraction, Nest
 from dynacompile.ir.schedule import SCRATCH, Candidate, Kernel, KernelSource
 from dynacompile.quoting import comment, identifier
 
@@ -53,14 +52,17 @@ TWO = (  # products at once
 
 @dataclass(frozen=True)
 class Operand:
-    """A matrix of which a product takes element (i, k) at start + i * along + k * deep; i runs over rows ("m") or columns ("n") of the results."""
+    """A matrix of which product number b takes element (i, k) at start + b * across + i * along + k * deep; i runs over rows ("m") or columns ("n") of the
+    results. across: 0 where all products take the same matrix. count: of the products."""
 
     name: str
     param: str
     dim: str
     start: int
+    across: int
     along: int
     deep: int
+    count: int
     size: int
     depth: int
     itemsize: int
@@ -77,24 +79,31 @@ class Operand:
     @property
     def fits_descriptor(self) -> bool:
         pitch = self.deep if self.turned else self.along
-        return min(self.along, self.deep) == 1 and pitch * self.itemsize % ALIGNED == 0 and self.start * self.itemsize % ALIGNED == 0
+        return min(self.along, self.deep) == 1 and all(step * self.itemsize % ALIGNED == 0 for step in (pitch, self.start, self.across))
 
     def descriptor(self, pointer: str) -> str:
         base = f"{pointer} + {self.start}" if self.start else pointer
+        sizes, strides, blocks = [self.size, self.depth], [self.along, 1], [self.block, "KBLOCK"]
         if self.turned:
-            return f"tl.make_tensor_descriptor({base}, [{self.depth}, {self.size}], [{self.deep}, 1], [KBLOCK, {self.block}])"
-        return f"tl.make_tensor_descriptor({base}, [{self.size}, {self.depth}], [{self.along}, 1], [{self.block}, KBLOCK])"
+            sizes, strides, blocks = [self.depth, self.size], [self.deep, 1], ["KBLOCK", self.block]
+        if self.across:
+            sizes, strides, blocks = [self.count, *sizes], [self.across, *strides], ["1", *blocks]
+        return f"tl.make_tensor_descriptor({base}, {sizes}, {strides}, [{', '.join(blocks)}])"
 
     def copied(self) -> str:
         """A block by a descriptor, oriented as its dot takes it."""
-        place = f"[k, {self.dim}_start]" if self.turned else f"[{self.dim}_start, k]"
+        place = f"k, {self.dim}_start" if self.turned else f"{self.dim}_start, k"
         across = self.turned if self.dim == "m" else not self.turned
-        return f"{self.name}_desc.load({place})" + (".T" if across else "")
+        text = f"{self.name}_desc.load([{place}])"
+        if self.across:
+            shape = f"KBLOCK, {self.block}" if self.turned else f"{self.block}, KBLOCK"
+            text = f"{self.name}_desc.load([b, {place}]).reshape({shape})"
+        return text + (".T" if across else "")
 
     def loaded(self, wide: str, masked: Set[str]) -> tuple[list[str], str, list[str]]:
         """Lines before the loop over k, the block by pointers, and lines at the end of each step. masked: dimensions that blocks do not divide."""
         own, k = ("[:, None]", "[None, :]") if self.dim == "m" else ("[None, :]", "[:, None]")
-        start = f"{self.start} + " if self.start else ""
+        start = (f"{self.start} + " if self.start else "") + (f"b{wide} * {self.across} + " if self.across else "")
         before = [
             f"{self.name}_at = {self.dim}_start{wide} + tl.arange(0, {self.block})",
             f"{self.name}_block = {self.name}_ptr + {start}({self.name}_at{own} * {self.along} + tl.arange(0, KBLOCK){k} * {self.deep})",
@@ -109,7 +118,8 @@ def operands_of(kernel: Kernel) -> tuple[list[Operand], list[tuple[int, int, int
     """The distinct operands, and for each product (its op, its operand along rows, its operand along columns)."""
     nest = kernel.nest
     dtypes = {p.name: p.dtype for p in kernel.params}
-    deep = nest.r_axes[0]
+    deep, axes = nest.r_axes[0], axes_of(nest)
+    count = prod(a.size for a in axes["b"])
     found: dict[Access, int] = {}
     operands: list[Operand] = []
     products = []
@@ -121,37 +131,38 @@ def operands_of(kernel: Kernel) -> tuple[list[Operand], list[tuple[int, int, int
             access = nest.body[value].attr
             assert isinstance(access, Access)
             if access not in found:
-                axes = dim_axes(nest, dim)
-                along = next(access.index.stride(a.var) for a in reversed(axes))
+                along, across = (next((access.index.stride(a.var) for a in reversed(axes[of])), 0) for of in (dim, "b"))
                 name = f"{'left' if dim == 'm' else 'right'}{len(operands) or ''}"
-                size, itemsize = prod(a.size for a in axes), dtypes[access.buffer].itemsize
+                size, itemsize = prod(a.size for a in axes[dim]), dtypes[access.buffer].itemsize
                 found[access] = len(operands)
-                operand = Operand(name, access.buffer, dim, access.index.constant, along, access.index.stride(deep.var), size, deep.size, itemsize)
-                operands.append(operand)
+                steps = access.index.constant, across, along, access.index.stride(deep.var)
+                operands.append(Operand(name, access.buffer, dim, *steps, count, size, deep.size, itemsize))
             pair.append(found[access])
         products.append((i, *pair))
     return operands, products  # type: ignore[return-value]
 
 
-def dim_axes(nest: Nest, dim: str) -> tuple[Axis, ...]:
-    """The axes of rows or of columns: those along which the first or the second operand of products varies."""
-    first = next(op for op in nest.body if op.name == "product")
-    index: Index = nest.body[first.args["mn".index(dim)]].attr.index  # type: ignore[union-attr]
-    return tuple(a for a in nest.x_axes if a.var in index.variables())
+def axes_of(nest: Nest) -> dict[str, tuple[Axis, ...]]:
+    """The axes that number the matrices of a batch ("b"), rows ("m") and columns ("n") of the results."""
+    division: Contraction = next(op.attr for op in nest.body if op.name == "product")
+    rows = division.batch + division.rows
+    return {"b": nest.x_axes[: division.batch], "m": nest.x_axes[division.batch : rows], "n": nest.x_axes[rows:]}
 
 
 def tiling_of(kernel: Kernel, operands: list[Operand], count: int) -> Tiling:
     nest = kernel.nest
-    dims = (Dim("m", dim_axes(nest, "m")), Dim("n", dim_axes(nest, "n")))
+    axes = axes_of(nest)
+    dims = (Dim("m", axes["m"]), Dim("n", axes["n"]))
+    outer = (Dim("b", axes["b"]),) if axes["b"] else ()
     candidates = choose_candidates(dims, operands, count)
     sizes = {"m": dims[0].size, "n": dims[1].size, "k": operands[0].depth}
     masked = frozenset(name for name, size in sizes.items() if any(size % c.blocks[f"{name.upper()}BLOCK"] for c in candidates))
     wide = any(needs_int64(i) for i in indices(nest))
     grids = []
     for c in candidates:
-        tiles = prod(ceil_div(d.size, c.blocks[d.block]) for d in dims)
+        tiles = operands[0].count * prod(ceil_div(d.size, c.blocks[d.block]) for d in dims)
         grids.append((min(tiles, c.blocks["PROGRAMS"]) if c.blocks["PROGRAMS"] else tiles, 1, 1))
-    return Tiling(dims, False, candidates, tuple(grids), masked, wide)
+    return Tiling(dims, False, candidates, tuple(grids), masked, wide, outer=outer)
 
 
 def choose_candidates(dims: tuple[Dim, Dim], operands: list[Operand], count: int) -> tuple[Candidate, ...]:
@@ -162,7 +173,7 @@ def choose_candidates(dims: tuple[Dim, Dim], operands: list[Operand], count: int
         blocks = dict(zip(BLOCKS, shape, strict=True))
         if blocks["TMA"] and not copied:
             continue
-        tiles = prod(-(-d.size // blocks[d.block]) for d in dims)
+        tiles = operands[0].count * prod(-(-d.size // blocks[d.block]) for d in dims)
         if blocks["PROGRAMS"]:
             blocks["PROGRAMS"] *= PROCESSORS
             if tiles <= blocks["PROGRAMS"]:  # nothing to walk
@@ -190,6 +201,8 @@ class ProductEmitter:
         self.entry = identifier(kernel.name)
         self.values = Values(kernel, tiling)
         self.m, self.n = tiling.dims
+        self.b = tiling.outer[0] if tiling.outer else None
+        self.place_names = [*(["b"] if self.b else []), "m_start", "n_start"]
         self.wide = ".to(tl.int64)" if tiling.wide else ""
         self.sums = [f"sum{k or ''}" for k in range(len(products))]
         self.pointers = [self.values.pointers[p.name] for p in kernel.params if p.mode != "scratch"]
@@ -214,14 +227,15 @@ class ProductEmitter:
         for i, op in enumerate(self.nest.body):
             if op.name != "product" and i not in inside:
                 body += values.op(i, op)
-        lines = []
+        lines = [f"{name} = {text}" for name, text in sorted(values.indexer.definitions.get("b", {}).items())]
+        lines = [f"b = b{self.wide}", *lines] if self.b and self.wide else lines
         for d, spread in ((self.m, "[:, None]"), (self.n, "[None, :]")):
             lines.append(f"{d.name} = ({d.name}_start{self.wide} + tl.arange(0, {d.block})){spread}")
             if d.name in self.tiling.masked:
                 lines.append(f"{d.name}mask = {d.name} < {d.size}")
             lines += [f"{name} = {text}" for name, text in sorted(values.indexer.definitions.get(d.name, {}).items())]
         lines += [f"{name} = tl.full((), {text}, {scalars.value(dtype)})" for (text, dtype), name in values.constants.items()]
-        parameters = ", ".join([*self.sums, "m_start", "n_start", *self.pointers, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr"])
+        parameters = ", ".join([*self.sums, *self.place_names, *self.pointers, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr"])
         return function(f"{self.entry}_epilogue", parameters, [*lines, *body])
 
     def tile(self, way: str) -> str:
@@ -240,7 +254,7 @@ class ProductEmitter:
         for name, (_, a, b) in zip(self.sums, self.products, strict=True):
             step.append(f"{name} = add_product({self.operands[a].name}, {self.operands[b].name}, {name})")
         loop = [f"for k in tl.range(0, {self.operands[0].depth}, KBLOCK):", *(f"    {line}" for line in [*step, *ends])]
-        parameters = ", ".join(["m_start", "n_start", *names, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr", "KBLOCK: tl.constexpr"])
+        parameters = ", ".join([*self.place_names, *names, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr", "KBLOCK: tl.constexpr"])
         return function(f"{self.entry}_{way}", parameters, [*lines, *loop, f"return {', '.join(self.sums)}"])
 
     def kernel_text(self, copied: bool) -> str:
@@ -250,7 +264,8 @@ class ProductEmitter:
             made = [f"{o.name}_desc = {o.descriptor(self.values.pointers[o.param])}" for o in self.operands]
             head += ["if TMA:", *(f"    {line}" for line in made)]
         once = [*self.place("tl.program_id(0)"), *self.summed(copied), *self.finished()]
-        walk = "tl.range(tl.program_id(0), rows * columns, PROGRAMS, flatten=True)"
+        tiles = f"{self.b.size} * rows * columns" if self.b else "rows * columns"
+        walk = f"tl.range(tl.program_id(0), {tiles}, PROGRAMS, flatten=True)"
         again = ["done = tl.program_id(0) - PROGRAMS", f"for number in {walk}:"]
         inside = [*self.place("number"), *self.summed(copied), "done += PROGRAMS  # not `number`, which the next tile's loads need", *self.place("done")]
         again += [f"    {line}" for line in [*inside, *self.finished()]]
@@ -259,7 +274,11 @@ class ProductEmitter:
 
     def place(self, number: str) -> list[str]:
         """Where a tile starts."""
+        batch = []
+        if self.b:
+            batch, number = [f"b = {number} // (rows * columns)", f"tile = {number} % (rows * columns)"], "tile"
         return [
+            *batch,
             f"first = {number} // (GROUP * columns) * GROUP",
             "height = tl.minimum(rows - first, GROUP)",
             f"m_start = (first + {number} % (GROUP * columns) % height) * MBLOCK",
@@ -269,34 +288,35 @@ class ProductEmitter:
     def summed(self, copied: bool) -> list[str]:
         blocks = "MBLOCK, NBLOCK, KBLOCK"
         pointers = ", ".join(self.values.pointers[o.param] for o in self.operands)
-        plain = f"{', '.join(self.sums)} = {self.entry}_pointers(m_start, n_start, {pointers}, {blocks})"
+        place = ", ".join(self.place_names)
+        plain = f"{', '.join(self.sums)} = {self.entry}_pointers({place}, {pointers}, {blocks})"
         if not copied:
             return [plain]
         names = ", ".join(f"{o.name}_desc" for o in self.operands)
-        return ["if TMA:", f"    {', '.join(self.sums)} = {self.entry}_copies(m_start, n_start, {names}, {blocks})", "else:", f"    {plain}"]
+        return ["if TMA:", f"    {', '.join(self.sums)} = {self.entry}_copies({place}, {names}, {blocks})", "else:", f"    {plain}"]
 
     def finish(self) -> str:
         """The epilogue of a tile, in PARTS parts."""
-        sums = self.sums
+        sums, place = self.sums, self.place_names[:-1]
 
         def call(of: list[str], start: str, width: str) -> str:
-            return f"{self.entry}_epilogue({', '.join([*of, 'm_start', start, *self.pointers, 'MBLOCK', width])})"
+            return f"{self.entry}_epilogue({', '.join([*of, *place, start, *self.pointers, 'MBLOCK', width])})"
 
         def cut(width: str) -> tuple[list[str], list[str], list[str]]:
             left, right = [f"{s}_left" for s in sums], [f"{s}_right" for s in sums]
             return [f"{a}, {b} = halves({s}, MBLOCK, {width})" for s, a, b in zip(sums, left, right, strict=True)], left, right
 
         def rest(of: list[str], start: str) -> str:
-            return f"{self.entry}_finish({', '.join([*of, 'm_start', start, *self.pointers, 'MBLOCK', 'NBLOCK // 2', 'PARTS // 2'])})"
+            return f"{self.entry}_finish({', '.join([*of, *place, start, *self.pointers, 'MBLOCK', 'NBLOCK // 2', 'PARTS // 2'])})"
 
         lines, left, right = cut("NBLOCK")
         two = [*lines, rest(left, "n_start"), rest(right, "n_start + NBLOCK // 2")]
         body = ["if PARTS == 1:", f"    {call(sums, 'n_start', 'NBLOCK')}", "else:", *(f"    {line}" for line in two)]
         blocks = [f"{name}: tl.constexpr" for name in ("MBLOCK", "NBLOCK", "PARTS")]
-        return function(f"{self.entry}_finish", ", ".join([*sums, "m_start", "n_start", *self.pointers, *blocks]), body)
+        return function(f"{self.entry}_finish", ", ".join([*sums, *self.place_names, *self.pointers, *blocks]), body)
 
     def finished(self) -> list[str]:
-        return [f"{self.entry}_finish({', '.join([*self.sums, 'm_start', 'n_start', *self.pointers, 'MBLOCK', 'NBLOCK', 'PARTS'])})"]
+        return [f"{self.entry}_finish({', '.join([*self.sums, *self.place_names, *self.pointers, 'MBLOCK', 'NBLOCK', 'PARTS'])})"]
 
 
 def function(name: str, parameters: str, lines: list[str]) -> str:

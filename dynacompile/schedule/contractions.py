@@ -1,0 +1,195 @@
+"""What a call of the library computes, as a sum of products over memory, and how the loops of a kernel that reads its results divide into matrices, rows
+and columns. What has no such form is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from dynacompile.ir.index import Extent, Index, Var, atom, constant
+from dynacompile.ir.loops import Axis, Buffer, Extern, Ref
+
+aten = torch.ops.aten
+PRODUCTS = frozenset((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default))
+HALVES = (torch.bfloat16, torch.float16)
+SYMBOLIC = "its sizes differ from call to call"
+LEAST = 64  # smallest extent of a product that a kernel of ours does
+FACTORS = frozenset(("alpha", "beta"))
+
+
+class Refused(Exception):
+    """Why a product stays a call of its own."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Element (b, m, n) is at start + b * across + m * along_m + n * along_n of the memory of `root`."""
+
+    root: str
+    start: int
+    across: int
+    along_m: int
+    along_n: int
+
+    def turned(self) -> Place:
+        return replace(self, along_m=self.along_n, along_n=self.along_m)
+
+
+@dataclass(frozen=True)
+class Side:
+    """An operand: element (b, i, k) is at start + b * across + i * along + k * deep of the memory of `root`."""
+
+    root: str
+    start: int
+    across: int
+    along: int
+    deep: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """out[b * jump + m * pitch + n] = alpha * sum over k of left(b, m, k) * right(b, n, k), plus beta * added. The result's unit stride is along n."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    left: Side
+    right: Side
+    out: str
+    jump: int
+    pitch: int
+    added: Place | None
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    @property
+    def extents(self) -> tuple[int, int, int, int]:
+        return self.batch, self.m, self.n, self.k
+
+
+def product_of(step: Extern, buffers: Mapping[str, Buffer], roots: Mapping[str, str]) -> Product:
+    """Raises Refused for what no kernel of ours does."""
+    if step.out is None or step.after or step.outputs[0] is None or not all(isinstance(a, Ref) for a in step.args):
+        raise Refused("the call is not a plain product")
+    alpha, beta = factors(step)
+    names = [a.buffer for a in step.args if isinstance(a, Ref)]
+    a, b, out = buffers[names[-2]], buffers[names[-1]], buffers[step.outputs[0]]
+    if any(buffers[n].is_symbolic for n in (*names, out.name)):
+        raise Refused(SYMBOLIC)
+    check_dtypes([buffers[n] for n in names], out, buffers, roots)
+    (m, k), n = map(number, a.size[-2:]), number(b.size[-1])
+    if min(m, n, k) < LEAST:
+        raise Refused(f"one of its extents, {m}, {n} and {k}, is below {LEAST}")
+    batch = number(a.size[0]) if len(a.size) == 3 else 1
+    left, right, written = side_of(a, -2, roots), side_of(b, -1, roots), place_of(out, roots)
+    added = place_of(expanded(buffers[names[0]], out), roots) if len(names) == 3 and beta else None
+    if written.along_n != 1:
+        m, n, left, right, written, added = n, m, right, left, written.turned(), added and added.turned()
+    if written.along_n != 1 or written.along_m < n or written.start or out.base is not None or (batch > 1 and written.across < written.along_m * m):
+        raise Refused("its results do not lie row by row")
+    for side in (left, right):
+        if 1 not in (side.along, side.deep) or min(side.along, side.deep) < 1:
+            raise Refused("an operand has no extent along memory")
+    if batch > 1 and not left.across and not right.across:
+        raise Refused("it is the same product again and again")
+    return Product(batch, m, n, k, left, right, out.name, written.across, written.along_m, added, alpha, beta)
+
+
+def factors(step: Extern) -> tuple[float, float]:
+    """alpha and beta of a call."""
+    alpha, beta = (step.kwargs.get(name, 1) for name in ("alpha", "beta"))
+    if not step.kwargs.keys() <= FACTORS or not isinstance(alpha, (int, float)) or not isinstance(beta, (int, float)):
+        raise Refused("the call is not a plain product")
+    return float(alpha), float(beta)
+
+
+def check_dtypes(given: Sequence[Buffer], out: Buffer, buffers: Mapping[str, Buffer], roots: Mapping[str, str]) -> None:
+    if {b.dtype for b in given} != {out.dtype} or out.dtype not in HALVES:
+        raise Refused(f"products of {out.dtype} are left to the library, which rounds as torch's settings say")
+    if any(buffers[roots[b.name]].dtype != out.dtype for b in given):
+        raise Refused("an operand is a view of memory of another dtype")
+
+
+def side_of(matrix: Buffer, along: int, roots: Mapping[str, str]) -> Side:
+    """along: which dimension of the matrix is one of the results'."""
+    strides = [number(s) for s in matrix.stride]
+    across = strides[0] if len(strides) == 3 and matrix.size[0] != 1 else 0
+    return Side(roots[matrix.name], number(matrix.offset), across, strides[along], strides[-3 - along])
+
+
+def place_of(buffer: Buffer, roots: Mapping[str, str]) -> Place:
+    strides = [number(s) for s in buffer.stride]
+    across = strides[0] if len(strides) == 3 and buffer.size[0] != 1 else 0
+    return Place(roots[buffer.name], number(buffer.offset), across, strides[-2], strides[-1])
+
+
+def expanded(given: Buffer, out: Buffer) -> Buffer:
+    """What is added, as large as the results."""
+    missing = len(out.size) - len(given.size)
+    sizes, strides = (1,) * missing + tuple(given.size), (0,) * missing + tuple(given.stride)
+    if missing < 0 or any(n not in (1, wanted) for n, wanted in zip(sizes, out.size, strict=True)):
+        raise Refused("what is added to it has another shape")
+    return replace(given, size=out.size, stride=tuple(0 if n == 1 else s for n, s in zip(sizes, strides, strict=True)))
+
+
+def number(value: Extent) -> int:
+    if not isinstance(value, int):
+        raise Refused(SYMBOLIC)
+    return value
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The loops of a kernel that reads a product's results, outer to inner, and the loop variables that it had as sums of theirs."""
+
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    values: Mapping[Var, Index | int]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return *self.batch, *self.rows, *self.columns
+
+
+OTHERWISE = "its reader reads a part of its results, or in another order than theirs"
+
+
+def split_axes(axes: tuple[Axis, ...], index: Index, product: Product) -> Loops:
+    """Divides the loops of a nest that reads element `index` of the results. Raises Refused."""
+    strides: list[tuple[Any, Axis]] = []
+    for axis in axes:
+        stride = index.stride(axis.var)
+        if type(stride) is not int or stride < 1 or type(axis.size) is not int:
+            raise Refused("its reader reads its results in another order than theirs")
+        strides.append((stride, axis))
+    if index.constant:
+        raise Refused("its reader reads a part of its results")
+    pieces: dict[Var, list[tuple[int, Axis]]] = {a.var: [] for a in axes}
+    levels = [("n", product.n, 1), ("m", product.m, product.pitch), *([("b", product.batch, product.jump)] if product.batch > 1 else [])]
+    found: dict[str, list[Axis]] = {"b": [], "m": [], "n": []}
+    (letter, size, step), *levels = levels
+    done = 1  # of the level's size
+    for stride, axis in sorted(strides, key=lambda s: s[0]):
+        left, scale = axis.size, 1
+        while left > 1:
+            if done == size and levels:
+                (letter, size, step), *levels = levels
+                done = 1
+            if stride * scale != step * done or size % done:
+                raise Refused(OTHERWISE)
+            taken = min(left, size // done)
+            if left % taken or size % (done * taken):
+                raise Refused("its reader does not read its results row by row")
+            fresh = Axis(Var(f"{letter}{len(found[letter])}", taken), "x")
+            found[letter].insert(0, fresh)
+            pieces[axis.var].append((scale, fresh))
+            left, scale, done = left // taken, scale * taken, done * taken
+    if levels or done != size:
+        raise Refused("its reader reads a part of its results")
+    values = {var: sum((atom(a.var) * scale for scale, a in parts), start=constant(0)) for var, parts in pieces.items()}
+    return Loops(tuple(found["b"]), tuple(found["m"]), tuple(found["n"]), values)
