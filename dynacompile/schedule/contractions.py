@@ -15,6 +15,7 @@ from dynacompile.ir.loops import Axis, Buffer, Extern, Ref
 aten = torch.ops.aten
 PRODUCTS = frozenset((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default))
 HALVES = (torch.bfloat16, torch.float16)
+PRECISIONS = {"none": "ieee", "ieee": "ieee", "tf32": "tf32"}  # of torch's setting
 SYMBOLIC = "its sizes differ from call to call"
 LEAST = 64  # smallest extent of a product that a kernel of ours does
 FACTORS = frozenset(("alpha", "beta"))
@@ -65,14 +66,20 @@ class Product:
     added: Place | None
     alpha: float = 1.0
     beta: float = 1.0
+    precision: str = "ieee"
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
         return self.batch, self.m, self.n, self.k
 
 
-def product_of(step: Extern, buffers: Mapping[str, Buffer], roots: Mapping[str, str]) -> Product:
-    """Raises Refused for what no kernel of ours does."""
+def float32_precision() -> str:
+    """How torch multiplies matrices of float32 on GPUs, by its settings."""
+    return torch.backends.cuda.matmul.fp32_precision
+
+
+def product_of(step: Extern, buffers: Mapping[str, Buffer], roots: Mapping[str, str], precision: str | None) -> Product:
+    """precision: that of torch's settings for float32; None where nothing may rely on them. Raises Refused for what no kernel of ours does."""
     if step.out is None or step.after or step.outputs[0] is None or not all(isinstance(a, Ref) for a in step.args):
         raise Refused("the call is not a plain product")
     alpha, beta = factors(step)
@@ -81,6 +88,8 @@ def product_of(step: Extern, buffers: Mapping[str, Buffer], roots: Mapping[str, 
     if any(buffers[n].is_symbolic for n in (*names, out.name)):
         raise Refused(SYMBOLIC)
     check_dtypes([buffers[n] for n in names], out, buffers, roots)
+    if out.dtype == torch.float32 and precision not in PRECISIONS:
+        raise Refused("products of float32 round as torch's settings say when it runs, which are not guarded")
     (m, k), n = map(number, a.size[-2:]), number(b.size[-1])
     if min(m, n, k) < LEAST:
         raise Refused(f"one of its extents, {m}, {n} and {k}, is below {LEAST}")
@@ -96,7 +105,7 @@ def product_of(step: Extern, buffers: Mapping[str, Buffer], roots: Mapping[str, 
             raise Refused("an operand has no extent along memory")
     if batch > 1 and not left.across and not right.across:
         raise Refused("it is the same product again and again")
-    return Product(batch, m, n, k, left, right, out.name, written.across, written.along_m, added, alpha, beta)
+    return Product(batch, m, n, k, left, right, out.name, written.across, written.along_m, added, alpha, beta, PRECISIONS.get(precision or "", "ieee"))
 
 
 def factors(step: Extern) -> tuple[float, float]:
@@ -108,8 +117,8 @@ def factors(step: Extern) -> tuple[float, float]:
 
 
 def check_dtypes(given: Sequence[Buffer], out: Buffer, buffers: Mapping[str, Buffer], roots: Mapping[str, str]) -> None:
-    if {b.dtype for b in given} != {out.dtype} or out.dtype not in HALVES:
-        raise Refused(f"products of {out.dtype} are left to the library, which rounds as torch's settings say")
+    if {b.dtype for b in given} != {out.dtype} or out.dtype not in (*HALVES, torch.float32):
+        raise Refused(f"products of {out.dtype} are left to the library")
     if any(buffers[roots[b.name]].dtype != out.dtype for b in given):
         raise Refused("an operand is a view of memory of another dtype")
 

@@ -16,11 +16,11 @@ from dynacompile.env import Env
 from dynacompile.events import ProductDecided
 from dynacompile.ir.body import Body
 from dynacompile.ir.index import Index, Var, atom, constant
-from dynacompile.ir.loops import Access, Axis, Buffer, Contraction, Extern, Nest, root
+from dynacompile.ir.loops import Access, Axis, Buffer, Contraction, Extern, Nest, Ref, root
 from dynacompile.ir.products import Choose, Decision, Joint
 from dynacompile.ir.schedule import SCRATCH
 from dynacompile.ops.scalars import NEAREST, compute_dtype
-from dynacompile.schedule.contractions import PRODUCTS, Loops, Product, Refused, Side, product_of, split_axes
+from dynacompile.schedule.contractions import PRODUCTS, Loops, Product, Refused, Side, float32_precision, product_of, split_axes
 from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
 
 aten = torch.ops.aten
@@ -59,7 +59,7 @@ def joints(units: Units, nests: Mapping[int, Nest], products: Sequence[Unit], re
     found: list[Unit] = []
     for unit in products:
         try:
-            join_products(units, nests[reader.id], [*found, unit], reader, env.config.precise)
+            join_products(units, nests[reader.id], [*found, unit], reader, env)
         except Refused as refused:
             tell(env, unit, reader, Decision(False, str(refused)))
         else:
@@ -69,8 +69,10 @@ def joints(units: Units, nests: Mapping[int, Nest], products: Sequence[Unit], re
 
 def decide(units: Units, nests: dict[int, Nest], products: Sequence[Unit], reader: Unit, env: Env, choose: Choose) -> Unit:
     """The reader, with the products where `choose` says so."""
-    joint, steps = join_products(units, nests[reader.id], products, reader, env.config.precise)
+    joint, steps = join_products(units, nests[reader.id], products, reader, env)
     decision = choose(joint)
+    if decision.fused and env.rely is not None and any(a.dtype == torch.float32 for a in operands(joint)):
+        env.rely("torch.backends.cuda.matmul.fp32_precision", float32_precision, float32_precision())
     for unit, nest in zip(products, steps, strict=True):
         tell(env, unit, reader, decision)
         if decision.fused:
@@ -79,6 +81,11 @@ def decide(units: Units, nests: dict[int, Nest], products: Sequence[Unit], reade
             nests[merged.id] = nest
             reader = merged
     return reader
+
+
+def operands(joint: Joint) -> list[Buffer]:
+    """The matrices that the products multiply."""
+    return [joint.buffers[a.buffer] for call in joint.calls for a in call.args[:3] if isinstance(a, Ref)]
 
 
 def only(names: set[str]) -> str:
@@ -103,14 +110,15 @@ def told(env: Env, call: Extern, members: tuple[str, ...], decision: Decision) -
     env.emit(ProductDecided(region=env.region, bucket=env.bucket, product=call.name, members=members, site=site, **decision.facts()))
 
 
-def join_products(units: Units, nest: Nest, products: Sequence[Unit], reader: Unit, precise: bool) -> tuple[Joint, list[Nest]]:
+def join_products(units: Units, nest: Nest, products: Sequence[Unit], reader: Unit, env: Env) -> tuple[Joint, list[Nest]]:
     """What they would be as one, and what takes its place else; and the nest with the first of them, with the second, and so on. Raises Refused."""
     steps: list[Nest] = []
     calls: list[Extern] = []
     found: list[Product] = []
+    precision = None if env.rely is None else float32_precision()
     for unit in products:
         assert unit.extern is not None
-        product = product_of(unit.extern, units.program.buffers, units.roots)
+        product = product_of(unit.extern, units.program.buffers, units.roots, precision)
         if unit.part != reader.part or unit.copies != reader.copies:
             raise Refused("its reader belongs to another part of the program")
         if reader.writes & (unit.reads | unit.writes):
@@ -120,7 +128,7 @@ def join_products(units: Units, nest: Nest, products: Sequence[Unit], reader: Un
         if found and product.extents != found[0].extents:
             raise Refused("its reader takes in a product of other extents")
         kept = product.out in units.kept or bool(units.readers[product.out] - {unit.id, reader.id})
-        steps.append(fused_nest(steps[-1] if steps else nest, product, units.program.buffers, kept, precise))
+        steps.append(fused_nest(steps[-1] if steps else nest, product, units.program.buffers, kept, env.config.precise))
         calls.append(unit.extern)
         found.append(product)
     return Joint(steps[-1], tuple(calls), nest, units.program.buffers, found[0].m, found[0].n, found[0].k, found[0].batch), steps
@@ -163,7 +171,7 @@ def fused_nest(nest: Nest, product: Product, buffers: Mapping[str, Buffer], kept
 def sum_of_products(body: Body, product: Product, at: tuple[Index, Index, Index], at_k: Index, dtype: torch.dtype, loops: Loops) -> int:
     """The value of one result, with what is added to it."""
     sides = [load_side(body, side, at[0], place, at_k, dtype) for side, place in ((product.left, at[1]), (product.right, at[2]))]
-    division = Contraction(len(loops.batch), len(loops.rows), len(loops.columns))
+    division = Contraction(len(loops.batch), len(loops.rows), len(loops.columns), product.precision)
     value = body.emit("product", tuple(sides), torch.float32, division)
     if product.alpha != 1:
         value = body.emit("mul", (value, body.emit("constant", (), dtype, product.alpha)), dtype)

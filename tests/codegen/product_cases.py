@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -17,12 +18,12 @@ from dynacompile.env import Env
 from dynacompile.ir.products import Decision, Joint
 from dynacompile.ir.schedule import Kernel, KernelSource, Launch, Schedule
 from dynacompile.lower import lower
-from dynacompile.schedule import schedule
+from dynacompile.schedule import products, schedule
 from tests.lower.tracing import products_are_calls, trace
 
-ENV = Env(CompileConfig(verify=True), lambda event: None, "test", -1, Path("unused"))
+ENV = Env(CompileConfig(verify=True), lambda event: None, "test", -1, Path("unused"), rely=lambda name, read, value: None)
 GPU = torch.device("cuda", 0)
-BF16 = torch.bfloat16
+BF16, F32 = torch.bfloat16, torch.float32
 
 
 def always(joint: Joint) -> Decision:
@@ -35,6 +36,11 @@ def plan_on_gpu(function: Callable, args: tuple[torch.Tensor, ...], env: Env = E
         program = lower(trace(function, args), replace(env, emit=lambda event: None))
     moved = replace(program, buffers={name: replace(b, device=GPU) for name, b in program.buffers.items()})
     return schedule(moved, env) if choose is None else schedule(moved, env, choose=choose)
+
+
+def multiplied(precision: str) -> AbstractContextManager:
+    """Products of float32 are planned as under this setting of torch."""
+    return patch.object(products, "float32_precision", lambda: precision)
 
 
 def on_cpu(plan: Schedule) -> Schedule:
@@ -53,6 +59,7 @@ class Case:
     dtype: torch.dtype = BF16
     turned: tuple[int, ...] = ()
     copied: bool = True
+    precision: str = "ieee"
 
     def args(self) -> tuple[torch.Tensor, ...]:
         generator = torch.Generator().manual_seed(0)
@@ -63,7 +70,8 @@ class Case:
         return tuple(found)
 
     def plan(self, env: Env = ENV) -> Schedule:
-        return plan_on_gpu(self.function, self.args(), env)
+        with multiplied(self.precision):
+            return plan_on_gpu(self.function, self.args(), env)
 
 
 def gradient(grad: torch.Tensor, weight: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
@@ -109,6 +117,11 @@ CASES: dict[str, Case] = {
     "factors": Case(lambda c, x, w: torch.addmm(c, x, w, alpha=0.5, beta=-2).relu(), ((128,), (128, 64), (64, 128))),
     "a factor of zero": Case(lambda c, x, w: torch.addmm(c, x, w, alpha=0.5, beta=0).relu(), ((128,), (128, 64), (64, 128))),
     "a column is added": Case(lambda c, x, w: torch.addmm(c, x, w).relu(), ((128, 1), (128, 64), (64, 128))),
+    "float32": Case(lambda x, w, b: F.gelu(torch.addmm(b, x, w)), ((128, 96), (96, 128), (128,)), F32, turned=(1,), copied=False),
+    "float32, first operand transposed": Case(lambda x, w: torch.relu(x @ w), ((72, 88), (88, 104)), F32, turned=(0,), copied=False),
+    "float32, batch": Case(lambda x, w: torch.bmm(x, w).sigmoid(), ((2, 72, 88), (2, 88, 104)), F32, copied=False),
+    "tf32": Case(lambda x, w, b: F.gelu(torch.addmm(b, x, w)), ((128, 96), (96, 128), (128,)), F32, turned=(1,), precision="tf32"),
+    "tf32, gate and values": Case(gated_and_kept, ((128, 64), (64, 128), (64, 128)), F32, turned=(1, 2), precision="tf32"),
     "batch": Case(lambda x, w: torch.relu(torch.bmm(x, w)), ((3, 72, 80), (3, 80, 104))),
     "batch, second operand transposed": Case(lambda q, k: torch.bmm(q, k.mT) * 0.125, ((4, 96, 64), (4, 72, 64))),
     "batch, first operand transposed": Case(lambda q, k: torch.bmm(q.mT, k).float(), ((2, 64, 96), (2, 64, 72))),

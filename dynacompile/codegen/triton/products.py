@@ -11,7 +11,7 @@ products at once Triton 3.6 made kernels of it that gave NaN.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from math import prod
 from textwrap import indent
@@ -23,8 +23,9 @@ from dynacompile.codegen.triton.tiles import Tiling, indices
 from dynacompile.codegen.triton.values import Values
 from dynacompile.errors import Unsupported
 from dynacompile.ir.extents import ceil_div
+from dynacompile.ir.index import Index
 from dynacompile.ir.loops import Access, Axis, Contraction, Nest
-from dynacompile.ir.schedule import SCRATCH, Candidate, Kernel, KernelSource
+from dynacompile.ir.schedule import Candidate, Kernel, KernelSource
 from dynacompile.quoting import comment, identifier
 
 PROCESSORS = 132  # of the largest present GPU
@@ -47,6 +48,19 @@ TWO = (  # products at once
     ((128, 128, 64, 8, 1, 1, 1), 8, 4),
     ((128, 128, 64, 8, 0, 1, 0), 8, 3),
     ((64, 128, 64, 8, 0, 1, 0), 4, 3),
+)
+
+Shape = tuple[tuple[int, ...], int, int]
+TF32: tuple[Shape, ...] = (  # of float32, on the tensor cores
+    ((128, 256, 32, 8, 1, 2, 1), 8, 3),
+    ((128, 128, 32, 8, 1, 2, 1), 8, 4),
+    ((128, 128, 32, 8, 2, 2, 1), 4, 3),
+    ((128, 128, 32, 8, 0, 1, 0), 8, 3),
+    ((64, 128, 32, 8, 0, 1, 0), 4, 4),
+)
+PLAIN: tuple[Shape, ...] = (  # of float32, by multiplications and additions
+    ((128, 64, 16, 8, 0, 1, 0), 8, 3),
+    ((64, 64, 16, 8, 0, 1, 0), 4, 3),
 )
 
 
@@ -114,6 +128,70 @@ class Operand:
         return before, f"tl.load({self.name}_block{mask})", [f"{self.name}_block += KBLOCK * {self.deep}"]
 
 
+@dataclass(frozen=True)
+class Result:
+    """A matrix that the kernel stores, which lies row by row: element (b, m, n) at start + b * across + m * pitch + n."""
+
+    param: str
+    start: int
+    across: int
+    pitch: int
+    count: int
+    rows: int
+    columns: int
+
+    def descriptor(self, pointer: str) -> str:
+        base = f"{pointer} + {self.start}" if self.start else pointer
+        sizes, strides, blocks = [self.rows, self.columns], [self.pitch, 1], "MBLOCK, NBLOCK // PARTS"
+        if self.across:
+            sizes, strides, blocks = [self.count, *sizes], [self.across, *strides], f"1, {blocks}"
+        return f"tl.make_tensor_descriptor({base}, {sizes}, {strides}, [{blocks}])"
+
+    def stored(self, name: str, pointer: str, value: str) -> str:
+        value = f"{value}.to({pointer}.dtype.element_ty)"
+        if self.across:
+            return f"{name}.store([b, m_start, n_start], {value}.reshape(1, MBLOCK, NBLOCK))"
+        return f"{name}.store([m_start, n_start], {value})"
+
+
+def results_of(kernel: Kernel, tiling: Tiling) -> dict[int, Result]:
+    """By op: the stores that the bulk copy engine can do."""
+    params = {p.name: p for p in kernel.params}
+    loaded = {a.buffer for a in kernel.nest.loads()}
+    product = next(op for op in kernel.nest.body if op.name == "product")
+    width = params[kernel.nest.body[product.args[0]].attr.buffer].dtype.itemsize  # wider results than operands would take too much shared memory
+    found = {}
+    for i, op in enumerate(kernel.nest.body):
+        if op.name != "store" or op.attr.buffer in loaded or op.attr.mask is not None:
+            continue
+        index, itemsize = op.attr.index, params[op.attr.buffer].dtype.itemsize
+        steps = {"b": 0} | {d.name: stride_of(d, index) for d in (*tiling.outer, *tiling.dims)}
+        if None in steps.values() or steps["n"] != 1 or itemsize not in (2, width) or not is_linear(index, (*tiling.outer, *tiling.dims)):
+            continue
+        if any(step * itemsize % ALIGNED for step in (steps["b"], steps["m"], index.constant)) or (tiling.outer and not steps["b"]):
+            continue
+        count = prod(d.size for d in tiling.outer)
+        found[i] = Result(op.attr.buffer, index.constant, steps["b"], steps["m"], count, tiling.dims[0].size, tiling.dims[1].size)
+    return found
+
+
+def stride_of(dim: Dim, index: Index) -> int | None:
+    """The step from each place of a dimension to the next, None where it is not the same for all."""
+    found, size = None, 1
+    for axis in reversed(dim.axes):
+        stride = index.stride(axis.var)
+        if not isinstance(stride, int) or stride < 1 or stride != (stride if found is None else found * size):
+            return None
+        found, size = (stride if found is None else found), size * axis.size
+    return found
+
+
+def is_linear(index: Index, dims: Sequence[Dim]) -> bool:
+    """Nothing but loop variables times their strides, and a constant."""
+    known = {a.var for d in dims for a in d.axes}
+    return index.variables() <= known and all(len(monomial) == 1 and monomial[0] in known for monomial, _ in index.terms)
+
+
 def operands_of(kernel: Kernel) -> tuple[list[Operand], list[tuple[int, int, int]]]:
     """The distinct operands, and for each product (its op, its operand along rows, its operand along columns)."""
     nest = kernel.nest
@@ -149,12 +227,16 @@ def axes_of(nest: Nest) -> dict[str, tuple[Axis, ...]]:
     return {"b": nest.x_axes[: division.batch], "m": nest.x_axes[division.batch : rows], "n": nest.x_axes[rows:]}
 
 
+def precision_of(nest: Nest) -> str:
+    return next(op.attr.precision for op in nest.body if op.name == "product")
+
+
 def tiling_of(kernel: Kernel, operands: list[Operand], count: int) -> Tiling:
     nest = kernel.nest
     axes = axes_of(nest)
     dims = (Dim("m", axes["m"]), Dim("n", axes["n"]))
     outer = (Dim("b", axes["b"]),) if axes["b"] else ()
-    candidates = choose_candidates(dims, operands, count)
+    candidates = choose_candidates(dims, operands, shapes_for(operands, count, precision_of(nest)))
     sizes = {"m": dims[0].size, "n": dims[1].size, "k": operands[0].depth}
     masked = frozenset(name for name, size in sizes.items() if any(size % c.blocks[f"{name.upper()}BLOCK"] for c in candidates))
     wide = any(needs_int64(i) for i in indices(nest))
@@ -165,11 +247,18 @@ def tiling_of(kernel: Kernel, operands: list[Operand], count: int) -> Tiling:
     return Tiling(dims, False, candidates, tuple(grids), masked, wide, outer=outer)
 
 
-def choose_candidates(dims: tuple[Dim, Dim], operands: list[Operand], count: int) -> tuple[Candidate, ...]:
+def shapes_for(operands: list[Operand], count: int, precision: str) -> tuple[Shape, ...]:
+    """Blocks, warps and stages for operands of their dtype."""
+    if operands[0].itemsize == 4:
+        return PLAIN if precision == "ieee" else TF32
+    return WIDE if count == 1 else TWO
+
+
+def choose_candidates(dims: tuple[Dim, Dim], operands: list[Operand], shapes: tuple[Shape, ...]) -> tuple[Candidate, ...]:
     """Those that the operands allow, large tiles only where there are enough of them."""
-    copied = all(o.fits_descriptor for o in operands) and 2 * PROCESSORS * DESCRIPTOR * len(operands) <= SCRATCH
+    copied = all(o.fits_descriptor for o in operands)
     found = []
-    for shape, warps, stages in WIDE if count == 1 else TWO:
+    for shape, warps, stages in shapes:
         blocks = dict(zip(BLOCKS, shape, strict=True))
         if blocks["TMA"] and not copied:
             continue
@@ -205,6 +294,9 @@ class ProductEmitter:
         self.place_names = [*(["b"] if self.b else []), "m_start", "n_start"]
         self.wide = ".to(tl.int64)" if tiling.wide else ""
         self.sums = [f"sum{k or ''}" for k in range(len(products))]
+        copied = any(c.blocks["TMA"] for c in tiling.candidates)
+        self.results = results_of(kernel, tiling) if copied else {}
+        self.descriptors = {i: f"{self.values.pointers[r.param].removesuffix('_ptr')}_desc" for i, r in self.results.items()}
         self.pointers = [self.values.pointers[p.name] for p in kernel.params if p.mode != "scratch"]
 
     def module(self) -> str:
@@ -225,8 +317,14 @@ class ProductEmitter:
             values.names[i], values.shapes[i] = name, frozenset(("m", "n"))
         body: list[str] = []
         for i, op in enumerate(self.nest.body):
-            if op.name != "product" and i not in inside:
-                body += values.op(i, op)
+            if op.name == "product" or i in inside:
+                continue
+            lines = values.op(i, op)
+            if i in self.results:
+                value, pointer = values.argument(op.args[0]), values.pointers[op.attr.buffer]
+                stored = self.results[i].stored(self.descriptors[i], pointer, values.tile(op.args[0], value))
+                lines = ["if TMA:", f"    {stored}", "else:", *(f"    {line}" for line in lines)]
+            body += lines
         lines = [f"{name} = {text}" for name, text in sorted(values.indexer.definitions.get("b", {}).items())]
         lines = [f"b = b{self.wide}", *lines] if self.b and self.wide else lines
         for d, spread in ((self.m, "[:, None]"), (self.n, "[None, :]")):
@@ -235,7 +333,7 @@ class ProductEmitter:
                 lines.append(f"{d.name}mask = {d.name} < {d.size}")
             lines += [f"{name} = {text}" for name, text in sorted(values.indexer.definitions.get(d.name, {}).items())]
         lines += [f"{name} = tl.full((), {text}, {scalars.value(dtype)})" for (text, dtype), name in values.constants.items()]
-        parameters = ", ".join([*self.sums, *self.place_names, *self.pointers, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr"])
+        parameters = ", ".join([*self.sums, *self.place_names, *self.passed, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr", *self.way(": tl.constexpr")])
         return function(f"{self.entry}_epilogue", parameters, [*lines, *body])
 
     def tile(self, way: str) -> str:
@@ -252,17 +350,33 @@ class ProductEmitter:
                 text = o.copied()
             step.append(f"{o.name} = {text}")
         for name, (_, a, b) in zip(self.sums, self.products, strict=True):
-            step.append(f"{name} = add_product({self.operands[a].name}, {self.operands[b].name}, {name})")
+            step.append(f"{name} = {self.adder()}({self.operands[a].name}, {self.operands[b].name}, {name})")
         loop = [f"for k in tl.range(0, {self.operands[0].depth}, KBLOCK):", *(f"    {line}" for line in [*step, *ends])]
         parameters = ", ".join([*self.place_names, *names, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr", "KBLOCK: tl.constexpr"])
         return function(f"{self.entry}_{way}", parameters, [*lines, *loop, f"return {', '.join(self.sums)}"])
+
+    @property
+    def passed(self) -> list[str]:
+        """What an epilogue is given beside its sums and its place: all pointers, and the descriptors of what it stores."""
+        return [*self.pointers, *self.descriptors.values()]
+
+    def way(self, suffix: str = "") -> list[str]:
+        """Whether results are stored through descriptors, where a candidate does that."""
+        return [f"TMA{suffix}"] if self.results else []
+
+    def adder(self) -> str:
+        """The function that adds a product of two blocks."""
+        return f"add_product_{precision_of(self.nest)}" if self.operands[0].itemsize == 4 else "add_product"
 
     def kernel_text(self, copied: bool) -> str:
         params = ", ".join([*self.pointers, *(f"{b}: tl.constexpr" for b in BLOCKS)])
         head = [f"rows = tl.cdiv({self.m.size}, MBLOCK)", f"columns = tl.cdiv({self.n.size}, NBLOCK)"]
         if copied:
             made = [f"{o.name}_desc = {o.descriptor(self.values.pointers[o.param])}" for o in self.operands]
+            made += [f"{self.descriptors[i]} = {r.descriptor(self.values.pointers[r.param])}" for i, r in self.results.items()]
             head += ["if TMA:", *(f"    {line}" for line in made)]
+            if self.results:
+                head += ["else:", *(f"    {self.descriptors[i]} = {self.values.pointers[r.param]}" for i, r in self.results.items())]
         once = [*self.place("tl.program_id(0)"), *self.summed(copied), *self.finished()]
         tiles = f"{self.b.size} * rows * columns" if self.b else "rows * columns"
         walk = f"tl.range(tl.program_id(0), {tiles}, PROGRAMS, flatten=True)"
@@ -300,23 +414,23 @@ class ProductEmitter:
         sums, place = self.sums, self.place_names[:-1]
 
         def call(of: list[str], start: str, width: str) -> str:
-            return f"{self.entry}_epilogue({', '.join([*of, *place, start, *self.pointers, 'MBLOCK', width])})"
+            return f"{self.entry}_epilogue({', '.join([*of, *place, start, *self.passed, 'MBLOCK', width, *self.way()])})"
 
         def cut(width: str) -> tuple[list[str], list[str], list[str]]:
             left, right = [f"{s}_left" for s in sums], [f"{s}_right" for s in sums]
             return [f"{a}, {b} = halves({s}, MBLOCK, {width})" for s, a, b in zip(sums, left, right, strict=True)], left, right
 
         def rest(of: list[str], start: str) -> str:
-            return f"{self.entry}_finish({', '.join([*of, *place, start, *self.pointers, 'MBLOCK', 'NBLOCK // 2', 'PARTS // 2'])})"
+            return f"{self.entry}_finish({', '.join([*of, *place, start, *self.passed, 'MBLOCK', 'NBLOCK // 2', 'PARTS // 2', *self.way()])})"
 
         lines, left, right = cut("NBLOCK")
         two = [*lines, rest(left, "n_start"), rest(right, "n_start + NBLOCK // 2")]
         body = ["if PARTS == 1:", f"    {call(sums, 'n_start', 'NBLOCK')}", "else:", *(f"    {line}" for line in two)]
-        blocks = [f"{name}: tl.constexpr" for name in ("MBLOCK", "NBLOCK", "PARTS")]
-        return function(f"{self.entry}_finish", ", ".join([*sums, *self.place_names, *self.pointers, *blocks]), body)
+        blocks = [f"{name}: tl.constexpr" for name in ("MBLOCK", "NBLOCK", "PARTS", *self.way())]
+        return function(f"{self.entry}_finish", ", ".join([*sums, *self.place_names, *self.passed, *blocks]), body)
 
     def finished(self) -> list[str]:
-        return [f"{self.entry}_finish({', '.join([*self.sums, *self.place_names, *self.pointers, 'MBLOCK', 'NBLOCK', 'PARTS'])})"]
+        return [f"{self.entry}_finish({', '.join([*self.sums, *self.place_names, *self.passed, 'MBLOCK', 'NBLOCK', 'PARTS', *self.way()])})"]
 
 
 def function(name: str, parameters: str, lines: list[str]) -> str:

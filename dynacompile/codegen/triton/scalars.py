@@ -248,6 +248,16 @@ def nan_min(a, b):
 def add_product(a, b, total):
     return tl.dot(a, b, total)
 """,
+    "add_product_ieee": """
+@triton.jit
+def add_product_ieee(a, b, total):
+    return tl.dot(a, b, total, input_precision="ieee")
+""",
+    "add_product_tf32": """
+@triton.jit
+def add_product_tf32(a, b, total):
+    return tl.dot(a, b, total, input_precision="tf32")
+""",
     "halves": """
 @triton.jit
 def halves(a, rows: tl.constexpr, columns: tl.constexpr):

@@ -105,6 +105,12 @@ class Values:
     def exponential(self, dtype: torch.dtype) -> str:
         return scalars.row("exp", dtype, self.fast)[0]
 
+    def tile(self, i: int, text: str) -> str:
+        """Value i as a block of the tile's shape."""
+        if self.shapes[i] >= {d.name for d in self.tiling.dims}:
+            return text
+        return f"tl.broadcast_to({text}, {self.shape(frozenset(d.name for d in self.tiling.dims))})"
+
     def divides_row(self, i: int, op: Op) -> bool:
         """True where every point of a row is divided by the row's own number."""
         divisor = op.args[1]
