@@ -11,26 +11,22 @@ products at once Triton 3.6 made kernels of it that gave NaN.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from math import prod
 from textwrap import indent
 
 from dynacompile.codegen.triton import scalars
 from dynacompile.codegen.triton.emit import HEADER, LIBDEVICE, device_functions, user_line
 from dynacompile.codegen.triton.indexing import Dim, needs_int64
+from dynacompile.codegen.triton.matrices import Operand, axes_of, operands_of, results_of
 from dynacompile.codegen.triton.tiles import Tiling, indices
 from dynacompile.codegen.triton.values import Values
 from dynacompile.errors import Unsupported
 from dynacompile.ir.extents import ceil_div
-from dynacompile.ir.index import Index
-from dynacompile.ir.loops import Access, Axis, Contraction, Nest
+from dynacompile.ir.loops import Nest
 from dynacompile.ir.schedule import Candidate, Kernel, KernelSource
 from dynacompile.quoting import comment, identifier
 
 PROCESSORS = 132  # of the largest present GPU
-DESCRIPTOR = 128  # bytes of a tensor descriptor, of which each program writes one for each operand
-ALIGNED = 16  # bytes: where a descriptor's rows start
 BLOCKS = ("MBLOCK", "NBLOCK", "KBLOCK", "GROUP", "PROGRAMS", "PARTS", "TMA")
 # Of 16-bit operands: the blocks in the order of BLOCKS, warps, stages. Best guess first.
 WIDE = (
@@ -62,169 +58,6 @@ PLAIN: tuple[Shape, ...] = (  # of float32, by multiplications and additions
     ((128, 64, 16, 8, 0, 1, 0), 8, 3),
     ((64, 64, 16, 8, 0, 1, 0), 4, 3),
 )
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A matrix of which product number b takes element (i, k) at start + b * across + i * along + k * deep; i runs over rows ("m") or columns ("n") of the
-    results. across: 0 where all products take the same matrix. count: of the products."""
-
-    name: str
-    param: str
-    dim: str
-    start: int
-    across: int
-    along: int
-    deep: int
-    count: int
-    size: int
-    depth: int
-    itemsize: int
-
-    @property
-    def turned(self) -> bool:
-        """Memory is contiguous along rows or columns of the results, not along what is summed over."""
-        return self.deep != 1
-
-    @property
-    def block(self) -> str:
-        return f"{self.dim.upper()}BLOCK"
-
-    @property
-    def fits_descriptor(self) -> bool:
-        pitch = self.deep if self.turned else self.along
-        return min(self.along, self.deep) == 1 and all(step * self.itemsize % ALIGNED == 0 for step in (pitch, self.start, self.across))
-
-    def descriptor(self, pointer: str) -> str:
-        base = f"{pointer} + {self.start}" if self.start else pointer
-        sizes, strides, blocks = [self.size, self.depth], [self.along, 1], [self.block, "KBLOCK"]
-        if self.turned:
-            sizes, strides, blocks = [self.depth, self.size], [self.deep, 1], ["KBLOCK", self.block]
-        if self.across:
-            sizes, strides, blocks = [self.count, *sizes], [self.across, *strides], ["1", *blocks]
-        return f"tl.make_tensor_descriptor({base}, {sizes}, {strides}, [{', '.join(blocks)}])"
-
-    def copied(self) -> str:
-        """A block by a descriptor, oriented as its dot takes it."""
-        place = f"k, {self.dim}_start" if self.turned else f"{self.dim}_start, k"
-        across = self.turned if self.dim == "m" else not self.turned
-        text = f"{self.name}_desc.load([{place}])"
-        if self.across:
-            shape = f"KBLOCK, {self.block}" if self.turned else f"{self.block}, KBLOCK"
-            text = f"{self.name}_desc.load([b, {place}]).reshape({shape})"
-        return text + (".T" if across else "")
-
-    def loaded(self, wide: str, masked: Set[str]) -> tuple[list[str], str, list[str]]:
-        """Lines before the loop over k, the block by pointers, and lines at the end of each step. masked: dimensions that blocks do not divide."""
-        own, k = ("[:, None]", "[None, :]") if self.dim == "m" else ("[None, :]", "[:, None]")
-        start = (f"{self.start} + " if self.start else "") + (f"b{wide} * {self.across} + " if self.across else "")
-        before = [
-            f"{self.name}_at = {self.dim}_start{wide} + tl.arange(0, {self.block})",
-            f"{self.name}_block = {self.name}_ptr + {start}({self.name}_at{own} * {self.along} + tl.arange(0, KBLOCK){k} * {self.deep})",
-        ]
-        terms = [f"({self.name}_at{own} < {self.size})"] if self.dim in masked else []
-        terms += [f"(tl.arange(0, KBLOCK){k} < {self.depth} - k)"] if "k" in masked else []
-        mask = f", mask={' & '.join(terms)}, other=0.0" if terms else ""
-        return before, f"tl.load({self.name}_block{mask})", [f"{self.name}_block += KBLOCK * {self.deep}"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """A matrix that the kernel stores, which lies row by row: element (b, m, n) at start + b * across + m * pitch + n."""
-
-    param: str
-    start: int
-    across: int
-    pitch: int
-    count: int
-    rows: int
-    columns: int
-
-    def descriptor(self, pointer: str) -> str:
-        base = f"{pointer} + {self.start}" if self.start else pointer
-        sizes, strides, blocks = [self.rows, self.columns], [self.pitch, 1], "MBLOCK, NBLOCK // PARTS"
-        if self.across:
-            sizes, strides, blocks = [self.count, *sizes], [self.across, *strides], f"1, {blocks}"
-        return f"tl.make_tensor_descriptor({base}, {sizes}, {strides}, [{blocks}])"
-
-    def stored(self, name: str, pointer: str, value: str) -> str:
-        value = f"{value}.to({pointer}.dtype.element_ty)"
-        if self.across:
-            return f"{name}.store([b, m_start, n_start], {value}.reshape(1, MBLOCK, NBLOCK))"
-        return f"{name}.store([m_start, n_start], {value})"
-
-
-def results_of(kernel: Kernel, tiling: Tiling) -> dict[int, Result]:
-    """By op: the stores that the bulk copy engine can do."""
-    params = {p.name: p for p in kernel.params}
-    loaded = {a.buffer for a in kernel.nest.loads()}
-    product = next(op for op in kernel.nest.body if op.name == "product")
-    width = params[kernel.nest.body[product.args[0]].attr.buffer].dtype.itemsize  # wider results than operands would take too much shared memory
-    found = {}
-    for i, op in enumerate(kernel.nest.body):
-        if op.name != "store" or op.attr.buffer in loaded or op.attr.mask is not None:
-            continue
-        index, itemsize = op.attr.index, params[op.attr.buffer].dtype.itemsize
-        steps = {"b": 0} | {d.name: stride_of(d, index) for d in (*tiling.outer, *tiling.dims)}
-        if None in steps.values() or steps["n"] != 1 or itemsize not in (2, width) or not is_linear(index, (*tiling.outer, *tiling.dims)):
-            continue
-        if any(step * itemsize % ALIGNED for step in (steps["b"], steps["m"], index.constant)) or (tiling.outer and not steps["b"]):
-            continue
-        count = prod(d.size for d in tiling.outer)
-        found[i] = Result(op.attr.buffer, index.constant, steps["b"], steps["m"], count, tiling.dims[0].size, tiling.dims[1].size)
-    return found
-
-
-def stride_of(dim: Dim, index: Index) -> int | None:
-    """The step from each place of a dimension to the next, None where it is not the same for all."""
-    found, size = None, 1
-    for axis in reversed(dim.axes):
-        stride = index.stride(axis.var)
-        if not isinstance(stride, int) or stride < 1 or stride != (stride if found is None else found * size):
-            return None
-        found, size = (stride if found is None else found), size * axis.size
-    return found
-
-
-def is_linear(index: Index, dims: Sequence[Dim]) -> bool:
-    """Nothing but loop variables times their strides, and a constant."""
-    known = {a.var for d in dims for a in d.axes}
-    return index.variables() <= known and all(len(monomial) == 1 and monomial[0] in known for monomial, _ in index.terms)
-
-
-def operands_of(kernel: Kernel) -> tuple[list[Operand], list[tuple[int, int, int]]]:
-    """The distinct operands, and for each product (its op, its operand along rows, its operand along columns)."""
-    nest = kernel.nest
-    dtypes = {p.name: p.dtype for p in kernel.params}
-    deep, axes = nest.r_axes[0], axes_of(nest)
-    count = prod(a.size for a in axes["b"])
-    found: dict[Access, int] = {}
-    operands: list[Operand] = []
-    products = []
-    for i, op in enumerate(nest.body):
-        if op.name != "product":
-            continue
-        pair = []
-        for dim, value in zip("mn", op.args, strict=True):
-            access = nest.body[value].attr
-            assert isinstance(access, Access)
-            if access not in found:
-                along, across = (next((access.index.stride(a.var) for a in reversed(axes[of])), 0) for of in (dim, "b"))
-                name = f"{'left' if dim == 'm' else 'right'}{len(operands) or ''}"
-                size, itemsize = prod(a.size for a in axes[dim]), dtypes[access.buffer].itemsize
-                found[access] = len(operands)
-                steps = access.index.constant, across, along, access.index.stride(deep.var)
-                operands.append(Operand(name, access.buffer, dim, *steps, count, size, deep.size, itemsize))
-            pair.append(found[access])
-        products.append((i, *pair))
-    return operands, products  # type: ignore[return-value]
-
-
-def axes_of(nest: Nest) -> dict[str, tuple[Axis, ...]]:
-    """The axes that number the matrices of a batch ("b"), rows ("m") and columns ("n") of the results."""
-    division: Contraction = next(op.attr for op in nest.body if op.name == "product")
-    rows = division.batch + division.rows
-    return {"b": nest.x_axes[: division.batch], "m": nest.x_axes[division.batch : rows], "n": nest.x_axes[rows:]}
 
 
 def precision_of(nest: Nest) -> str:
