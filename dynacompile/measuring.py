@@ -89,7 +89,11 @@ class Ways:
 
     def geometry(self, step: Extern) -> list[object]:
         given = [self.buffers[name] for name in refs_of(step)]
-        return [str(step.op), sorted(step.kwargs.items()), [(b.size, b.stride, b.offset) for b in given]]
+        return [
+            str(step.op),
+            sorted((name, str(a)) for name, a in step.kwargs.items() if not isinstance(a, Ref)),
+            [(b.size, b.stride, b.offset) for b in given],
+        ]
 
     def measured(self, store: Store) -> Decision | None:
         """None where the device has no room."""
@@ -124,7 +128,9 @@ class Ways:
         for step in self.joint.calls:
             out = self.buffers[step.outputs[0]]  # type: ignore[index]
             own.setdefault(out.name, torch.empty(out.storage_elements, dtype=out.dtype, device=own[self.names[0]].device))
-            calls.append((step.out, [self.view(own, name) for name in refs_of(step)], {**step.kwargs, "out": self.view(own, out.name)}))
+            args = [self.view(own, a.buffer) if isinstance(a, Ref) else a for a in step.args]
+            kwargs = {name: self.view(own, a.buffer) if isinstance(a, Ref) else a for name, a in step.kwargs.items()}
+            calls.append((step.out, args, {**kwargs, "out": self.view(own, out.name)}))
         kernel = build_triton({"reader": emit(self.reader, self.env)}, self.env, store)["reader"]
         given = [own[name] for name in self.reader_names]
 
@@ -147,7 +153,7 @@ def kernel_of(joint: Joint, buffers: Mapping[str, Buffer], fused: bool) -> tuple
 
 
 def refs_of(step: Extern) -> Sequence[str]:
-    return [a.buffer for a in step.args if isinstance(a, Ref)]
+    return [a.buffer for a in (*step.args, *step.kwargs.values()) if isinstance(a, Ref)]
 
 
 def centred(tensor: torch.Tensor) -> torch.Tensor:

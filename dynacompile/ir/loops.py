@@ -74,7 +74,8 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """Attribute of a product of matrices. batch, rows, columns: how many x axes of the nest, from the outermost on, number the matrices, then their rows, then
-    their columns. precision: how numbers of 32 bits are multiplied, "ieee" or "tf32"; narrower ones are multiplied exactly."""
+    their columns. precision: how numbers of 32 bits are multiplied, "ieee" or "tf32"; narrower ones are multiplied exactly. Of 8-bit numbers: "fast" where
+    sums as the tensor cores keep them are enough."""
 
     batch: int
     rows: int

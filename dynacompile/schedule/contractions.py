@@ -3,7 +3,7 @@ and columns. What has no such form is refused by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +13,11 @@ from dynacompile.ir.index import Extent, Index, Var, atom, constant
 from dynacompile.ir.loops import Axis, Buffer, Extern, Ref
 
 aten = torch.ops.aten
-PRODUCTS = frozenset((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default))
+PRODUCTS = frozenset((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten._scaled_mm.default))
 HALVES = (torch.bfloat16, torch.float16)
+EIGHTHS = frozenset((torch.float8_e4m3fn, torch.float8_e5m2))
 PRECISIONS = {"none": "ieee", "ieee": "ieee", "tf32": "tf32"}  # of torch's setting
+PLAIN = "the call is not a plain product"
 SYMBOLIC = "its sizes differ from call to call"
 LEAST = 64  # smallest extent of a product that a kernel of ours does
 FACTORS = frozenset(("alpha", "beta"))
@@ -52,7 +54,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Product:
-    """out[b * jump + m * pitch + n] = alpha * sum over k of left(b, m, k) * right(b, n, k), plus beta * added. The result's unit stride is along n."""
+    """out[b * jump + m * pitch + n] = alpha * scales * (sum over k of left(b, m, k) * right(b, n, k)) + beta * added. The result's unit stride is along n."""
 
     batch: int
     m: int
@@ -67,6 +69,7 @@ class Product:
     alpha: float = 1.0
     beta: float = 1.0
     precision: str = "ieee"
+    scales: tuple[Place, ...] = ()
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
@@ -78,26 +81,42 @@ def float32_precision() -> str:
     return torch.backends.cuda.matmul.fp32_precision
 
 
+@dataclass(frozen=True)
+class Terms:
+    """The arguments of a call by their roles: alpha * (a @ b) * scales + beta * added."""
+
+    a: Buffer
+    b: Buffer
+    added: Buffer | None
+    alpha: float = 1.0
+    beta: float = 1.0
+    scales: tuple[Buffer, ...] = ()
+    fast: bool = False
+
+
 def product_of(step: Extern, buffers: Mapping[str, Buffer], roots: Mapping[str, str], precision: str | None) -> Product:
     """precision: that of torch's settings for float32; None where nothing may rely on them. Raises Refused for what no kernel of ours does."""
-    if step.out is None or step.after or step.outputs[0] is None or not all(isinstance(a, Ref) for a in step.args):
-        raise Refused("the call is not a plain product")
-    alpha, beta = factors(step)
-    names = [a.buffer for a in step.args if isinstance(a, Ref)]
-    a, b, out = buffers[names[-2]], buffers[names[-1]], buffers[step.outputs[0]]
-    if any(buffers[n].is_symbolic for n in (*names, out.name)):
+    terms = terms_of(step, buffers)
+    a, b, out = terms.a, terms.b, buffers[only(step.outputs)]
+    given = [x for x in (a, b, terms.added, *terms.scales) if x is not None]
+    if any(x.is_symbolic for x in (*given, out)):
         raise Refused(SYMBOLIC)
-    check_dtypes([buffers[n] for n in names], out, buffers, roots)
+    if any(buffers[roots[x.name]].dtype != x.dtype for x in given):
+        raise Refused("an operand is a view of memory of another dtype")
+    check_dtypes(terms, out)
     if out.dtype == torch.float32 and precision not in PRECISIONS:
         raise Refused("products of float32 round as torch's settings say when it runs, which are not guarded")
+    how = ("fast" if terms.fast else "ieee") if a.dtype in EIGHTHS else PRECISIONS.get(precision or "", "ieee")
     (m, k), n = map(number, a.size[-2:]), number(b.size[-1])
     if min(m, n, k) < LEAST:
         raise Refused(f"one of its extents, {m}, {n} and {k}, is below {LEAST}")
     batch = number(a.size[0]) if len(a.size) == 3 else 1
     left, right, written = side_of(a, -2, roots), side_of(b, -1, roots), place_of(out, roots)
-    added = place_of(expanded(buffers[names[0]], out), roots) if len(names) == 3 and beta else None
+    added = place_of(expanded(terms.added, out), roots) if terms.added is not None and terms.beta else None
+    scales = tuple(place_of(expanded(scale_of(x), out), roots) for x in terms.scales)
     if written.along_n != 1:
-        m, n, left, right, written, added = n, m, right, left, written.turned(), added and added.turned()
+        m, n, left, right, written = n, m, right, left, written.turned()
+        added, scales = added and added.turned(), tuple(x.turned() for x in scales)
     if written.along_n != 1 or written.along_m < n or written.start or out.base is not None or (batch > 1 and written.across < written.along_m * m):
         raise Refused("its results do not lie row by row")
     for side in (left, right):
@@ -105,22 +124,57 @@ def product_of(step: Extern, buffers: Mapping[str, Buffer], roots: Mapping[str, 
             raise Refused("an operand has no extent along memory")
     if batch > 1 and not left.across and not right.across:
         raise Refused("it is the same product again and again")
-    return Product(batch, m, n, k, left, right, out.name, written.across, written.along_m, added, alpha, beta, PRECISIONS.get(precision or "", "ieee"))
+    return Product(batch, m, n, k, left, right, out.name, written.across, written.along_m, added, terms.alpha, terms.beta, how, scales)
 
 
-def factors(step: Extern) -> tuple[float, float]:
-    """alpha and beta of a call."""
+def only(outputs: tuple[str | None, ...]) -> str:
+    """The result of a call that computes one."""
+    if len(outputs) != 1 or outputs[0] is None:
+        raise Refused(PLAIN)
+    return outputs[0]
+
+
+def terms_of(step: Extern, buffers: Mapping[str, Buffer]) -> Terms:
+    if step.out is None or step.after:
+        raise Refused(PLAIN)
+    if step.op is aten._scaled_mm.default:
+        return scaled_terms(step, buffers)
     alpha, beta = (step.kwargs.get(name, 1) for name in ("alpha", "beta"))
     if not step.kwargs.keys() <= FACTORS or not isinstance(alpha, (int, float)) or not isinstance(beta, (int, float)):
-        raise Refused("the call is not a plain product")
-    return float(alpha), float(beta)
+        raise Refused(PLAIN)
+    *added, a, b = (buffers[x.buffer] if isinstance(x, Ref) else None for x in step.args)
+    if a is None or b is None or None in added:
+        raise Refused(PLAIN)
+    return Terms(a, b, added[0] if added else None, float(alpha), float(beta))
 
 
-def check_dtypes(given: Sequence[Buffer], out: Buffer, buffers: Mapping[str, Buffer], roots: Mapping[str, str]) -> None:
-    if {b.dtype for b in given} != {out.dtype} or out.dtype not in (*HALVES, torch.float32):
+SCALED = tuple(a.name for a in aten._scaled_mm.default._schema.arguments)
+
+
+def scaled_terms(step: Extern, buffers: Mapping[str, Buffer]) -> Terms:
+    """Of a product of 8-bit numbers, whose results are multiplied by scales."""
+    given = dict(zip(SCALED, step.args, strict=False)) | dict(step.kwargs)
+    matrices = [buffers[x.buffer] if isinstance(x, Ref) else None for x in (given.get(name) for name in ("self", "mat2", "bias", "scale_a", "scale_b"))]
+    a, b, added, *scales = matrices
+    if a is None or b is None or None in scales or given.get("scale_result") is not None:
+        raise Refused(PLAIN)
+    return Terms(a, b, added, scales=tuple(x for x in scales if x is not None), fast=bool(given.get("use_fast_accum")))
+
+
+def scale_of(scale: Buffer) -> Buffer:
+    """One scale for all, for each row, or for each column."""
+    if scale.dtype != torch.float32:
+        raise Refused("its scales are no numbers of float32, one for all results, a row or a column")
+    return replace(scale, size=(1, 1), stride=(1, 1)) if scale.numel == 1 else scale
+
+
+def check_dtypes(terms: Terms, out: Buffer) -> None:
+    dtypes = {terms.a.dtype, terms.b.dtype}
+    if terms.scales:
+        if not dtypes <= EIGHTHS or out.dtype not in HALVES or (terms.added is not None and terms.added.dtype != out.dtype):
+            raise Refused(f"products of {terms.a.dtype} and {terms.b.dtype} are left to the library")
+    elif dtypes | ({out.dtype} if terms.added is None else {out.dtype, terms.added.dtype}) != {out.dtype} or out.dtype not in (*HALVES, torch.float32):
         raise Refused(f"products of {out.dtype} are left to the library")
-    if any(buffers[roots[b.name]].dtype != out.dtype for b in given):
-        raise Refused("an operand is a view of memory of another dtype")
 
 
 def side_of(matrix: Buffer, along: int, roots: Mapping[str, str]) -> Side:

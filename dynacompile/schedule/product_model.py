@@ -18,7 +18,7 @@ from dynacompile.ir.products import Decision, Joint
 
 CAPABILITY = (9, 0)
 RATE = 7.5e8  # multiplications and additions in a microsecond, of the library's products of 16-bit numbers on an H200
-RATES = {4: 3.9e8, 2: RATE, 1: 1.3e9}  # by the bytes of a number
+RATES = {4: 3.9e8, 2: RATE}  # by the bytes of a number
 BYTES = 4.0e6  # that kernels move in a microsecond
 SIMPLE = 2.6e7  # simple operations on numbers of 32 bits in a microsecond
 LAUNCH = 4.0  # microseconds of a kernel beside its work
@@ -53,8 +53,8 @@ def expected(joint: Joint) -> Decision:
         return Decision(False, "two products at once are slower than the library's two", fused_us=0.0, apart_us=0.0)
     contraction = next(op.attr for op in joint.nest.body if op.name == "product")
     width = max(joint.buffers[name].dtype.itemsize for name in operands(joint))
-    if width == 4 and contraction.precision == "ieee":
-        return Decision(False, "products of float32 that are not rounded are the library's where nothing is measured")
+    if width == 1 or (width == 4 and contraction.precision == "ieee"):
+        return Decision(False, "products of 8-bit numbers, and of float32 that is not rounded, are the library's where nothing is measured")
     tiles = joint.batch * -(-joint.m // TILE[0]) * -(-joint.n // TILE[1])
     filled = tiles / (-(-tiles // PROCESSORS) * PROCESSORS)
     library = LAUNCH + max(2 * joint.batch * joint.m * joint.n * joint.k / RATES[width], (read(joint) + results(joint)) / BYTES)
@@ -62,7 +62,7 @@ def expected(joint: Joint) -> Decision:
     further = max(0, traffic(joint.nest, joint) - results(joint)) / BYTES
     arithmetic = joint.batch * joint.m * joint.n * operations(joint.nest) / SIMPLE
     fused = library * SLOWER + max(further, arithmetic) + BESIDE * min(further, arithmetic)
-    if width != 2 and not is_along_sums(joint):
+    if width == 4 and not is_along_sums(joint):
         return Decision(False, "its operands do not lie as the tensor cores take them", fused_us=fused, apart_us=apart)
     if not is_aligned(joint):
         return Decision(False, "its operands do not lie as the bulk copy engine takes them", fused_us=fused, apart_us=apart)

@@ -16,11 +16,11 @@ from dynacompile.env import Env
 from dynacompile.events import ProductDecided
 from dynacompile.ir.body import Body
 from dynacompile.ir.index import Index, Var, atom, constant
-from dynacompile.ir.loops import Access, Axis, Buffer, Contraction, Extern, Nest, Ref, root
+from dynacompile.ir.loops import Access, Axis, Buffer, Contraction, Extern, Nest, root
 from dynacompile.ir.products import Choose, Decision, Joint
 from dynacompile.ir.schedule import SCRATCH
 from dynacompile.ops.scalars import NEAREST, compute_dtype
-from dynacompile.schedule.contractions import PRODUCTS, Loops, Product, Refused, Side, float32_precision, product_of, split_axes
+from dynacompile.schedule.contractions import PRODUCTS, Loops, Place, Product, Refused, Side, float32_precision, product_of, split_axes
 from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
 
 aten = torch.ops.aten
@@ -71,7 +71,7 @@ def decide(units: Units, nests: dict[int, Nest], products: Sequence[Unit], reade
     """The reader, with the products where `choose` says so."""
     joint, steps = join_products(units, nests[reader.id], products, reader, env)
     decision = choose(joint)
-    if decision.fused and env.rely is not None and any(a.dtype == torch.float32 for a in operands(joint)):
+    if decision.fused and env.rely is not None and any(a.dtype == torch.float32 for a in results(joint)):
         env.rely("torch.backends.cuda.matmul.fp32_precision", float32_precision, float32_precision())
     for unit, nest in zip(products, steps, strict=True):
         tell(env, unit, reader, decision)
@@ -83,9 +83,8 @@ def decide(units: Units, nests: dict[int, Nest], products: Sequence[Unit], reade
     return reader
 
 
-def operands(joint: Joint) -> list[Buffer]:
-    """The matrices that the products multiply."""
-    return [joint.buffers[a.buffer] for call in joint.calls for a in call.args[:3] if isinstance(a, Ref)]
+def results(joint: Joint) -> list[Buffer]:
+    return [joint.buffers[call.outputs[0]] for call in joint.calls if call.outputs[0] is not None]
 
 
 def only(names: set[str]) -> str:
@@ -175,14 +174,19 @@ def sum_of_products(body: Body, product: Product, at: tuple[Index, Index, Index]
     value = body.emit("product", tuple(sides), torch.float32, division)
     if product.alpha != 1:
         value = body.emit("mul", (value, body.emit("constant", (), dtype, product.alpha)), dtype)
+    for scale in product.scales:
+        value = body.emit("mul", (value, load_place(body, scale, at)), dtype)
     if product.added is not None:
-        place = product.added
-        index = at[0] * place.across + at[1] * place.along_m + at[2] * place.along_n + place.start
-        added = body.emit("load", (), dtype, Access(place.root, index))
+        added = load_place(body, product.added, at)
         if product.beta != 1:
             added = body.emit("mul", (added, body.emit("constant", (), dtype, product.beta)), dtype)
         value = body.emit("add", (value, added), dtype)
     return value
+
+
+def load_place(body: Body, place: Place, at: tuple[Index, Index, Index]) -> int:
+    index = at[0] * place.across + at[1] * place.along_m + at[2] * place.along_n + place.start
+    return body.emit("load", (), torch.float32, Access(place.root, index))
 
 
 def check_shared(nest: Nest) -> None:

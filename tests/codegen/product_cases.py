@@ -23,7 +23,7 @@ from tests.lower.tracing import products_are_calls, trace
 
 ENV = Env(CompileConfig(verify=True), lambda event: None, "test", -1, Path("unused"), rely=lambda name, read, value: None)
 GPU = torch.device("cuda", 0)
-BF16, F32 = torch.bfloat16, torch.float32
+BF16, F32, F8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
 
 
 def always(joint: Joint) -> Decision:
@@ -65,7 +65,9 @@ class Case:
         generator = torch.Generator().manual_seed(0)
         found = []
         for i, size in enumerate(self.sizes):
-            made = torch.randn(*(size[::-1] if i in self.turned else size), generator=generator).to(self.dtype)
+            made = torch.randn(size[::-1] if i in self.turned else size, generator=generator).to(self.dtype)
+            if self.dtype == F8 and i > 1:
+                made = made.to(BF16 if i == 4 else F32)  # scales, then a bias
             found.append(made.t() if i in self.turned else made)
         return tuple(found)
 
@@ -96,6 +98,18 @@ def heads(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return ((x @ w).view(4, 32, 2, 64).transpose(1, 2) * 0.5).contiguous()
 
 
+def scaled(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.relu(torch._scaled_mm(x, w.t(), scale_a=a, scale_b=b, bias=bias, out_dtype=BF16))
+
+
+def scaled_fast(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch._scaled_mm(x, w.t(), a, b, bias, out_dtype=BF16, use_fast_accum=True).sigmoid()
+
+
+def scaled_rows(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch._scaled_mm(x, w.t(), scale_a=a, scale_b=b, out_dtype=BF16).float() * 2
+
+
 CASES: dict[str, Case] = {
     "gelu of a linear layer": Case(lambda x, w, b: F.gelu(torch.addmm(b, x, w)), ((128, 96), (96, 128), (128,)), turned=(1,)),
     "float16": Case(lambda x, w, b: torch.relu(torch.addmm(b, x, w)), ((128, 96), (96, 128), (128,)), torch.float16, turned=(1,)),
@@ -122,6 +136,9 @@ CASES: dict[str, Case] = {
     "float32, batch": Case(lambda x, w: torch.bmm(x, w).sigmoid(), ((2, 72, 88), (2, 88, 104)), F32, copied=False),
     "tf32": Case(lambda x, w, b: F.gelu(torch.addmm(b, x, w)), ((128, 96), (96, 128), (128,)), F32, turned=(1,), precision="tf32"),
     "tf32, gate and values": Case(gated_and_kept, ((128, 64), (64, 128), (64, 128)), F32, turned=(1, 2), precision="tf32"),
+    "8-bit numbers": Case(scaled, ((128, 96), (128, 96), (), (), (128,)), F8),
+    "8-bit numbers, fast sums": Case(scaled_fast, ((72, 96), (80, 96), (), (), (80,)), F8),
+    "8-bit numbers, scales of rows and columns": Case(scaled_rows, ((72, 96), (80, 96), (72, 1), (1, 80)), F8),
     "batch": Case(lambda x, w: torch.relu(torch.bmm(x, w)), ((3, 72, 80), (3, 80, 104))),
     "batch, second operand transposed": Case(lambda q, k: torch.bmm(q, k.mT) * 0.125, ((4, 96, 64), (4, 72, 64))),
     "batch, first operand transposed": Case(lambda q, k: torch.bmm(q.mT, k).float(), ((2, 64, 96), (2, 64, 72))),

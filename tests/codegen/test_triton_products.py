@@ -25,7 +25,7 @@ from .product_cases import CASES, Case, fused, on_cpu, with_copies
 # MBLOCK, NBLOCK, KBLOCK, GROUP, PROGRAMS, PARTS, TMA
 SHAPES = {"pointers": (32, 64, 32, 2, 0, 1, 0), "walked, in parts": (64, 32, 16, 3, 3, 2, 0), "copies": (32, 64, 32, 2, 3, 4, 1)}
 GOLDEN = Path(__file__).parent / "golden"
-TOLERANCE = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3, torch.float32: 1e-5}
+TOLERANCE = {torch.float8_e4m3fn: 1.6e-2, torch.bfloat16: 1.6e-2, torch.float16: 2e-3, torch.float32: 1e-5}
 
 
 def storage(plan: Schedule, name: str, given: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -58,6 +58,13 @@ PLAIN: tuple[Shape, ...] = (  # of float32, by multiplications and additions
     ((128, 64, 16, 8, 0, 1, 0), 8, 3),
     ((64, 64, 16, 8, 0, 1, 0), 4, 3),
 )
+EIGHTHS: tuple[Shape, ...] = (  # of 8-bit numbers
+    ((128, 256, 128, 8, 1, 2, 1), 8, 3),
+    ((128, 128, 128, 8, 2, 2, 1), 4, 3),
+    ((128, 128, 128, 8, 1, 2, 1), 8, 4),
+    ((128, 128, 128, 8, 0, 1, 0), 8, 3),
+    ((64, 128, 128, 8, 0, 1, 0), 4, 3),
+)
 
 
 def precision_of(nest: Nest) -> str:
@@ -84,6 +91,8 @@ def shapes_for(operands: list[Operand], count: int, precision: str) -> tuple[Sha
     """Blocks, warps and stages for operands of their dtype."""
     if operands[0].itemsize == 4:
         return PLAIN if precision == "ieee" else TF32
+    if operands[0].itemsize == 1:
+        return EIGHTHS
     return WIDE if count == 1 else TWO
 
 
@@ -199,7 +208,10 @@ class ProductEmitter:
 
     def adder(self) -> str:
         """The function that adds a product of two blocks."""
-        return f"add_product_{precision_of(self.nest)}" if self.operands[0].itemsize == 4 else "add_product"
+        precision, itemsize = precision_of(self.nest), self.operands[0].itemsize
+        if itemsize == 1:
+            return "add_product_fast" if precision == "fast" else "add_product_whole"
+        return f"add_product_{precision}" if itemsize == 4 else "add_product"
 
     def kernel_text(self, copied: bool) -> str:
         params = ", ".join([*self.pointers, *(f"{b}: tl.constexpr" for b in BLOCKS)])

@@ -18,6 +18,7 @@ from dynacompile.errors import Unsupported
 POINTERS: dict[torch.dtype, str] = {
     torch.bool: "i1", torch.uint8: "u8", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
     torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64",
+    torch.float8_e4m3fn: "fp8e4nv", torch.float8_e5m2: "fp8e5",  # operands of products alone
 }  # fmt: skip
 VALUES: dict[torch.dtype, str] = {
     torch.bool: "tl.int1", torch.uint8: "tl.uint8", torch.int8: "tl.int8", torch.int16: "tl.int16", torch.int32: "tl.int32", torch.int64: "tl.int64",
@@ -257,6 +258,18 @@ def add_product_ieee(a, b, total):
 @triton.jit
 def add_product_tf32(a, b, total):
     return tl.dot(a, b, total, input_precision="tf32")
+""",
+    "add_product_fast": """
+@triton.jit
+def add_product_fast(a, b, total):
+    # of 8-bit numbers: sums as the tensor cores keep them, with fewer bits than float32
+    return tl.dot(a, b, total)
+""",
+    "add_product_whole": """
+@triton.jit
+def add_product_whole(a, b, total):
+    # of 8-bit numbers: what the tensor cores sum up of one block is added in float32
+    return tl.dot(a, b, total, max_num_imprecise_acc=a.shape[1])
 """,
     "halves": """
 @triton.jit
