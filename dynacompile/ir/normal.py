@@ -1,8 +1,9 @@
-"""The normal distribution function, found in a nest that spells it out as targets without one have to."""
+"""Functions that a nest spells out, since not every target has them: the normal distribution function, and the logistic one as tanh."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,41 +15,61 @@ from dynacompile.ir.loops import Access, Nest, Op
 
 def normal(nest: Nest) -> Nest:
     """The normal distribution function, 0.5 * (1 + erf(x * sqrt(1/2))), as one op "ndtr" of ours: also within x * 0.5 * (1 + erf(...)), which is gelu."""
-    ops = nest.body
-    if not any(op.name == "erf" and op.dtype == torch.float32 for op in ops):
-        return nest
 
-    def number(i: int, value: float) -> bool:
-        return ops[i].name == "constant" and abs(ops[i].attr - value) < 1e-7  # type: ignore[operator]
+    def found(body: Body, inner: Op, ids: Sequence[int]) -> int | None:
+        x = times(nest.body, inner.args[0], "mul", 0.5**0.5)
+        return None if x is None else body.emit("ndtr", (ids[x],), torch.float32)
 
-    def other(i: int, name: str, value: float) -> int | None:
-        """x where op i is x + value or x * value."""
-        if ops[i].name != name:
+    return halved(nest, "erf", found)
+
+
+def logistic(nest: Nest) -> Nest:
+    """0.5 * (1 + tanh(x)) as sigmoid(2 * x), where nothing else needs the tanh: also within gelu by tanh."""
+    uses = Counter(a for op in nest.body for a in op.args)
+
+    def found(body: Body, inner: Op, ids: Sequence[int]) -> int | None:
+        if uses[nest.body.index(inner)] > 1:
             return None
-        a, b = ops[i].args
-        return a if number(b, value) else b if number(a, value) else None
+        return body.emit("sigmoid", (body.emit("mul", (ids[inner.args[0]], body.emit("constant", (), torch.float32, 2.0)), torch.float32),), torch.float32)
 
-    def argument(i: int) -> int | None:
-        """x where op i is 1 + erf(x * sqrt(1/2))."""
-        inner = other(i, "add", 1.0)
-        return None if inner is None or ops[inner].name != "erf" else other(ops[inner].args[0], "mul", 0.5**0.5)
+    return halved(nest, "tanh", found)
 
+
+Found = Callable[[Body, Op, Sequence[int]], int | None]
+
+
+def halved(nest: Nest, name: str, found: Found) -> Nest:
+    """0.5 * (1 + op), of float32 ops of that name, is what `found` emits in its place; None: it stays."""
+    ops = nest.body
+    if not any(op.name == name and op.dtype == torch.float32 for op in ops):
+        return nest
     body = Body()
     ids: list[int] = []
     for op in ops:
-        new = -1
+        new = None
         if op.name == "mul" and op.dtype == torch.float32:
             for a, b in (op.args, op.args[::-1]):
-                x = argument(a)
-                half = None if x is None else other(b, "mul", 0.5)
-                if x is not None and number(b, 0.5):
-                    new = body.emit("ndtr", (ids[x],), op.dtype)
-                elif x is not None and half is not None:
-                    new = body.emit("mul", (ids[half], body.emit("ndtr", (ids[x],), op.dtype)), op.dtype)
-        if new < 0:
-            new = copied(op, ids, body)
-        ids.append(new)
+                inner = times(ops, a, "add", 1.0)
+                half = times(ops, b, "mul", 0.5)
+                if new is not None or inner is None or ops[inner].name != name or (half is None and not is_number(ops[b], 0.5)):
+                    continue
+                new = found(body, ops[inner], ids)
+                if new is not None and half is not None:
+                    new = body.emit("mul", (ids[half], new), op.dtype)
+        ids.append(copied(op, ids, body) if new is None else new)
     return replace(nest, body=without_dead(body.ops))
+
+
+def is_number(op: Op, value: float) -> bool:
+    return op.name == "constant" and abs(op.attr - value) < 1e-7
+
+
+def times(ops: Sequence[Op], i: int, name: str, value: float) -> int | None:
+    """x where op i is x + value or x * value."""
+    if ops[i].name != name:
+        return None
+    a, b = ops[i].args
+    return a if is_number(ops[b], value) else b if is_number(ops[a], value) else None
 
 
 def copied(op: Op, ids: Sequence[int], body: Body) -> int:

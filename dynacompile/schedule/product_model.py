@@ -14,6 +14,7 @@ import torch
 
 from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Nest
+from dynacompile.ir.normal import logistic, normal
 from dynacompile.ir.products import Decision, Joint
 
 CAPABILITY = (9, 0)
@@ -23,7 +24,7 @@ BYTES = 4.0e6  # that kernels move in a microsecond
 SIMPLE = 2.6e7  # simple operations on numbers of 32 bits in a microsecond
 LAUNCH = 4.0  # microseconds of a kernel beside its work
 SLOWER = 1.01  # how much longer our products take than the library's, with tiles that fill the device evenly
-CLEAR = 0.95  # of the time apart that one kernel may take
+CLEAR = 0.96  # of the time apart that one kernel may take
 BESIDE = 0.3  # of the shorter of traffic and arithmetic that the longer one does not hide
 EVEN = 0.85  # of the device that tiles must fill, on average
 TILE = (128, 256)
@@ -31,6 +32,7 @@ PROCESSORS = 132
 LINE = 16  # bytes
 COSTS = {
     "erf": 19,
+    "ndtr": 7,
     "tanh": 24,
     "sigmoid": 10,
     "exp": 8,
@@ -60,7 +62,7 @@ def expected(joint: Joint) -> Decision:
     library = LAUNCH + max(2 * joint.batch * joint.m * joint.n * joint.k / RATES[width], (read(joint) + results(joint)) / BYTES)
     apart = library + LAUNCH + traffic(joint.reader, joint) / BYTES
     further = max(0, traffic(joint.nest, joint) - results(joint)) / BYTES
-    arithmetic = joint.batch * joint.m * joint.n * operations(joint.nest) / SIMPLE
+    arithmetic = joint.batch * joint.m * joint.n * operations(joint) / SIMPLE
     fused = library * SLOWER + max(further, arithmetic) + BESIDE * min(further, arithmetic)
     if width == 4 and not is_along_sums(joint):
         return Decision(False, "its operands do not lie as the tensor cores take them", fused_us=fused, apart_us=apart)
@@ -91,8 +93,10 @@ def is_aligned(joint: Joint) -> bool:
     return True
 
 
-def operations(nest: Nest) -> int:
+def operations(joint: Joint) -> int:
     """Simple operations for each point of the results."""
+    short = all(joint.buffers[a.buffer].dtype.itemsize == 2 for a in joint.nest.stores())  # for such, distribution functions take few instructions
+    nest = logistic(normal(joint.nest)) if short else joint.nest
     return sum(COSTS.get(op.name, 1) for op in nest.body if op.name not in FREE)
 
 

@@ -21,7 +21,15 @@ def gradient(x: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.gelu_backward(torch.ones_like(x), x)
 
 
-FUNCTIONS = {"gelu": F.gelu, "gradient": gradient}
+def by_tanh(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def tanh_gradient(x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.gelu_backward(torch.ones_like(x), x, approximate="tanh")
+
+
+FUNCTIONS = {"gelu": F.gelu, "gradient": gradient, "by tanh": by_tanh}
 
 
 def every(dtype: torch.dtype) -> torch.Tensor:
@@ -72,5 +80,9 @@ def test_kernels_of_float32_compute_erf():
     plan = plan_on_gpu(F.gelu, (torch.randn(64),), choose=None)
     (kernel,) = plan.kernels.values()
     assert "erf_f32(" in emit_kernel(kernel, ENV).text
+    text = source_of(by_tanh, torch.bfloat16).text
+    assert "sigmoid_f32(" in text and "tanh_f32(" not in text
+    text = source_of(tanh_gradient, torch.bfloat16).text
+    assert "sigmoid_f32(" not in text and text.count("= tanh_f32(") == 1, "the gradient needs the tanh itself"
     text = source_of(F.gelu, torch.bfloat16).text
     assert "ndtr_f32(" in text and "erf_f32(" not in text

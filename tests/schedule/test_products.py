@@ -164,6 +164,11 @@ def swiglu_gradient(dy, w, gate, up):
 
 def gelu_and_before(x, w, b):
     y = torch.addmm(b, x, w.t())
+    return y, F.gelu(y)
+
+
+def tanh_and_before(x, w, b):
+    y = torch.addmm(b, x, w.t())
     return y, F.gelu(y, approximate="tanh")
 
 
@@ -175,8 +180,13 @@ MODEL = {
         False,
     ),
     "a residual": (residual, ((16384, 3072), (768, 3072), (768,), (16384, 768)), True),
-    "gelu, whose arithmetic nothing hides": (lambda x, w, b: F.gelu(torch.addmm(b, x, w.t())), ((8192, 4096), (16384, 4096), (16384,)), False),
-    "gelu, which backward needs the operand of": (gelu_and_before, ((16384, 768), (3072, 768), (3072,)), False),
+    "gelu": (lambda x, w, b: F.gelu(torch.addmm(b, x, w.t())), ((8192, 4096), (16384, 4096), (16384,)), True),
+    "gelu, which backward needs the operand of": (gelu_and_before, ((16384, 768), (3072, 768), (3072,)), True),
+    "gelu of float32 results, whose arithmetic nothing hides": (
+        lambda x, w, b: F.gelu(torch.addmm(b, x, w.t()).float()), ((8192, 4096), (16384, 4096), (16384,)), False
+    ),
+    "gelu by tanh, which backward needs the operand of": (tanh_and_before, ((16384, 768), (3072, 768), (3072,)), True),
+    "gelu of experts": (lambda x, w: F.gelu(torch.bmm(x, w)), ((16, 1024, 2048), (16, 2048, 4096)), True),
     "the mask of scores, which are large": (
         lambda q, k, mask: torch.bmm(q, k.mT).float() * 0.125 + mask.float(),
         ((192, 1024, 64), (192, 1024, 64), (1, 1, 1024)),

@@ -6,7 +6,7 @@ from dynacompile.codegen.triton.emit import emit_nest
 from dynacompile.codegen.triton.products import emit_product
 from dynacompile.codegen.triton.values import rounds_to_16_bits
 from dynacompile.env import Env
-from dynacompile.ir.normal import normal
+from dynacompile.ir.normal import logistic, normal
 from dynacompile.ir.schedule import Kernel, KernelSource
 
 __all__ = ["emit_kernel"]
@@ -21,7 +21,7 @@ def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
 
 
 def prepared(kernel: Kernel) -> Kernel:
-    """Where results are rounded to 16 bits, with the normal distribution function as one op, for which fewer instructions are enough."""
+    """Where results are rounded to 16 bits, with distribution functions as one op each, for which fewer instructions are enough."""
     if not rounds_to_16_bits(kernel.nest, {p.name: p.dtype for p in kernel.params}):
         return kernel
-    return replace(kernel, nest=normal(kernel.nest))
+    return replace(kernel, nest=logistic(normal(kernel.nest)))

@@ -107,7 +107,10 @@ class Result:
 
 
 def results_of(kernel: Kernel, tiling: Tiling) -> dict[int, Result]:
-    """By op: the stores that the bulk copy engine can do."""
+    """By op: the stores that the bulk copy engine does. It takes values as the tensor cores give them, an order in which other matrices are read slowly, so
+    that there are none where the kernel reads any."""
+    if any(reads_matrix(a.index, tiling) for a in kernel.nest.loads() if kernel.nest.r_axes[0].var not in a.index.variables()):
+        return {}
     params = {p.name: p for p in kernel.params}
     loaded = {a.buffer for a in kernel.nest.loads()}
     product = next(op for op in kernel.nest.body if op.name == "product")
@@ -126,6 +129,11 @@ def results_of(kernel: Kernel, tiling: Tiling) -> dict[int, Result]:
         sizes = (tiling.outer[0].size if tiling.outer else 1, *(d.size for d in tiling.dims))
         found[i] = Result(op.attr.buffer, index.constant, across, pitch, *sizes)
     return found
+
+
+def reads_matrix(index: Index, tiling: Tiling) -> bool:
+    """A load gives a number for each place of a tile."""
+    return all(index.variables() & {a.var for a in d.axes} for d in tiling.dims)
 
 
 def stride_of(dim: Dim, index: Index) -> int | None:

@@ -27,6 +27,7 @@ from dynacompile.ir.schedule import Candidate, Kernel, KernelSource
 from dynacompile.quoting import comment, identifier
 
 PROCESSORS = 132  # of the largest present GPU
+SHALLOW = 1024  # longest sum of a product that spends so little time in it that two programs on a processor, one in its epilogue, are faster
 BLOCKS = ("MBLOCK", "NBLOCK", "KBLOCK", "GROUP", "PROGRAMS", "PARTS", "TMA")
 # Of 16-bit operands: the blocks in the order of BLOCKS, warps, stages. Best guess first.
 WIDE = (
@@ -110,8 +111,9 @@ def choose_candidates(dims: tuple[Dim, Dim], operands: list[Operand], shapes: tu
             if tiles <= blocks["PROGRAMS"]:  # nothing to walk
                 continue
         found.append((tiles, Candidate(blocks, warps, stages)))
-    enough = [c for tiles, c in found if tiles >= PROCESSORS // 2]
-    return tuple(enough or [c for _, c in found][-2:])
+    enough = [c for tiles, c in found if tiles >= PROCESSORS // 2] or [c for _, c in found][-2:]
+    two = [c for c in enough if operands[0].depth <= SHALLOW and c.blocks["PROGRAMS"] == 2 * PROCESSORS > 0]
+    return (*two, *(c for c in enough if c not in two))
 
 
 def emit_product(kernel: Kernel) -> KernelSource:
