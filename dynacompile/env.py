@@ -26,7 +26,8 @@ class Env:
 
     config: the options. emit: where events go. region, bucket: names for events. cache: folder of the compile caches.
     hand_off: is told what each stage hands on. breaks: the graph ends before its frame does, so that Python goes on with its results.
-    leaves_first_steps: a call in which an optimizer makes its state is left to Python.
+    leaves_first_steps: a call in which an optimizer makes its state is left to Python. rely: is told of a setting of torch that what is compiled relies on
+    (its name, how it is read, what it was), so that it is guarded; None where nothing may rely on settings, since nobody guards them.
     """
 
     config: CompileConfig
@@ -37,6 +38,7 @@ class Env:
     hand_off: Observer = unobserved
     breaks: bool = False
     leaves_first_steps: bool = False
+    rely: Callable[[str, Callable[[], object], object], None] | None = None
 
     def with_config(self, **changes: Any) -> Env:
         return replace(self, config=replace(self.config, **changes))

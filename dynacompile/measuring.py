@@ -83,9 +83,17 @@ class Ways:
         self.kernel, self.names = kernel_of(joint, self.buffers, True)
         self.reader, self.reader_names = kernel_of(joint, self.buffers, False)
         self.source = emit(self.kernel, env)
-        geometry = [[str(step.op), [(self.buffers[r].size, self.buffers[r].stride, self.buffers[r].offset) for r in refs_of(step)]] for step in joint.calls]
+        geometry = [self.geometry(step) for step in joint.calls]
         parts = [tuning_key(self.source), self.reader.digest(), geometry, self.source.text]
         self.key = "product-" + hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def geometry(self, step: Extern) -> list[object]:
+        given = [self.buffers[name] for name in refs_of(step)]
+        return [
+            str(step.op),
+            sorted((name, str(a)) for name, a in step.kwargs.items() if not isinstance(a, Ref)),
+            [(b.size, b.stride, b.offset) for b in given],
+        ]
 
     def measured(self, store: Store) -> Decision | None:
         """None where the device has no room."""
@@ -120,13 +128,15 @@ class Ways:
         for step in self.joint.calls:
             out = self.buffers[step.outputs[0]]  # type: ignore[index]
             own.setdefault(out.name, torch.empty(out.storage_elements, dtype=out.dtype, device=own[self.names[0]].device))
-            calls.append((step.out, [self.view(own, name) for name in refs_of(step)], self.view(own, out.name)))
+            args = [self.view(own, a.buffer) if isinstance(a, Ref) else a for a in step.args]
+            kwargs = {name: self.view(own, a.buffer) if isinstance(a, Ref) else a for name, a in step.kwargs.items()}
+            calls.append((step.out, args, {**kwargs, "out": self.view(own, out.name)}))
         kernel = build_triton({"reader": emit(self.reader, self.env)}, self.env, store)["reader"]
         given = [own[name] for name in self.reader_names]
 
         def products() -> None:
-            for call, args, out in calls:
-                call(*args, out=out)  # type: ignore[misc]
+            for call, args, kwargs in calls:
+                call(*args, **kwargs)  # type: ignore[misc]
 
         us = measure_run(kernel, given, products)
         return {name: own[name] for name, p in zip(self.names, self.kernel.params, strict=True) if p.mode in ("out", "inout")}, us
@@ -143,7 +153,7 @@ def kernel_of(joint: Joint, buffers: Mapping[str, Buffer], fused: bool) -> tuple
 
 
 def refs_of(step: Extern) -> Sequence[str]:
-    return [a.buffer for a in step.args if isinstance(a, Ref)]
+    return [a.buffer for a in (*step.args, *step.kwargs.values()) if isinstance(a, Ref)]
 
 
 def centred(tensor: torch.Tensor) -> torch.Tensor:

@@ -31,10 +31,11 @@ from dynacompile.events import Scheduled, StageFinished
 from dynacompile.guards.facts import FrameCopy, FrameFacts
 from dynacompile.guards.program import compile_gather, compile_guards
 from dynacompile.ir.alike import DifferentiatedParts, ProgramParts, lowered
-from dynacompile.ir.captured import Captured, no_guards
+from dynacompile.ir.captured import Captured, Guard, no_guards
 from dynacompile.ir.determinism import under
 from dynacompile.ir.fakes import dynamo_unloaded
 from dynacompile.ir.graphs import ForwardBackward, RuntimeContract, Stage
+from dynacompile.ir.guard_facts import Flag
 from dynacompile.ir.schedule import Schedule
 from dynacompile.ir.segments import depends_on_values
 from dynacompile.ir.shapes import ShapePolicy, forget_shape_envs
@@ -66,10 +67,13 @@ def compile_frame(
         if isinstance(frame, FrameCopy):
             frame.end_capture(captured)
         with under(captured.settings, native.core().set_deterministic_algorithms):
-            call = make_call(captured, replace(env, breaks=captured.break_ is not None)) if captured.graph is not None else None
+            flags: list[Flag] = []
+            told = replace(env, breaks=captured.break_ is not None, rely=lambda name, read, value: flags.append(Flag(name, read, value)))
+            call = make_call(captured, told) if captured.graph is not None else None
         asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)
         call = with_plain(call, asked) if call is not None and asked else call
-        captured = replace(captured, guards=captured.guards + captured.shape_guards(), shape_guards=no_guards)
+        settings = tuple(Guard("FLAG", None, flag, captured.site) for flag in dict.fromkeys(flags))
+        captured = replace(captured, guards=captured.guards + captured.shape_guards() + settings, shape_guards=no_guards)
     code = captured.code
     if call is not None:
         code = captured.bind(compile_gather(captured.roots, [i.source for i in captured.inputs], call))
@@ -156,7 +160,8 @@ def unseen_by_hooks() -> Iterator[None]:
 def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     """A torch-level graph as a native callable that autograd can differentiate; a chain of such where values decide sizes in it."""
     if depends_on_values(graph):
-        return chain(graph, lambda part, given: compile_part(part, given, env))
+        later = replace(env, rely=None)  # parts are compiled when a call comes to them
+        return chain(graph, lambda part, given: compile_part(part, given, later))
     return compile_part(graph, fakes, env)
 
 
@@ -167,7 +172,8 @@ def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
         return compile_parts(found, env)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     forward = begin_program(pair.forward, env)
-    backwards = [disable(begin_program(g, env, saved)) for g, saved in backward_graphs(pair)]  # their kernels build beside the forward's
+    later = replace(env, rely=None)  # guards hold when the forward runs
+    backwards = [disable(begin_program(g, later, saved)) for g, saved in backward_graphs(pair)]  # their kernels build beside the forward's
     made = forward()
     if env.config.background:  # the call that would wait for the backward is to wait for nothing
         backwards = [disable(functools.partial(given, finish())) for finish in backwards]

@@ -72,15 +72,26 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
+class Contraction:
+    """Attribute of a product of matrices. batch, rows, columns: how many x axes of the nest, from the outermost on, number the matrices, then their rows, then
+    their columns. precision: how numbers of 32 bits are multiplied, "ieee" or "tf32"; narrower ones are multiplied exactly. Of 8-bit numbers: "fast" where
+    sums as the tensor cores keep them are enough."""
+
+    batch: int
+    rows: int
+    columns: int
+    precision: str = "ieee"
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """One SSA value; its id is its position in the body. name is one of
 
     a row of ops.scalars.SCALARS; "load" (attr: Access); "store" (args: the value, attr: Access, no result); "constant" (attr: number);
     "index" (attr: Index; dtype int64 or int32); "given" (attr: a real Symbol; float64); "reduce" (args: the value, attr: a kind of
     ops.scalars.REDUCTIONS): over all r axes,
-    argmax and argmin give the first winning position in the flattened r axes, as int64, NaN winning; "product" (args: two values of one dtype, the first
-    of which varies along one part of the x axes, the second along the other; float32): the sum over all r axes of one times the other, as the products of
-    matrices that a GPU's tensor cores do: of float16 and bfloat16 exact products, of float32 those of TF32.
+    argmax and argmin give the first winning position in the flattened r axes, as int64, NaN winning; "product" (args: two loads of one dtype, attr:
+    Contraction; float32): the sum over all r axes of one times the other, of which one varies along rows, the other along columns.
     An Index may use `Var("%7")`: the integer value of op 7 (an indirect access).
     """
 
@@ -324,6 +335,8 @@ def verify_body(stage: str, nest: Nest) -> None:
         elif op.name == "product":
             if len(op.args) != 2 or op.dtype != torch.float32 or not nest.r_axes or any(nest.body[a].name != "load" for a in op.args):
                 raise VerifyError(stage, f"{where}: the operands of a product are two loads, its result is float32, and it sums over an axis")
+            if not isinstance(op.attr, Contraction) or op.attr.batch + op.attr.rows + op.attr.columns != len(nest.x_axes):
+                raise VerifyError(stage, f"{where}: {op.attr!r} is no division of the nest's axes")
         elif op.name == "given":
             if not isinstance(op.attr, Symbol) or not op.attr.real or op.dtype != torch.float64:
                 raise VerifyError(stage, f"{where}: {op.attr!r} is no float of a call")

@@ -12,7 +12,7 @@ from dynacompile.ir.loops import Buffer, Extern, Nest
 class Joint:
     """Two ways to do the same. nest: all as one kernel. calls: products that the library does; then `reader` is the kernel that reads their results.
 
-    m, n, k: the products' extents, n along their results' memory.
+    m, n, k: the products' extents, n along their results' memory. batch: how many products of matrices each call does.
     """
 
     nest: Nest
@@ -22,6 +22,7 @@ class Joint:
     m: int
     n: int
     k: int
+    batch: int = 1
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dynacompile.ir.loops import Buffer, Extern, Nest, verify_body
 from dynacompile.ir.sizes import Sizes
 from dynacompile.libraries import Library
 
-SCRATCH = 1 << 17  # bytes that a kernel with products has for its descriptors of tensors
+SCRATCH = 1 << 18  # bytes that a kernel with products has for its descriptors of tensors
 MULTIPLE = 16  # of elements: rows of so many start where vectors do
 
 

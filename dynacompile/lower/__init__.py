@@ -17,7 +17,7 @@ from dynacompile.ir.index import Index
 from dynacompile.ir.loops import Extern, LoopProgram
 from dynacompile.ir.sizes import Sizes, sizes_of, symbols_in
 from dynacompile.ir.symbols import extent, sources
-from dynacompile.lower.context import DTYPES, Lowering
+from dynacompile.lower.context import DTYPES, EIGHTHS, Lowering
 from dynacompile.lower.extern import lower_extern
 from dynacompile.lower.indexing import lower_embedding, lower_gather, lower_index, lower_index_select
 from dynacompile.lower.movement import lower_cat, lower_flip, lower_pad, lower_repeat, lower_roll, lower_select_scatter, lower_slice_scatter, lower_triangle
@@ -151,7 +151,7 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
     elsewhere = is_elsewhere(low, node)
     if elsewhere and fold(low, node):
         return
-    ours = row is not None and row.kind != "extern" and is_plain(low, node) and (not elsewhere or row.kind == "view" or has_loops(low, node, row.kind))
+    ours = row is not None and row.kind != "extern" and is_plain(node, row.kind) and (not elsewhere or row.kind == "view" or has_loops(low, node, row.kind))
     if row is not None and ours and not takes_unfitting_number(low, node):
         before = len(low.steps)
         try:
@@ -186,11 +186,12 @@ def fits(low: Lowering, arg: object, limits: Any) -> bool:
     return not isinstance(value, (int, float)) or not math.isfinite(value) or limits.min <= value <= limits.max
 
 
-def is_plain(low: Lowering, node: torch.fx.Node) -> bool:
-    """Results are strided tensors of dtypes that bodies have."""
+def is_plain(node: torch.fx.Node, kind: str) -> bool:
+    """Results are strided tensors of dtypes that bodies have, or views of 8-bit floats, which products take."""
     val = node.meta["val"]
+    dtypes = DTYPES | EIGHTHS if kind == "view" else DTYPES
     for one in val if isinstance(val, (tuple, list)) else (val,):
-        if not isinstance(one, torch.Tensor) or one.dtype not in DTYPES or one.layout != torch.strided:
+        if not isinstance(one, torch.Tensor) or one.dtype not in dtypes or one.layout != torch.strided:
             return False
     return True
 

@@ -17,6 +17,7 @@ from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.product_costs import Choice
 from dynacompile.ops.scalars import NEAREST, compute_dtype
 
+EIGHTHS = frozenset((torch.float8_e4m3fn, torch.float8_e5m2))
 DTYPES = frozenset((torch.bool, torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16, torch.float32, torch.float64, torch.bfloat16, torch.float16))
 CPU = torch.device("cpu")
 

@@ -20,7 +20,11 @@ from dynacompile.ops.table import Row
 
 aten = torch.ops.aten
 OUT = {"mm.out": aten.mm.out, "addmm.out": aten.addmm.out, "bmm.out": aten.bmm.out, "baddbmm.out": aten.baddbmm.out}
-WITHOUT_ROWS = {aten.mm.dtype: aten.mm.dtype_out, aten._addmm_activation.default: aten._addmm_activation.out}  # ops of GPUs alone
+WITHOUT_ROWS = {  # ops of GPUs alone, or that GPUs are made for
+    aten.mm.dtype: aten.mm.dtype_out,
+    aten._addmm_activation.default: aten._addmm_activation.out,
+    aten._scaled_mm.default: aten._scaled_mm.out,
+}
 
 
 def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:

@@ -39,6 +39,7 @@ from dynacompile.ops.regions import Handle
 INPUT, ARENA, OWNED, EXTERNAL, CONSTANT, VIEW = range(6)
 
 LONG = 1 << 40  # work of an op of which it is not known
+PRODUCTS = frozenset((torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default))
 
 Reference = Callable[..., None]  # (kernel, tensors), and the values of the kernel's symbols, where it has some
 
@@ -190,7 +191,7 @@ def work_of(module: Module) -> tuple[int, int]:
 
 def product_work(schedule: Schedule, step: Extern) -> int:
     """Multiplications of a matrix product on the CPU, of fixed sizes; LONG for any other op."""
-    if step.out is None or step.outputs[0] is None or schedule.device.type != "cpu":
+    if step.op not in PRODUCTS or step.out is None or step.outputs[0] is None or schedule.device.type != "cpu":
         return LONG
     left = schedule.buffers[[a for a in step.args if isinstance(a, Ref)][-2].buffer]
     sizes = (*schedule.buffers[step.outputs[0]].size, left.size[-1])

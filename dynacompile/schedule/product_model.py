@@ -14,15 +14,17 @@ import torch
 
 from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Nest
+from dynacompile.ir.normal import logistic, normal
 from dynacompile.ir.products import Decision, Joint
 
 CAPABILITY = (9, 0)
 RATE = 7.5e8  # multiplications and additions in a microsecond, of the library's products of 16-bit numbers on an H200
+RATES = {4: 3.9e8, 2: RATE}  # by the bytes of a number
 BYTES = 4.0e6  # that kernels move in a microsecond
 SIMPLE = 2.6e7  # simple operations on numbers of 32 bits in a microsecond
 LAUNCH = 4.0  # microseconds of a kernel beside its work
 SLOWER = 1.01  # how much longer our products take than the library's, with tiles that fill the device evenly
-CLEAR = 0.95  # of the time apart that one kernel may take
+CLEAR = 0.96  # of the time apart that one kernel may take
 BESIDE = 0.3  # of the shorter of traffic and arithmetic that the longer one does not hide
 EVEN = 0.85  # of the device that tiles must fill, on average
 TILE = (128, 256)
@@ -30,6 +32,7 @@ PROCESSORS = 132
 LINE = 16  # bytes
 COSTS = {
     "erf": 19,
+    "ndtr": 7,
     "tanh": 24,
     "sigmoid": 10,
     "exp": 8,
@@ -50,13 +53,19 @@ def expected(joint: Joint) -> Decision:
     count = sum(op.name == "product" for op in joint.nest.body)
     if count > 1:
         return Decision(False, "two products at once are slower than the library's two", fused_us=0.0, apart_us=0.0)
-    tiles = -(-joint.m // TILE[0]) * -(-joint.n // TILE[1])
+    contraction = next(op.attr for op in joint.nest.body if op.name == "product")
+    width = max(joint.buffers[name].dtype.itemsize for name in operands(joint))
+    if width == 1 or (width == 4 and contraction.precision == "ieee"):
+        return Decision(False, "products of 8-bit numbers, and of float32 that is not rounded, are the library's where nothing is measured")
+    tiles = joint.batch * -(-joint.m // TILE[0]) * -(-joint.n // TILE[1])
     filled = tiles / (-(-tiles // PROCESSORS) * PROCESSORS)
-    library = LAUNCH + 2 * joint.m * joint.n * joint.k / RATE
+    library = LAUNCH + max(2 * joint.batch * joint.m * joint.n * joint.k / RATES[width], (read(joint) + results(joint)) / BYTES)
     apart = library + LAUNCH + traffic(joint.reader, joint) / BYTES
     further = max(0, traffic(joint.nest, joint) - results(joint)) / BYTES
-    arithmetic = joint.m * joint.n * operations(joint.nest) / SIMPLE
+    arithmetic = joint.batch * joint.m * joint.n * operations(joint) / SIMPLE
     fused = library * SLOWER + max(further, arithmetic) + BESIDE * min(further, arithmetic)
+    if width == 4 and not is_along_sums(joint):
+        return Decision(False, "its operands do not lie as the tensor cores take them", fused_us=fused, apart_us=apart)
     if not is_aligned(joint):
         return Decision(False, "its operands do not lie as the bulk copy engine takes them", fused_us=fused, apart_us=apart)
     if filled < EVEN:
@@ -84,14 +93,32 @@ def is_aligned(joint: Joint) -> bool:
     return True
 
 
-def operations(nest: Nest) -> int:
+def operations(joint: Joint) -> int:
     """Simple operations for each point of the results."""
+    short = all(joint.buffers[a.buffer].dtype.itemsize == 2 for a in joint.nest.stores())  # for such, distribution functions take few instructions
+    nest = logistic(normal(joint.nest)) if short else joint.nest
     return sum(COSTS.get(op.name, 1) for op in nest.body if op.name not in FREE)
 
 
 def results(joint: Joint) -> int:
     """Bytes of the products' results."""
     return sum(joint.buffers[out].bytes for call in joint.calls for out in call.outputs if out is not None)
+
+
+def is_along_sums(joint: Joint) -> bool:
+    """The operands are contiguous along what is summed over, as tensor cores want numbers of other than 16 bits."""
+    deep = joint.nest.r_axes[0].var
+    return all(a.index.stride(deep) in (0, 1) for a in joint.nest.loads())
+
+
+def operands(joint: Joint) -> set[str]:
+    """The memory of the matrices that the products multiply."""
+    deep = {a.var for a in joint.nest.r_axes}
+    return {a.buffer for a in joint.nest.loads() if not deep.isdisjoint(a.index.variables())}
+
+
+def read(joint: Joint) -> int:
+    return sum(joint.buffers[name].bytes for name in operands(joint))
 
 
 def traffic(nest: Nest, joint: Joint) -> int:

@@ -8,58 +8,26 @@ the kernel was. Results that others read are stored as well. A kernel that reads
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 
 from dynacompile.env import Env
 from dynacompile.events import ProductDecided
 from dynacompile.ir.body import Body
-from dynacompile.ir.index import Extent, Index, Var, atom, constant
-from dynacompile.ir.loops import Access, Axis, Buffer, Extern, Nest, Ref, root
+from dynacompile.ir.index import Index, Var, atom, constant
+from dynacompile.ir.loops import Access, Axis, Buffer, Contraction, Extern, Nest, root
 from dynacompile.ir.products import Choose, Decision, Joint
 from dynacompile.ir.schedule import SCRATCH
 from dynacompile.ops.scalars import NEAREST, compute_dtype
+from dynacompile.schedule.contractions import PRODUCTS, Loops, Place, Product, Refused, Side, float32_precision, product_of, split_axes
 from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
 
 aten = torch.ops.aten
-PRODUCTS = frozenset((aten.mm.default, aten.addmm.default))
 DONE = {
     aten.mm.dtype: "the library stores its results as float32",
     aten._addmm_activation.default: "the library applies the activation as it stores the results",
 }
-HALVES = (torch.bfloat16, torch.float16)
-SYMBOLIC = "its sizes differ from call to call"
-LEAST = 64  # smallest extent of a product that a kernel of ours does
-
-
-class Refused(Exception):
-    """Why a product stays a call of its own."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """An operand: element (i, k) is at start + i * along + k * deep of the memory of `root`."""
-
-    root: str
-    start: int
-    along: int
-    deep: int
-
-
-@dataclass(frozen=True)
-class Product:
-    """out[m * pitch + n] = sum over k of left(m, k) * right(n, k), plus bias. The result's unit stride is along n."""
-
-    m: int
-    n: int
-    k: int
-    left: Side
-    right: Side
-    out: str
-    pitch: int
-    bias: tuple[str, int, int, int] | None  # root, start, strides along m and n
 
 
 def fuse_products(units: Units, nests: dict[int, Nest], env: Env, choose: Choose) -> tuple[Units, tuple[str, ...]]:
@@ -91,7 +59,7 @@ def joints(units: Units, nests: Mapping[int, Nest], products: Sequence[Unit], re
     found: list[Unit] = []
     for unit in products:
         try:
-            join_products(units, nests[reader.id], [*found, unit], reader, env.config.precise)
+            join_products(units, nests[reader.id], [*found, unit], reader, env)
         except Refused as refused:
             tell(env, unit, reader, Decision(False, str(refused)))
         else:
@@ -101,8 +69,10 @@ def joints(units: Units, nests: Mapping[int, Nest], products: Sequence[Unit], re
 
 def decide(units: Units, nests: dict[int, Nest], products: Sequence[Unit], reader: Unit, env: Env, choose: Choose) -> Unit:
     """The reader, with the products where `choose` says so."""
-    joint, steps = join_products(units, nests[reader.id], products, reader, env.config.precise)
+    joint, steps = join_products(units, nests[reader.id], products, reader, env)
     decision = choose(joint)
+    if decision.fused and env.rely is not None and any(a.dtype == torch.float32 for a in results(joint)):
+        env.rely("torch.backends.cuda.matmul.fp32_precision", float32_precision, float32_precision())
     for unit, nest in zip(products, steps, strict=True):
         tell(env, unit, reader, decision)
         if decision.fused:
@@ -111,6 +81,10 @@ def decide(units: Units, nests: dict[int, Nest], products: Sequence[Unit], reade
             nests[merged.id] = nest
             reader = merged
     return reader
+
+
+def results(joint: Joint) -> list[Buffer]:
+    return [joint.buffers[call.outputs[0]] for call in joint.calls if call.outputs[0] is not None]
 
 
 def only(names: set[str]) -> str:
@@ -135,72 +109,28 @@ def told(env: Env, call: Extern, members: tuple[str, ...], decision: Decision) -
     env.emit(ProductDecided(region=env.region, bucket=env.bucket, product=call.name, members=members, site=site, **decision.facts()))
 
 
-def join_products(units: Units, nest: Nest, products: Sequence[Unit], reader: Unit, precise: bool) -> tuple[Joint, list[Nest]]:
+def join_products(units: Units, nest: Nest, products: Sequence[Unit], reader: Unit, env: Env) -> tuple[Joint, list[Nest]]:
     """What they would be as one, and what takes its place else; and the nest with the first of them, with the second, and so on. Raises Refused."""
     steps: list[Nest] = []
     calls: list[Extern] = []
     found: list[Product] = []
+    precision = None if env.rely is None else float32_precision()
     for unit in products:
         assert unit.extern is not None
-        product = product_of(unit.extern, units.program.buffers, units.roots)
+        product = product_of(unit.extern, units.program.buffers, units.roots, precision)
         if unit.part != reader.part or unit.copies != reader.copies:
             raise Refused("its reader belongs to another part of the program")
         if reader.writes & (unit.reads | unit.writes):
             raise Refused("its reader writes to memory that the product reads")
         if has_path(units, unit, reader):
             raise Refused("its reader waits for another kernel that reads its results")
-        if found and (product.m, product.n, product.k) != (found[0].m, found[0].n, found[0].k):
+        if found and product.extents != found[0].extents:
             raise Refused("its reader takes in a product of other extents")
         kept = product.out in units.kept or bool(units.readers[product.out] - {unit.id, reader.id})
-        steps.append(fused_nest(steps[-1] if steps else nest, product, units.program.buffers, kept, precise))
+        steps.append(fused_nest(steps[-1] if steps else nest, product, units.program.buffers, kept, env.config.precise))
         calls.append(unit.extern)
         found.append(product)
-    return Joint(steps[-1], tuple(calls), nest, units.program.buffers, found[0].m, found[0].n, found[0].k), steps
-
-
-def product_of(step: Extern, buffers: Mapping[str, Buffer], roots: Mapping[str, str]) -> Product:
-    """Raises Refused for what no kernel of ours does."""
-    if step.out is None or step.kwargs or step.after or step.outputs[0] is None or not all(isinstance(a, Ref) for a in step.args):
-        raise Refused("the call is not a plain product")
-    names = [a.buffer for a in step.args if isinstance(a, Ref)]
-    a, b, out = buffers[names[-2]], buffers[names[-1]], buffers[step.outputs[0]]
-    if any(buffers[n].is_symbolic for n in (*names, step.outputs[0])):
-        raise Refused(SYMBOLIC)
-    if {a.dtype, b.dtype, out.dtype} != {out.dtype} or out.dtype not in HALVES:
-        raise Refused(f"products of {out.dtype} are left to the library, which rounds as torch's settings say")
-    if any(buffers[roots[n]].dtype != out.dtype for n in names):
-        raise Refused("an operand is a view of memory of another dtype")
-    m, k, n = number(a.size[0]), number(a.size[1]), number(b.size[1])
-    if min(m, n, k) < LEAST:
-        raise Refused(f"one of its extents, {m}, {n} and {k}, is below {LEAST}")
-    left, right = side_of(a, 0, roots), side_of(b, 1, roots)
-    bias = None
-    if len(names) == 3:
-        given = buffers[names[0]]
-        if given.size not in ((n,), (m, n)) or given.dtype != out.dtype:
-            raise Refused("what is added to it has another shape or dtype")
-        bias = (roots[given.name], number(given.offset), number(given.stride[0]) if len(given.size) == 2 else 0, number(given.stride[-1]))
-    rows, columns = map(number, out.stride)
-    if columns != 1:
-        m, n, left, right, rows, columns = n, m, right, left, columns, rows
-        bias = bias and (bias[0], bias[1], bias[3], bias[2])
-    if columns != 1 or rows < n or out.offset or out.base is not None:
-        raise Refused("its results do not lie row by row")
-    for side in (left, right):
-        if 1 not in (side.along, side.deep) or min(side.along, side.deep) < 1:
-            raise Refused("an operand has no extent along memory")
-    return Product(m, n, k, left, right, out.name, rows, bias)
-
-
-def side_of(matrix: Buffer, along: int, roots: Mapping[str, str]) -> Side:
-    """along: which dimension of the matrix is one of the results'."""
-    return Side(roots[matrix.name], number(matrix.offset), number(matrix.stride[along]), number(matrix.stride[1 - along]))
-
-
-def number(value: Extent) -> int:
-    if not isinstance(value, int):
-        raise Refused(SYMBOLIC)
-    return value
+    return Joint(steps[-1], tuple(calls), nest, units.program.buffers, found[0].m, found[0].n, found[0].k, found[0].batch), steps
 
 
 def fused_nest(nest: Nest, product: Product, buffers: Mapping[str, Buffer], kept: bool, precise: bool) -> Nest:
@@ -210,30 +140,26 @@ def fused_nest(nest: Nest, product: Product, buffers: Mapping[str, Buffer], kept
     loads = [a for a in nest.loads() if root(buffers, a.buffer) == product.out]
     if not loads or len({a.index for a in loads}) != 1 or any(a.mask is not None for a in loads):
         raise Refused("its reader reads several of its results, or not all, for one point")
-    values, rows, columns = split_axes(nest.x_axes, loads[0].index, product)
+    loops = split_axes(nest.x_axes, loads[0].index, product)
     deep = nest.r_axes or (Axis(Var("k0", product.k), "r"),)
     if deep[0].size != product.k:
         raise Refused("its reader takes in a product of another length")
     body = Body()
-    at_m, at_n, at_k = position(rows), position(columns), atom(deep[0].var)
+    at = position(loops.batch), position(loops.rows), position(loops.columns)
     dtype = compute_dtype(buffers[product.out].dtype)
-    sides = [load_side(body, side, place, at_k, dtype) for side, place in ((product.left, at_m), (product.right, at_n))]
+    value = sum_of_products(body, product, at, atom(deep[0].var), dtype, loops)
     if nest.is_product:
         shared = {a.buffer for a in nest.loads()} & {product.left.root, product.right.root}
         if not shared or any(op.name == "store" and op.attr.buffer in shared for op in nest.body):
             raise Refused("its reader takes in a product of other matrices")
-    value = body.emit("product", tuple(sides), torch.float32)
-    if product.bias is not None:
-        name, start, along_m, along_n = product.bias
-        value = body.emit("add", (value, body.emit("load", (), dtype, Access(name, at_m * along_m + at_n * along_n + start))), dtype)
     result = value
     nearest = NEAREST.get(buffers[product.out].dtype)
     if precise and nearest is not None:
         result = body.emit(nearest, (value,), dtype)
-    body.splice(nest.body, values, on_load=lambda access, _: result if root(buffers, access.buffer) == product.out else None)
+    body.splice(nest.body, loops.values, on_load=lambda access, _: result if root(buffers, access.buffer) == product.out else None)
     if kept:
-        body.store(value, product.out, at_m * product.pitch + at_n)
-    made = Nest(nest.name, (*rows, *columns, *deep), tuple(body.ops), nest.origins)
+        body.store(value, product.out, at[0] * product.jump + at[1] * product.pitch + at[2])
+    made = Nest(nest.name, (*loops.axes, *deep), tuple(body.ops), nest.origins)
     if made.symbols():
         raise Refused("its reader takes numbers that each call brings")
     if nest.is_product:
@@ -241,15 +167,37 @@ def fused_nest(nest: Nest, product: Product, buffers: Mapping[str, Buffer], kept
     return made
 
 
+def sum_of_products(body: Body, product: Product, at: tuple[Index, Index, Index], at_k: Index, dtype: torch.dtype, loops: Loops) -> int:
+    """The value of one result, with what is added to it."""
+    sides = [load_side(body, side, at[0], place, at_k, dtype) for side, place in ((product.left, at[1]), (product.right, at[2]))]
+    division = Contraction(len(loops.batch), len(loops.rows), len(loops.columns), product.precision)
+    value = body.emit("product", tuple(sides), torch.float32, division)
+    if product.alpha != 1:
+        value = body.emit("mul", (value, body.emit("constant", (), dtype, product.alpha)), dtype)
+    for scale in product.scales:
+        value = body.emit("mul", (value, load_place(body, scale, at)), dtype)
+    if product.added is not None:
+        added = load_place(body, product.added, at)
+        if product.beta != 1:
+            added = body.emit("mul", (added, body.emit("constant", (), dtype, product.beta)), dtype)
+        value = body.emit("add", (value, added), dtype)
+    return value
+
+
+def load_place(body: Body, place: Place, at: tuple[Index, Index, Index]) -> int:
+    index = at[0] * place.across + at[1] * place.along_m + at[2] * place.along_n + place.start
+    return body.emit("load", (), torch.float32, Access(place.root, index))
+
+
 def check_shared(nest: Nest) -> None:
-    """Products of one nest have one operand in common."""
-    pairs = [op.args for op in nest.body if op.name == "product"]
-    if len({a for a, _ in pairs}) > 1 and len({b for _, b in pairs}) > 1:
+    """Products of one nest divide its loops alike, and have one operand in common."""
+    products = [op for op in nest.body if op.name == "product"]
+    if len({op.attr for op in products}) > 1 or (len({op.args[0] for op in products}) > 1 and len({op.args[1] for op in products}) > 1):
         raise Refused("its reader takes in a product of other matrices")
 
 
-def load_side(body: Body, side: Side, place: Index, at_k: Index, dtype: torch.dtype) -> int:
-    return body.emit("load", (), dtype, Access(side.root, place * side.along + at_k * side.deep + side.start))
+def load_side(body: Body, side: Side, at_b: Index, place: Index, at_k: Index, dtype: torch.dtype) -> int:
+    return body.emit("load", (), dtype, Access(side.root, at_b * side.across + place * side.along + at_k * side.deep + side.start))
 
 
 def position(axes: tuple[Axis, ...]) -> Index:
@@ -258,44 +206,6 @@ def position(axes: tuple[Axis, ...]) -> Index:
     for axis in reversed(axes):
         found, step = found + atom(axis.var) * step, step * axis.size
     return found
-
-
-def split_axes(axes: tuple[Axis, ...], index: Index, product: Product) -> tuple[dict[Var, Index | int], tuple[Axis, ...], tuple[Axis, ...]]:
-    """The loop variables of a nest that reads element `index` of the results, as sums of new ones, those of rows and those of columns. Raises Refused."""
-    strides: list[tuple[Any, Axis]] = []
-    for axis in axes:
-        stride = index.stride(axis.var)
-        if type(stride) is not int or stride < 1 or type(axis.size) is not int:
-            raise Refused("its reader reads its results in another order than theirs")
-        strides.append((stride, axis))
-    if index.constant:
-        raise Refused("its reader reads a part of its results")
-    pieces: dict[Var, list[tuple[int, Axis]]] = {a.var: [] for a in axes}
-    rows: list[Axis] = []
-    columns: list[Axis] = []
-    expected, inner = 1, True
-    for stride, axis in sorted(strides, key=lambda s: s[0]):
-        left, scale = axis.size, 1
-        while left > 1:
-            if inner and expected == product.n:
-                inner, expected = False, product.pitch
-            if stride * scale != expected:
-                raise Refused("its reader reads a part of its results, or in another order than theirs")
-            room = product.n // expected if inner else left
-            size = min(left, room)
-            if left % size or (inner and product.n % (expected * size)):
-                raise Refused("its reader does not read its results row by row")
-            found = columns if inner else rows
-            fresh = Axis(Var(f"{'n' if inner else 'm'}{len(found)}", size), "x")
-            found.insert(0, fresh)
-            pieces[axis.var].append((scale, fresh))
-            left, scale, expected = left // size, scale * size, expected * size
-    if inner or expected != product.pitch * product.m:
-        raise Refused("its reader reads a part of its results")
-    values: dict[Var, Index | int] = {}
-    for var, parts in pieces.items():
-        values[var] = sum((atom(a.var) * scale for scale, a in parts), start=constant(0))
-    return values, tuple(rows), tuple(columns)
 
 
 def contract(units: Units, unit: Unit, reader: Unit, nest: Nest) -> Unit:

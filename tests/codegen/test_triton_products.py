@@ -25,7 +25,7 @@ from .product_cases import CASES, Case, fused, on_cpu, with_copies
 # MBLOCK, NBLOCK, KBLOCK, GROUP, PROGRAMS, PARTS, TMA
 SHAPES = {"pointers": (32, 64, 32, 2, 0, 1, 0), "walked, in parts": (64, 32, 16, 3, 3, 2, 0), "copies": (32, 64, 32, 2, 3, 4, 1)}
 GOLDEN = Path(__file__).parent / "golden"
-TOLERANCE = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3, torch.float32: 1e-5}
+TOLERANCE = {torch.float8_e4m3fn: 1.6e-2, torch.bfloat16: 1.6e-2, torch.float16: 2e-3, torch.float32: 1e-5}
 
 
 def storage(plan: Schedule, name: str, given: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -55,7 +55,8 @@ def interpreted(tmp_path_factory) -> dict[tuple[str, str], tuple[list[torch.Tens
     for key, plan, launch, source, blocks in jobs():
         given = dict(zip(plan.inputs, CASES[key[0]].args(), strict=True))
         tensors = [storage(plan, b, given) for b, p in zip(launch.buffers, source.kernel.params, strict=True) if p.mode != "scratch"]
-        tiles = prod(-(-n // blocks[b]) for n, b in zip(extents(source), ("MBLOCK", "NBLOCK"), strict=True))
+        batch, *matrix = extents(source)
+        tiles = batch * prod(-(-n // blocks[b]) for n, b in zip(matrix, ("MBLOCK", "NBLOCK"), strict=True))
         cases.append((source.text, source.entry, blocks, (blocks["PROGRAMS"] or tiles, 1, 1), tensors))
         places.append((key, plan, launch))
     torch.save(cases, folder / "cases.pt")
@@ -68,11 +69,12 @@ def interpreted(tmp_path_factory) -> dict[tuple[str, str], tuple[list[torch.Tens
     return found
 
 
-def extents(source: KernelSource) -> tuple[int, int]:
-    sizes = {"m": 1, "n": 1}
+def extents(source: KernelSource) -> tuple[int, int, int]:
+    """Of the batch, rows and columns."""
+    sizes = {"b": 1, "m": 1, "n": 1}
     for axis in source.kernel.nest.x_axes:
         sizes[axis.var.name[0]] *= axis.size
-    return sizes["m"], sizes["n"]
+    return sizes["b"], sizes["m"], sizes["n"]
 
 
 def eager(case: Case) -> list[torch.Tensor]:

@@ -24,7 +24,7 @@ from dynacompile.schedule import schedule
 ENV = Env(CompileConfig(verify=True), lambda event: None, "test", -1, Path("."))
 UNFUSED = ENV.with_config(fuse=False)
 aten = torch.ops.aten
-KEEP = (aten.addmm.default, aten.var_mean.correction, aten.gelu.default)
+KEEP = (aten.addmm.default, aten.baddbmm.default, aten.var_mean.correction, aten.gelu.default)
 FURTHER = (
     aten.native_layer_norm,
     aten.native_layer_norm_backward,

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from dynacompile.events import ProductDecided
 from dynacompile.ir.products import Decision, Joint
 from dynacompile.ir.schedule import Schedule
-from tests.codegen.product_cases import CASES, ENV, always, plan_on_gpu
+from dynacompile.schedule.contractions import float32_precision
+from tests.codegen.product_cases import CASES, ENV, always, multiplied, plan_on_gpu
 
 BF16 = torch.bfloat16
 
@@ -70,6 +71,7 @@ REFUSED: dict[str, tuple[Callable, tuple[tuple[int, ...], ...]]] = {
     "reads several of its results": (lambda x, w: (lambda y: y + y.t())(x @ w), ((128, 64), (64, 128))),
     "writes to memory that the product reads": (lambda x, w: x.copy_(torch.relu(x @ w)), ((128, 128), (128, 128))),
     "takes in a product of other matrices": (lambda a, b, c, d: torch.relu(a @ b) * (c @ d), ((128, 64), (64, 128), (128, 64), (64, 128))),
+    "the same product again": (lambda x, w: torch.bmm(x.expand(3, 128, 64), w.expand(3, 64, 128)).relu(), ((128, 64), (64, 128))),
     "takes in a product of other extents": (lambda a, b, c: torch.relu(a @ b) * (a[:, :64] @ c), ((128, 128), (128, 128), (64, 128))),
 }
 
@@ -81,9 +83,58 @@ def test_what_is_refused_by_name(reason):
     assert any(reason in e.reason and not e.fused for e in events), [e.reason for e in events]
 
 
-def test_float32_is_the_librarys():
-    plan, (event,) = planned(lambda x, w: torch.relu(x @ w), (128, 64), (64, 128), dtype=torch.float32)
-    assert counts(plan) == (1, 1) and "torch's settings" in event.reason
+def relu_of_product(x, w):
+    return torch.relu(x @ w)
+
+
+def test_float32_is_the_librarys_where_nobody_guards_how_it_is_rounded():
+    events: list = []
+    plan = plan_on_gpu(relu_of_product, (torch.empty(128, 64), torch.empty(64, 128)), replace(ENV, emit=events.append, rely=None))
+    (event,) = [e for e in events if isinstance(e, ProductDecided)]
+    assert counts(plan) == (1, 1) and "not guarded" in event.reason
+
+
+@pytest.mark.parametrize(("setting", "precision"), [("none", "ieee"), ("ieee", "ieee"), ("tf32", "tf32")])
+def test_float32_is_rounded_as_torchs_setting_says_which_is_relied_on(setting, precision):
+    told: list = []
+    env = replace(ENV, rely=lambda name, read, value: told.append((name, read(), value)))
+    with multiplied(setting):
+        plan = plan_on_gpu(relu_of_product, (torch.empty(128, 64), torch.empty(64, 128)), env)
+        plan_on_gpu(relu_of_product, (torch.empty(128, 64), torch.empty(64, 128)), env, never)
+    (kernel,) = plan.kernels.values()
+    assert [op.attr.precision for op in kernel.nest.body if op.name == "product"] == [precision]
+    assert told == [("torch.backends.cuda.matmul.fp32_precision", setting, setting)], "what is the library's relies on nothing"
+
+
+def test_the_setting_is_torchs():
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        for wanted in ("tf32", "ieee"):
+            torch.backends.cuda.matmul.fp32_precision = wanted
+            assert float32_precision() == wanted
+    finally:
+        torch._C._set_fp32_precision_setter("cuda", "matmul", before)
+
+
+def test_another_setting_is_the_librarys():
+    with multiplied("bf16"):
+        plan, (event,) = planned(relu_of_product, (128, 64), (64, 128), dtype=torch.float32)
+    assert counts(plan) == (1, 1) and not event.fused
+
+
+def test_16_bit_products_rely_on_no_setting():
+    told: list = []
+    plan_on_gpu(relu_of_product, (torch.empty(128, 64, dtype=BF16), torch.empty(64, 128, dtype=BF16)), replace(ENV, rely=lambda *facts: told.append(facts)))
+    assert not told
+
+
+@pytest.mark.parametrize(("setting", "turned", "fused"), [("tf32", True, True), ("tf32", False, False), ("none", True, False)])
+def test_float32_in_the_model(setting, turned, fused):
+    """Tensor cores take operands that are contiguous along the sums; what TF32 is not allowed for is the library's."""
+    x, w, r = torch.empty(16384, 1024), torch.empty(1024, 1024), torch.empty(16384, 1024)
+    with multiplied(setting):
+        plan = plan_on_gpu(lambda x, w, r: x @ w + r, (x, w.t() if turned else w, r), ENV, None)
+    assert counts(plan) == ((1, 0) if fused else (1, 1))
 
 
 def test_a_product_between_others_is_in_no_circle():
@@ -113,6 +164,11 @@ def swiglu_gradient(dy, w, gate, up):
 
 def gelu_and_before(x, w, b):
     y = torch.addmm(b, x, w.t())
+    return y, F.gelu(y)
+
+
+def tanh_and_before(x, w, b):
+    y = torch.addmm(b, x, w.t())
     return y, F.gelu(y, approximate="tanh")
 
 
@@ -124,8 +180,19 @@ MODEL = {
         False,
     ),
     "a residual": (residual, ((16384, 3072), (768, 3072), (768,), (16384, 768)), True),
-    "gelu, whose arithmetic nothing hides": (lambda x, w, b: F.gelu(torch.addmm(b, x, w.t())), ((8192, 4096), (16384, 4096), (16384,)), False),
-    "gelu, which backward needs the operand of": (gelu_and_before, ((16384, 768), (3072, 768), (3072,)), False),
+    "gelu": (lambda x, w, b: F.gelu(torch.addmm(b, x, w.t())), ((8192, 4096), (16384, 4096), (16384,)), True),
+    "gelu, which backward needs the operand of": (gelu_and_before, ((16384, 768), (3072, 768), (3072,)), True),
+    "gelu of float32 results, whose arithmetic nothing hides": (
+        lambda x, w, b: F.gelu(torch.addmm(b, x, w.t()).float()), ((8192, 4096), (16384, 4096), (16384,)), False
+    ),
+    "gelu by tanh, which backward needs the operand of": (tanh_and_before, ((16384, 768), (3072, 768), (3072,)), True),
+    "gelu of experts": (lambda x, w: F.gelu(torch.bmm(x, w)), ((16, 1024, 2048), (16, 2048, 4096)), True),
+    "the mask of scores, which are large": (
+        lambda q, k, mask: torch.bmm(q, k.mT).float() * 0.125 + mask.float(),
+        ((192, 1024, 64), (192, 1024, 64), (1, 1, 1024)),
+        True,
+    ),
+    "few tiles of a batch": (lambda x, w, r: torch.bmm(x, w) + r, ((4, 256, 512), (4, 512, 256), (4, 256, 256)), False),
     "few tiles": (lambda x, w, r: x @ w + r, ((512, 4096), (4096, 512), (512, 512)), False),
     "odd rows": (lambda x, w, r: x @ w + r, ((4096, 67), (67, 4096), (4096, 4096)), False),
 }

@@ -10,6 +10,7 @@ import torch.fx
 
 from dynacompile.autograd.passes.bias import split_biases
 from dynacompile.autograd.passes.cancel import cancel_noops
+from dynacompile.autograd.passes.convolutions import multiply_pixels
 from dynacompile.autograd.passes.cpu_products import add_biases, apply_cheap_activations
 from dynacompile.autograd.passes.dead import remove_dead
 from dynacompile.autograd.passes.fold import fold_constants
@@ -39,6 +40,7 @@ PASSES = (
     Pass(add_biases, "rounding"),
     Pass(apply_cheap_activations, "fused"),
     Pass(apply_activations, "fused"),
+    Pass(multiply_pixels, "fused"),
     Pass(widen_products, "fused"),
 )
 

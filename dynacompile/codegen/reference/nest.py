@@ -94,6 +94,7 @@ def as_index(index: Index, grid: Mapping[Any, object], rank: int, device: torch.
 def load(op: Op, access: Access, values: list[torch.Tensor], grid: Mapping[Any, object], memory: torch.Tensor, rank: int, device: torch.device) -> torch.Tensor:
     index = as_index(access.index, grid, rank, device)
     memory = memory.to(device)  # a number of the CPU
+    memory = memory.float() if memory.dtype.itemsize == 1 and memory.is_floating_point() else memory  # torch picks no elements of 8-bit floats
     if access.mask is None:
         return memory.take(index).to(op.dtype)  # not memory[index], which shares memory where the index is one number
     mask = values[access.mask]

@@ -55,9 +55,13 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     module["range"] = numbers
     for name in DEVICE_FUNCTIONS.keys() & module.keys():
         module[name] = lift(DEVICE_FUNCTIONS[name], module["tl"])
-    if "add_product" in module:  # Triton's interpreter multiplies the bits of bfloat16 as whole numbers
+    for name in {
+        "add_product",
+        "add_product_fast",
+        "add_product_whole",
+    } & module.keys():  # Triton's interpreter multiplies bits of narrow floats as whole numbers
         tl = module["tl"]
-        module["add_product"] = lambda a, b, total: tl.dot(a.to(tl.float32), b.to(tl.float32), total)
+        module[name] = lambda a, b, total, tl=tl: tl.dot(a.to(tl.float32), b.to(tl.float32), total)
     with np.errstate(all="ignore"):
         module[entry][grid](*(argument(a, module["tl"]) for a in arguments), **blocks)
 

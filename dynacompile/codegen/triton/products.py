@@ -11,26 +11,23 @@ products at once Triton 3.6 made kernels of it that gave NaN.
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass
 from math import prod
 from textwrap import indent
 
 from dynacompile.codegen.triton import scalars
 from dynacompile.codegen.triton.emit import HEADER, LIBDEVICE, device_functions, user_line
 from dynacompile.codegen.triton.indexing import Dim, needs_int64
+from dynacompile.codegen.triton.matrices import Operand, axes_of, operands_of, results_of
 from dynacompile.codegen.triton.tiles import Tiling, indices
 from dynacompile.codegen.triton.values import Values
 from dynacompile.errors import Unsupported
 from dynacompile.ir.extents import ceil_div
-from dynacompile.ir.index import Index
-from dynacompile.ir.loops import Access, Axis, Nest
-from dynacompile.ir.schedule import SCRATCH, Candidate, Kernel, KernelSource
+from dynacompile.ir.loops import Nest
+from dynacompile.ir.schedule import Candidate, Kernel, KernelSource
 from dynacompile.quoting import comment, identifier
 
 PROCESSORS = 132  # of the largest present GPU
-DESCRIPTOR = 128  # bytes of a tensor descriptor, of which each program writes one for each operand
-ALIGNED = 16  # bytes: where a descriptor's rows start
+SHALLOW = 1024  # longest sum of a product that spends so little time in it that two programs on a processor, one in its epilogue, are faster
 BLOCKS = ("MBLOCK", "NBLOCK", "KBLOCK", "GROUP", "PROGRAMS", "PARTS", "TMA")
 # Of 16-bit operands: the blocks in the order of BLOCKS, warps, stages. Best guess first.
 WIDE = (
@@ -50,126 +47,73 @@ TWO = (  # products at once
     ((64, 128, 64, 8, 0, 1, 0), 4, 3),
 )
 
-
-@dataclass(frozen=True)
-class Operand:
-    """A matrix of which a product takes element (i, k) at start + i * along + k * deep; i runs over rows ("m") or columns ("n") of the results."""
-
-    name: str
-    param: str
-    dim: str
-    start: int
-    along: int
-    deep: int
-    size: int
-    depth: int
-    itemsize: int
-
-    @property
-    def turned(self) -> bool:
-        """Memory is contiguous along rows or columns of the results, not along what is summed over."""
-        return self.deep != 1
-
-    @property
-    def block(self) -> str:
-        return f"{self.dim.upper()}BLOCK"
-
-    @property
-    def fits_descriptor(self) -> bool:
-        pitch = self.deep if self.turned else self.along
-        return min(self.along, self.deep) == 1 and pitch * self.itemsize % ALIGNED == 0 and self.start * self.itemsize % ALIGNED == 0
-
-    def descriptor(self, pointer: str) -> str:
-        base = f"{pointer} + {self.start}" if self.start else pointer
-        if self.turned:
-            return f"tl.make_tensor_descriptor({base}, [{self.depth}, {self.size}], [{self.deep}, 1], [KBLOCK, {self.block}])"
-        return f"tl.make_tensor_descriptor({base}, [{self.size}, {self.depth}], [{self.along}, 1], [{self.block}, KBLOCK])"
-
-    def copied(self) -> str:
-        """A block by a descriptor, oriented as its dot takes it."""
-        place = f"[k, {self.dim}_start]" if self.turned else f"[{self.dim}_start, k]"
-        across = self.turned if self.dim == "m" else not self.turned
-        return f"{self.name}_desc.load({place})" + (".T" if across else "")
-
-    def loaded(self, wide: str, masked: Set[str]) -> tuple[list[str], str, list[str]]:
-        """Lines before the loop over k, the block by pointers, and lines at the end of each step. masked: dimensions that blocks do not divide."""
-        own, k = ("[:, None]", "[None, :]") if self.dim == "m" else ("[None, :]", "[:, None]")
-        start = f"{self.start} + " if self.start else ""
-        before = [
-            f"{self.name}_at = {self.dim}_start{wide} + tl.arange(0, {self.block})",
-            f"{self.name}_block = {self.name}_ptr + {start}({self.name}_at{own} * {self.along} + tl.arange(0, KBLOCK){k} * {self.deep})",
-        ]
-        terms = [f"({self.name}_at{own} < {self.size})"] if self.dim in masked else []
-        terms += [f"(tl.arange(0, KBLOCK){k} < {self.depth} - k)"] if "k" in masked else []
-        mask = f", mask={' & '.join(terms)}, other=0.0" if terms else ""
-        return before, f"tl.load({self.name}_block{mask})", [f"{self.name}_block += KBLOCK * {self.deep}"]
+Shape = tuple[tuple[int, ...], int, int]
+TF32: tuple[Shape, ...] = (  # of float32, on the tensor cores
+    ((128, 256, 32, 8, 1, 2, 1), 8, 3),
+    ((128, 128, 32, 8, 1, 2, 1), 8, 4),
+    ((128, 128, 32, 8, 2, 2, 1), 4, 3),
+    ((128, 128, 32, 8, 0, 1, 0), 8, 3),
+    ((64, 128, 32, 8, 0, 1, 0), 4, 4),
+)
+PLAIN: tuple[Shape, ...] = (  # of float32, by multiplications and additions
+    ((128, 64, 16, 8, 0, 1, 0), 8, 3),
+    ((64, 64, 16, 8, 0, 1, 0), 4, 3),
+)
+EIGHTHS: tuple[Shape, ...] = (  # of 8-bit numbers
+    ((128, 256, 128, 8, 1, 2, 1), 8, 3),
+    ((128, 128, 128, 8, 2, 2, 1), 4, 3),
+    ((128, 128, 128, 8, 1, 2, 1), 8, 4),
+    ((128, 128, 128, 8, 0, 1, 0), 8, 3),
+    ((64, 128, 128, 8, 0, 1, 0), 4, 3),
+)
 
 
-def operands_of(kernel: Kernel) -> tuple[list[Operand], list[tuple[int, int, int]]]:
-    """The distinct operands, and for each product (its op, its operand along rows, its operand along columns)."""
-    nest = kernel.nest
-    dtypes = {p.name: p.dtype for p in kernel.params}
-    deep = nest.r_axes[0]
-    found: dict[Access, int] = {}
-    operands: list[Operand] = []
-    products = []
-    for i, op in enumerate(nest.body):
-        if op.name != "product":
-            continue
-        pair = []
-        for dim, value in zip("mn", op.args, strict=True):
-            access = nest.body[value].attr
-            assert isinstance(access, Access)
-            if access not in found:
-                axes = dim_axes(nest, dim)
-                along = next(access.index.stride(a.var) for a in reversed(axes))
-                name = f"{'left' if dim == 'm' else 'right'}{len(operands) or ''}"
-                size, itemsize = prod(a.size for a in axes), dtypes[access.buffer].itemsize
-                found[access] = len(operands)
-                operand = Operand(name, access.buffer, dim, access.index.constant, along, access.index.stride(deep.var), size, deep.size, itemsize)
-                operands.append(operand)
-            pair.append(found[access])
-        products.append((i, *pair))
-    return operands, products  # type: ignore[return-value]
-
-
-def dim_axes(nest: Nest, dim: str) -> tuple[Axis, ...]:
-    """The axes of rows or of columns: those along which the first or the second operand of products varies."""
-    first = next(op for op in nest.body if op.name == "product")
-    index: Index = nest.body[first.args["mn".index(dim)]].attr.index  # type: ignore[union-attr]
-    return tuple(a for a in nest.x_axes if a.var in index.variables())
+def precision_of(nest: Nest) -> str:
+    return next(op.attr.precision for op in nest.body if op.name == "product")
 
 
 def tiling_of(kernel: Kernel, operands: list[Operand], count: int) -> Tiling:
     nest = kernel.nest
-    dims = (Dim("m", dim_axes(nest, "m")), Dim("n", dim_axes(nest, "n")))
-    candidates = choose_candidates(dims, operands, count)
+    axes = axes_of(nest)
+    dims = (Dim("m", axes["m"]), Dim("n", axes["n"]))
+    outer = (Dim("b", axes["b"]),) if axes["b"] else ()
+    candidates = choose_candidates(dims, operands, shapes_for(operands, count, precision_of(nest)))
     sizes = {"m": dims[0].size, "n": dims[1].size, "k": operands[0].depth}
     masked = frozenset(name for name, size in sizes.items() if any(size % c.blocks[f"{name.upper()}BLOCK"] for c in candidates))
     wide = any(needs_int64(i) for i in indices(nest))
     grids = []
     for c in candidates:
-        tiles = prod(ceil_div(d.size, c.blocks[d.block]) for d in dims)
+        tiles = operands[0].count * prod(ceil_div(d.size, c.blocks[d.block]) for d in dims)
         grids.append((min(tiles, c.blocks["PROGRAMS"]) if c.blocks["PROGRAMS"] else tiles, 1, 1))
-    return Tiling(dims, False, candidates, tuple(grids), masked, wide)
+    return Tiling(dims, False, candidates, tuple(grids), masked, wide, outer=outer)
 
 
-def choose_candidates(dims: tuple[Dim, Dim], operands: list[Operand], count: int) -> tuple[Candidate, ...]:
+def shapes_for(operands: list[Operand], count: int, precision: str) -> tuple[Shape, ...]:
+    """Blocks, warps and stages for operands of their dtype."""
+    if operands[0].itemsize == 4:
+        return PLAIN if precision == "ieee" else TF32
+    if operands[0].itemsize == 1:
+        return EIGHTHS
+    return WIDE if count == 1 else TWO
+
+
+def choose_candidates(dims: tuple[Dim, Dim], operands: list[Operand], shapes: tuple[Shape, ...]) -> tuple[Candidate, ...]:
     """Those that the operands allow, large tiles only where there are enough of them."""
-    copied = all(o.fits_descriptor for o in operands) and 2 * PROCESSORS * DESCRIPTOR * len(operands) <= SCRATCH
+    copied = all(o.fits_descriptor for o in operands)
     found = []
-    for shape, warps, stages in WIDE if count == 1 else TWO:
+    for shape, warps, stages in shapes:
         blocks = dict(zip(BLOCKS, shape, strict=True))
         if blocks["TMA"] and not copied:
             continue
-        tiles = prod(-(-d.size // blocks[d.block]) for d in dims)
+        tiles = operands[0].count * prod(-(-d.size // blocks[d.block]) for d in dims)
         if blocks["PROGRAMS"]:
             blocks["PROGRAMS"] *= PROCESSORS
             if tiles <= blocks["PROGRAMS"]:  # nothing to walk
                 continue
         found.append((tiles, Candidate(blocks, warps, stages)))
-    enough = [c for tiles, c in found if tiles >= PROCESSORS // 2]
-    return tuple(enough or [c for _, c in found][-2:])
+    enough = [c for tiles, c in found if tiles >= PROCESSORS // 2] or [c for _, c in found][-2:]
+    two = [c for c in enough if operands[0].depth <= SHALLOW and c.blocks["PROGRAMS"] == 2 * PROCESSORS > 0]
+    return (*two, *(c for c in enough if c not in two))
 
 
 def emit_product(kernel: Kernel) -> KernelSource:
@@ -190,8 +134,13 @@ class ProductEmitter:
         self.entry = identifier(kernel.name)
         self.values = Values(kernel, tiling)
         self.m, self.n = tiling.dims
+        self.b = tiling.outer[0] if tiling.outer else None
+        self.place_names = [*(["b"] if self.b else []), "m_start", "n_start"]
         self.wide = ".to(tl.int64)" if tiling.wide else ""
         self.sums = [f"sum{k or ''}" for k in range(len(products))]
+        copied = any(c.blocks["TMA"] for c in tiling.candidates)
+        self.results = results_of(kernel, tiling) if copied else {}
+        self.descriptors = {i: f"{self.values.pointers[r.param].removesuffix('_ptr')}_desc" for i, r in self.results.items()}
         self.pointers = [self.values.pointers[p.name] for p in kernel.params if p.mode != "scratch"]
 
     def module(self) -> str:
@@ -212,16 +161,23 @@ class ProductEmitter:
             values.names[i], values.shapes[i] = name, frozenset(("m", "n"))
         body: list[str] = []
         for i, op in enumerate(self.nest.body):
-            if op.name != "product" and i not in inside:
-                body += values.op(i, op)
-        lines = []
+            if op.name == "product" or i in inside:
+                continue
+            lines = values.op(i, op)
+            if i in self.results:
+                value, pointer = values.argument(op.args[0]), values.pointers[op.attr.buffer]
+                stored = self.results[i].stored(self.descriptors[i], pointer, values.tile(op.args[0], value))
+                lines = ["if TMA:", f"    {stored}", "else:", *(f"    {line}" for line in lines)]
+            body += lines
+        lines = [f"{name} = {text}" for name, text in sorted(values.indexer.definitions.get("b", {}).items())]
+        lines = [f"b = b{self.wide}", *lines] if self.b and self.wide else lines
         for d, spread in ((self.m, "[:, None]"), (self.n, "[None, :]")):
             lines.append(f"{d.name} = ({d.name}_start{self.wide} + tl.arange(0, {d.block})){spread}")
             if d.name in self.tiling.masked:
                 lines.append(f"{d.name}mask = {d.name} < {d.size}")
             lines += [f"{name} = {text}" for name, text in sorted(values.indexer.definitions.get(d.name, {}).items())]
         lines += [f"{name} = tl.full((), {text}, {scalars.value(dtype)})" for (text, dtype), name in values.constants.items()]
-        parameters = ", ".join([*self.sums, "m_start", "n_start", *self.pointers, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr"])
+        parameters = ", ".join([*self.sums, *self.place_names, *self.passed, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr", *self.way(": tl.constexpr")])
         return function(f"{self.entry}_epilogue", parameters, [*lines, *body])
 
     def tile(self, way: str) -> str:
@@ -238,19 +194,39 @@ class ProductEmitter:
                 text = o.copied()
             step.append(f"{o.name} = {text}")
         for name, (_, a, b) in zip(self.sums, self.products, strict=True):
-            step.append(f"{name} = add_product({self.operands[a].name}, {self.operands[b].name}, {name})")
+            step.append(f"{name} = {self.adder()}({self.operands[a].name}, {self.operands[b].name}, {name})")
         loop = [f"for k in tl.range(0, {self.operands[0].depth}, KBLOCK):", *(f"    {line}" for line in [*step, *ends])]
-        parameters = ", ".join(["m_start", "n_start", *names, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr", "KBLOCK: tl.constexpr"])
+        parameters = ", ".join([*self.place_names, *names, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr", "KBLOCK: tl.constexpr"])
         return function(f"{self.entry}_{way}", parameters, [*lines, *loop, f"return {', '.join(self.sums)}"])
+
+    @property
+    def passed(self) -> list[str]:
+        """What an epilogue is given beside its sums and its place: all pointers, and the descriptors of what it stores."""
+        return [*self.pointers, *self.descriptors.values()]
+
+    def way(self, suffix: str = "") -> list[str]:
+        """Whether results are stored through descriptors, where a candidate does that."""
+        return [f"TMA{suffix}"] if self.results else []
+
+    def adder(self) -> str:
+        """The function that adds a product of two blocks."""
+        precision, itemsize = precision_of(self.nest), self.operands[0].itemsize
+        if itemsize == 1:
+            return "add_product_fast" if precision == "fast" else "add_product_whole"
+        return f"add_product_{precision}" if itemsize == 4 else "add_product"
 
     def kernel_text(self, copied: bool) -> str:
         params = ", ".join([*self.pointers, *(f"{b}: tl.constexpr" for b in BLOCKS)])
         head = [f"rows = tl.cdiv({self.m.size}, MBLOCK)", f"columns = tl.cdiv({self.n.size}, NBLOCK)"]
         if copied:
             made = [f"{o.name}_desc = {o.descriptor(self.values.pointers[o.param])}" for o in self.operands]
+            made += [f"{self.descriptors[i]} = {r.descriptor(self.values.pointers[r.param])}" for i, r in self.results.items()]
             head += ["if TMA:", *(f"    {line}" for line in made)]
+            if self.results:
+                head += ["else:", *(f"    {self.descriptors[i]} = {self.values.pointers[r.param]}" for i, r in self.results.items())]
         once = [*self.place("tl.program_id(0)"), *self.summed(copied), *self.finished()]
-        walk = "tl.range(tl.program_id(0), rows * columns, PROGRAMS, flatten=True)"
+        tiles = f"{self.b.size} * rows * columns" if self.b else "rows * columns"
+        walk = f"tl.range(tl.program_id(0), {tiles}, PROGRAMS, flatten=True)"
         again = ["done = tl.program_id(0) - PROGRAMS", f"for number in {walk}:"]
         inside = [*self.place("number"), *self.summed(copied), "done += PROGRAMS  # not `number`, which the next tile's loads need", *self.place("done")]
         again += [f"    {line}" for line in [*inside, *self.finished()]]
@@ -259,7 +235,11 @@ class ProductEmitter:
 
     def place(self, number: str) -> list[str]:
         """Where a tile starts."""
+        batch = []
+        if self.b:
+            batch, number = [f"b = {number} // (rows * columns)", f"tile = {number} % (rows * columns)"], "tile"
         return [
+            *batch,
             f"first = {number} // (GROUP * columns) * GROUP",
             "height = tl.minimum(rows - first, GROUP)",
             f"m_start = (first + {number} % (GROUP * columns) % height) * MBLOCK",
@@ -269,34 +249,35 @@ class ProductEmitter:
     def summed(self, copied: bool) -> list[str]:
         blocks = "MBLOCK, NBLOCK, KBLOCK"
         pointers = ", ".join(self.values.pointers[o.param] for o in self.operands)
-        plain = f"{', '.join(self.sums)} = {self.entry}_pointers(m_start, n_start, {pointers}, {blocks})"
+        place = ", ".join(self.place_names)
+        plain = f"{', '.join(self.sums)} = {self.entry}_pointers({place}, {pointers}, {blocks})"
         if not copied:
             return [plain]
         names = ", ".join(f"{o.name}_desc" for o in self.operands)
-        return ["if TMA:", f"    {', '.join(self.sums)} = {self.entry}_copies(m_start, n_start, {names}, {blocks})", "else:", f"    {plain}"]
+        return ["if TMA:", f"    {', '.join(self.sums)} = {self.entry}_copies({place}, {names}, {blocks})", "else:", f"    {plain}"]
 
     def finish(self) -> str:
         """The epilogue of a tile, in PARTS parts."""
-        sums = self.sums
+        sums, place = self.sums, self.place_names[:-1]
 
         def call(of: list[str], start: str, width: str) -> str:
-            return f"{self.entry}_epilogue({', '.join([*of, 'm_start', start, *self.pointers, 'MBLOCK', width])})"
+            return f"{self.entry}_epilogue({', '.join([*of, *place, start, *self.passed, 'MBLOCK', width, *self.way()])})"
 
         def cut(width: str) -> tuple[list[str], list[str], list[str]]:
             left, right = [f"{s}_left" for s in sums], [f"{s}_right" for s in sums]
             return [f"{a}, {b} = halves({s}, MBLOCK, {width})" for s, a, b in zip(sums, left, right, strict=True)], left, right
 
         def rest(of: list[str], start: str) -> str:
-            return f"{self.entry}_finish({', '.join([*of, 'm_start', start, *self.pointers, 'MBLOCK', 'NBLOCK // 2', 'PARTS // 2'])})"
+            return f"{self.entry}_finish({', '.join([*of, *place, start, *self.passed, 'MBLOCK', 'NBLOCK // 2', 'PARTS // 2', *self.way()])})"
 
         lines, left, right = cut("NBLOCK")
         two = [*lines, rest(left, "n_start"), rest(right, "n_start + NBLOCK // 2")]
         body = ["if PARTS == 1:", f"    {call(sums, 'n_start', 'NBLOCK')}", "else:", *(f"    {line}" for line in two)]
-        blocks = [f"{name}: tl.constexpr" for name in ("MBLOCK", "NBLOCK", "PARTS")]
-        return function(f"{self.entry}_finish", ", ".join([*sums, "m_start", "n_start", *self.pointers, *blocks]), body)
+        blocks = [f"{name}: tl.constexpr" for name in ("MBLOCK", "NBLOCK", "PARTS", *self.way())]
+        return function(f"{self.entry}_finish", ", ".join([*sums, *self.place_names, *self.passed, *blocks]), body)
 
     def finished(self) -> list[str]:
-        return [f"{self.entry}_finish({', '.join([*self.sums, 'm_start', 'n_start', *self.pointers, 'MBLOCK', 'NBLOCK', 'PARTS'])})"]
+        return [f"{self.entry}_finish({', '.join([*self.sums, *self.place_names, *self.passed, 'MBLOCK', 'NBLOCK', 'PARTS', *self.way()])})"]
 
 
 def function(name: str, parameters: str, lines: list[str]) -> str:

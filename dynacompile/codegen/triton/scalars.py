@@ -3,7 +3,7 @@
 Choices: what eager's CUDA kernels round exactly (division, square root, remainder) is rounded exactly here too, through the correctly
 rounded instructions or libdevice, which eager uses as well. Exceptions, because kernels would else be bound by arithmetic instead of
 memory: erf, tanh, sigmoid, sin and cos in float32 (a few ulp), a row divided by one number (1.5 ulp), and, where the results are
-rounded to 16 bits anyway, exponentials and divisions that are good to about 1e-6.
+rounded to 16 bits anyway, exponentials and divisions that are good to about 1e-6, and the normal distribution function to 7e-6.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dynacompile.errors import Unsupported
 POINTERS: dict[torch.dtype, str] = {
     torch.bool: "i1", torch.uint8: "u8", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
     torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64",
+    torch.float8_e4m3fn: "fp8e4nv", torch.float8_e5m2: "fp8e5",  # operands of products alone
 }  # fmt: skip
 VALUES: dict[torch.dtype, str] = {
     torch.bool: "tl.int1", torch.uint8: "tl.uint8", torch.int8: "tl.int8", torch.int16: "tl.int16", torch.int32: "tl.int32", torch.int64: "tl.int64",
@@ -76,6 +77,7 @@ ROWS: dict[str, Row] = {
     "tanh": Row("tanh_f32({0})", wide="libdevice.tanh({0})"),
     "sigmoid": Row("sigmoid_f32({0})", wide="1.0 / (1.0 + libdevice.exp({0} * -1.0))"),
     "erf": Row("erf_f32({0})", wide="libdevice.erf({0})"),
+    "ndtr": Row(None, fast="ndtr_f32({0})"),
     "pow": Row("libdevice.pow({0}, {1})"),
     "atan2": Row("libdevice.atan2({0}, {1})"),
     "floor": Row("tl.floor({0})", "{0}"),
@@ -159,6 +161,21 @@ def erf_f32(a):
     p = p * s + 0.36073681712150574
     return a * p
 """,
+    "ndtr_f32": """
+@triton.jit
+def ndtr_f32(a):
+    # the normal distribution function: 2^P(|a|) below zero, fitted for the least relative error (7e-6) down to -6, beyond which it falls as well
+    b = tl.abs(a)
+    p = b * (-1.8348101775700343e-06) + 6.159827171359211e-05
+    p = p * b + (-0.0009305246639996767)
+    p = p * b + 0.008507889695465565
+    p = p * b + (-0.05396006628870964)
+    p = p * b + (-0.4584643840789795)
+    p = p * b + (-1.1512510776519775)
+    p = p * b + (-0.9999952912330627)
+    tail = power_of_two(p)
+    return tl.where(a > 0, 1.0 - tail, tail)
+""",
     "require": """
 @triton.jit
 def require(inside):
@@ -231,6 +248,28 @@ def nan_min(a, b):
 @triton.jit
 def add_product(a, b, total):
     return tl.dot(a, b, total)
+""",
+    "add_product_ieee": """
+@triton.jit
+def add_product_ieee(a, b, total):
+    return tl.dot(a, b, total, input_precision="ieee")
+""",
+    "add_product_tf32": """
+@triton.jit
+def add_product_tf32(a, b, total):
+    return tl.dot(a, b, total, input_precision="tf32")
+""",
+    "add_product_fast": """
+@triton.jit
+def add_product_fast(a, b, total):
+    # of 8-bit numbers: sums as the tensor cores keep them, with fewer bits than float32
+    return tl.dot(a, b, total)
+""",
+    "add_product_whole": """
+@triton.jit
+def add_product_whole(a, b, total):
+    # of 8-bit numbers: what the tensor cores sum up of one block is added in float32
+    return tl.dot(a, b, total, max_num_imprecise_acc=a.shape[1])
 """,
     "halves": """
 @triton.jit

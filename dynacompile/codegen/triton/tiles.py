@@ -32,6 +32,7 @@ class Tiling:
 
     masked: dimensions whose size some candidate's block does not divide. wide: indices need int64. One grid per candidate.
     rows: x points that a program walks in steps of its block, adding up sums per column; 0: a program has one tile. parts: blocks of a row.
+    outer: dimensions along which a tile has one place, those of a product's batch.
     peeled: a masked dimension of an odd size, whose last block has code of its own, so that the others access memory in full width.
     """
 
@@ -45,6 +46,7 @@ class Tiling:
     parts: int = 1
     peeled: str = ""
     whole: bool = False
+    outer: tuple[Dim, ...] = ()
 
 
 def choose_tiling(kernel: Kernel) -> Tiling:

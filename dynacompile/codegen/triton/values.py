@@ -15,7 +15,7 @@ from dynacompile.ir.loops import Access, Nest, Op, levels
 from dynacompile.ir.schedule import Kernel
 from dynacompile.quoting import identifier
 
-TILE = {"x", "y", "r", "row", "r_base", "x_start", "x_base", "xmask", "ymask", "rmask", "pid", "start"}
+TILE = {"x", "y", "r", "row", "r_base", "x_start", "x_base", "xmask", "ymask", "rmask", "pid", "start", "b"}
 LIST = {"member", "list_blocks", "list_numbers", "list_pointers"}
 RESERVED = {"tl", "triton", "libdevice", "range", "float", *TILE, *LIST, *scalars.DEVICE_FUNCTIONS, *keyword.kwlist}
 
@@ -43,7 +43,7 @@ class Values:
         self.constants: dict[tuple[str, torch.dtype], str] = {}
         self.indirect: dict[int, tuple[str, frozenset[str]]] = {}
         self.parts = Parts(tiling.parts)
-        self.indexer = Indexer(tiling.dims, self.indirect, lane=lane_of(kernel, tiling))
+        self.indexer = Indexer((*tiling.outer, *tiling.dims), self.indirect, lane=lane_of(kernel, tiling))
         kept = tuple(a for a in self.nest.x_axes if a not in self.nest.folded)
         self.blocks = Indexer((Dim("pid", kept), *(d for d in tiling.dims if d.name == "r")), {}, self.indexer.definitions)  # of summed stores
         self.evict = ""
@@ -104,6 +104,12 @@ class Values:
 
     def exponential(self, dtype: torch.dtype) -> str:
         return scalars.row("exp", dtype, self.fast)[0]
+
+    def tile(self, i: int, text: str) -> str:
+        """Value i as a block of the tile's shape."""
+        if self.shapes[i] >= {d.name for d in self.tiling.dims}:
+            return text
+        return f"tl.broadcast_to({text}, {self.shape(frozenset(d.name for d in self.tiling.dims))})"
 
     def divides_row(self, i: int, op: Op) -> bool:
         """True where every point of a row is divided by the row's own number."""
