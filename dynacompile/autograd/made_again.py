@@ -50,9 +50,11 @@ class Candidate:
     gained: int
 
 
-def cheap_again(primal: Sequence[Node], backward: Sequence[Node], operands: Collection[Node], sums: Collection[Node], costs: Mapping[Node, int], kept: int) -> set[Node]:
+def cheap_again(
+    primal: Sequence[Node], backward: Sequence[Node], operands: Collection[Node], sums: Collection[Node], costs: Mapping[Node, int], kept: int
+) -> set[Node]:
     """Of the operands of products and the sums of streams, which the backward would not make again by their costs, those that it does. kept: bytes saved for
-    backward without them."""
+    backward if it makes none of them."""
     device = next((DEVICES.get(n.meta["val"].device.type) for n in (*operands, *sums)), None)
     if device is None or kept < device.least:
         return set()
@@ -81,8 +83,11 @@ def read_anyway(backward: Sequence[Node], costs: Mapping[Node, int]) -> set[Node
     return found
 
 
-def candidates(primal: Sequence[Node], operands: Collection[Node], sums: Collection[Node], costs: Mapping[Node, int], read: Collection[Node]) -> Iterator[Candidate]:
-    hops: dict[Node, int] = {}
+def candidates(
+    primal: Sequence[Node], operands: Collection[Node], sums: Collection[Node], costs: Mapping[Node, int], read: Collection[Node]
+) -> Iterator[Candidate]:
+    """read: by kernels of the backward anyway."""
+    hops: dict[Node, int] = {}  # how many sums are made again from one that is kept, this one included
     ends_of_sum: dict[Node, set[Node]] = {}
     new: set[Node] = set()  # kept for sums that are made again
     for node in primal:
