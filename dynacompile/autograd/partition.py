@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, looks_at_values, view_base
 from dynacompile.autograd.joint import JointGraph
+from dynacompile.autograd.made_again import cheap_again
 from dynacompile.autograd.mincut import FlowNetwork
 from dynacompile.ir.graphs import Fresh, ViewOfOutput
 from dynacompile.ir.shapes import hint_of
@@ -107,6 +108,10 @@ def choose_cut(joint: JointGraph, side: Sides, budget: float) -> Cut:
     costs = recompute_costs(side)
     everything = sum(byte_size(n) for n in {view_base(n) for n in side.frontier} if n.op == "call_function")
     cut = cut_at(joint, side, costs, 0, everything)
+    again = cheap_again(side.primal, side.backward, *stored_twice(side, costs), costs, cut.bytes)
+    if again:
+        costs |= dict.fromkeys(again, 0)
+        cut = cut_at(joint, side, costs, 0, everything)
     if budget >= 1.0:
         return cut
     allowed = cut.bytes * budget
@@ -175,11 +180,24 @@ def is_materialised_anyway(node: Node, depth: Mapping[Node, int], forward: set[N
     """Forward writes the node to memory whatever we choose, and reading it back beats computing it again: an ATen call of forward and one of
     backward take it, or forward uses it again after a later ATen call: a residual stream, whose recomputation would grow with depth (but
     what comes of inputs alone is cheap)."""
+    if is_used_later(node, depth, forward):
+        return True
     users = real_users(node)
     ahead = [u for u in users if u in forward and u in depth]
-    if depth[node] > 0 and any(kind(u) != "extern" and depth[u] > depth[node] for u in ahead):
-        return True
     return any(kind(u) == "extern" for u in ahead) and any(kind(u) == "extern" for u in users if u in backward)
+
+
+def is_used_later(node: Node, depth: Mapping[Node, int], forward: set[Node]) -> bool:
+    """Forward uses the node again after a later call of ATen; what comes of inputs alone does not count."""
+    return depth[node] > 0 and any(u in forward and u in depth and kind(u) != "extern" and depth[u] > depth[node] for u in real_users(node))
+
+
+def stored_twice(side: Sides, costs: Mapping[Node, int]) -> tuple[set[Node], set[Node]]:
+    """The fusible nodes that have a cost since forward writes them anyway: operands of products, and sums that forward uses again after a later call."""
+    depth = extern_depth(side)
+    stored = [n for n in side.primal if costs[n] == 1 and isinstance(n.meta.get("val"), FakeTensor)]
+    sums = {n for n in stored if is_used_later(n, depth, side.forward)}
+    return {n for n in stored if n not in sums}, sums
 
 
 def is_stored(node: Node, depth: Mapping[Node, int], forward: set[Node]) -> bool:
