@@ -37,7 +37,7 @@ def narrow(nest: Nest) -> Nest:
         args = operands(op, own, nest.body, ranges, body, ids)
         if op.name == "store":
             access = renumbered(op.attr, ids)
-            body.store(args[0], access.buffer, access.index, access.mask)
+            body.put(args[0], access)
             ids.append(-1)
             continue
         attr: object = op.attr
@@ -64,7 +64,7 @@ def operands(op: Op, own: bool, ops: Sequence[Op], ranges: Sequence[Range | None
 
 def renumbered(access: Access, ids: Sequence[int]) -> Access:
     values = {v: Index((((Var(f"%{ids[int(v.name[1:])]}", v.size),), 1),)) for v in access.index.variables() if v.name[0] == "%"}
-    return Access(access.buffer, access.index.subs(values), None if access.mask is None else ids[access.mask], access.other)
+    return access.at(access.index.subs(values), None if access.mask is None else ids[access.mask])
 
 
 def range_of(op: Op, ops: Sequence[Op], ranges: Sequence[Range | None], limits: Sequence[Index]) -> Range | None:
@@ -134,7 +134,7 @@ def copied(op: Op, ids: Sequence[int], body: Body) -> int:
     if isinstance(op.attr, Access):
         access = renumbered(op.attr, ids)
         if op.name == "store":
-            body.store(args[0], access.buffer, access.index, access.mask)
+            body.put(args[0], access)
             return -1
         return body.emit(op.name, args, op.dtype, access)
     attr = renumbered(Access("", op.attr), ids).index if isinstance(op.attr, Index) else op.attr

@@ -119,6 +119,8 @@ class Values:
     def scalar_store(self, op: Op) -> str:
         access: Access = op.attr  # type: ignore[assignment]
         when = f"if ({self.use(access.mask)}) " if access.mask is not None else ""
+        if access.added:
+            return f"{when}{self.element(access)} += {self.use(op.args[0])};"
         return f"{when}{self.element(access)} = memory<{memory_type(self.params[access.buffer][1])}>({self.use(op.args[0])});"
 
     def lanes(self, i: int) -> str:
@@ -213,12 +215,15 @@ class Values:
         access: Access = op.attr  # type: ignore[assignment]
         v = op.args[0]
         if self.consecutive(access):
+            value = f"{self.lane_load(access)} + {self.full(v)}" if access.added else self.full(v)
             if access.mask is None:
-                return f"store({self.address(access)}, {self.full(v)}, on);"
+                return f"store({self.address(access)}, {value}, on);"
             if not self.plan.deep[access.mask]:
-                return f"if ({self.use(access.mask)}) store({self.address(access)}, {self.full(v)}, on);"
-            return f"store_if({self.full(access.mask)}, {self.address(access)}, {self.full(v)}, on);"
+                return f"if ({self.use(access.mask)}) store({self.address(access)}, {value}, on);"
+            return f"store_if({self.full(access.mask)}, {self.address(access)}, {value}, on);"
         when = f"if ({self.one(access.mask)}) " if access.mask is not None else ""
+        if access.added:
+            return f"each_lane<W>([&](int l) {{ {when}{self.element(access, 'l')} += {self.one(v)}; }}, on);"
         return f"each_lane<W>([&](int l) {{ {when}{self.element(access, 'l')} = memory<{memory_type(self.params[access.buffer][1])}>({self.one(v)}); }}, on);"
 
     def full(self, i: int) -> str:
