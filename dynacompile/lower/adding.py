@@ -11,11 +11,12 @@ from collections.abc import Sequence
 import torch
 import torch.fx
 
-from dynacompile.ir.index import Extent, Index, hint, strided
+from dynacompile.ir.index import Extent, Index, Var, atom, hint, strided
 from dynacompile.ir.loops import Access, Axis, Buffer, Extern, Nest, Ref
-from dynacompile.lower.context import Lowering, arguments, origin
+from dynacompile.lower.context import Lowering, arguments, geometry, origin
 from dynacompile.lower.indexing import INTEGERS, indirect, place
 from dynacompile.lower.pointwise import require_element
+from dynacompile.lower.reduction import Loops
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import compute_dtype
@@ -39,14 +40,17 @@ class Adding:
         points = 1
         for n in size:
             points *= hint(n)
-        if val.device.type != "cpu" or val.dtype not in SUMMED or points < FEWEST or val.dim() == 0 or any(not positive(n) for n in (*size, *val.shape)):
+        if val.device.type != "cpu" or val.dtype not in SUMMED or points < FEWEST or val.dim() == 0 or not all(map(positive, (*size, *geometry(val)[0]))):
             raise NotCovered
         self.source = low.buffer_of(source)
         if self.source.dtype != val.dtype:
             raise NotCovered
         self.require(self.source)
-        self.axes, self.points = self.loops()
         self.out: Buffer = low.add(node.name, val)
+        self.parts: Buffer | None = None
+        self.part = Index()
+        self.start: Buffer | None = None
+        self.axes, self.points = self.in_parts(points) or self.loops()
         self.o: Expander = low.expander(val.dtype)
         low.values[node] = node.name
 
@@ -56,18 +60,34 @@ class Adding:
         r, r_indices = self.low.axes(tuple(n if d in self.along else 1 for d, n in enumerate(self.size)), "r")
         return (*x, *r), [r_indices[d] if d in self.along else x_indices[d] for d in range(len(self.size))]
 
+    def in_parts(self, points: int) -> tuple[tuple[Axis, ...], list[Index]] | None:
+        """The same where no dimension names elements of its own, and many points add to few elements: parts of the points have sums of their own, however
+        many threads there are."""
+        (first, *others) = sorted(self.along)
+        long = self.size[first]
+        if others or any(n != 1 for d, n in enumerate(self.size) if d != first) or self.out.is_symbolic or not isinstance(long, int):
+            return None
+        if points < CHUNKS * SHORTEST or points % CHUNKS or hint(self.out.numel) * CHUNKS * COPIES > points:
+            return None
+        self.parts = self.low.add_temp(self.low.fresh(f"{self.node.name}_parts"), self.out.dtype, self.out.device, (CHUNKS, *self.out.size))
+        part, step = Axis(Var("x0", CHUNKS), "x"), Axis(Var("r0", long // CHUNKS), "r")
+        self.part = atom(part.var) * self.parts.stride[0]
+        indices = [Index()] * len(self.size)
+        indices[first] = atom(part.var) * (long // CHUNKS) + atom(step.var)
+        return (part, step), indices
+
     def require(self, buffer: Buffer) -> None:
         require_element(self.low, buffer.name, self.node.meta["val"].device)
 
     def starts_as(self, node: object | None) -> None:
-        """The result before anything is added: the tensor `node`, or zeros."""
-        o = self.low.expander(self.out.dtype)
-        if node is None:
-            self.low.finish_pointwise(o, o.constant(0), self.out, self.node)
-            return
-        start = self.low.buffer_of(node)
-        self.require(start)
-        self.low.finish_pointwise(o, self.low.load(o, start, self.low.broadcast(start, self.out.size)), self.out, self.node)
+        """The result before anything is added: the tensor `node`, or zeros. Sums of parts start with zeros."""
+        self.start = None if node is None else self.low.buffer_of(node)
+        if self.start is not None:
+            self.require(self.start)
+        into = self.parts or self.out
+        o = self.low.expander(into.dtype)
+        value = o.constant(0) if self.parts is not None or self.start is None else self.low.load(o, self.start, self.low.broadcast(self.start, into.size))
+        self.low.finish_pointwise(o, value, into, self.node)
 
     def positions(self, buffer: Buffer, indices: Sequence[Index]) -> Value:
         """The int64 place that a tensor of places gives a point."""
@@ -86,9 +106,21 @@ class Adding:
 
     def add(self, value: Value, indices: Sequence[Index], when: Value) -> None:
         """Adds at an element of the result, where `when` holds."""
-        index = strided(list(indices), self.out.stride, self.out.offset)
-        self.o.body.put(value.id, Access(self.out.name, index, when.id, added=True))
-        self.low.steps.append(Nest(self.out.name, self.axes, tuple(self.o.body.ops), (origin(self.node),)))
+        into = self.parts or self.out
+        index = strided(list(indices), into.stride[len(into.size) - len(self.out.size) :], into.offset) + self.part
+        self.o.body.put(value.id, Access(into.name, index, when.id, added=True))
+        self.low.steps.append(Nest(into.name, self.axes, tuple(self.o.body.ops), (origin(self.node),)))
+        if self.parts is not None:
+            self.combine(self.parts)
+
+    def combine(self, parts: Buffer) -> None:
+        """The parts' sums, and what the result starts as, become the result."""
+        loops = Loops(self.low, parts.size, [0], False)
+        o = self.low.expander(self.out.dtype)
+        value = loops.reduced(o, "sum", loops.load(o, parts))
+        if self.start is not None:
+            value = self.low.load(o, self.start, strided(loops.output, self.start.stride, self.start.offset)) + value
+        self.low.finish(o, value, self.out, loops.axes, loops.output, self.node)
 
     def check(self, buffer: Buffer, size: Extent, dim: int, op: torch._ops.OpOverload) -> None:
         """Raises what eager raises where a place lies outside of a dimension: `op` looks up the least and the greatest place in memory of that size,
@@ -131,7 +163,8 @@ def lower_index_add(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     adding = Adding(low, node, size, [dim], given["source"])
     index = low.buffer_of(given["index"])
     adding.starts_as(given["self"])
-    adding.check(index, adding.out.size[dim], 0, aten.index_select.default)
+    scatters = len(size) > 1 and given["alpha"] == 1  # what eager does then has an error of its own
+    adding.check(index, adding.out.size[dim], dim, aten.gather.default if scatters else aten.index_select.default)
     at = adding.positions(index, [adding.points[dim]] if index.size else [])
     value = adding.value()
     if given["alpha"] != 1:

@@ -135,6 +135,11 @@ class Plan:
         return -(-self.chunk_of // self.chunk)
 
     @property
+    def joined(self) -> bool:
+        """Whether a thread runs through the steps once for all tiles that it has: tiles only share out elements that are added to."""
+        return self.shape == "column" and self.passes == 1 and self.nest.adds and not self.nest.is_reduction and self.points == 1 and not self.listed
+
+    @property
     def tiles(self) -> Extent:
         if self.lane is None or self.shape == "row":
             return 1

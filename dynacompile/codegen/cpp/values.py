@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 
@@ -215,7 +216,10 @@ class Values:
         access: Access = op.attr  # type: ignore[assignment]
         v = op.args[0]
         if self.consecutive(access):
-            value = f"{self.lane_load(access)} + {self.full(v)}" if access.added else self.full(v)
+            value = self.full(v)
+            if access.added:
+                one_decision = access.mask is None or not self.plan.deep[access.mask]
+                value = f"{self.lane_load(replace(access, mask=None) if one_decision else access)} + {value}"
             if access.mask is None:
                 return f"store({self.address(access)}, {value}, on);"
             if not self.plan.deep[access.mask]:
