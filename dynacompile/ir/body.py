@@ -36,8 +36,12 @@ class Body:
             self._known[key] = found
         return found
 
-    def store(self, value: int, buffer: str, index: Index, mask: int | None = None, summed: bool = False) -> None:
-        self.ops.append(Op("store", (value,), self.ops[value].dtype, Access(buffer, index, mask, summed=summed)))
+    def store(self, value: int, buffer: str, index: Index, mask: int | None = None, summed: bool = False, added: bool = False) -> None:
+        self.put(value, Access(buffer, index, mask, summed=summed, added=added))
+
+    def put(self, value: int, access: Access) -> None:
+        """The store of an access."""
+        self.ops.append(Op("store", (value,), self.ops[value].dtype, access))
 
     def both(self, a: int | None, b: int | None) -> int | None:
         """The conjunction of two masks, None meaning true."""
@@ -64,13 +68,13 @@ class Body:
             attr = op.attr
             if type(attr) is Access:
                 own = None if attr.mask is None else ids[attr.mask]
-                access = Access(attr.buffer, rewrite(attr.index, variables, ids), own if mask is None else self.both(mask, own), attr.other, attr.summed)
+                access = attr.at(rewrite(attr.index, variables, ids), own if mask is None else self.both(mask, own))
                 if op.name == "load":
                     given = None if on_load is None else on_load(access, op.dtype)
                     ids.append(self.emit("load", (), op.dtype, access) if given is None else given)
                 else:
                     if on_store is None:
-                        self.store(ids[op.args[0]], access.buffer, access.index, access.mask, access.summed)
+                        self.put(ids[op.args[0]], access)
                     else:
                         on_store(ids[op.args[0]], access)
                     ids.append(-1)
@@ -110,7 +114,7 @@ def without_dead(ops: Sequence[Op]) -> tuple[Op, ...]:
             continue
         attr = op.attr
         if type(attr) is Access:
-            attr = Access(attr.buffer, rewrite(attr.index, {}, ids), None if attr.mask is None else ids[attr.mask], attr.other, attr.summed)
+            attr = attr.at(rewrite(attr.index, {}, ids), None if attr.mask is None else ids[attr.mask])
         elif op.name == "index":
             attr = rewrite(attr, {}, ids)
         body.append(Op(op.name, tuple([ids[a] for a in op.args]), op.dtype, attr))

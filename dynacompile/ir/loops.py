@@ -62,13 +62,19 @@ class Buffer:
 class Access:
     """Attribute of a load or store: element `index` of `buffer`'s storage (its offset included). mask: SSA id of a bool; where it is
     false a load gives `other` and touches no memory, and a store does nothing. summed: a store of the sum over all points that name the
-    same element, which are those that differ in the innermost x axes alone (see Nest.folded)."""
+    same element, which are those that differ in the innermost x axes alone (see Nest.folded). added: a store that adds to what memory holds, for each
+    point: points that differ in x axes name different elements, those that differ in r axes alone may name the same, and add to it in their order."""
 
     buffer: str
     index: Index
     mask: int | None = None
     other: float | int | bool = 0
     summed: bool = False
+    added: bool = False
+
+    def at(self, index: Index, mask: int | None, buffer: str | None = None) -> Access:
+        """The same access of another element."""
+        return Access(buffer or self.buffer, index, mask, self.other, self.summed, self.added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,7 @@ class Nest:
     """Loops with a body: pointwise where no axis has role "r", else a reduction. Axes: x axes first, then r axes, outer to inner.
 
     An op is at level "x" when it depends on no r axis, else at level "r"; a reduce takes level r to level x; a store at level x
-    happens once per x point. In a fused kernel, an x-level op may use the results of reduces, and r-level ops may use x-level ones:
+    happens once per x point, but one that adds happens at every point. In a fused kernel, an x-level op may use the results of reduces, and r-level ops may use x-level ones:
     that makes several passes over the r axes.
     """
 
@@ -154,6 +160,11 @@ class Nest:
     @property
     def is_reduction(self) -> bool:
         return any(op.name == "reduce" for op in self.body)
+
+    @property
+    def adds(self) -> bool:
+        """Whether it has stores that add: the order of its r axes means something."""
+        return any(a.added for a in self.stores())
 
     @property
     def is_product(self) -> bool:
@@ -188,7 +199,7 @@ def op_text(op: Op) -> str:
     match op.attr:
         case Access() as a:
             mask = f" if %{a.mask} else {a.other}" if a.mask is not None else ""
-            return f"{op.name}{' sum' if a.summed else ''} {a.buffer}[{a.index!r}] {args}{mask} : {dtype}"
+            return f"{op.name}{' sum' if a.summed else ' add' if a.added else ''} {a.buffer}[{a.index!r}] {args}{mask} : {dtype}"
         case None:
             return f"{op.name} {args} : {dtype}"
         case _:
@@ -312,6 +323,8 @@ def verify_body(stage: str, nest: Nest) -> None:
             missing = [a for a in nest.axes if a.var not in op.attr.index.variables()]
             if op.name != "store" or not op.dtype.is_floating_point or tuple(missing) != folded:
                 raise VerifyError(stage, f"{where} sums over {[a.var.name for a in missing]}")
+        if isinstance(op.attr, Access) and op.attr.added:
+            verify_added(stage, where, nest, op)
         if isinstance(index, Index):
             for v in index.variables():
                 if v.name.startswith("%"):
@@ -344,10 +357,23 @@ def verify_body(stage: str, nest: Nest) -> None:
             raise VerifyError(stage, f"{where}: unknown op")
 
 
+def verify_added(stage: str, where: str, nest: Nest, op: Op) -> None:
+    """Points that differ in an x axis add to different elements, and nothing else is read of what changes."""
+    buffer, index = op.attr.buffer, op.attr.index
+    if op.name != "store" or op.attr.summed or op.dtype == torch.bool:
+        raise VerifyError(stage, f"{where} does not add {op.dtype}")
+    missing = [a.var.name for a in nest.x_axes if a.var not in index.variables()]
+    if missing:
+        raise VerifyError(stage, f"{where} adds to the same element for all of {missing}, which are x axes")
+    if any(a.buffer == buffer for a in nest.loads()) or sum(a.buffer == buffer for a in nest.stores()) > 1:
+        raise VerifyError(stage, f"{where} adds to {buffer}, which the nest accesses elsewhere")
+
+
 def levels(nest: Nest) -> tuple[str, ...]:
     """Level of each op of the body: "x" or "r"."""
     reduced = {a.var for a in nest.r_axes}
     out: list[str] = []
+    deepest = "r" if reduced else "x"
     for op in nest.body:
         if op.name in ("reduce", "product"):
             out.append("x")
@@ -359,5 +385,6 @@ def levels(nest: Nest) -> tuple[str, ...]:
                 deep = deep or (v in reduced) or (v.name.startswith("%") and out[int(v.name[1:])] == "r")
         if isinstance(op.attr, Access) and op.attr.mask is not None:
             deep = deep or out[op.attr.mask] == "r"
-        out.append("r" if deep else "x")
+        added = isinstance(op.attr, Access) and op.attr.added
+        out.append(deepest if added else "r" if deep else "x")
     return tuple(out)

@@ -78,7 +78,7 @@ def copied(op: Op, ids: Sequence[int], body: Body) -> int:
     if isinstance(op.attr, Access):
         access = renumbered(op.attr, ids)
         if op.name == "store":
-            body.store(args[0], access.buffer, access.index, access.mask, access.summed)
+            body.put(args[0], access)
             return -1
         return body.emit(op.name, args, op.dtype, access)
     attr = renumbered(Access("", op.attr), ids).index if isinstance(op.attr, Index) else op.attr
@@ -87,4 +87,4 @@ def copied(op: Op, ids: Sequence[int], body: Body) -> int:
 
 def renumbered(access: Access, ids: Sequence[int]) -> Access:
     values = {v: Index((((Var(f"%{ids[int(v.name[1:])]}", v.size),), 1),)) for v in access.index.variables() if v.name[0] == "%"}
-    return Access(access.buffer, access.index.subs(values), None if access.mask is None else ids[access.mask], access.other, access.summed)
+    return access.at(access.index.subs(values), None if access.mask is None else ids[access.mask])

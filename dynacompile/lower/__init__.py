@@ -17,6 +17,7 @@ from dynacompile.ir.index import Index
 from dynacompile.ir.loops import Extern, LoopProgram
 from dynacompile.ir.sizes import Sizes, sizes_of, symbols_in
 from dynacompile.ir.symbols import extent, sources
+from dynacompile.lower.adding import lower_embedding_backward, lower_index_add, lower_index_put, lower_scatter_add
 from dynacompile.lower.context import DTYPES, EIGHTHS, Lowering
 from dynacompile.lower.extern import lower_extern
 from dynacompile.lower.indexing import lower_embedding, lower_gather, lower_index, lower_index_select
@@ -61,6 +62,10 @@ KINDS: dict[str, Callable[[Lowering, torch.fx.Node, Row], None]] = {
     "gather": lower_gather,
     "index_select": lower_index_select,
     "embedding": lower_embedding,
+    "index_add": lower_index_add,
+    "scatter_add": lower_scatter_add,
+    "index_put": lower_index_put,
+    "embedding_backward": lower_embedding_backward,
     "max_pool": lower_max_pool,
     "avg_pool": lower_avg_pool,
     "adaptive_avg_pool": lower_adaptive_avg_pool,

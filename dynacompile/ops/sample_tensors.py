@@ -348,6 +348,52 @@ def embedding(m: Maker) -> Iterator[Sample]:
 
 
 @sample(TENSORS)
+def index_add(m: Maker) -> Iterator[Sample]:
+    yield from (
+        args(m.floats(5, 6, 40), 1, m.ints(64, low=0, high=6), m.floats(5, 64, 40)),
+        args(m.floats(9), 0, m.ints(1100, low=0, high=9), m.floats(1100), alpha=0.5),
+        args(m.ints(9, 40), 0, m.ints(64, low=0, high=9, dtype=torch.int32), m.ints(40, 64).t()),
+        args(m.floats(5, 6), 0, m.ints(4, low=0, high=5), m.floats(4, 6)),
+    )
+
+
+@sample(TENSORS)
+def scatter_add(m: Maker) -> Iterator[Sample]:
+    yield from (
+        args(m.floats(9, 50), 0, m.ints(40, 30, low=0, high=9), m.floats(64, 40)),
+        args(m.floats(50, 9).t(), 0, m.ints(40, 1, low=0, high=9).expand(40, 50), m.floats(40, 50)),
+        args(m.floats(40, 7, dtype=torch.float64), -1, m.ints(40, 33, low=0, high=7), m.floats(40, 33, dtype=torch.float64)),
+        args(m.ints(300), 0, m.ints(2000, low=0, high=300), m.ints(2000)),
+        args(m.floats(5, 6), 1, m.ints(5, 3, low=0, high=6), m.floats(5, 3)),
+    )
+
+
+@sample(TENSORS)
+def scatter_reduce(m: Maker) -> Iterator[Sample]:
+    into, places, values = m.floats(9, 50), m.ints(40, 30, low=0, high=9), m.floats(64, 40)
+    yield from (args(into, 0, places, values, "sum"), args(into, 0, places, values, "sum", include_self=False), args(into, 0, places, values, "amax"))
+
+
+@sample(TENSORS)
+def index_put(m: Maker) -> Iterator[Sample]:
+    x, i, j = m.floats(5, 6, 70), m.ints(30, low=-5, high=5), m.ints(4, 1, low=0, high=6)
+    yield from (
+        args(x, [i], m.floats(30, 6, 70), True),
+        args(x, [None, j], m.floats(70), True),
+        args(x, [i, i], m.floats(30, 1), True),
+        args(x, [i, None, m.ints(30, low=-70, high=70)], m.floats(30, 6), True),
+        args(m.floats(50), [m.ints(2000, low=-50, high=50)], m.floats(2000), True),
+        args(x, [i], m.floats(30, 6, 70), False),
+    )
+
+
+@sample(TENSORS)
+def embedding_backward(m: Maker) -> Iterator[Sample]:
+    grad, places = m.floats(5, 9, 40), m.ints(5, 9, low=0, high=11)
+    yield from (args(grad, places, 11, -1, False), args(grad, places, 11, 3, False), args(grad, places, 11, -1, True))
+
+
+@sample(TENSORS)
 def copy_into(m: Maker) -> Iterator[Sample]:
     yield from (args(m.floats(4, 6), m.floats(6)), args(m.floats(4, 6).t(), m.ints(6, 4)))
 

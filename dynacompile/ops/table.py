@@ -95,6 +95,12 @@ TABLE: dict[str, Row] = {
     **rows("gather", "gather", gather__default=""),
     **rows("index_select", "index_select", index_select__default=""),
     **rows("embedding", "embedding", embedding__default=""),
+    # sums at positions
+    **rows("index_add", "index_add", index_add__default=""),
+    **rows("scatter_add", "scatter_add", scatter_add__default=""),
+    **rows("scatter_add", "scatter_reduce", scatter_reduce__two="reduce"),
+    **rows("index_put", "index_put", index_put__default=""),
+    **rows("embedding_backward", "embedding_backward", embedding_dense_backward__default=""),
     # windows
     **rows("max_pool", "max_pool", max_pool2d_with_indices__default=""),
     **rows("avg_pool", "avg_pool", avg_pool2d__default=""),

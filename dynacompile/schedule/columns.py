@@ -65,7 +65,7 @@ def column_sums(units: Units, unit: Unit) -> Sums | None:
     for _, nest in unit.members:
         reduces = [op for op in nest.body if op.name == "reduce"]
         (store,) = nest.stores() if len(nest.stores()) == 1 else (None,)
-        if store is None or store.summed:
+        if store is None or store.summed or store.added:
             return None
         if not reduces:
             if not reduced <= store.index.variables():

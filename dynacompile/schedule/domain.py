@@ -26,8 +26,8 @@ def indices_of(nest: Nest) -> list[Index]:
 
 
 def keeps_order(nest: Nest) -> bool:
-    """The order of the r axes means something: positions are results."""
-    return any(op.name == "reduce" and op.attr in ARGUMENT for op in nest.body)
+    """The order of the r axes means something: positions are results, or values are added up in it."""
+    return nest.adds or any(op.name == "reduce" and op.attr in ARGUMENT for op in nest.body)
 
 
 def runs_along(indices: Iterable[Index], axes: Sequence[Axis], inner: Var) -> bool:
@@ -115,7 +115,7 @@ def with_indices(nest: Nest, swap: Callable[[Index], Index]) -> Nest:
     for op in nest.body:
         attr = op.attr
         if type(attr) is Access:
-            op = Op(op.name, op.args, op.dtype, Access(attr.buffer, swap(attr.index), attr.mask, attr.other, attr.summed))
+            op = Op(op.name, op.args, op.dtype, attr.at(swap(attr.index), attr.mask))
         elif op.name == "index":
             op = Op(op.name, op.args, op.dtype, swap(attr))
         body.append(op)

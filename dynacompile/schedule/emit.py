@@ -57,7 +57,7 @@ def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str])
         return body.emit("where", (access.mask, value, body.emit("constant", (), dtype, access.other)), dtype)
 
     def on_store(value: int, access: Access) -> None:
-        if not access.summed:
+        if not access.summed and not access.added:
             held[access.buffer, access.index] = value, access.mask
         if access.buffer in wanted:
             stores.append((value, access))
@@ -67,7 +67,7 @@ def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str])
     for nest in members:
         body.splice(nest.body, {}, None, on_load, on_store)
     for value, access in stores:
-        body.store(value, access.buffer, access.index, access.mask, access.summed)
+        body.put(value, access)
     origins = tuple(dict.fromkeys(o for nest in members for o in nest.origins))
     return Nest(members[-1].name, axes, without_dead(body.ops), origins)
 
@@ -114,9 +114,9 @@ class Kernels:
             attr = op.attr
             if type(attr) is Access:
                 param = names.setdefault(attr.buffer, f"p{len(names)}")
-                mode = "in" if op.name == "load" else "out"
+                mode = "in" if op.name == "load" else "inout" if attr.added else "out"
                 modes[param] = mode if modes.get(param, mode) == mode else "inout"
-                op = Op(op.name, op.args, op.dtype, Access(param, attr.index, attr.mask, attr.other, attr.summed))
+                op = Op(op.name, op.args, op.dtype, attr.at(attr.index, attr.mask, param))
             body.append(op)
         params = tuple(Param(p, self.buffers[b].dtype, modes[p]) for b, p in names.items())
         params += tuple(Param("scratch", self.buffers[b].dtype, "scratch") for b in scratch)

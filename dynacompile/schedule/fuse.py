@@ -216,6 +216,8 @@ class Fuser:
         one, two = self.loops[a.id], self.loops[b.id]
         reduced = {x.var for x in axes if x.role == "r"}
         saved = 0
+        if not adds_alike(a, b, axes):
+            return False
         for name in a.writes & b.reads:
             written = {i.subs(to_a) for i in one.stores[name]}
             if len(written) != 1 or {i.subs(to_b) for i in two.loads[name]} != written:
@@ -266,6 +268,14 @@ class Fuser:
         replace_pair(self.units, a, b, merged)
         self.loops[merged.id] = self.summarize(merged)
         return merged
+
+
+def adds_alike(a: Unit, b: Unit, axes: tuple[Axis, ...]) -> bool:
+    """What one adds to memory, the other does not read, and each point of the common space adds what one of its own points did."""
+    if a.adds_to(b.reads) or b.adds_to(a.reads):
+        return False
+    reduces = any(x.role == "r" for x in axes)
+    return not reduces or all(nest.r_axes or not nest.adds for unit in (a, b) for _, nest in unit.members)
 
 
 def spaces_meet(one: Loops, two: Loops) -> bool:

@@ -73,8 +73,8 @@ class Taking:
 
 
 def pattern_of(nest: Nest, buffers: Mapping[str, Buffer]) -> Pattern | None:
-    """None where a nest can't be a member: its sizes differ from call to call, it has no points, it sums over blocks of rows, or is a product."""
-    if nest.is_product or any(type(a.size) is Index or a.size == 0 for a in nest.axes) or any(a.summed for a in nest.stores()):
+    """None where a nest can't be a member: its sizes differ from call to call, it has no points, it sums over blocks of rows, adds to memory, or is a product."""
+    if nest.is_product or any(type(a.size) is Index or a.size == 0 for a in nest.axes) or any(a.summed or a.added for a in nest.stores()):
         return None
     taking = Taking()
     taking.numbers += [a.size for a in nest.axes]
@@ -127,7 +127,7 @@ def renumbered(op: Op, ids: Mapping[int, int]) -> Op:
     attr: Any = op.attr
     if type(attr) is Access:
         mask = None if attr.mask is None else ids[attr.mask]
-        attr = Access(attr.buffer, rewrite(attr.index, {}, ids), mask, attr.other, attr.summed)
+        attr = attr.at(rewrite(attr.index, {}, ids), mask)
     elif type(attr) is Index:
         attr = rewrite(attr, {}, ids)
     return Op(op.name, tuple(ids[a] for a in op.args), op.dtype, attr)
@@ -171,7 +171,7 @@ def generalized(nest: Nest, rows: Sequence[tuple[int, ...]]) -> tuple[Nest, tupl
         attr: Any = op.attr
         name = op.name
         if type(attr) is Access:
-            attr = Access(attr.buffer, putting.index(attr.index, variables), attr.mask, attr.other)
+            attr = attr.at(putting.index(attr.index, variables), attr.mask)
         elif type(attr) is Index:
             attr = putting.index(attr, variables)
         elif name == "constant" and op.dtype == torch.int64:

@@ -27,6 +27,10 @@ class Unit:
     part: int = 0
     copies: int = 1
 
+    def adds_to(self, names: set[str]) -> bool:
+        """Whether it adds to one of the buffers, whose elements are there only when all points have been."""
+        return any(a.added and a.buffer in names for _, nest in self.members for a in nest.stores())
+
 
 @dataclass
 class Units:

@@ -47,6 +47,11 @@ class Frame:
             out.open(f"{plan.parallel}{count}, [=](i64 task0, i64 task1){inlined}")
         for line in scratch:
             out.line(line)
+        if plan.joined and threads:
+            out.line(f"const i64 t0 = task0 * {plan.tile}, t1 = task1 * {plan.tile} < {plan.lane_size} ? task1 * {plan.tile} : {plan.lane_size};")
+            yield
+            out.close(");")
+            return
         counters = self.counters("task0" if threads else "0") if type(count) is Index else []
         if count != 1:
             out.open(loop if threads else f"for (i64 task = 0; task < {count}; ++task)")
@@ -110,7 +115,8 @@ class Frame:
     def has_lengths(self) -> bool:
         """Whether code is made for full tiles and again for others: small tiles of a symbolic size."""
         plan = self.plan
-        return plan.shape == "column" and plan.lane is not None and not isinstance(plan.lane.size, int) and plan.tile <= REGISTERS and plan.choice.unroll == 1
+        small = plan.lane is not None and not isinstance(plan.lane.size, int) and plan.tile <= REGISTERS
+        return plan.shape == "column" and small and plan.choice.unroll == 1 and not plan.joined
 
     def each(self) -> str:
         """The loop over lanes of the header, for this choice of unrolling."""

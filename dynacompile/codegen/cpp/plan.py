@@ -135,6 +135,11 @@ class Plan:
         return -(-self.chunk_of // self.chunk)
 
     @property
+    def joined(self) -> bool:
+        """Whether a thread runs through the steps once for all tiles that it has: tiles only share out elements that are added to."""
+        return self.shape == "column" and self.passes == 1 and self.nest.adds and not self.nest.is_reduction and self.points == 1 and not self.listed
+
+    @property
     def tiles(self) -> Extent:
         if self.lane is None or self.shape == "row":
             return 1
@@ -267,7 +272,13 @@ def crossed_ops(nest: Nest, lane: Axis, across: Axis) -> frozenset[int]:
         return frozenset()
 
     def is_crossed(op: Op) -> bool:
-        if not isinstance(op.attr, Access) or op.attr.mask is not None or op.attr.summed or any(v.name[0] == "%" for v in op.attr.index.variables()):
+        if (
+            not isinstance(op.attr, Access)
+            or op.attr.mask is not None
+            or op.attr.summed
+            or op.attr.added
+            or any(v.name[0] == "%" for v in op.attr.index.variables())
+        ):
             return False
         stride = op.attr.index.stride(lane.var)
         return op.attr.index.stride(across.var) == 1 and stride is not None and stride not in (0, 1)
@@ -421,6 +432,7 @@ def sizes(
     big = work >= GRAIN
     if shape == "row":
         total = length if not middle else steps
+        big = big and not nest.adds
         unit = BLOCK if not middle else max(1, 4 * BLOCK // max(length, 1))
         split = big and points < FEW_TASKS and length * steps >= 2 * GRAIN and total > unit
         if split:
@@ -434,11 +446,12 @@ def sizes(
     tile = min(round_up(length, WIDEST), cap)
     fitting = (TURNED_BYTES if crosses else TILE_BYTES) // (kept_bytes * steps) // WIDEST * WIDEST if kept else 0
     keep = bool(kept) and fitting >= min(WIDEST if crosses else 64, tile)
-    if big and points * -(-length // tile) < FEW_TASKS and steps >= 64 and steps * length >= 2 * GRAIN and not keep:
+    if big and not nest.adds and points * -(-length // tile) < FEW_TASKS and steps >= 64 and steps * length >= 2 * GRAIN and not keep:
         return Sizes(tile, max(16, -(-steps // 64)), True, False)
     if keep:
         tile = min(tile, fitting)
     if big:
-        wanted = round_up(-(-length * points // FEW_TASKS), 64)
-        tile = max(min(tile, 64), min(tile, wanted))
+        least = WIDEST if nest.adds else 64  # what adds can't share its steps out among threads instead
+        wanted = round_up(-(-length * points // FEW_TASKS), least)
+        tile = max(min(tile, least), min(tile, wanted))
     return Sizes(tile, steps, False, keep)

@@ -38,7 +38,7 @@ def narrow(nest: Nest) -> Nest:
         args = operands(op, own, nest.body, ranges, body, ids)
         if op.name == "store":
             access = renumbered(op.attr, ids)
-            body.store(args[0], access.buffer, access.index, access.mask)
+            body.put(args[0], access)
             ids.append(-1)
             continue
         attr: object = op.attr

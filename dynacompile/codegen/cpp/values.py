@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 
@@ -119,6 +120,8 @@ class Values:
     def scalar_store(self, op: Op) -> str:
         access: Access = op.attr  # type: ignore[assignment]
         when = f"if ({self.use(access.mask)}) " if access.mask is not None else ""
+        if access.added:
+            return f"{when}{self.element(access)} += {self.use(op.args[0])};"
         return f"{when}{self.element(access)} = memory<{memory_type(self.params[access.buffer][1])}>({self.use(op.args[0])});"
 
     def lanes(self, i: int) -> str:
@@ -213,12 +216,18 @@ class Values:
         access: Access = op.attr  # type: ignore[assignment]
         v = op.args[0]
         if self.consecutive(access):
+            value = self.full(v)
+            if access.added:
+                one_decision = access.mask is None or not self.plan.deep[access.mask]
+                value = f"{self.lane_load(replace(access, mask=None) if one_decision else access)} + {value}"
             if access.mask is None:
-                return f"store({self.address(access)}, {self.full(v)}, on);"
+                return f"store({self.address(access)}, {value}, on);"
             if not self.plan.deep[access.mask]:
-                return f"if ({self.use(access.mask)}) store({self.address(access)}, {self.full(v)}, on);"
-            return f"store_if({self.full(access.mask)}, {self.address(access)}, {self.full(v)}, on);"
+                return f"if ({self.use(access.mask)}) store({self.address(access)}, {value}, on);"
+            return f"store_if({self.full(access.mask)}, {self.address(access)}, {value}, on);"
         when = f"if ({self.one(access.mask)}) " if access.mask is not None else ""
+        if access.added:
+            return f"each_lane<W>([&](int l) {{ {when}{self.element(access, 'l')} += {self.one(v)}; }}, on);"
         return f"each_lane<W>([&](int l) {{ {when}{self.element(access, 'l')} = memory<{memory_type(self.params[access.buffer][1])}>({self.one(v)}); }}, on);"
 
     def full(self, i: int) -> str:

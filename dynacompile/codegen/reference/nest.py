@@ -122,12 +122,15 @@ def store(
     device: torch.device,
 ) -> None:
     index = as_index(access.index, grid, len(space), device)
-    level = any(index.shape[i] > 1 or value.shape[i] > 1 for i in reduced)
+    level = access.added or any(index.shape[i] > 1 or value.shape[i] > 1 for i in reduced)
     shape = [1 if i in reduced and not level else n for i, n in enumerate(space)]
     index, value = index.expand(shape).reshape(-1), value.expand(shape).reshape(-1).to(memory.dtype)
     if access.mask is not None:
         chosen = values[access.mask].expand(shape).reshape(-1)
         index, value = index[chosen], value[chosen]
+    if access.added:
+        memory.index_add_(0, index, value)
+        return
     if access.summed:
         value = torch.zeros_like(memory).index_add_(0, index, value)[index]
     memory[index] = value
