@@ -108,6 +108,9 @@ class CompileConfig:
     logits_bytes: int = option(
         0, "code", "bytes of a linear layer's results that a cross entropy holds, computing more in chunks of rows; 0: 2 GiB on GPUs, 64 MiB on CPUs; -1: all"
     )
+    gradient_bytes: int = option(
+        1 << 20, "code", "bytes of gradients that leave a backward together, before its end, where processes reduce them; 0: all leave at its end"
+    )
     attention_scores: int = option(
         0, "code", "scores of one head from which hand-written attention becomes torch's operator; 0: from where that is faster, as measured; -1: never"
     )
@@ -156,7 +159,7 @@ class CompileConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ConfigError(f"{name} must be an int >= 0 (0: chosen from the machine), not {value!r}")
-        for name in ("max_entries", "max_bytes", "trace_limit"):
+        for name in ("max_entries", "max_bytes", "trace_limit", "gradient_bytes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ConfigError(f"{name} must be an int >= 0, not {value!r}")

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import torch.distributed as dist
 import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
@@ -171,13 +172,14 @@ def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
     if found is not None:
         return compile_parts(found, env)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
-    forward = begin_program(pair.forward, env)
+    forward = begin_kernels(planned(pair.forward, env), env)
     later = replace(env, rely=None)  # guards hold when the forward runs
-    backwards = [disable(begin_program(g, later, saved)) for g, saved in backward_graphs(pair)]  # their kernels build beside the forward's
+    plans = [planned(g, later, saved, early) for (g, saved), early in zip(backward_graphs(pair), given_early(pair, env), strict=True)]
+    backwards = [disable(begin_kernels(plan, later)) for plan in plans]  # they build beside the forward's
     made = forward()
     if env.config.background:  # the call that would wait for the backward is to wait for nothing
         backwards = [disable(functools.partial(given, finish())) for finish in backwards]
-    return joined(made, backwards, pair, graph, fakes)
+    return joined(made, backwards, pair, graph, fakes, [plan.gives() for plan in plans])
 
 
 def compile_parts(found: DifferentiatedParts, env: Env) -> GraphCall:
@@ -202,27 +204,54 @@ def backward_graphs(pair: ForwardBackward) -> list[tuple[torch.fx.GraphModule, r
     return found
 
 
+def given_early(pair: ForwardBackward, env: Env) -> list[tuple[int, ...]]:
+    """Of each backward graph, the results that leave it as they are final: gradients of inputs, where they may be reduced between processes meanwhile."""
+    whole: Sequence[Stage | RuntimeContract] = pair.contract.stages if pair.backward is None else (pair.contract,)
+    if not env.config.gradient_bytes or env.config.cudagraphs or not are_reduced():
+        return [()] * len(whole)
+    return [
+        tuple(range(len(part.grads))) if isinstance(part, RuntimeContract) else tuple(i for i, t in enumerate(part.edges) if t.kind == "input")
+        for part in whole
+    ]
+
+
+def are_reduced() -> bool:
+    """Whether there are other processes, with which gradients may be reduced as backward makes them."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 def joined(
-    forward: GraphCall, backwards: Sequence[Callable[[], GraphCall]], pair: ForwardBackward, graph: torch.fx.GraphModule, fakes: Sequence[object]
+    forward: GraphCall,
+    backwards: Sequence[Callable[[], GraphCall]],
+    pair: ForwardBackward,
+    graph: torch.fx.GraphModule,
+    fakes: Sequence[object],
+    gives: Sequence[tuple[tuple[int, ...], ...]] = (),
 ) -> Any:
-    """The callable of a differentiated graph, whose backward can be differentiated in its turn."""
+    """The callable of a differentiated graph, whose backward can be differentiated in its turn. gives: of each backward, see `Schedule.gives`."""
     if not pair.stages:
         made = differentiable(forward, backwards[0] if backwards else None, pair.contract)
-        return keeping_primals(made, forward, graph, fakes, pair.contract)
-    whole, stages = in_stages(forward, backwards, pair.contract)
-    for k, stage in enumerate(stages):
-        keeping_primals(stage, forward, graph, fakes, pair.contract, k)
-    return whole
+        keeping_primals(made, forward, graph, fakes, pair.contract)
+        stages: tuple[Any, ...] = (made,)
+    else:
+        made, stages = in_stages(forward, backwards, pair.contract)
+        for k, stage in enumerate(stages):
+            keeping_primals(stage, forward, graph, fakes, pair.contract, k)
+    for one, stops in zip(stages, gives, strict=False):  # without a backward there are none
+        if stops:
+            native.core().set_gives(one, stops)
+    return made
 
 
-def begin_program(graph: torch.fx.GraphModule, env: Env, saved: range | None = None) -> Callable[[], GraphCall]:
-    """Schedules a functional ATen graph and begins to build its kernels. The result waits for them, and gives a native program of kernel
-    launches and extern calls: for a backward, on its first use, which may be inside of a region. saved: of a backward, see `schedule`."""
+def planned(graph: torch.fx.GraphModule, env: Env, saved: range | None = None, early: Sequence[int] = ()) -> Schedule:
+    """The schedule of a functional ATen graph. saved, early: of a backward, see `schedule`."""
     program = stage("lower", env, lower, graph, env)
-    return begin_kernels(stage("schedule", env, schedule, program, env, saved, choice(env)), env)
+    return stage("schedule", env, schedule, program, env, saved, choice(env), early)
 
 
 def begin_kernels(plan: Schedule, env: Env) -> Callable[[], GraphCall]:
+    """Begins to build the kernels of a schedule. The result waits for them, and gives a native program of kernel launches and extern calls: for a backward,
+    on its first use, which may be inside of a region."""
     kernels, calls = tuple(plan.kernels_told()), tuple(plan.calls_told())
     env.emit(Scheduled(device=str(plan.device), kernels=kernels, calls=calls, region=env.region, bucket=env.bucket))
     building = begin_build(stage("generate", env, generate, plan, env), env)

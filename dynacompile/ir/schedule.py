@@ -128,7 +128,15 @@ class Free:
     buffer: str
 
 
-Step = Allocate | Place | Reuse | Launch | Extern | Free
+@dataclass(frozen=True)
+class Give:
+    """The outputs at these positions are final: no later step touches their memory, that of `buffers`. Who runs the program in parts gets them here."""
+
+    outputs: tuple[int, ...]
+    buffers: tuple[str, ...]
+
+
+Step = Allocate | Place | Reuse | Launch | Extern | Free | Give
 
 
 @dataclass(frozen=True)
@@ -167,6 +175,10 @@ class Schedule:
 
     def digest(self) -> str:
         return hashlib.sha256(self.text().encode()).hexdigest()[:16]
+
+    def gives(self) -> tuple[tuple[int, ...], ...]:
+        """The outputs that are final at each stop."""
+        return tuple(step.outputs for step in self.steps if isinstance(step, Give))
 
     def facts(self) -> dict[str, int]:
         """Counts for tests and reports: kernels launched, distinct kernels, extern calls, bytes that kernels move."""

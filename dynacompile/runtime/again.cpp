@@ -1,5 +1,6 @@
 #define AT_PER_OPERATOR_HEADERS
 #include "runtime/again.h"
+#include "runtime/asked.h"
 
 #include <ATen/Context.h>
 #include <ATen/LegacyBatchedTensorImpl.h>
@@ -7,6 +8,10 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_set>
+
+namespace torch::autograd {
+DYNACOMPILE_IMPORTED PyObject* functionToPyObject(const decltype(Edge::function)& node);
+}  // namespace torch::autograd
 
 namespace dynacompile::runtime {
 namespace {
@@ -117,6 +122,19 @@ PyObject* stand_above_node(PyObject*, PyObject* tensors) {
         for (Py_ssize_t i = 0; i < PyTuple_Size(tensors); ++i)
             if (const NodePtr above = tensor_of(impl_of(item(tensors, i))).grad_fn()) above->update_topological_nr({node, 0});
         Py_RETURN_NONE;
+    } catch (...) {
+        set_python_error();
+        return nullptr;
+    }
+}
+
+// node_behind(gradient): the node to which the region's node that runs gives this gradient.
+PyObject* node_behind(PyObject*, PyObject* gradient) {
+    try {
+        const auto* node = dynamic_cast<const Partial*>(torch::autograd::get_current_node().get());
+        const int64_t way = to_int(gradient);
+        if (!node || way < 0 || size_t(way) >= node->ways()) raise(PyExc_RuntimeError, "no autograd node of a region runs that gives this gradient");
+        return checked(torch::autograd::functionToPyObject(node->way(size_t(way)).function));
     } catch (...) {
         set_python_error();
         return nullptr;

@@ -32,13 +32,13 @@ bool is_end(Node& node, uint32_t tangent, const GraphTask::ExecInfo& info, bool 
 
 }  // namespace
 
-bool is_asked(const Partial& node, size_t edge) {
-    if (!node.task_should_compute_output(edge)) return false;
+bool is_asked(const Partial& node, size_t way) {
+    if (!node.is_wanted(way)) return false;
     const auto* infos = torch::autograd::get_current_graph_task_exec_info();
     if (!infos || infos->empty()) return true;  // all gradients are
     const bool gives = gives_gradients(*infos);
     std::set<std::pair<const Node*, uint32_t>> seen;
-    std::vector<Edge> pending{node.next_edge(edge)};
+    std::vector<Edge> pending{node.way(way)};
     while (!pending.empty()) {
         const Edge at = std::move(pending.back());
         pending.pop_back();
@@ -47,8 +47,12 @@ bool is_asked(const Partial& node, size_t edge) {
         if (found == infos->end() || !found->second.should_execute()) continue;
         if (is_end(*at.function, at.input_nr, found->second, gives)) return true;
         const auto* partial = dynamic_cast<const Partial*>(at.function.get());
-        for (size_t i = 0; i < at.function->num_outputs(); ++i)
-            if (!partial || partial->flows(at.input_nr, i)) pending.push_back(at.function->next_edge(i));
+        for (size_t i = 0; i < (partial ? partial->ways() : at.function->num_outputs()); ++i) {
+            if (!partial)
+                pending.push_back(at.function->next_edge(i));
+            else if (partial->flows(at.input_nr, i))
+                pending.push_back(partial->way(i));
+        }
     }
     return false;
 }

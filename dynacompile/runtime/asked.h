@@ -13,10 +13,16 @@ class Partial : public torch::autograd::Node {
 public:
     using Node::Node;
     virtual bool flows(uint32_t tangent, size_t gradient) const = 0;
+
+    // Where its gradients go, wherever in a chain of nodes they leave it: as next_edges, of a node that is no chain.
+    virtual size_t ways() const { return num_outputs(); }
+    virtual const torch::autograd::Edge& way(size_t gradient) const { return next_edge(gradient); }
+    // As task_should_compute_output, of a way.
+    virtual bool is_wanted(size_t gradient) const { return task_should_compute_output(gradient); }
 };
 
-// Whether what the node gives at this edge leads to a gradient that the backward pass which runs is asked for. torch's task_should_compute_output tells
+// Whether what the node gives on this way leads to a gradient that the backward pass which runs is asked for. torch's task_should_compute_output tells
 // whether it leads to a node with such a gradient, which need not come from it. Searches the history below where that says so.
-bool is_asked(const Partial& node, size_t edge);
+bool is_asked(const Partial& node, size_t way);
 
 }  // namespace dynacompile::runtime

@@ -1,11 +1,10 @@
 // The autograd node of a compiled region: one for all its differentiable outputs.
 #define AT_PER_OPERATOR_HEADERS
 #include "runtime/again.h"
-#include "runtime/asked.h"
+#include "runtime/continuation.h"
 
 #include <ATen/ops/allclose_ops.h>
 #include <ATen/ops/as_strided_ops.h>
-#include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/detach_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
@@ -17,7 +16,6 @@
 #include <optional>
 
 namespace torch::autograd {
-DYNACOMPILE_IMPORTED void deleteNode(Node* node);  // up to torch 2.11
 DYNACOMPILE_IMPORTED bool get_current_graph_task_keep_graph();  // true outside of a backward pass
 DYNACOMPILE_IMPORTED void registerCppFunction(const std::type_info& type, PyTypeObject* python_type);
 DYNACOMPILE_IMPORTED PyTypeObject* _initFunctionPyTypeObject(PyTypeObject& type, const char* name, PyGetSetDef* properties, PyMethodDef* methods);
@@ -29,17 +27,6 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-using NodePtr = decltype(torch::autograd::Edge::function);  // shared_ptr up to torch 2.11, intrusive_ptr later
-
-template <typename Made, typename... Args>
-auto make_node(Args&&... args) {
-    if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
-        return std::shared_ptr<Made>(new Made(std::forward<Args>(args)...), torch::autograd::deleteNode);
-    } else {
-        return c10::make_intrusive<Made>(std::forward<Args>(args)...);
-    }
-}
-
 void add_edge(torch::autograd::edge_list& edges, const at::Tensor& tensor) {
     if (tensor.defined() && tensor.requires_grad())
         edges.push_back(torch::autograd::impl::gradient_edge(tensor));
@@ -116,15 +103,6 @@ at::Tensor fit_unpacked(const at::Tensor& tensor, const TangentGeometry& g) {
     return same_geometry(impl, g.size, g.stride) ? tensor : fit_to(tensor, g);
 }
 
-// AccumulateGrad keeps a gradient that nobody else refers to and later adds into it in place; one that shares memory with another tensor must not reach it.
-void own_memory(variable_list& grads, const torch::autograd::edge_list& edges) {
-    for (size_t i = 0; i < grads.size(); ++i) {
-        const Node* next = edges[i].function.get();
-        if (!grads[i].defined() || !next || next->num_outputs() != 0) continue;
-        if (grads[i].use_count() == 1 && grads[i].storage().use_count() > 1) grads[i] = at::_ops::clone::call(grads[i], std::nullopt);
-    }
-}
-
 // The backward that this thread runs, null outside of one: which tangents have come, and which gradients are asked for. Hooks ask, as zeros stand for
 // tangents that have not come. On the heap, for a hook may switch to another greenlet, whose C stack then lies in this one's place.
 struct Pass {
@@ -178,9 +156,26 @@ struct Watched {
     }
 };
 
-class RegionBackward final : public Partial {
+class RegionBackward final : public Head {
 public:
-    RegionBackward(std::shared_ptr<Region> region, torch::autograd::edge_list&& edges) : Partial(std::move(edges)), region_(std::move(region)) {}
+    RegionBackward(std::shared_ptr<Region> region, torch::autograd::edge_list&& edges) : Head(std::move(edges)), region_(std::move(region)) {}
+
+    // Where something listens to single gradients, and the backward program stops where some are final. Before the node has parents.
+    void split() {
+        if (!region_->gives.empty() && has_listener(next_edges())) chain_ = make_chain(*this, region_->gives, device());
+    }
+
+    size_t ways() const override { return chain_.nodes.empty() ? num_outputs() : chain_.places.size(); }
+
+    const torch::autograd::Edge& way(size_t gradient) const override {
+        const uint32_t after = chain_.nodes.empty() ? 0 : chain_.places[gradient].after;
+        return after ? chain_.nodes[after - 1]->next_edge(chain_.places[gradient].place) : next_edge(gradient);
+    }
+
+    bool is_wanted(size_t gradient) const override {
+        const uint32_t after = chain_.nodes.empty() ? 0 : chain_.places[gradient].after;
+        return after ? chain_.nodes[after - 1]->task_should_compute_output(chain_.places[gradient].place) : task_should_compute_output(gradient);
+    }
 
     std::string name() const override { return "DynacompileBackward"; }
 
@@ -283,8 +278,8 @@ public:
             if (by_python(flat, tangents, twice || dual ? Replayed::differentiate : Replayed::batch, grads, reason)) {
                 for (at::Tensor& grad : grads)
                     if (dual && !twice && grad.defined()) grad = without_history(grad);
-                if (dual && !twice) own_memory(grads, next_edges());
-                return grads;
+                if (dual && !twice) own_memory(grads, *this);
+                return hand_out(std::move(grads));
             }
             if (dual || batched) fail(no_double_backward, reason, ". ", advice);
         }
@@ -295,12 +290,31 @@ public:
             // A saved value that lies inside of the graph has no history here, and in eager one that leads to what the graph's gradients go to.
             auto is_inner = [](const at::Tensor& t) { return t.defined() && !t.requires_grad() && (t.is_floating_point() || t.is_complex()); };
             if (std::any_of(flat.begin() + std::ptrdiff_t(region_->contract.saved_inputs.size()), flat.end(), is_inner))
-                above.insert(above.end(), next_edges().begin(), next_edges().end());
+                for (size_t i = 0; i < ways(); ++i) above.push_back(way(i));
         }
         lay_again(flat);
-        variable_list grads = run(std::move(flat), std::move(tangents), written.any, frees);
-        if (twice) refuse_more(grads, std::move(above), std::move(reason));
-        return grads;
+        LetGo giving;
+        if (frees) giving = [this](size_t place) { let_go(place); };
+        auto rest = begin(flat, std::move(tangents), written.any);
+        if (!chain_.nodes.empty() && !twice) rest->run = region_->begin_backward(symbols_, flat, giving);
+        if (rest->run) {
+            go_on(*rest, chain_.first_stop);
+            own_all(rest->grads);
+            return hand_out(std::move(rest));
+        }
+        run(*rest, std::move(flat), giving);
+        own_all(rest->grads);
+        if (twice) refuse_more(rest->grads, std::move(above), std::move(reason));
+        return chain_.nodes.empty() ? std::move(rest->grads) : hand_out(std::move(rest));
+    }
+
+    void go_on(Rest& rest, size_t stop) override {
+        BelowAutograd below;
+        const auto pass = std::make_unique<Pass>(rest.arrived, rest.wanted);
+        Tensors made(rest.run->outputs());
+        rest.run->go_on(stop, made.data());
+        take(rest, made);
+        if (stop >= region_->gives.size()) rest.run.reset();
     }
 
     void release_variables() override {
@@ -361,8 +375,8 @@ private:
         WithGil gil;
         c10::impl::ExcludeDispatchKeyGuard unmapped(c10::DispatchKey::VmapMode);  // it refuses random numbers, which samples draw one by one
         try {
-            PyRef wanted = PyRef::take(checked(PyTuple_New(Py_ssize_t(next_edges().size()))));
-            for (size_t i = 0; i < next_edges().size(); ++i) PyTuple_SET_ITEM(wanted.get(), Py_ssize_t(i), PyBool_FromLong(task_should_compute_output(i)));
+            PyRef wanted = PyRef::take(checked(PyTuple_New(Py_ssize_t(ways()))));
+            for (size_t i = 0; i < ways(); ++i) PyTuple_SET_ITEM(wanted.get(), Py_ssize_t(i), PyBool_FromLong(is_wanted(i)));
             PyRef given = PyRef::take(checked(PyTuple_New(Py_ssize_t(geometry_->size()))));
             for (size_t i = 0; i < geometry_->size(); ++i)
                 PyTuple_SET_ITEM(given.get(), Py_ssize_t(i), wrap(i < tangents.size() ? tangents[i] : at::Tensor()));
@@ -370,7 +384,7 @@ private:
             for (auto [place, edge] : region_->again->copies) {
                 const c10::TensorImpl* impl = flat[place].unsafeGetTensorImpl();
                 at::Tensor before(impl->shallow_copy_and_detach(impl->version_counter(), true));
-                if (next_edges()[edge].is_valid()) torch::autograd::impl::set_gradient_edge(before, next_edges()[edge]);
+                if (way(edge).is_valid()) torch::autograd::impl::set_gradient_edge(before, way(edge));
                 if (PyTuple_SetItem(saved.get(), Py_ssize_t(place), wrap(before)) < 0) throw PythonErrorSet();
             }
             PyRef made;
@@ -386,7 +400,7 @@ private:
                 }
                 std::vector<bool> arrived, asked;
                 for (const at::Tensor& tangent : tangents) arrived.push_back(tangent.defined());
-                for (size_t i = 0; i < next_edges().size(); ++i) asked.push_back(task_should_compute_output(i));
+                for (size_t i = 0; i < ways(); ++i) asked.push_back(is_wanted(i));
                 const auto pass = std::make_unique<Pass>(std::move(arrived), std::move(asked));
                 made = PyRef::take(checked(PyObject_CallMethod(region_->again->call.get(), "batch", "OOOOO", region_->backward_callable(), given.get(),
                                                                symbols().get(), saved.get(), strides.get())));
@@ -395,11 +409,11 @@ private:
                 reason = to_string(made.get());
                 return false;
             }
-            if (!PyTuple_Check(made.get()) || size_t(PyTuple_GET_SIZE(made.get())) != next_edges().size())
+            if (!PyTuple_Check(made.get()) || size_t(PyTuple_GET_SIZE(made.get())) != ways())
                 raise(PyExc_TypeError, "a replayed backward must give a tuple of gradients");
-            for (size_t i = 0; i < next_edges().size(); ++i) {
+            for (size_t i = 0; i < ways(); ++i) {
                 PyObject* grad = PyTuple_GET_ITEM(made.get(), Py_ssize_t(i));
-                grads.push_back(grad != Py_None && task_should_compute_output(i) ? tensor_of(impl_of(grad)) : at::Tensor());
+                grads.push_back(grad != Py_None && is_wanted(i) ? tensor_of(impl_of(grad)) : at::Tensor());
             }
             return true;
         } catch (const PythonErrorSet&) {
@@ -425,31 +439,60 @@ private:
         if (place < saved_.size()) saved_[place].variable.reset_data();
     }
 
-    // selective: gives no gradients beside those that eager's autograd would compute. frees: what is saved goes as the program reads it for the last time.
-    variable_list run(Tensors flat, variable_list tangents, bool selective, bool frees) {
+    // A pass whose program has not run. Puts tangents and flags behind what is saved. selective: gives no gradients beside those that eager's autograd would compute.
+    std::unique_ptr<Rest> begin(Tensors& flat, variable_list tangents, bool selective) {
         BelowAutograd below;
-        std::vector<bool> arrived;
-        for (const at::Tensor& tangent : tangents) arrived.push_back(tangent.defined());
+        auto rest = std::make_unique<Rest>();
+        for (const at::Tensor& tangent : tangents) rest->arrived.push_back(tangent.defined());
         for (size_t i = 0; i < geometry_->size(); ++i) {
             flat.push_back(fit_tangent(i < tangents.size() ? tangents[i] : at::Tensor(), (*geometry_)[i]));
             if (i < tangents.size()) tangents[i].reset();
         }
         for (const std::vector<int64_t>& flag : region_->contract.marks.flags) {
-            const bool came = std::any_of(flag.begin(), flag.end(), [&](int64_t tangent) { return arrived[tangent]; });
+            const bool came = std::any_of(flag.begin(), flag.end(), [&](int64_t tangent) { return rest->arrived[tangent]; });
             flat.push_back(region_->flag(came, (*geometry_)[flag[0]].device));
         }
-        std::vector<bool> wanted;
-        for (size_t i = 0; i < next_edges().size(); ++i) wanted.push_back(selective ? is_asked(*this, i) : task_should_compute_output(i));
-        const auto pass = std::make_unique<Pass>(arrived, wanted);
-        std::function<void(size_t)> giving;
-        if (frees) giving = [this](size_t place) { let_go(place); };
+        for (size_t i = 0; i < ways(); ++i) rest->wanted.push_back(selective ? is_asked(*this, i) : is_wanted(i));
+        rest->grads.resize(ways());
+        return rest;
+    }
+
+    void run(Rest& rest, Tensors flat, const LetGo& giving) {
+        BelowAutograd below;
+        const auto pass = std::make_unique<Pass>(rest.arrived, rest.wanted);
         Tensors made = region_->backward(symbols_, std::move(flat), giving);
-        variable_list grads(next_edges().size());
+        take(rest, made);
+    }
+
+    void take(Rest& rest, Tensors& made) const {
         for (size_t i = 0; i < region_->contract.grads.size(); ++i)
-            if (wanted[i] && flows(i, arrived)) grads[i] = std::move(made[i]);
+            if (made[i].defined() && rest.wanted[i] && flows(i, rest.arrived)) rest.grads[i] = std::move(made[i]);
         made.clear();
-        own_memory(grads, next_edges());
-        return grads;
+    }
+
+    void own_all(variable_list& grads) const {
+        BelowAutograd below;
+        own_memory(grads, *this);
+    }
+
+    c10::Device device() const { return (*geometry_)[0].device; }
+
+    // What this node gives itself of gradients that are all there. The rest goes to the nodes behind it.
+    variable_list hand_out(variable_list grads) {
+        if (chain_.nodes.empty()) return grads;
+        auto rest = std::make_unique<Rest>();
+        rest->grads = std::move(grads);
+        return hand_out(std::move(rest));
+    }
+
+    variable_list hand_out(std::unique_ptr<Rest> rest) {
+        variable_list own(num_outputs());
+        for (size_t i = 0; i < chain_.places.size(); ++i)
+            if (!chain_.places[i].after) own[i] = std::move(rest->grads[i]);
+        rest->node = getptr();
+        rest->head = this;
+        if (task_should_compute_output(num_outputs() - 1)) own.back() = make_token(std::move(rest), device());
+        return own;
     }
 
     // Whether some tangent has arrived that gradient i comes from. Without any there is none, and not zeros.
@@ -524,7 +567,7 @@ private:
     // Whether eager's backward pass would come through nodes.
     bool is_run(const Part& part, const variable_list& tangents) {
         auto came = [&](int64_t tangent) { return size_t(tangent) < tangents.size() && tangents[tangent].defined(); };
-        auto asked = [&](int64_t grad) { return task_should_compute_output(grad); };
+        auto asked = [&](int64_t grad) { return is_wanted(size_t(grad)); };
         return std::any_of(part.first.begin(), part.first.end(), came) && std::any_of(part.second.begin(), part.second.end(), asked);
     }
 
@@ -537,7 +580,7 @@ private:
 
     // Of each tangent and each gradient, whether a freed part lies between them: then no backward pass that is allowed computes one from the other.
     std::vector<bool> dead_pairs(const std::vector<bool>& freed) const {
-        const size_t grads = next_edges().size();
+        const size_t grads = ways();
         std::vector<bool> dead(geometry_->size() * grads);
         const std::vector<Part>& parts = region_->contract.marks.parts;
         for (size_t i = 0; i < parts.size(); ++i) {
@@ -549,7 +592,7 @@ private:
     }
 
     bool is_dead(const std::vector<bool>& dead, size_t tangent, size_t grad) const {
-        return dead[tangent * next_edges().size() + grad] || !next_edges()[grad].is_valid();
+        return dead[tangent * ways() + grad] || !way(grad).is_valid();
     }
 
     // Whether no backward pass is left that computes anything.
@@ -608,6 +651,7 @@ private:
     }
 
     std::shared_ptr<Region> region_;
+    Chain chain_;  // of nodes behind this one
     std::shared_ptr<const std::vector<TangentGeometry>> geometry_;
     std::vector<Saved> saved_;
     std::vector<TangentGeometry> shapes_;  // of saved tensors
@@ -631,6 +675,7 @@ void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Te
     for (int64_t position : contract.tangents) set_history(outputs[position], node);
     node->remember(inputs, outputs);
     node->remember_primals(inputs, std::move(generators));
+    node->split();
 }
 
 void watch_writes(const Region& region, const Inputs& inputs, const Tensors& outputs) {
@@ -672,6 +717,7 @@ void attach_stages(const Region& region, const Inputs& inputs, Tensors& outputs,
         node->remember(inputs, outputs, later);
         node->take_hidden(numbers);
         node->remember_primals(inputs, generators);
+        node->split();
         if (stage->again)
             for (int64_t index : stage->again->outputs) node->keep_output(output(int32_t(index)));
         nodes.push_back(node);
@@ -707,9 +753,11 @@ void refuse_writes(const at::Tensor& view, Made made) {
 }
 
 bool init_node() {
-    static PyTypeObject backward_type, double_backward_type;  // torch keeps them for the life of the process
+    static PyTypeObject backward_type, going_on_type, double_backward_type;  // torch keeps them for the life of the process
     torch::autograd::registerCppFunction(typeid(RegionBackward),
                                          torch::autograd::_initFunctionPyTypeObject(backward_type, "DynacompileBackward", nullptr, nullptr));
+    torch::autograd::registerCppFunction(typeid(Continuation),
+                                         torch::autograd::_initFunctionPyTypeObject(going_on_type, "DynacompileBackwardGoingOn", nullptr, nullptr));
     torch::autograd::registerCppFunction(typeid(DoubleBackward),
                                          torch::autograd::_initFunctionPyTypeObject(double_backward_type, "DynacompileDoubleBackward", nullptr, nullptr));
     return !PyErr_Occurred();

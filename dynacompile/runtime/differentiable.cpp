@@ -59,7 +59,7 @@ Tensors call_program(const Program& program, const Inputs& inputs, const char* w
 // Of what a backward program reads: the tensors come behind the numbers.
 class Saved final : public Holder {
 public:
-    Saved(Tensors& tensors, size_t numbers, const std::function<void(size_t)>& let_go) : tensors_(tensors), numbers_(numbers), let_go_(let_go) {}
+    Saved(Tensors& tensors, size_t numbers, const LetGo& let_go) : tensors_(tensors), numbers_(numbers), let_go_(let_go) {}
 
     void let_go(size_t input) override {
         let_go_(input - numbers_);
@@ -69,7 +69,7 @@ public:
 private:
     Tensors& tensors_;
     size_t numbers_;
-    const std::function<void(size_t)>& let_go_;
+    const LetGo& let_go_;
 };
 
 // The same memory and version counter, without autograd history.
@@ -146,17 +146,20 @@ const Graph& Region::built_backward() {
     return backward_;
 }
 
-Tensors Region::backward(const std::vector<int64_t>& symbols, Tensors flat, const std::function<void(size_t)>& let_go) {
+std::unique_ptr<PausedRun> Region::begin_backward(const std::vector<int64_t>& symbols, Tensors& flat, LetGo let_go) {
+    const Graph& graph = built_backward();
+    if (!graph.program || graph.program->gives.empty()) return nullptr;
+    if (graph.program->gives.size() != gives.size() || graph.program->outputs.size() < contract.grads.size())
+        fail("the backward program stops ", graph.program->gives.size(), " times and gives ", graph.program->outputs.size(), " gradients, not ", gives.size(),
+             " and ", contract.grads.size());
+    return std::make_unique<PausedRun>(*graph.program, symbols, std::move(flat), std::move(let_go));
+}
+
+Tensors Region::backward(const std::vector<int64_t>& symbols, Tensors flat, const LetGo& let_go) {
     const Graph& graph = built_backward();
     size_t expected = contract.grads.size();
     if (graph.program) {
-        const size_t given = symbols.size() + flat.size();
-        if (graph.program->inputs.size() != given) fail("the backward program takes ", graph.program->inputs.size(), " inputs, not ", given);
-        Inputs inputs;
-        inputs.impls.assign(symbols.size(), nullptr);
-        inputs.numbers.assign(symbols.begin(), symbols.end());
-        inputs.numbers.resize(given, 0);
-        for (const at::Tensor& tensor : flat) inputs.impls.push_back(tensor.unsafeGetTensorImpl());
+        const Inputs inputs = backward_inputs(*graph.program, symbols, flat);
         Saved saved(flat, symbols.size(), let_go);
         return call_program(*graph.program, inputs, "backward", expected, let_go ? &saved : nullptr);
     }
@@ -456,6 +459,10 @@ PyMethodDef functions[] = {{"make_differentiable", boundary<make_differentiable>
                             "set_again(differentiable, call, kept, measured, accumulated, copies, outputs, has_numbers, draws): how the backward is differentiated again."},
                            {"set_stages", boundary<set_stages>, METH_VARARGS,
                             "set_stages(differentiable, ((stage, edges, hidden), ...)): the parts of its backward."},
+                           {"set_gives", boundary<set_gives>, METH_VARARGS,
+                            "set_gives(differentiable, ((gradient, ...), ...)): those that are final at each stop of its backward program."},
+                           {"node_behind", boundary<node_behind>, METH_O,
+                            "node_behind(gradient) -> the autograd node to which the region's node that runs gives this gradient, wherever it leaves it."},
                            {"stand_above_node", boundary<stand_above_node>, METH_O,
                             "stand_above_node(tensors): has the nodes of new tensors count as above the autograd node that runs"},
                            {"lead_to_node", boundary<lead_to_node>, METH_VARARGS,

@@ -21,6 +21,7 @@ from dynacompile.ir.schedule import (
     CudaKernel,
     Forms,
     Free,
+    Give,
     Kernel,
     Launch,
     Member,
@@ -295,6 +296,8 @@ def step_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int
             return ("reuse", slots[step.buffer], views[step.donor])
         case Free():
             return ("free", views[step.buffer])
+        case Give():
+            return ("give", step.outputs, tuple(slot for name in step.buffers for slot in views[name]))
 
 
 def place_row(schedule: Schedule, slots: Mapping[str, int], step: Place) -> tuple:

@@ -302,25 +302,36 @@ void Program::run(c10::TensorImpl* const* given, at::Tensor* results, const Call
     if (on_cuda()) guard.reset_device(device);
     Frame frame(*this, given, call, holder);
     if (!shared_inputs.empty()) frame.share_inputs();
-    {
-        const WithoutGil released(is_long(call));
-        if (dispatches || on_cuda()) {
-            BelowAutograd below;
-            run_steps(frame);
-        } else {
-            run_steps(frame);
-        }
-    }
+    run_released<false>(frame, 0);
     for (size_t i = 0; i < outputs.size(); ++i)
         if (outputs[i] >= 0) results[i] = frame.result(outputs[i]);
 }
 
-void Program::run_steps(Frame& frame) const {
+size_t Program::run_part(Frame& frame, size_t from) const {
+    c10::OptionalDeviceGuard guard;
+    if (on_cuda()) guard.reset_device(device);
+    if (from == 0 && !shared_inputs.empty()) frame.share_inputs();
+    return run_released<true>(frame, from);
+}
+
+template <bool in_parts>
+size_t Program::run_released(Frame& frame, size_t from) const {
+    const WithoutGil released(is_long(frame.sizes));
+    if (!dispatches && !on_cuda()) return run_steps<in_parts>(frame, from);
+    BelowAutograd below;
+    return run_steps<in_parts>(frame, from);
+}
+
+template <bool in_parts>
+size_t Program::run_steps(Frame& frame, size_t from) const {
     void* stream = on_cuda() ? cuda::enter(device) : nullptr;
-    frame.prepare_inputs();
-    frame.prepare_arena();
+    if (from == 0) {
+        frame.prepare_inputs();
+        frame.prepare_arena();
+    }
     c10::SmallVector<void*, 32> pointers;
-    for (const Step& step : steps) {
+    for (size_t at = from; at < steps.size(); ++at) {
+        const Step& step = steps[at];
         const int32_t* slots = operands.data() + step.first;
         switch (step.act) {
             case Act::allocate:
@@ -364,9 +375,13 @@ void Program::run_steps(Frame& frame) const {
             case Act::free:
                 for (int32_t i = 0; i < step.count; ++i) frame.drop(slots[i]);
                 break;
+            case Act::give:
+                if (in_parts) return at;
+                break;
         }
     }
     frame.restore_inputs();
+    return steps.size();
 }
 
 void Program::launch(const Frame& frame, const Step& step, void* stream, void* const* pointers) const {

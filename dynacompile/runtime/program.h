@@ -38,10 +38,10 @@ struct Buffer {
 
 using CpuFunction = void (*)(void* const* params);
 
-enum class Act : uint8_t { allocate, reuse, cpu, cuda, reference, external, free, let_go, cpu_list, cuda_list };
+enum class Act : uint8_t { allocate, reuse, cpu, cuda, reference, external, free, let_go, cpu_list, cuda_list, give };
 
 // `first` and `count` give a range of Program::operands; `which` the kernel, the extern call, or the buffer that gets memory. let_go: an input and its views.
-// reuse: a donor, which may be an input, and its views.
+// reuse: a donor, which may be an input, and its views. give: outputs of which no later step touches the memory, with their views; `which` in Program::gives.
 struct Step {
     Act act;
     int32_t first = 0;
@@ -158,6 +158,8 @@ public:
     // the run is a long one; the caller keeps the inputs alive, those that the program frees until the holder is asked to let go of them, with or without the
     // GIL. Threads may run one program at a time: each run has memory of its own.
     void run(c10::TensorImpl* const* inputs, at::Tensor* outputs, const CallSizes& call, Holder* holder = nullptr) const;
+    // Goes on with a run at a step, 0 at first, up to the next step that gives outputs, or to the end. Returns that step, or the number of steps.
+    size_t run_part(Frame& frame, size_t from) const;
     // The sizes of a call; integers: by input, where inputs are numbers.
     CallSizes measure(c10::TensorImpl* const* inputs, const int64_t* integers) const;
     // Raises a Python error unless `tensor` has the geometry of input `index`.
@@ -177,6 +179,7 @@ public:
     std::vector<int32_t> symbolic;  // one buffer of each of these geometries
     std::vector<std::array<Extent, 3>> grids;
     std::vector<List> lists;
+    std::vector<std::vector<int32_t>> gives;  // places in `outputs`, of each step that gives some
     std::vector<int32_t> input_of;  // buffer -> program input, -1 for others
     std::vector<CpuFunction> cpu_kernels;
     std::vector<std::unique_ptr<CudaKernel>> cuda_kernels;
@@ -198,7 +201,10 @@ private:
     static constexpr int64_t long_work = 1 << 16;  // some ten microseconds of one core
 
     [[noreturn]] void refuse_input(size_t index, PyObject* tensor, const Geometry& wanted) const;
-    void run_steps(Frame& frame) const;
+    template <bool in_parts>
+    size_t run_steps(Frame& frame, size_t from) const;
+    template <bool in_parts>
+    size_t run_released(Frame& frame, size_t from) const;
     void call_reference(Frame& frame, const Step& step) const;
     void launch(const Frame& frame, const Step& step, void* stream, void* const* pointers) const;
     void launch_list(Frame& frame, const Step& step, void* stream) const;

@@ -114,6 +114,16 @@ public:
             step.act = Act::free;
             add_operands(step, item(row, 1));
             if (step.count && program_.input_of[program_.operands[step.first]] >= 0) step.act = Act::let_go;
+        } else if (code == "give") {
+            step = {Act::give, 0, 0, int32_t(program_.gives.size())};
+            std::vector<int32_t> given;
+            for (int64_t position : to_ints(item(row, 1))) {
+                if (position < 0 || size_t(position) >= program_.outputs.size() || program_.outputs[position] < 0)
+                    raise(PyExc_IndexError, "a step gives no output");
+                given.push_back(int32_t(position));
+            }
+            program_.gives.push_back(std::move(given));
+            add_operands(step, item(row, 2));
         } else if (code == "launch" || code == "launch on the CPU") {
             step.act = code == "launch" ? Act::cuda : Act::cpu;
             const size_t kernels = read_kernel_number(step, item(row, 1), step.act == Act::cuda);

@@ -1,7 +1,7 @@
 // What a differentiable callable and its autograd nodes share: the contract, the two graphs' callables, and how to run them (differentiable.cpp).
 #pragma once
 
-#include "runtime/program.h"
+#include "runtime/paused.h"
 
 #include <ATen/core/Generator.h>
 #include <pthread.h>
@@ -89,14 +89,6 @@ struct TangentGeometry {
     c10::Device device;
 };
 
-using Tensors = c10::SmallVector<at::Tensor, 8>;
-
-// The flat inputs of a call: impls[i] is null where numbers[i] counts.
-struct Inputs {
-    c10::SmallVector<c10::TensorImpl*, 16> impls;
-    c10::SmallVector<int64_t, 16> numbers;
-};
-
 using Generators = std::vector<at::Generator>;
 
 // How a region is differentiated more than once. call: an object of replay.py. kept: inputs that a call keeps beside those that backward reads; measured:
@@ -141,7 +133,9 @@ public:
     Tensors forward(PyObject* const* args, const Inputs& inputs) const;
     // Gradients of contract.grads from the ints of contract.symbols, saved inputs, saved outputs and tangents. Takes the GIL only where it must.
     // let_go: where the graph is freed, what lets go of an element of `flat` that is not read any more.
-    Tensors backward(const std::vector<int64_t>& symbols, Tensors flat, const std::function<void(size_t)>& let_go);
+    Tensors backward(const std::vector<int64_t>& symbols, Tensors flat, const LetGo& let_go);
+    // The same as a run that has not begun, and stops where gradients are final; null where the backward is no program that does.
+    std::unique_ptr<PausedRun> begin_backward(const std::vector<int64_t>& symbols, Tensors& flat, LetGo let_go);
     std::shared_ptr<const std::vector<TangentGeometry>> tangent_geometry(const Tensors& outputs);
     // A tensor of one truth value.
     at::Tensor flag(bool value, c10::Device device);
@@ -157,6 +151,7 @@ public:
     std::vector<std::shared_ptr<Region>> stages;  // of the backward, the lowest outputs' first; each has, beside its contract, the next two
     std::vector<Target> edges;  // at least those of contract.grads; the graph gives nothing to the others, a replay does
     std::vector<Hidden> hidden;
+    std::vector<std::vector<int64_t>> gives;  // of contract.grads, those that are final at each stop of the backward program; the others are at its end
 
 private:
     Region(Contract c, PyRef forward, PyRef make_backward) : contract(std::move(c)), forward_(std::move(forward)), make_backward_(std::move(make_backward)) {}
@@ -204,6 +199,8 @@ void attach_stages(const Region& region, const Inputs& inputs, Tensors& outputs,
 // The region of a differentiable callable.
 std::shared_ptr<Region> region_of(PyObject* differentiable);
 PyObject* set_stages(PyObject*, PyObject* args);
+PyObject* set_gives(PyObject*, PyObject* args);
+PyObject* node_behind(PyObject*, PyObject* way);
 PyObject* set_again(PyObject*, PyObject* args);
 PyObject* unbatched(PyObject*, PyObject* tensor);
 PyObject* stand_above_node(PyObject*, PyObject* tensors);

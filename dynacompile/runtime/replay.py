@@ -197,8 +197,7 @@ class Replay:
 
     def leaf(self, index: int, version: int) -> torch.Tensor:
         """The leaf that the node accumulates into, unless it was written since the call."""
-        node: Any = torch._C._current_autograd_node()
-        leaf: torch.Tensor = node.next_functions[self.edges.index(Target("input", index))][0].variable
+        leaf: torch.Tensor = native.core().node_behind(self.edges.index(Target("input", index))).variable
         if leaf._version != version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "

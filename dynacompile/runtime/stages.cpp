@@ -41,4 +41,24 @@ PyObject* set_stages(PyObject*, PyObject* args) {
     }
 }
 
+// set_gives(differentiable, ((gradient, ...), ...)): those that are final at each stop of its backward program.
+PyObject* set_gives(PyObject*, PyObject* args) {
+    PyObject *differentiable, *rows;
+    if (!PyArg_ParseTuple(args, "OO!", &differentiable, &PyTuple_Type, &rows)) return nullptr;
+    try {
+        const std::shared_ptr<Region> region = region_of(differentiable);
+        std::vector<std::vector<int64_t>> gives;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); ++i) {
+            gives.push_back(to_ints(PyTuple_GET_ITEM(rows, i)));
+            for (int64_t gradient : gives.back())
+                if (gradient < 0 || size_t(gradient) >= region->contract.grads.size()) raise(PyExc_IndexError, "a stop gives no gradient");
+        }
+        region->gives = std::move(gives);
+        Py_RETURN_NONE;
+    } catch (...) {
+        set_python_error();
+        return nullptr;
+    }
+}
+
 }  // namespace dynacompile::runtime

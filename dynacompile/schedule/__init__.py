@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -20,6 +20,7 @@ from dynacompile.schedule.columns import fold_columns
 from dynacompile.schedule.domain import normalize
 from dynacompile.schedule.emit import Kernels, join, lay_out
 from dynacompile.schedule.fuse import fuse
+from dynacompile.schedule.giving import give_early
 from dynacompile.schedule.inline import inline
 from dynacompile.schedule.layout import pad_matrices
 from dynacompile.schedule.lists import Group, gather
@@ -34,14 +35,18 @@ from dynacompile.schedule.units import Unit, Units, make_units
 
 __all__ = ["expected", "is_known", "schedule", "schedule_parts"]
 
+SPANS = 8  # of a backward whose gradients leave it as they are final
 
-def schedule(program: LoopProgram, env: Env, saved: range | None = None, choose: Choose = expected) -> Schedule:
+
+def schedule(program: LoopProgram, env: Env, saved: range | None = None, choose: Choose = expected, early: Collection[int] = ()) -> Schedule:
     """Fused kernels in execution order with planned memory. With `config.fuse` off, one kernel per nest. Deterministic.
 
     saved: of a backward, the inputs that are results of our forward. Its caller lets go of all inputs that the program frees. choose: whether a product of
-    matrices is one kernel with the kernel that reads its results; else what the model of the device expects."""
+    matrices is one kernel with the kernel that reads its results; else what the model of the device expects. early: outputs that leave as they are final."""
     given = given_up(program, saved)
-    made = emit(fused(prepared(program, env), env), env, given_up=given, choose=choose)
+    made = emit(fused(prepared(program, env), env), env, given_up=given, choose=choose, spans=SPANS if early else 1)
+    if early:
+        made = give_early(made, early, env.config.gradient_bytes)
     return verified(replace(made, unfused_peak=unfused_peak(program, given.ours)), env)
 
 
@@ -86,8 +91,8 @@ def fused(program: LoopProgram, env: Env) -> Units:
     return units
 
 
-def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp = NOTHING, choose: Choose | None = None) -> Schedule:
-    """Kernels, launches and memory of units that are fused. copies: of a program that is made of parts, their other occurrences."""
+def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp = NOTHING, choose: Choose | None = None, spans: int = 1) -> Schedule:
+    """Kernels, launches and memory of units that are fused. copies: of a program that is made of parts, their other occurrences. spans: see `gather`."""
     nests = kernel_nests(units)
     scratch: tuple[str, ...] = ()
     if env.config.fuse and choose is not None:
@@ -96,7 +101,7 @@ def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp
     kernels = Kernels(program.buffers)
     groups: dict[int, Group] = {}
     if env.config.fuse:
-        groups, apart = gather(units, nests)
+        groups, apart = gather(units, nests, spans)
         for members, reason in apart:
             env.emit(listed(env, "", members, False, reason))
     copies = copies or Copies.none(program)

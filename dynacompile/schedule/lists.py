@@ -201,13 +201,15 @@ def lasting(buffers: Sequence[str], units: Units) -> int:
     return sum(units.buffer(n).bytes for n in buffers if n not in units.kept)
 
 
-def alike(units: Units, nests: Mapping[int, Nest]) -> Iterator[tuple[list[Unit], list[Pattern]]]:
+def alike(units: Units, nests: Mapping[int, Nest], spans: int) -> Iterator[tuple[list[Unit], list[Pattern]]]:
     """Units of one level whose nests are alike, in the program's order, at least two of each sort, or one that has copies."""
     patterns = {i: p for i, n in nests.items() if (p := pattern_of(n, units.program.buffers)) is not None}
+    end = 1 + max((u.last for u in units.by_id.values()), default=0)
+    apart = {i: (units.by_id[i].last * spans // end, p.key) for i, p in patterns.items()}
     often: Counter[tuple] = Counter()
-    for i, found_pattern in patterns.items():
-        often[found_pattern.key] += units.by_id[i].copies
-    keys = {i: p.key for i, p in patterns.items() if often[p.key] > 1}
+    for i, sort in apart.items():
+        often[sort] += units.by_id[i].copies
+    keys = {i: sort for i, sort in apart.items() if often[sort] > 1}
     if not keys:
         return
     best: dict[tuple, list[int]] = {}
@@ -265,15 +267,16 @@ def against(members: Sequence[Unit], found: Group, units: Units) -> str:
     return ""
 
 
-def gather(units: Units, nests: Mapping[int, Nest]) -> tuple[dict[int, Group], list[tuple[list[Unit], str]]]:
+def gather(units: Units, nests: Mapping[int, Nest], spans: int = 1) -> tuple[dict[int, Group], list[tuple[list[Unit], str]]]:
     """Joins like units in place. The groups by the id of their unit, and which like units stay apart, with the reason.
 
-    nests: of each unit that is no call, what its kernel does."""
+    nests: of each unit that is no call, what its kernel does. spans: parts of the program, of which no list has members in two: a list is there when its last
+    member is, and who waits for results of the first had better not wait so long."""
     nests = {i: in_order(n) if n.stores() else n for i, n in nests.items()}
     groups: dict[int, Group] = {}
     apart: list[tuple[list[Unit], str]] = []
     number = max(units.by_id, default=0) + 1
-    for members, patterns in list(alike(units, nests)):
+    for members, patterns in list(alike(units, nests, spans)):
         found = group(members, patterns, nests)
         reason = against(members, found, units)
         if reason:

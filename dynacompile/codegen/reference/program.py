@@ -9,7 +9,7 @@ import torch
 from dynacompile.codegen.reference.nest import run_kernel, run_nest
 from dynacompile.ir.index import Extent, Index, Symbol, evaluated
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest, Ref, root
-from dynacompile.ir.schedule import Allocate, Free, Launch, Member, Place, Reuse, Schedule
+from dynacompile.ir.schedule import Allocate, Free, Give, Launch, Member, Place, Reuse, Schedule
 from dynacompile.ir.sizes import values_of
 
 
@@ -120,6 +120,8 @@ def run_schedule(schedule: Schedule, inputs: Sequence[object]) -> list[torch.Ten
                         run_kernel(Member(chosen, own) if chosen.is_list else chosen, tensors, [memory.sizes[s] for s in chosen.symbols])
                 case Free(name):
                     memory.tensors.pop(name, None)
+                case Give():
+                    pass
                 case Extern():
                     memory.call(step)
         return [None if o is None else memory.tensor(o) for o in schedule.outputs]
