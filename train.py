@@ -7,18 +7,24 @@ import sys
 import hydra
 import lightning as L
 import torch
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
+from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 import dynacompile
 from dynacompile.callbacks.overrides import check_compile_overrides
+from dynacompile.callbacks.sweep_runs import Result
 from dynacompile.errors import ConfigError
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
-def main(cfg: DictConfig) -> dict[str, float]:
-    """One fit. Returns what callbacks know of it: its losses and, under compile/, what compiling cost and brought; a sweeper may optimise any of them."""
+def main(cfg: DictConfig) -> Result:
+    """One fit. Returns what callbacks know of it: its losses and, under compile/, what compiling cost and brought; a sweeper may optimise any of them.
+
+    A wrong setting is one line at the end of a run of its own. In a sweep it raises, as every error does, which ends this job alone.
+    """
     L.seed_everything(cfg.seed, workers=True, verbose=False)
     torch.set_float32_matmul_precision(cfg.matmul_precision)
     try:
@@ -29,12 +35,14 @@ def main(cfg: DictConfig) -> dict[str, float]:
         cause = error if isinstance(error, ConfigError) else error.__cause__
         if not isinstance(cause, ConfigError):
             raise
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            raise cause from None
         raise SystemExit(f"error: {cause}") from None
     finally:
         if "wandb" in sys.modules:  # a logger has imported it
             sys.modules["wandb"].finish()
         dynacompile.reset()
-    return {name: float(value) for name, value in trainer.callback_metrics.items()}
+    return Result({name: float(value) for name, value in trainer.callback_metrics.items()}, cfg.objective or "")
 
 
 if __name__ == "__main__":

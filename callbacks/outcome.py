@@ -93,10 +93,17 @@ def measured(times: StepTimes | None, ledger: Ledger) -> dict[str, float]:
     if times is None:
         return {}
     known: dict[str, float | None] = {"step_ms_eager": times.eager, "samples_per_sec_eager": times.per_second(times.eager)}
+    known |= ends("step_ms_eager", times.quartiles(0) if len(times.rounds) > 1 else None)
     if ledger.graphs and times.compiled is not None:
         known |= {"step_ms_compiled": times.compiled, "speedup": times.speedup, "samples_per_sec_compiled": times.per_second(times.compiled)}
+        known |= ends("step_ms_compiled", times.quartiles(1) if len(times.rounds) > 1 else None) | ends("speedup", times.speedup_interval)
     known |= {f"step_peak_bytes_{kind}": peak for kind, peak in zip(("eager", "compiled"), times.peaks)}
     return {name: value for name, value in known.items() if value is not None}
+
+
+def ends(name: str, interval: tuple[float, float] | None) -> dict[str, float | None]:
+    """The numbers that tell where a number's spread begins and ends; none where it is not known."""
+    return {} if interval is None else {f"{name}_low": interval[0], f"{name}_high": interval[1]}
 
 
 def facts(outcome: Outcome) -> list[tuple[str, str]]:

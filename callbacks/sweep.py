@@ -1,91 +1,103 @@
-"""The comparison of a sweep's runs: `python train.py -m compile=none,default` ends with it."""
+"""What Hydra's jobs leave behind, and the comparison of a sweep's jobs: `python train.py -m compile=none,default` ends with it."""
 
 from __future__ import annotations
 
-import json
+import atexit
+import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from dynacompile.callbacks.sweep_plot import write_plot
+from dynacompile.callbacks.sweep_runs import ERROR_FILE, Run, first_line, saved_runs
+from dynacompile.callbacks.sweep_table import as_csv, as_markdown, comparison
 from dynacompile.complaints import Reporting
-from dynacompile.quoting import printable
 from dynacompile.run_files import write_whole
 
-Numbers = Mapping[str, float]
-
-# row, key of a run's numbers, format
-ROWS = (
-    ("validation loss", "val/loss", "{:.4f}"),
-    ("unigram loss", "val/unigram_loss", "{:.4f}"),
-    ("compile seconds", "compile/seconds", "{:.2f}"),
-    ("graphs", "compile/graphs", "{:.0f}"),
-    ("kernels", "compile/kernels", "{:.0f}"),
-    ("graph breaks", "compile/graph_breaks", "{:.0f}"),
-    ("recompiles", "compile/recompiles", "{:.0f}"),
-    ("step ms, eager", "compile/step_ms_eager", "{:.1f}"),
-    ("step ms, compiled", "compile/step_ms_compiled", "{:.1f}"),
-    ("speed-up", "compile/speedup", "{:.2f}x"),
-    ("paid off at step", "compile/payoff_step", "{:.0f}"),
-    ("training ms a batch", "compile/train_step_ms", "{:.1f}"),
-    ("seconds in all", "compile/fit_seconds", "{:.0f}"),
-)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of a sweep. numbers: its metrics by name, those that are known; empty where it failed."""
-
-    overrides: tuple[str, ...]
-    numbers: Numbers
-
-
-def comparison(runs: Sequence[Run]) -> Table:
-    """One column a run, headed by the overrides that not all runs share; a number that a run does not have is a dash."""
-    shared = set.intersection(*({*run.overrides} for run in runs)) if len(runs) > 1 else set()
-    title = f"comparison of {len(runs)} runs" + (f", all with {' '.join(sorted(shared))}" if shared else "")
-    table = Table(title=Text(printable(title)), title_justify="left")
-    table.add_column("")
-    for run in runs:
-        table.add_column(Text("\n".join(printable(o) for o in run.overrides if o not in shared) or "defaults"), justify="right", overflow="fold")
-    table.add_row("finished", *("yes" if run.numbers else "failed" for run in runs))
-    for heading, key, shape in ROWS:
-        found = [run.numbers.get(key, math.nan) for run in runs]
-        table.add_row(heading, *("-" if math.isnan(number) else shape.format(number) for number in found))
-    return table
-
-
-def saved_runs(folder: Path) -> Iterator[Run]:
-    """The runs below a sweep's folder, in the order of their numbers."""
-    for place in sorted(folder.glob("*/run.json"), key=lambda p: (len(p.parent.name), p.parent.name)):
-        saved = json.loads(place.read_text(encoding="utf-8"))
-        yield Run(tuple(saved["overrides"]), saved["numbers"])
+GROUP_VARIABLE = "WANDB_RUN_GROUP"
+WIDTH_OF_FILES = 180  # columns of the table where it goes into a file or pipe
 
 
 class Comparison(Callback):
-    """Hydra callback: keeps each job's returned numbers, and prints the table when the sweep is over."""
+    """Hydra callback. Each job writes what it came to into its own folder, also in processes and on machines of a launcher's own. When the sweep is over,
+    however it ended, the table is printed and written. The runs of a sweep are one group in Weights & Biases."""
 
     def __init__(self) -> None:
-        self.runs: list[Run] = []
+        self.shown = True
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        folder = Path(config.hydra.sweep.dir).absolute()
+        os.environ.setdefault(GROUP_VARIABLE, "/".join(folder.parts[-2:]))
+        self.shown = False
+        atexit.register(self.show, folder)  # where a sweeper raises, Hydra does not tell of the end
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        owner = (socket.gethostname(), os.getpid())
+        keep(config, Run(tuple(config.hydra.overrides.task), owner=owner))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        done = job_return.status == JobStatus.COMPLETED
-        numbers = job_return.return_value if done and isinstance(job_return.return_value, Mapping) else {}
-        known = {name: value for name, value in numbers.items() if not math.isnan(value)}
-        run = Run(tuple(job_return.overrides or ()), known)
-        self.runs.append(run)
-        folder = Path(config.hydra.runtime.output_dir)
-        if folder.is_dir():
-            with Reporting(f"writing {folder / 'run.json'}"):
-                write_whole(folder / "run.json", json.dumps({"overrides": run.overrides, "numbers": run.numbers}, indent=2) + "\n")
+        overrides = tuple(job_return.overrides or ())
+        if job_return.status != JobStatus.COMPLETED:
+            error = job_return._return_value
+            print(f"job {OmegaConf.select(config, 'hydra.job.num', throw_on_missing=False) or 0} failed: {first_line(error)}", file=sys.stderr)
+            keep(config, Run(overrides, failed=first_line(error)), "".join(traceback.format_exception(error)))
+            return
+        result = job_return.return_value
+        numbers = result if isinstance(result, Mapping) else {"returned": result} if isinstance(result, (int, float)) else {}
+        keep(config, Run(overrides, {name: value for name, value in numbers.items() if not math.isnan(value)}))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        Console().print(comparison(self.runs))
+        if self.show(Path(config.hydra.sweep.dir).absolute()):
+            raise SystemExit(1)
+
+    def show(self, folder: Path) -> int:
+        """Prints and writes the comparison, once. Returns how many jobs failed."""
+        if self.shown:
+            return 0
+        self.shown = True
+        atexit.unregister(self.show)
+        return show_sweep(folder)
+
+
+def keep(config: DictConfig, run: Run, trace: str = "") -> None:
+    """Writes what is known of the job that `config` is of."""
+    folder = Path(config.hydra.runtime.output_dir)
+    number = OmegaConf.select(config, "hydra.job.num", throw_on_missing=False)
+    prefix = OmegaConf.select(config, "compile.log_prefix") or run.prefix
+    if folder.is_dir():
+        with Reporting(f"writing what became of the job in {folder}"):
+            dataclasses.replace(run, number=number or 0, prefix=prefix).write(folder)
+            if trace:
+                write_whole(folder / ERROR_FILE, trace)
+
+
+def show_sweep(folder: Path) -> int:
+    """Prints the comparison of the jobs in a sweep's folder, and writes it there as Markdown, CSV and a plot. Returns how many jobs failed. Raises OSError
+    and ValueError for files that are no sweep's."""
+    runs = list(saved_runs(folder))
+    if not runs:
+        print(f"no jobs in {folder}")
+        return 0
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=WIDTH_OF_FILES)
+    console.print(comparison(runs))
+    with Reporting(f"writing the comparison in {folder}"):
+        write_whole(folder / "sweep.md", as_markdown(runs))
+        write_whole(folder / "sweep.csv", as_csv(runs))
+        places = ["sweep.md", "sweep.csv", *write_plot(runs, folder)]
+        console.print(f"{folder}: {', '.join(places)}", soft_wrap=True, highlight=False, markup=False)
+    failed = sum(bool(run.reason) for run in runs)
+    if failed:
+        console.print(f"{failed} of {len(runs)} jobs failed; the trace of each is in its error.txt", highlight=False)
+    return failed

@@ -1,23 +1,24 @@
-"""Prints the comparison table of a finished sweep: `python scripts/sweep.py logs/2026-01-31/12-00-00-sweep`."""
+"""Makes the comparison of a sweep again, from its folder alone: the table, sweep.md, sweep.csv and the plot.
+
+`python scripts/sweep.py logs/2026-01-31/12-00-00-sweep`, also while its jobs run, and after it was killed.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
-from dynacompile.callbacks.sweep import comparison, saved_runs
+from dynacompile.callbacks.sweep import show_sweep
+from dynacompile.callbacks.sweep_runs import FILE
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="the sweep's folder")
     folder = parser.parse_args().folder
-    runs = list(saved_runs(folder))
-    if not runs:
-        raise SystemExit(f"no finished runs in {folder}: it should hold 0/run.json, 1/run.json, ...")
-    Console().print(comparison(runs))
+    if not any(folder.rglob(FILE)):
+        raise SystemExit(f"error: no jobs in {folder}: it should hold 0/{FILE}, 1/{FILE}, ...")
+    show_sweep(folder.absolute())
 
 
 if __name__ == "__main__":

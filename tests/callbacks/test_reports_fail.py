@@ -13,7 +13,8 @@ from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.ledger import read_trace
 from dynacompile.callbacks.numbers import log
 from dynacompile.callbacks.settings import CompileSettings
-from dynacompile.callbacks.sweep import Run, comparison
+from dynacompile.callbacks.sweep_runs import Run
+from dynacompile.callbacks.sweep_table import comparison
 from dynacompile.complaints import COMPLAINTS
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError

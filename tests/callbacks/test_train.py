@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import subprocess
 import sys
@@ -67,10 +68,22 @@ def test_a_sweep_ends_with_a_comparison(tmp_path):
     assert done.returncode == 0, done.stderr
     table = done.stdout[done.stdout.index("comparison of 2 runs") :]
     assert "compile=none" in table and "compile=default" in table and "failed" not in table
-    losses = next(line for line in table.splitlines() if "validation loss" in line).split("│")[2:4]
-    assert float(losses[0]) == pytest.approx(float(losses[1]), abs=2e-4)
     (folder,) = tmp_path.glob("logs/*/*-sweep")
+    none, compiled = csv.DictReader((folder / "sweep.csv").read_text().splitlines())
+    assert float(none["loss"]) == pytest.approx(float(compiled["loss"]), abs=2e-4)
+    assert float(compiled["speedup_over_none"]) == pytest.approx(float(none["step_ms"]) / float(compiled["step_ms"]))
+    written = {path.name: path.read_text() for path in folder.glob("sweep.*")}
+    for name in written:
+        (folder / name).unlink()
     again = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "sweep.py"), str(folder)], capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"}
     )
-    assert "validation loss" in again.stdout
+    assert "comparison of 2 runs" in again.stdout
+    assert written == {path.name: path.read_text() for path in folder.glob("sweep.*")}
+
+
+@pytest.mark.slow
+def test_a_wrong_setting_of_one_job_is_a_row_of_the_sweep(tmp_path):
+    done = train(tmp_path, "-m", "compile=none", "compile.mode=default,fastest")
+    assert done.returncode == 1, done.stderr
+    assert "job 1 failed: ConfigError: unknown mode 'fastest'" in done.stderr and "1 of 2 jobs failed" in done.stdout and "Traceback" not in done.stderr

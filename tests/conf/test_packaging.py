@@ -21,7 +21,7 @@ def importable_folders() -> set[str]:
             parts = path.parent.relative_to(ROOT).parts
             if "hydra_plugins" not in parts:
                 names.add(".".join((MAPPED.get(top, top), *parts[1:])))
-    return names | {"hydra_plugins", "hydra_plugins.dynacompile_searchpath"}
+    return names | {"hydra_plugins", "hydra_plugins.dynacompile_searchpath", "hydra_plugins.dynacompile_sweeper"}
 
 
 def test_the_package_list_names_every_package():

@@ -1,0 +1,62 @@
+"""The plot of a sweep: a Vega-Lite chart of step times, rendered by vl-convert, which needs neither a browser nor a network."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dynacompile.callbacks.sweep_runs import Run
+from dynacompile.callbacks.sweep_table import heading, kind_of_step, shared_overrides
+from dynacompile.quoting import printable
+from dynacompile.run_files import write_whole
+
+RENDERER = "vl_convert"
+SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+VERSION = "5.21"
+COLORS = {"eager": "#8a8f98", "compiled": "#2a6fdb"}
+
+
+def chart(runs: Sequence[Run]) -> dict[str, Any]:
+    """The Vega-Lite specification: a group of bars for each job with the median milliseconds of its eager and compiled steps, the quartiles as a line."""
+    shared = {*shared_overrides(runs)}
+    values = []
+    for run in runs:
+        name = f"{run.number}: {printable(' '.join(o for o in run.overrides if o not in shared)) or 'defaults'}"
+        for kind in dict.fromkeys(("eager", kind_of_step(run))):
+            if (median := run.value(f"step_ms_{kind}")) is not None:
+                low, high = (run.value(f"step_ms_{kind}{end}") for end in ("_low", "_high"))
+                values.append({"job": name, "step": kind, "ms": median, "low": median if low is None else low, "high": median if high is None else high})
+    where = {
+        "y": {"field": "job", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 400}},
+        "yOffset": {"field": "step", "sort": list(COLORS)},
+    }
+    color = {"field": "step", "scale": {"domain": list(COLORS), "range": list(COLORS.values())}, "title": None}
+    quartiles = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "color": {"value": "#1b1f24"}}
+    return {
+        "$schema": SCHEMA,
+        "title": {"text": "milliseconds of a training step", "subtitle": textwrap.wrap(heading(runs), 110), "anchor": "start"},
+        "width": 480,
+        "data": {"values": values},
+        "encoding": where,
+        "layer": [
+            {"mark": "bar", "encoding": {"x": {"field": "ms", "type": "quantitative", "title": "ms, median and quartiles"}, "color": color}},
+            {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": quartiles},
+        ],
+    }
+
+
+def write_plot(runs: Sequence[Run], folder: Path) -> list[str]:
+    """Writes the chart's specification, and the picture where vl-convert is installed. Returns the names of the files. Raises OSError."""
+    spec = chart(runs)
+    if not spec["data"]["values"]:
+        return []
+    write_whole(folder / "sweep.vl.json", json.dumps(spec, indent=1) + "\n")
+    if importlib.util.find_spec(RENDERER) is None:
+        return ["sweep.vl.json (pip install 'dynacompile[sweep]' draws it)"]
+    write_whole(folder / "sweep.svg", importlib.import_module(RENDERER).vegalite_to_svg(spec, vl_version=VERSION))
+    return ["sweep.svg", "sweep.vl.json"]
