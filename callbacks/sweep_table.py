@@ -111,6 +111,7 @@ def row_of(run: Run, baseline: Run | None, loss: str) -> Row:
     """baseline: the job that trains the same and compiles nothing."""
     kind = kind_of_step(run)
     step, low, high = (run.value(f"step_ms_{kind}{end}") for end in ("", "_low", "_high"))
+    fast, fast_low, fast_high = (run.value(f"speedup{end}") for end in ("", "_low", "_high"))
     return Row(
         str(run.number),
         run.overrides,
@@ -118,7 +119,7 @@ def row_of(run: Run, baseline: Run | None, loss: str) -> Row:
         *(step, low, high),
         run.value(f"samples_per_sec_{kind}"),
         *over(baseline, step, low, high),
-        *(run.value(f"speedup{end}") for end in ("", "_low", "_high")),
+        *(fast, fast_low, fast_high),
         run.value("seconds"),
         run.value("recompiles"),
         next((peak for name in (f"step_peak_bytes_{kind}", "peak_bytes") if (peak := run.value(name)) is not None), None),
