@@ -1,8 +1,9 @@
 """python -m tests.fuzz.made_again FIRST LAST: training steps whose backward makes again whatever costs memory traffic alone, against eager.
 
 A program is its seed: a residual stream, to which blocks of products, norms, activations, dropout and attention add their results, under autocast or not,
-and what is returned: the loss, or some of the values between as well. The CPU is taken for a device on which nothing costs less than traffic, a few sums in a row are made again, and all values are large. What is compared: results and gradients, which may be as far from float64's
-as three times eager's are; and the bytes that are saved, which must be no more than without.
+and what is returned: the loss, or some of the values between as well. The CPU is taken for a device on which nothing costs less than traffic, a few sums in
+a row are made again, and all values are large. What is compared: results and gradients, which may be as far from float64's as three times eager's are; and
+the bytes that are saved, which must be no more than without.
 """
 
 from __future__ import annotations
