@@ -205,6 +205,7 @@ def skipped_folders() -> list[tuple[str, bool]]:
     """
     torch_folder = Path(torch.__file__).parent
     alone = [torch_folder / d for d in ("_dynamo", "_inductor", "_functorch", "fx", "_subclasses", "export", "_export")]
+    alone.append(torch_folder / "distributed" / "tensor")  # placements and dispatch of DTensor
     inside = [p for p in torch_folder.iterdir() if p.is_dir() and p.name != "nn" and p not in alone]
     inside += [torch_folder / "nn" / d for d in ("utils", "parallel", "quantized")]
     files = [p for p in torch_folder.iterdir() if p.suffix == ".py"] + [torch_folder / "nn" / f for f in ("modules/module.py", "parameter.py")]

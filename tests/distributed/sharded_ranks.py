@@ -1,0 +1,310 @@
+"""Run by test_sharded.py in two processes of gloo: training with sharded parameters, compiled and in eager, to the bit. Prints the name of each case that
+held."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict, set_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.utils.checkpoint import checkpoint
+
+import dynacompile
+from dynacompile import events
+from tests.distributed.models import batch
+
+STEPS, WIDTH, DEPTH = 4, 16, 3
+
+
+class Block(nn.Module):
+    """Of small ints, as its input is: sums are exact in any order."""
+
+    def __init__(self, seed: int = 0, again: bool = False):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.again = again
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for p in self.parameters():
+                p.copy_(torch.randint(-1, 2, p.shape, generator=generator))
+
+    def inner(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.up(x).relu().clamp(max=2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = checkpoint(self.inner, x, use_reentrant=False) if self.again else self.inner(x)
+        return (x + made).clamp(-4, 4)
+
+
+class Net(nn.Module):
+    def __init__(self, again: bool = False):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(k, again) for k in range(DEPTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def eager(net: nn.Module) -> nn.Module:
+    return net
+
+
+def blocks(net: nn.Module) -> nn.Module:
+    for block in net.blocks:
+        dynacompile.compile(block, inplace=True)
+    return net
+
+
+def whole(net: nn.Module) -> nn.Module:
+    return dynacompile.compile(net)
+
+
+def counted(
+    wrap: Callable[[nn.Module], nn.Module], run: Callable[[nn.Module], list[torch.Tensor]], net: nn.Module
+) -> tuple[list[torch.Tensor], dict[str, int]]:
+    """What `run` gives for the wrapped net, and how many events of each kind there were."""
+    dynacompile.reset()
+    seen: list[events.Event] = []
+    end = dynacompile.subscribe(seen.append)
+    found = run(wrap(net))
+    end()
+    return found, {kind.__name__: sum(isinstance(e, kind) for e in seen) for kind in (events.Compiled, events.Recompiled, events.LimitHit, events.FrameSkipped)}
+
+
+def same(mine: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
+    assert len(mine) == len(theirs)
+    for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        assert torch.equal(a, b), f"tensor {i} differs by {(a - b).abs().max()}"
+
+
+def mesh() -> DeviceMesh:
+    return init_device_mesh("cpu", (dist.get_world_size(),))
+
+
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+
+
+def trained(net: nn.Module, clip: float = 0.0, accumulated: int = 1) -> list[torch.Tensor]:
+    """Results and gradients of each step, and the parameters after the last one."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    found: list[torch.Tensor] = []
+    for k in range(STEPS):
+        for part in range(accumulated):
+            out = net(batch(10 * k + dist.get_rank() + 100 * part))
+            out.float().sum().backward()
+            found.append(out.detach().float().clone())
+        if clip:
+            found.append(full(nn.utils.clip_grad_norm_(net.parameters(), clip)))
+        found += [full(p.grad) for p in net.parameters()]
+        with torch.no_grad():
+            for p in net.parameters():
+                p.grad.sign_()
+        optimizer.step()
+        optimizer.zero_grad()
+    return found + [full(p) for p in net.parameters()]
+
+
+def sharded(net: Any, **options: Any) -> nn.Module:
+    for block in net.blocks:
+        fully_shard(block, mesh=mesh(), **options)
+    return fully_shard(net, mesh=mesh(), **options)
+
+
+ENTRIES = {"Compiled": 2, "Recompiled": 1, "LimitHit": 0, "FrameSkipped": 0}
+"""Of equal blocks: the first block's input needs no gradient."""
+
+
+def agrees(again: bool = False, options: dict[str, Any] | None = None, **how: Any) -> None:
+    """Compiled by blocks, equal blocks share their entries; compiled whole, FSDP's hooks run as Python between graphs."""
+    wanted, _ = counted(eager, lambda net: trained(net, **how), sharded(Net(again), **options or {}))
+    by_block, counts = counted(blocks, lambda net: trained(net, **how), sharded(Net(again), **options or {}))
+    same(by_block, wanted)
+    assert counts == ENTRIES, counts
+    together, counts = counted(whole, lambda net: trained(net, **how), sharded(Net(again), **options or {}))
+    same(together, wanted)
+    assert not counts["LimitHit"] and not counts["FrameSkipped"], counts
+
+
+def plain() -> None:
+    agrees()
+
+
+def kept_after_forward() -> None:
+    agrees(options={"reshard_after_forward": False})
+
+
+def mixed_precision() -> None:
+    agrees(options={"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)})
+
+
+def offloaded() -> None:
+    agrees(options={"offload_policy": CPUOffloadPolicy(pin_memory=False)})
+
+
+def checkpointed() -> None:
+    agrees(again=True)
+
+
+def clipped() -> None:
+    agrees(clip=0.5)
+
+
+def accumulated() -> None:
+    agrees(accumulated=2)
+
+
+def built_on_meta() -> None:
+    def made() -> nn.Module:
+        with torch.device("meta"):
+            net = Net()
+        net = sharded(net)
+        net.to_empty(device="cpu")
+        with torch.no_grad():
+            for p in net.parameters():
+                p.copy_(distribute_tensor(torch.arange(p.numel()).reshape(p.shape) % 3.0 - 1, mesh(), [Shard(0)]))
+        return net
+
+    wanted, _ = counted(eager, trained, made())
+    found, counts = counted(blocks, trained, made())
+    same(found, wanted)
+    assert counts == ENTRIES, counts
+
+
+def state_dicts() -> None:
+    """Full, and sharded through the distributed checkpoint: names and values are eager's, and training goes on from either."""
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(folder)
+    found = []
+    for wrap in (eager, blocks):
+        net = wrap(sharded(Net()))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.5)
+        trained(net)
+        whole_state = get_model_state_dict(net, options=StateDictOptions(full_state_dict=True))
+        model_state, optimizer_state = get_state_dict(net, optimizer)
+        place = Path(folder[0]) / wrap.__name__
+        dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=place)
+        after = trained(net)
+        other = (blocks if wrap is eager else eager)(sharded(Net()))
+        optimizer = torch.optim.AdamW(other.parameters(), lr=0.5)
+        model_state, optimizer_state = get_state_dict(other, optimizer)
+        state = {"model": model_state, "optimizer": optimizer_state}
+        dcp.load(state, checkpoint_id=place)
+        set_state_dict(other, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        same(trained(other), after)
+        found.append((list(whole_state), [t.clone() for t in whole_state.values()]))
+    assert found[0][0] == found[1][0]
+    same(found[0][1], found[1][1])
+
+
+def parallel(net: nn.Module, sequence: bool = False) -> nn.Module:
+    for block in net.blocks:
+        up = ColwiseParallel(input_layouts=Shard(0)) if sequence else ColwiseParallel()
+        down = RowwiseParallel(output_layouts=Shard(0)) if sequence else RowwiseParallel()
+        parallelize_module(block, mesh(), {"up": up, "down": down})
+    return net
+
+
+def alike(net: nn.Module) -> list[torch.Tensor]:
+    """Steps on data that all ranks have alike, as tensor parallelism wants them."""
+    found: list[torch.Tensor] = []
+    for k in range(STEPS):
+        out = net(batch(k))
+        out.sum().backward()
+        found += [out.detach().clone(), *(full(p.grad) for p in net.parameters())]
+        with torch.no_grad():
+            for p in net.parameters():
+                p.sub_(p.grad.sign())
+        net.zero_grad()
+    return found + [full(p) for p in net.parameters()]
+
+
+def tensor_parallel() -> None:
+    """DTensors run as Python, by name, and all around them is compiled."""
+    wanted, _ = counted(eager, alike, parallel(Net()))
+    for wrap in (blocks, whole):
+        found, counts = counted(wrap, alike, parallel(Net()))
+        same(found, wanted)
+        assert not counts["LimitHit"] and not counts["FrameSkipped"], counts
+
+
+def sequence_parallel() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.scale = nn.LayerNorm(WIDTH), 2.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(x) * self.scale
+
+    def steps(net: nn.Module) -> list[torch.Tensor]:
+        x = distribute_tensor(batch(3).reshape(2, 2, WIDTH), mesh(), [Shard(1)])
+        return [full(net(x)) for _ in range(3)]
+
+    net = parallelize_module(Normed(), mesh(), {"norm": SequenceParallel()})
+    wanted, _ = counted(eager, steps, net)
+    found, _ = counted(whole, steps, net)
+    same(found, wanted)
+
+
+def redistributed() -> None:
+    """Placements that the user's own code changes."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        part = x.redistribute(placements=[Replicate()]) * 2
+        return part.to_local() + y, (x + x).full_tensor() - y, DTensor.from_local(y * 2, x.device_mesh, [Replicate()]).to_local()
+
+    compiled = dynacompile.compile(function)
+    for k in range(3):
+        x, y = distribute_tensor(batch(k), mesh(), [Shard(k % 2)]), batch(k + 7)
+        same([full(t) for t in compiled(x, y)], [full(t) for t in function(x, y)])
+
+
+CASES = (
+    plain,
+    kept_after_forward,
+    mixed_precision,
+    offloaded,
+    checkpointed,
+    clipped,
+    accumulated,
+    built_on_meta,
+    state_dicts,
+    tensor_parallel,
+    sequence_parallel,
+    redistributed,
+)
+
+
+def main() -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    failed = False
+    for case in CASES:
+        try:
+            case()
+            print(f"held {case.__name__}", flush=True)
+        except Exception:  # noqa: BLE001  (it is printed, and the next case runs on all ranks)
+            failed = True
+            print(f"{case.__name__}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+        dist.barrier()
+    dist.destroy_process_group()
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
