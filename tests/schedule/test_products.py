@@ -183,7 +183,9 @@ MODEL = {
     "gelu": (lambda x, w, b: F.gelu(torch.addmm(b, x, w.t())), ((8192, 4096), (16384, 4096), (16384,)), True),
     "gelu, which backward needs the operand of": (gelu_and_before, ((16384, 768), (3072, 768), (3072,)), True),
     "gelu of float32 results, whose arithmetic nothing hides": (
-        lambda x, w, b: F.gelu(torch.addmm(b, x, w.t()).float()), ((8192, 4096), (16384, 4096), (16384,)), False
+        lambda x, w, b: F.gelu(torch.addmm(b, x, w.t()).float()),
+        ((8192, 4096), (16384, 4096), (16384,)),
+        False,
     ),
     "gelu by tanh, which backward needs the operand of": (tanh_and_before, ((16384, 768), (3072, 768), (3072,)), True),
     "gelu of experts": (lambda x, w: F.gelu(torch.bmm(x, w)), ((16, 1024, 2048), (16, 2048, 4096)), True),
