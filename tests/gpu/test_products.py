@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dynacompile
+from dynacompile import pipeline
 from dynacompile.build.device import LoadedKernel
 from dynacompile.build.store import Store
 from dynacompile.build.triton import build_candidates
@@ -138,8 +139,9 @@ def test_modes(name, mode):
         assert all(e.fused_us < e.apart_us for e in told if e.fused)
 
 
-def test_another_precision_of_float32_is_another_entry():
+def test_another_precision_of_float32_is_another_entry(monkeypatch):
     """What is fused relies on torch's setting, and is not run under another one."""
+    monkeypatch.setattr(pipeline, "choice", lambda env: always)
     torch.manual_seed(0)
     x, w, b = torch.randn(16384, 512, device="cuda"), torch.randn(1024, 512, device="cuda"), torch.randn(1024, device="cuda")
 
@@ -151,7 +153,7 @@ def test_another_precision_of_float32_is_another_entry():
         for setting in ("tf32", "ieee", "tf32", "ieee"):
             with float32_as(setting):
                 errors.append(((function(x, w, b).double() - exact).norm() / exact.norm()).item())
-    assert 1e-4 < errors[0] < 2e-3 and errors[0] == errors[2]
+    assert 1e-4 < errors[0] < 2e-3 and errors[0] == errors[2], "tf32, cut off by the tensor cores"
     assert errors[1] < 1e-6 and errors[3] < 1e-6
 
 
