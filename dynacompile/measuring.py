@@ -158,6 +158,8 @@ def refs_of(step: Extern) -> Sequence[str]:
 
 def centred(tensor: torch.Tensor) -> torch.Tensor:
     """Numbers on both sides of zero, so that activations have both."""
+    if tensor.dtype.itemsize == 1 and tensor.dtype.is_floating_point:  # torch does not compute in 8-bit floats
+        return (tensor.float() - 0.5).to(tensor.dtype)
     return tensor.sub_(0.5) if tensor.dtype.is_floating_point else tensor
 
 

@@ -44,6 +44,7 @@ DEFAULT_ARCH = 90
 POINTERS = {
     torch.bool: "*i1", torch.uint8: "*u8", torch.int8: "*i8", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",
     torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64",
+    torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5",
 }  # fmt: skip
 
 LIST_TABLES = ["*i32", "*i64", "*i64"]  # of a kernel over a list: see codegen/triton/emit.py

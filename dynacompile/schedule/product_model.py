@@ -19,7 +19,6 @@ from dynacompile.ir.products import Decision, Joint
 
 CAPABILITY = (9, 0)
 RATE = 7.5e8  # multiplications and additions in a microsecond, of the library's products of 16-bit numbers on an H200
-RATES = {4: 3.9e8, 2: RATE}  # by the bytes of a number
 BYTES = 4.0e6  # that kernels move in a microsecond
 SIMPLE = 2.6e7  # simple operations on numbers of 32 bits in a microsecond
 LAUNCH = 4.0  # microseconds of a kernel beside its work
@@ -53,19 +52,15 @@ def expected(joint: Joint) -> Decision:
     count = sum(op.name == "product" for op in joint.nest.body)
     if count > 1:
         return Decision(False, "two products at once are slower than the library's two", fused_us=0.0, apart_us=0.0)
-    contraction = next(op.attr for op in joint.nest.body if op.name == "product")
-    width = max(joint.buffers[name].dtype.itemsize for name in operands(joint))
-    if width == 1 or (width == 4 and contraction.precision == "ieee"):
-        return Decision(False, "products of 8-bit numbers, and of float32 that is not rounded, are the library's where nothing is measured")
+    if any(joint.buffers[name].dtype.itemsize != 2 for name in operands(joint)):
+        return Decision(False, "products of float32 and of 8-bit numbers are the library's where nothing is measured")
     tiles = joint.batch * -(-joint.m // TILE[0]) * -(-joint.n // TILE[1])
     filled = tiles / (-(-tiles // PROCESSORS) * PROCESSORS)
-    library = LAUNCH + max(2 * joint.batch * joint.m * joint.n * joint.k / RATES[width], (read(joint) + results(joint)) / BYTES)
+    library = LAUNCH + max(2 * joint.batch * joint.m * joint.n * joint.k / RATE, (read(joint) + results(joint)) / BYTES)
     apart = library + LAUNCH + traffic(joint.reader, joint) / BYTES
     further = max(0, traffic(joint.nest, joint) - results(joint)) / BYTES
     arithmetic = joint.batch * joint.m * joint.n * operations(joint) / SIMPLE
     fused = library * SLOWER + max(further, arithmetic) + BESIDE * min(further, arithmetic)
-    if width == 4 and not is_along_sums(joint):
-        return Decision(False, "its operands do not lie as the tensor cores take them", fused_us=fused, apart_us=apart)
     if not is_aligned(joint):
         return Decision(False, "its operands do not lie as the bulk copy engine takes them", fused_us=fused, apart_us=apart)
     if filled < EVEN:
@@ -103,12 +98,6 @@ def operations(joint: Joint) -> int:
 def results(joint: Joint) -> int:
     """Bytes of the products' results."""
     return sum(joint.buffers[out].bytes for call in joint.calls for out in call.outputs if out is not None)
-
-
-def is_along_sums(joint: Joint) -> bool:
-    """The operands are contiguous along what is summed over, as tensor cores want numbers of other than 16 bits."""
-    deep = joint.nest.r_axes[0].var
-    return all(a.index.stride(deep) in (0, 1) for a in joint.nest.loads())
 
 
 def operands(joint: Joint) -> set[str]:

@@ -115,6 +115,8 @@ def join_products(units: Units, nest: Nest, products: Sequence[Unit], reader: Un
     calls: list[Extern] = []
     found: list[Product] = []
     precision = None if env.rely is None else float32_precision()
+    if precision == "tf32" and env.config.precise:
+        precision = None  # the tensor cores cut off numbers of float32 that the library rounds
     for unit in products:
         assert unit.extern is not None
         product = product_of(unit.extern, units.program.buffers, units.roots, precision)

@@ -195,11 +195,29 @@ def test_a_product_becomes_a_cubin_that_is_given_memory_for_descriptors(name, en
     assert built.shared <= 227 << 10
 
 
+LARGE = {
+    "batch": ((8, 1024, 512), (8, 512, 1024)),
+    "tf32": ((4096, 256), (256, 2816), (2816,)),
+    "float32": ((1024, 256), (256, 1024), (1024,)),
+    "8-bit numbers": ((4096, 256), (2816, 256), (), (), (2816,)),
+    "8-bit numbers, fast sums": ((4096, 256), (2816, 256), (), (), (2816,)),
+    "gate and values that stay": ((4096, 256), (256, 2816), (256, 2816)),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_products_of_every_kind_become_cubins(name, env, store):
+    source = product(name, *LARGE[name])
+    built = build_triton({"k": source}, env, store)["k"]
+    assert built.cubin[:4] == b"\x7fELF" and built.grid == source.grids[0], "the first candidate is not refused"
+    assert source.candidates[0].blocks["TMA"] == {"float32": 0, "gate and values that stay": 2}.get(name, 1)
+
+
 def test_a_product_that_no_processor_can_run_gives_way_to_the_next_candidate(events, env, store, monkeypatch):
     source = product("gelu of a linear layer", (4096, 256), (256, 2816), (2816,))
-    monkeypatch.setattr(builds, "MOST_SHARED", 170_000)
+    monkeypatch.setattr(builds, "MOST_SHARED", 100_000)
     built = build_triton({"k": source}, env, store)["k"]
-    assert built.shared <= 170_000 and built.grid != () and any(isinstance(e, KernelRefused) and "shared memory" in e.error for e in events)
+    assert built.shared <= 100_000 and built.grid != () and any(isinstance(e, KernelRefused) and "shared memory" in e.error for e in events)
     kept = replace(source, candidates=source.candidates[:1], grids=source.grids[:1])
     monkeypatch.setattr(builds, "MOST_SHARED", 1000)
     with pytest.raises(BuildError, match="shared memory"):

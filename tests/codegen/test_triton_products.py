@@ -23,7 +23,13 @@ from dynacompile.ir.schedule import KernelSource, Launch, Schedule
 from .product_cases import CASES, Case, fused, on_cpu, with_copies
 
 # MBLOCK, NBLOCK, KBLOCK, GROUP, PROGRAMS, PARTS, TMA
-SHAPES = {"pointers": (32, 64, 32, 2, 0, 1, 0), "walked, in parts": (64, 32, 16, 3, 3, 2, 0), "copies": (32, 64, 32, 2, 3, 4, 1)}
+SHAPES = {
+    "pointers": (32, 64, 32, 2, 0, 1, 0),
+    "walked, in parts": (64, 32, 16, 3, 3, 2, 0),
+    "copies": (32, 64, 32, 2, 3, 4, 1),
+    "pairs": (32, 32, 32, 2, 3, 2, 2),
+}
+PAIRED = ("gate and values", "gate and values that stay")
 GOLDEN = Path(__file__).parent / "golden"
 TOLERANCE = {torch.float8_e4m3fn: 1.6e-2, torch.bfloat16: 1.6e-2, torch.float16: 2e-3, torch.float32: 1e-5}
 
@@ -37,13 +43,17 @@ def storage(plan: Schedule, name: str, given: dict[str, torch.Tensor]) -> torch.
     return torch.full((buffer.storage_elements,), float("nan") if buffer.dtype.is_floating_point else 0, dtype=buffer.dtype)
 
 
+def has_way(name: str, case: Case, way: str) -> bool:
+    return name in PAIRED if way == "pairs" else case.copied or way != "copies"
+
+
 def jobs() -> Iterator[tuple[tuple[str, str], Schedule, Launch, KernelSource, dict[str, int]]]:
     for name, case in CASES.items():
         plan, launch, source = fused(case)
         source = with_copies(source.kernel)
         assert ("make_tensor_descriptor" in source.text) == case.copied
         for way, shape in SHAPES.items():
-            if case.copied or way != "copies":
+            if has_way(name, case, way):
                 yield (name, way), plan, launch, source, dict(zip(BLOCKS, shape, strict=True))
 
 
@@ -82,7 +92,7 @@ def eager(case: Case) -> list[torch.Tensor]:
     return list(result) if isinstance(result, tuple) else [result]
 
 
-@pytest.mark.parametrize(("name", "way"), [(name, way) for name, case in CASES.items() for way in SHAPES if case.copied or way != "copies"])
+@pytest.mark.parametrize(("name", "way"), [(name, way) for name, case in CASES.items() for way in SHAPES if has_way(name, case, way)])
 def test_numbers(interpreted, name, way):
     got, wanted = interpreted[name, way]
     for one, other in zip(got, wanted, strict=True):

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from dynacompile.codegen.reference import run_schedule
 from dynacompile.codegen.triton.products import BLOCKS
 from dynacompile.events import ProductDecided
 from dynacompile.ir.schedule import Launch, Schedule
-from tests.codegen.product_cases import ENV, always, on_cpu, plan_on_gpu, with_copies
+from tests.codegen.product_cases import ENV, always, multiplied, on_cpu, plan_on_gpu, with_copies
 
 UNARY: tuple[Callable, ...] = (
     torch.relu, torch.tanh, torch.sigmoid, F.gelu, F.silu, torch.neg, torch.abs, lambda y: F.gelu(y, approximate="tanh"), lambda y: y * 0.37, lambda y: y + 1.5,
@@ -42,7 +42,8 @@ TILES = ((32, 32, 32, 2, 0, 1, 0), (64, 32, 16, 3, 3, 2, 0), (32, 64, 32, 2, 0, 
 
 @dataclass(frozen=True)
 class Program:
-    """products: for each its operands' layouts, how it is written, and whether it has the operand on the left of the first one. steps: of the chain."""
+    """products: for each its operands' layouts, how it is written, and whether it has the operand on the left of the first one. steps: of the chain. batch: how
+    many matrices each operand has; 0: they are matrices. factors: alpha and beta of sums. precision: torch's setting for float32."""
 
     seed: int
     extents: tuple[int, int, int]
@@ -51,6 +52,9 @@ class Program:
     steps: tuple[tuple, ...]
     end: str
     precise: bool
+    batch: int
+    factors: tuple[float, float]
+    precision: str
 
     def inputs(self) -> list[torch.Tensor]:
         """Of each product the left operand, the right one and what is added; then of each step what it joins."""
@@ -58,19 +62,25 @@ class Program:
         m, n, k = self.extents
 
         def made(rows: int, columns: int, layout: str = "plain") -> torch.Tensor:
+            count = (self.batch,) if self.batch else ()
             if layout == "turned":
-                return (torch.randn(columns, rows, generator=generator) * 0.3).to(self.dtype).t()
+                return (torch.randn(*count, columns, rows, generator=generator) * 0.3).to(self.dtype).mT
             if layout == "sliced":
-                return (torch.randn(rows, columns + 8, generator=generator) * 0.3).to(self.dtype)[:, 8:]
-            return (torch.randn(rows, columns, generator=generator) * 0.3).to(self.dtype)
+                return (torch.randn(*count, rows, columns + 8, generator=generator) * 0.3).to(self.dtype)[..., 8:]
+            if layout == "heads" and count:  # side by side
+                return (torch.randn(rows, *count, columns, generator=generator) * 0.3).to(self.dtype).transpose(0, 1)
+            found = (torch.randn(rows, columns, generator=generator) * 0.3).to(self.dtype) if layout == "same" or not count else None
+            return torch.randn(*count, rows, columns, generator=generator).mul(0.3).to(self.dtype) if found is None else found.expand(*count, rows, columns)
 
         found = []
         for left, right, form, _ in self.products:
-            found += [made(m, k, left), made(k, n, right), made(m, n) if form == "added" else made(1, n)[0]]
+            sizes = {"added": (m, n, "plain"), "column": (m, 1, "same"), "row": (1, n, "same")}
+            added = made(*sizes[form]) if form in sizes else made(1, n) if self.batch else made(1, n)[0]
+            found += [made(m, k, left), made(k, n, right), added]
         for what, *rest in self.steps:
             shape = rest[1] if what == "join" else "number"
             size = {"whole": (m, n), "transposed": (n, m), "rows": (m, 1), "columns": (1, n)}.get(shape, (1, 1))
-            found.append(made(*size).t() if shape == "transposed" else made(*size))
+            found.append(made(*size).mT if shape == "transposed" else made(*size))
         return found
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -80,7 +90,11 @@ class Program:
             a, b, c = next(given), next(given), next(given)
             first = a if first is None else first
             a = first if shared else a
-            results.append(a @ b if form == "plain" else torch.addmm(c, a, b))
+            alpha, beta = self.factors
+            if form == "plain":
+                results.append(torch.bmm(a, b) if self.batch else a @ b)
+            else:
+                results.append(torch.baddbmm(c, a, b, beta=beta, alpha=alpha) if self.batch else torch.addmm(c, a, b, beta=beta, alpha=alpha))
         y, *others = results
         kept = []
         for what, *rest in self.steps:
@@ -89,7 +103,7 @@ class Program:
                 case "map":
                     y = UNARY[rest[0]](y)
                 case "join":
-                    other = others.pop(0) if rest[1] == "product" and others else joined[0, 0] * 0.5 if rest[1] in ("number", "product") else joined
+                    other = others.pop(0) if rest[1] == "product" and others else joined.flatten()[0] * 0.5 if rest[1] in ("number", "product") else joined
                     y = BINARY[rest[0]](y, other)
                 case "keep":
                     kept.append(y)
@@ -98,38 +112,51 @@ class Program:
     def ended(self, y: torch.Tensor) -> torch.Tensor:
         match self.end:
             case "heads":
-                return y.unflatten(1, (2, -1)).transpose(0, 1).contiguous() if y.shape[1] % 2 == 0 else y
+                return y.unflatten(-1, (2, -1)).transpose(-3, -2).contiguous() if y.shape[-1] % 2 == 0 else y
+            case "side by side":
+                return y.transpose(0, 1).contiguous()
             case "transposed":
-                return y.t().contiguous() * 0.5
+                return y.mT.contiguous() * 0.5
             case "part":
-                return y[3:, 5:] * 2
+                return y[..., 3:, 5:] * 2
             case "sum":
                 return y.sum(0)
             case _:
                 return y
 
     def text(self) -> str:
-        return f"{self.extents} {self.dtype} {'precise ' if self.precise else ''}{self.end}\n  {self.products}\n  " + "\n  ".join(map(str, self.steps))
+        return (
+            f"{self.batch} of {self.extents} {self.dtype} {self.precision} {self.factors} {'precise ' if self.precise else ''}{self.end}\n  {self.products}\n  "
+            + "\n  ".join(map(str, self.steps))
+        )
 
 
 def generate(seed: int) -> Program:
     r = random.Random(seed)
-    layouts = ("plain", "turned", "plain", "turned", "sliced")
+    batch = r.choice((0, 0, 0, 2, 3))
+    layouts = ("plain", "turned", "plain", "turned", "sliced", *(("heads", "same") if batch else ()))
     count = r.choice((1, 1, 1, 2, 2, 3))
-    products = tuple((r.choice(layouts), r.choice(layouts), r.choice(("plain", "plain", "bias", "added")), r.random() < 0.7) for _ in range(count))
+    products = tuple(
+        (r.choice(layouts), r.choice(layouts), r.choice(("plain", "plain", "plain", "bias", "bias", "added", "column", "row")), r.random() < 0.7)
+        for _ in range(count)
+    )
     steps: list[tuple] = []
     for _ in range(r.randint(1, 6)):
         what = r.choice(("map", "map", "join", "join", "keep"))
         steps.append((what, r.randrange(len(UNARY))) if what == "map" else (what, r.randrange(len(BINARY)), r.choice(SHAPES)) if what == "join" else (what,))
     extents = tuple(r.choice(EXTENTS) for _ in range(3))
-    end = r.choice(("", "", "", "", "heads", "transposed", "part", "sum"))
-    return Program(seed, extents, r.choice((torch.bfloat16, torch.float16)), products, tuple(steps), end, r.random() < 0.15)  # type: ignore[arg-type]
+    end = r.choice(("", "", "", "", "heads", "side by side", "transposed", "part", "sum"))
+    dtype, precise = r.choice((torch.bfloat16, torch.float16, torch.bfloat16, torch.float16, torch.float32)), r.random() < 0.15
+    factors = r.choice(((1.0, 1.0), (1.0, 1.0), (0.125, 1.0), (1.0, -0.5), (2.0, 0.0)))
+    extents = (min(extents), *extents[1:]) if batch else extents
+    return Program(seed, extents, dtype, products, tuple(steps), end, precise, batch, factors, r.choice(("none", "tf32")))  # type: ignore[arg-type]
 
 
 def planned(program: Program) -> tuple[Schedule, list[ProductDecided]]:
     events: list = []
     env = ENV.with_config(precise=program.precise)
-    plan = plan_on_gpu(program, tuple(program.inputs()), type(env)(env.config, events.append, env.region, env.bucket, env.cache), always)
+    with multiplied(program.precision):
+        plan = plan_on_gpu(program, tuple(program.inputs()), replace(env, emit=events.append), always)
     return plan, [e for e in events if isinstance(e, ProductDecided)]
 
 
@@ -160,11 +187,12 @@ def triton_jobs(program: Program) -> list[tuple]:
         return []
     (launch,) = launches
     source = with_copies(plan.kernels[launch.kernel])
-    blocks = dict(zip(BLOCKS, TILES[program.seed % len(TILES)], strict=True))
+    narrow = "add_product_ieee" in source.text  # candidates of which take 16 numbers of the sum at a time, so that masks are for those
+    blocks = dict(zip(BLOCKS, TILES[1 if narrow else program.seed % len(TILES)], strict=True))
     if blocks["TMA"] and "_desc" not in source.text:
         blocks["TMA"] = 0
-    sizes = [prod(a.size for a in source.kernel.nest.x_axes if a.var.name[0] == dim) for dim in "mn"]
-    tiles = prod(-(-n // blocks[b]) for n, b in zip(sizes, ("MBLOCK", "NBLOCK"), strict=True))
+    batch, *sizes = (prod(a.size for a in source.kernel.nest.x_axes if a.var.name[0] == dim) for dim in "bmn")
+    tiles = batch * prod(-(-n // blocks[b]) for n, b in zip(sizes, ("MBLOCK", "NBLOCK"), strict=True))
     given = dict(zip(plan.inputs, program.inputs(), strict=True))
     tensors = [memory(plan, b, given) for b, p in zip(launch.buffers, source.kernel.params, strict=True) if p.mode != "scratch"]
     return [(source.text, source.entry, blocks, (blocks["PROGRAMS"] or tiles, 1, 1), tensors)]

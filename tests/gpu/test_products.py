@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dynacompile
+from dynacompile import pipeline
 from dynacompile.build.device import LoadedKernel
 from dynacompile.build.store import Store
 from dynacompile.build.triton import build_candidates
@@ -20,7 +22,20 @@ from dynacompile.config import CompileConfig
 from dynacompile.env import Env
 from dynacompile.events import ProductDecided, StageFinished
 from dynacompile.ir.schedule import Launch
-from tests.codegen.product_cases import CASES, Case, always, gated_and_kept, gradient, kept, plan_on_gpu
+from tests.codegen.product_cases import (
+    CASES,
+    F8,
+    F32,
+    Case,
+    always,
+    gated_and_kept,
+    gradient,
+    kept,
+    plan_on_gpu,
+    scaled,
+    scaled_fast,
+    scaled_rows,
+)
 
 pytestmark = pytest.mark.gpu
 LARGE = {
@@ -31,6 +46,15 @@ LARGE = {
     "float32 residual": Case(lambda x, w, r: (x @ w).float() + r.float(), ((4096, 3072), (3072, 768), (4096, 768)), turned=(1,)),
     "weights' gradient": Case(lambda g, x: (g @ x).float() * 2, ((1536, 4096), (4096, 1536)), turned=(0,)),
     "gate and values": Case(gated_and_kept, ((2048, 512), (512, 2816), (512, 2816)), turned=(1, 2)),
+    "scores of heads": Case(lambda q, k, mask: torch.bmm(q, k.mT) * 0.125 + mask, ((96, 512, 64), (96, 512, 64), (512,))),
+    "experts": Case(lambda x, w: F.gelu(torch.bmm(x, w)), ((8, 512, 512), (8, 512, 2048))),
+    "one matrix for all": Case(lambda c, x, w: torch.baddbmm(c, x, w.expand(8, 512, 2048)).relu(), ((2048,), (8, 520, 512), (512, 2048))),
+    "float32": Case(lambda x, w, b: torch.relu(torch.addmm(b, x, w)), ((1024, 512), (512, 1024), (1024,)), F32, turned=(1,)),
+    "tf32": Case(lambda x, w, b: F.gelu(torch.addmm(b, x, w)), ((2048, 512), (512, 3072), (3072,)), F32, turned=(1,), precision="tf32"),
+    "tf32, weights as they are": Case(lambda x, w, r: x @ w + r, ((2048, 512), (512, 3072), (2048, 3072)), F32, precision="tf32"),
+    "8-bit numbers": Case(scaled, ((2048, 512), (3072, 512), (), (), (3072,)), F8),
+    "8-bit numbers, fast sums": Case(scaled_fast, ((2048, 512), (3072, 512), (), (), (3072,)), F8),
+    "8-bit numbers, scales of rows and columns": Case(scaled_rows, ((2048, 512), (3072, 512), (2048, 1), (1, 3072)), F8),
 }
 
 
@@ -38,9 +62,20 @@ def env_of(folder: Path) -> Env:
     return Env(CompileConfig(), lambda event: None, "test", -1, folder)
 
 
+@contextmanager
+def float32_as(precision: str) -> Iterator[None]:
+    """Under this setting of torch."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = precision
+    try:
+        yield
+    finally:
+        torch._C._set_fp32_precision_setter("cuda", "matmul", before)
+
+
 def check(got, wanted, dtype):
     scale = wanted.abs().max().item()
-    tolerance = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3}[dtype]
+    tolerance = {F8: 1.6e-2, torch.bfloat16: 1.6e-2, torch.float16: 2e-3, F32: 2e-3}[dtype]
     torch.testing.assert_close(got.float(), wanted.float(), rtol=tolerance, atol=tolerance * scale)
 
 
@@ -49,7 +84,8 @@ def test_every_candidate_gives_what_eager_gives(name, tmp_path):
     """Twice, the second time on memory that holds something else."""
     case = (CASES | LARGE)[name]
     args = tuple(a.cuda() for a in case.args())
-    plan = plan_on_gpu(case.function, args, choose=always)
+    with float32_as(case.precision):
+        plan = plan_on_gpu(case.function, args, choose=always)
     (launch,) = [s for s in plan.steps if isinstance(s, Launch)]
     source = emit_kernel(plan.kernels[launch.kernel], env_of(tmp_path))
     wanted = case.function(*args)
@@ -80,19 +116,20 @@ def compiled(function, mode="default"):
 
 
 @pytest.mark.parametrize("mode", ["default", "max-autotune-no-cudagraphs", "max-autotune"])
-@pytest.mark.parametrize("name", ["gelu of a linear layer", "float32 residual", "gate and values"])
+@pytest.mark.parametrize("name", ["gelu of a linear layer", "float32 residual", "gate and values", "scores of heads", "tf32", "8-bit numbers"])
 def test_modes(name, mode):
     case, events = LARGE[name], []
     args = tuple(a.cuda() for a in case.args())
     end = dynacompile.subscribe(events.append)
-    try:
-        with torch.no_grad():
-            function = compiled(case.function, mode)
-            for _ in range(4):
-                got = function(*args)
-    finally:
-        end()
-    wanted = case.function(*args)
+    with float32_as(case.precision):
+        try:
+            with torch.no_grad():
+                function = compiled(case.function, mode)
+                for _ in range(4):
+                    got = function(*args)
+        finally:
+            end()
+        wanted = case.function(*args)
     for one, other in zip(got if isinstance(got, tuple) else (got,), wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
         check(one, other, case.dtype)
     told = [e for e in events if isinstance(e, ProductDecided)]
@@ -100,6 +137,38 @@ def test_modes(name, mode):
     if mode != "default":
         assert any(e.measured for e in told)
         assert all(e.fused_us < e.apart_us for e in told if e.fused)
+
+
+def test_another_precision_of_float32_is_another_entry(monkeypatch):
+    """What is fused relies on torch's setting, and is not run under another one."""
+    monkeypatch.setattr(pipeline, "choice", lambda env: always)
+    torch.manual_seed(0)
+    x, w, b = torch.randn(16384, 512, device="cuda"), torch.randn(1024, 512, device="cuda"), torch.randn(1024, device="cuda")
+
+    def layer(x, w, b):
+        return torch.relu(torch.addmm(b, x, w.t()))
+
+    exact, function, errors = layer(x.double(), w.double(), b.double()), compiled(layer), []
+    with torch.no_grad():
+        for setting in ("tf32", "ieee", "tf32", "ieee"):
+            with float32_as(setting):
+                errors.append(((function(x, w, b).double() - exact).norm() / exact.norm()).item())
+    assert 1e-4 < errors[0] < 2e-3 and errors[0] == errors[2], "tf32, cut off by the tensor cores"
+    assert errors[1] < 1e-6 and errors[3] < 1e-6
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_convolutions_of_pixels(bias):
+    """With their activation and a residual."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(128, 256, 1, bias=bias).cuda().bfloat16().to(memory_format=torch.channels_last)
+    x, r = (torch.randn(16, c, 28, 28, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last) for c in (128, 256))
+    with torch.no_grad():
+        for mode in ("default", "max-autotune-no-cudagraphs"):
+            got = compiled(lambda x, r: torch.relu(layer(x) + r), mode)(x, r)
+            exact = torch.relu(torch.conv2d(x.double(), layer.weight.double(), None if layer.bias is None else layer.bias.double()) + r.double())
+            assert got.is_contiguous(memory_format=torch.channels_last)
+            check(got, exact, torch.bfloat16)
 
 
 class Block(nn.Module):

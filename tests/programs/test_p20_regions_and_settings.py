@@ -4,7 +4,9 @@ import pytest
 import torch
 
 import dynacompile
+from dynacompile import pipeline
 from dynacompile.events import Compiled, GraphBroke, Recompiled
+from dynacompile.schedule.contractions import float32_precision
 from tests.checking import check
 
 
@@ -120,6 +122,29 @@ def test_settings_are_guarded(fn):
             assert torch.equal(compiled(x), fn(x))
     finally:
         put(usual)
+
+
+def test_settings_that_what_is_compiled_relies_on_are_guarded(monkeypatch):
+    """A product of float32 in a kernel of ours is rounded as torch's setting says: of the forward alone, since guards hold when that runs."""
+    begin, relied = pipeline.begin_program, []
+
+    def relying(graph, env, saved=None):
+        relied.append(env.rely is not None)
+        if env.rely is not None:
+            env.rely("torch.backends.cuda.matmul.fp32_precision", float32_precision, float32_precision())
+        return begin(graph, env, saved)
+
+    monkeypatch.setattr(pipeline, "begin_program", relying)
+    compiled = dynacompile.compile(lambda x: x.sin() * 2, fullgraph=True, isolate_recompiles=True)
+    x, before = torch.ones(3, requires_grad=True), torch.backends.cuda.matmul.fp32_precision
+    try:
+        for value in ("ieee", "tf32", "ieee", "tf32"):
+            torch.backends.cuda.matmul.fp32_precision = value
+            (gradient,) = torch.autograd.grad(compiled(x).sum(), x)
+            assert torch.allclose(gradient, 2 * x.cos())
+    finally:
+        torch._C._set_fp32_precision_setter("cuda", "matmul", before)
+    assert relied == [True, False] * 2
 
 
 def test_number_times_equals_tensor():

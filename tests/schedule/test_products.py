@@ -128,13 +128,20 @@ def test_16_bit_products_rely_on_no_setting():
     assert not told
 
 
-@pytest.mark.parametrize(("setting", "turned", "fused"), [("tf32", True, True), ("tf32", False, False), ("none", True, False)])
-def test_float32_in_the_model(setting, turned, fused):
-    """Tensor cores take operands that are contiguous along the sums; what TF32 is not allowed for is the library's."""
+@pytest.mark.parametrize("setting", ["tf32", "none"])
+def test_float32_is_the_librarys_where_nothing_is_measured(setting):
     x, w, r = torch.empty(16384, 1024), torch.empty(1024, 1024), torch.empty(16384, 1024)
     with multiplied(setting):
-        plan = plan_on_gpu(lambda x, w, r: x @ w + r, (x, w.t() if turned else w, r), ENV, None)
-    assert counts(plan) == ((1, 0) if fused else (1, 1))
+        plan = plan_on_gpu(lambda x, w, r: x @ w + r, (x, w.t(), r), ENV, None)
+    assert counts(plan) == (1, 1)
+
+
+def test_precise_leaves_tf32_to_the_library():
+    """The tensor cores cut off what it rounds."""
+    for setting, fused in (("tf32", False), ("ieee", True)):
+        with multiplied(setting):
+            plan, (event,) = planned(relu_of_product, (128, 64), (64, 128), dtype=torch.float32, precise=True)
+        assert event.fused == fused and counts(plan) == (1, 0 if fused else 1)
 
 
 def test_a_product_between_others_is_in_no_circle():

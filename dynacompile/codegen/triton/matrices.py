@@ -3,7 +3,7 @@ descriptors of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -14,6 +14,7 @@ from dynacompile.ir.loops import Access, Axis, Contraction, Nest
 from dynacompile.ir.schedule import Kernel
 
 ALIGNED = 16  # bytes: where a descriptor's rows start
+FARTHEST = 1 << 40  # bytes, below which strides of descriptors are
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,42 @@ class Operand:
         terms += [f"(tl.arange(0, KBLOCK){k} < {self.depth} - k)"] if "k" in masked else []
         mask = f", mask={' & '.join(terms)}, other=0.0" if terms else ""
         return before, f"tl.load({self.name}_block{mask})", [f"{self.name}_block += KBLOCK * {self.deep}"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two matrices of like form with which one is multiplied (a gate and its values): blocks of both come by one copy, through a descriptor whose outermost
+    stride is what lies between them, and go into one product, of twice as many columns."""
+
+    shared: Operand
+    first: Operand
+    second: Operand
+
+    def address(self, operand: Operand, pointer: str) -> str:
+        return f"{pointer} + {operand.start}" if operand.start else pointer
+
+    def lines(self, pointers: Mapping[str, str]) -> list[str]:
+        """Defines pair_desc, whether the second one lies in front (`swapped`), and whether a descriptor can be of both (`fits`)."""
+        o = self.first
+        return [
+            f"first_at = {self.address(o, pointers[o.param])}",
+            f"second_at = {self.address(self.second, pointers[self.second.param])}",
+            "between = second_at.to(tl.int64) - first_at.to(tl.int64)",
+            "swapped = between < 0",
+            "between = tl.abs(between)",
+            f"fits = (between > 0) & (between % {ALIGNED} == 0) & (between < {FARTHEST})",
+            f"between = tl.where(fits, between, {ALIGNED})",
+            "first_at = tl.where(swapped, second_at, first_at)",
+            f"pair_desc = tl.make_tensor_descriptor(first_at, [2, {o.size}, {o.depth}], [between // {o.itemsize}, {o.along}, 1], [2, NBLOCK, KBLOCK])",
+        ]
+
+
+def pair_of(operands: Sequence[Operand], products: Sequence[tuple[int, int, int]]) -> Pair | None:
+    if len(products) != 2 or products[0][1] != products[1][1]:
+        return None
+    shared, first, second = operands[products[0][1]], operands[products[0][2]], operands[products[1][2]]
+    alike = all(getattr(first, name) == getattr(second, name) for name in ("across", "along", "deep", "count", "size", "depth", "itemsize"))
+    return Pair(shared, first, second) if alike and not first.turned and first.count == 1 else None
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ products at once Triton 3.6 made kernels of it that gave NaN.
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from math import prod
 from textwrap import indent
 
 from dynacompile.codegen.triton import scalars
 from dynacompile.codegen.triton.emit import HEADER, LIBDEVICE, device_functions, user_line
 from dynacompile.codegen.triton.indexing import Dim, needs_int64
-from dynacompile.codegen.triton.matrices import Operand, axes_of, operands_of, results_of
+from dynacompile.codegen.triton.matrices import Operand, axes_of, operands_of, pair_of, results_of
 from dynacompile.codegen.triton.tiles import Tiling, indices
 from dynacompile.codegen.triton.values import Values
 from dynacompile.errors import Unsupported
@@ -40,9 +41,10 @@ WIDE = (
     ((128, 128, 64, 8, 0, 2, 0), 4, 3),
     ((64, 128, 64, 8, 0, 1, 0), 4, 4),
 )
-TWO = (  # products at once
+TWO = (  # products at once; TMA 2: as one product of twice as many columns
+    ((128, 128, 64, 8, 1, 2, 2), 8, 3),
+    ((128, 128, 64, 8, 1, 4, 2), 8, 4),
     ((128, 128, 64, 8, 1, 2, 1), 8, 3),
-    ((128, 128, 64, 8, 1, 1, 1), 8, 4),
     ((128, 128, 64, 8, 0, 1, 0), 8, 3),
     ((64, 128, 64, 8, 0, 1, 0), 4, 3),
 )
@@ -72,12 +74,14 @@ def precision_of(nest: Nest) -> str:
     return next(op.attr.precision for op in nest.body if op.name == "product")
 
 
-def tiling_of(kernel: Kernel, operands: list[Operand], count: int) -> Tiling:
+def tiling_of(kernel: Kernel, operands: list[Operand], products: list[tuple[int, int, int]]) -> Tiling:
     nest = kernel.nest
     axes = axes_of(nest)
     dims = (Dim("m", axes["m"]), Dim("n", axes["n"]))
     outer = (Dim("b", axes["b"]),) if axes["b"] else ()
-    candidates = choose_candidates(dims, operands, shapes_for(operands, count, precision_of(nest)))
+    shapes = shapes_for(operands, len(products), precision_of(nest))
+    ways = {0, *({1} if all(o.fits_descriptor for o in operands) else ()), *({2} if pair_of(operands, products) is not None else ())}
+    candidates = choose_candidates(dims, operands, shapes, ways if 1 in ways else {0})
     sizes = {"m": dims[0].size, "n": dims[1].size, "k": operands[0].depth}
     masked = frozenset(name for name, size in sizes.items() if any(size % c.blocks[f"{name.upper()}BLOCK"] for c in candidates))
     wide = any(needs_int64(i) for i in indices(nest))
@@ -97,13 +101,12 @@ def shapes_for(operands: list[Operand], count: int, precision: str) -> tuple[Sha
     return WIDE if count == 1 else TWO
 
 
-def choose_candidates(dims: tuple[Dim, Dim], operands: list[Operand], shapes: tuple[Shape, ...]) -> tuple[Candidate, ...]:
-    """Those that the operands allow, large tiles only where there are enough of them."""
-    copied = all(o.fits_descriptor for o in operands)
+def choose_candidates(dims: tuple[Dim, Dim], operands: list[Operand], shapes: tuple[Shape, ...], ways: Set[int]) -> tuple[Candidate, ...]:
+    """Those that the operands allow, large tiles only where there are enough of them. ways: values that TMA may have."""
     found = []
     for shape, warps, stages in shapes:
         blocks = dict(zip(BLOCKS, shape, strict=True))
-        if blocks["TMA"] and not copied:
+        if blocks["TMA"] not in ways:
             continue
         tiles = operands[0].count * prod(-(-d.size // blocks[d.block]) for d in dims)
         if blocks["PROGRAMS"]:
@@ -121,7 +124,7 @@ def emit_product(kernel: Kernel) -> KernelSource:
     if kernel.symbols:
         raise Unsupported("triton-product", f"{kernel.name} has sizes that differ from call to call")
     operands, products = operands_of(kernel)
-    tiling = tiling_of(kernel, operands, len(products))
+    tiling = tiling_of(kernel, operands, products)
     emitter = ProductEmitter(kernel, tiling, operands, products)
     return KernelSource(kernel, "triton", emitter.module(), emitter.entry, candidates=tiling.candidates, grids=tiling.grids, wide=tiling.wide)
 
@@ -139,13 +142,14 @@ class ProductEmitter:
         self.wide = ".to(tl.int64)" if tiling.wide else ""
         self.sums = [f"sum{k or ''}" for k in range(len(products))]
         copied = any(c.blocks["TMA"] for c in tiling.candidates)
+        self.pair = pair_of(operands, products) if any(c.blocks["TMA"] == 2 for c in tiling.candidates) else None
         self.results = results_of(kernel, tiling) if copied else {}
         self.descriptors = {i: f"{self.values.pointers[r.param].removesuffix('_ptr')}_desc" for i, r in self.results.items()}
         self.pointers = [self.values.pointers[p.name] for p in kernel.params if p.mode != "scratch"]
 
     def module(self) -> str:
         copied = any(c.blocks["TMA"] for c in self.tiling.candidates)
-        tiles = [self.tile("pointers"), *([self.tile("copies")] if copied else [])]
+        tiles = [self.tile("pointers"), *([self.tile("copies")] if copied else []), *([self.paired()] if self.pair else [])]
         texts = [self.epilogue(), self.finish(), *tiles, self.kernel_text(copied)]
         code = "\n\n\n".join(texts)
         functions = device_functions(code)
@@ -199,6 +203,28 @@ class ProductEmitter:
         parameters = ", ".join([*self.place_names, *names, "MBLOCK: tl.constexpr", "NBLOCK: tl.constexpr", "KBLOCK: tl.constexpr"])
         return function(f"{self.entry}_{way}", parameters, [*lines, *loop, f"return {', '.join(self.sums)}"])
 
+    def paired(self) -> str:
+        """The sums of one tile of two products, as one product."""
+        assert self.pair is not None
+        o = self.pair.shared
+        lines = ["both = tl.zeros((MBLOCK, 2 * NBLOCK), tl.float32)", f"for k in tl.range(0, {o.depth}, KBLOCK):"]
+        lines += [f"    {o.name} = {o.copied()}", "    pair = pair_desc.load([0, n_start, k]).reshape(2 * NBLOCK, KBLOCK).T"]
+        lines += [f"    both = {self.adder()}({o.name}, pair, both)", "return halves(both, MBLOCK, 2 * NBLOCK)"]
+        blocks = [f"{name}: tl.constexpr" for name in ("MBLOCK", "NBLOCK", "KBLOCK")]
+        return function(f"{self.entry}_pair", ", ".join([*self.place_names, f"{o.name}_desc", "pair_desc", *blocks]), lines)
+
+    def walk_pairs(self) -> list[str]:
+        """The kernel's tiles, where both products are one; by pointers, where no descriptor can be of both matrices."""
+        assert self.pair is not None
+        first, second = self.sums
+        given = ", ".join([*self.place_names, f"{self.pair.shared.name}_desc", "pair_desc", "MBLOCK, NBLOCK, KBLOCK"])
+        inside = [*self.place("number"), f"{first}, {second} = {self.entry}_pair({given})", "done += PROGRAMS", *self.place("done")]
+        inside += ["if swapped:", f"    {self.finished((second, first))[0]}", "else:", f"    {self.finished()[0]}"]
+        apart = [*self.place("number"), *self.summed(False), *self.finished()]
+        lines = ["done = tl.program_id(0) - PROGRAMS", "for number in tl.range(tl.program_id(0), rows * columns, PROGRAMS, flatten=True):"]
+        lines = ["if fits:", *(f"    {line}" for line in [*lines, *(f"    {line}" for line in inside)]), "else:"]
+        return [*lines, "    for number in tl.range(tl.program_id(0), rows * columns, PROGRAMS):", *(f"        {line}" for line in apart)]
+
     @property
     def passed(self) -> list[str]:
         """What an epilogue is given beside its sums and its place: all pointers, and the descriptors of what it stores."""
@@ -219,7 +245,7 @@ class ProductEmitter:
         params = ", ".join([*self.pointers, *(f"{b}: tl.constexpr" for b in BLOCKS)])
         head = [f"rows = tl.cdiv({self.m.size}, MBLOCK)", f"columns = tl.cdiv({self.n.size}, NBLOCK)"]
         if copied:
-            made = [f"{o.name}_desc = {o.descriptor(self.values.pointers[o.param])}" for o in self.operands]
+            made = self.operand_descriptors()
             made += [f"{self.descriptors[i]} = {r.descriptor(self.values.pointers[r.param])}" for i, r in self.results.items()]
             head += ["if TMA:", *(f"    {line}" for line in made)]
             if self.results:
@@ -230,8 +256,19 @@ class ProductEmitter:
         again = ["done = tl.program_id(0) - PROGRAMS", f"for number in {walk}:"]
         inside = [*self.place("number"), *self.summed(copied), "done += PROGRAMS  # not `number`, which the next tile's loads need", *self.place("done")]
         again += [f"    {line}" for line in [*inside, *self.finished()]]
-        body = [*head, "if PROGRAMS == 0:", *(f"    {line}" for line in once), "else:", *(f"    {line}" for line in again)]
+        body = ["if PROGRAMS == 0:", *(f"    {line}" for line in once), "else:", *(f"    {line}" for line in again)]
+        if self.pair is not None:
+            body = ["if TMA == 2:", *(f"    {line}" for line in self.walk_pairs()), "else:", *(f"    {line}" for line in body)]
+        body = [*head, *body]
         return function(self.entry, params, body)
+
+    def operand_descriptors(self) -> list[str]:
+        made = {o.name: f"{o.name}_desc = {o.descriptor(self.values.pointers[o.param])}" for o in self.operands}
+        if self.pair is None:
+            return [*made.values()]
+        both = [made.pop(o.name) for o in (self.pair.first, self.pair.second)]
+        pair = self.pair.lines(self.values.pointers)
+        return [*made.values(), "if TMA == 2:", *(f"    {line}" for line in pair), "else:", *(f"    {line}" for line in both)]
 
     def place(self, number: str) -> list[str]:
         """Where a tile starts."""
@@ -276,8 +313,8 @@ class ProductEmitter:
         blocks = [f"{name}: tl.constexpr" for name in ("MBLOCK", "NBLOCK", "PARTS", *self.way())]
         return function(f"{self.entry}_finish", ", ".join([*sums, *self.place_names, *self.passed, *blocks]), body)
 
-    def finished(self) -> list[str]:
-        return [f"{self.entry}_finish({', '.join([*self.sums, *self.place_names, *self.passed, 'MBLOCK', 'NBLOCK', 'PARTS', *self.way()])})"]
+    def finished(self, sums: Sequence[str] = ()) -> list[str]:
+        return [f"{self.entry}_finish({', '.join([*(sums or self.sums), *self.place_names, *self.passed, 'MBLOCK', 'NBLOCK', 'PARTS', *self.way()])})"]
 
 
 def function(name: str, parameters: str, lines: list[str]) -> str:
