@@ -137,7 +137,8 @@ class Plan:
     @property
     def joined(self) -> bool:
         """Whether a thread runs through the steps once for all tiles that it has: tiles only share out elements that are added to."""
-        return self.shape == "column" and self.passes == 1 and self.nest.adds and not self.nest.is_reduction and self.points == 1 and not self.listed
+        alone = self.passes == 1 and not self.nest.is_reduction and not self.crossed and not self.listed
+        return self.shape == "column" and self.nest.adds and alone and self.points == 1
 
     @property
     def tiles(self) -> Extent:
