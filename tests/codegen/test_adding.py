@@ -25,13 +25,16 @@ GOLDEN = Path(__file__).parent / "golden" / "add_rows.cpp"
 INTEGERS = (torch.uint8, torch.int8, torch.int16, I32, I64)
 
 
-def adding(x: tuple[int, ...], r: tuple[int, ...], at: tuple[int, ...], into: tuple[int, ...], count: int, step: int, dtype: torch.dtype = F32) -> Kernel:
-    """out[place * step + into] += value * value, where 0 <= place < count. at: strides of the places over the axes; into: those of the other places."""
+def adding(x: tuple[int, ...], r: tuple[int, ...], at: tuple[int, ...], into: tuple[int, ...], count: int, step: int, dtype: torch.dtype = F32, turned: bool = False) -> Kernel:
+    """out[place * step + into] += value * value, where 0 <= place < count. at: strides of the places over the axes; into: those of the other places.
+    turned: values lie in memory with the x axes innermost."""
     b = Build("add", x, r)
     strides, total = [], 1
     for n in reversed((*x, *r)):
         strides.append(total)
         total *= n
+    if turned:
+        strides = [x[0], 1]
     place = b.load("places", I64, b.at(*at))
     v = b.load("values", dtype, b.at(*reversed(strides)))
     inside = b.and_(b.le(b.const(0, I64), place), b.lt(place, b.const(count, I64)))
@@ -40,7 +43,8 @@ def adding(x: tuple[int, ...], r: tuple[int, ...], at: tuple[int, ...], into: tu
 
 
 CASES = {
-    "rows": lambda dtype=F32: adding((70,), (3000,), (0, 1), (1, 0), 9, 70, dtype),
+    "rows": lambda dtype=F32: adding((70,), (3000,), (0, 1), (1, 0), 9, 70, dtype, turned=True),
+    "columns": lambda dtype=F32: adding((70,), (3000,), (0, 1), (1, 0), 9, 70, dtype),
     "rows_of_parts": lambda dtype=F32: adding((8, 33), (300,), (0, 0, 1), (9 * 33, 1, 0), 9, 33, dtype),
     "within_rows": lambda dtype=F32: adding((40,), (999,), (999, 1), (30, 0), 30, 1, dtype),
     "elements_of_columns": lambda dtype=F32: adding((50,), (700,), (1, 50), (1, 0), 20, 50, dtype),

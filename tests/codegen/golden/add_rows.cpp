@@ -6,25 +6,18 @@ extern "C" void kernel_rows(void* const* params) {
   f32* out = (f32*)params[2];
   constexpr int W = lanes_of(4);
   parallel<true>(5, [=](i64 task0, i64 task1) {
-    for (i64 task = task0; task < task1; ++task) {
-      const i64 t0 = task % 5 * 16, t1 = t0 + 16 < 70 ? t0 + 16 : 70;
-      for (i64 s0 = 0; s0 < 3000; s0 += 64) {
-        const i64 s1 = s0 + 64 < 3000 ? s0 + 64 : 3000;
-        alignas(64) f32 load_1_block[1024];
-        transposed<W>(load_1_block, 16, values + s0 + t0 * 3000, 3000, s1 - s0, t1 - t0);
-        for (i64 s = s0; s < s1; ++s) {
-          const i64 r0 = s;
-          const i64 load_0 = value(places[r0]);
-          const bool le_3 = le(0l, load_0);
-          const bool lt_5 = lt(load_0, 9l);
-          const bool and_6 = le_3 && lt_5;
-          each<W>(t0, t1, [&](i64 x0, auto on) BODY {
-            const auto load_1 = load<W>(load_1_block + (r0 - s0) * 16 + (x0 - t0), on);
-            const auto mul_7 = load_1 * load_1;
-            if (and_6) store(out + (i64)load_0 * 70 + x0, load<W>(out + (i64)load_0 * 70 + x0, on) + mul_7, on);
-          });
-        }
-      }
+    const i64 t0 = task0 * 16, t1 = task1 * 16 < 70 ? task1 * 16 : 70;
+    for (i64 s = 0; s < 3000; ++s) {
+      const i64 r0 = s;
+      const i64 load_0 = value(places[r0]);
+      const bool le_3 = le(0l, load_0);
+      const bool lt_5 = lt(load_0, 9l);
+      const bool and_6 = le_3 && lt_5;
+      each<W>(t0, t1, [&](i64 x0, auto on) BODY {
+        const auto load_1 = load<W>(values + r0 * 70 + x0, on);
+        const auto mul_7 = load_1 * load_1;
+        if (and_6) store(out + (i64)load_0 * 70 + x0, load<W>(out + (i64)load_0 * 70 + x0, on) + mul_7, on);
+      });
     }
   });
 }
