@@ -25,7 +25,10 @@ GOLDEN = Path(__file__).parent / "golden" / "add_rows.cpp"
 INTEGERS = (torch.uint8, torch.int8, torch.int16, I32, I64)
 
 
-def adding(x: tuple[int, ...], r: tuple[int, ...], at: tuple[int, ...], into: tuple[int, ...], count: int, step: int, dtype: torch.dtype = F32, turned: bool = False) -> Kernel:
+Sizes = tuple[int, ...]
+
+
+def adding(x: Sizes, r: Sizes, at: Sizes, into: Sizes, count: int, step: int, dtype: torch.dtype = F32, turned: bool = False) -> Kernel:
     """out[place * step + into] += value * value, where 0 <= place < count. at: strides of the places over the axes; into: those of the other places.
     turned: values lie in memory with the x axes innermost."""
     b = Build("add", x, r)

@@ -15,7 +15,6 @@ from tests.checking import check
 from .tracing import ENV, compare, lower, schedule, trace
 
 
-
 def adding_nests(function, *args: torch.Tensor) -> list[Nest]:
     return [step for step in lower(trace(function, args, decompose=False), ENV).steps if isinstance(step, Nest) and step.adds]
 

@@ -273,7 +273,9 @@ def crossed_ops(nest: Nest, lane: Axis, across: Axis) -> frozenset[int]:
         return frozenset()
 
     def is_crossed(op: Op) -> bool:
-        if not isinstance(op.attr, Access) or op.attr.mask is not None or op.attr.summed or op.attr.added or any(v.name[0] == "%" for v in op.attr.index.variables()):
+        if not isinstance(op.attr, Access) or op.attr.mask is not None or op.attr.summed or op.attr.added:
+            return False
+        if any(v.name[0] == "%" for v in op.attr.index.variables()):
             return False
         stride = op.attr.index.stride(lane.var)
         return op.attr.index.stride(across.var) == 1 and stride is not None and stride not in (0, 1)
