@@ -27,6 +27,7 @@ ROWS, VALUES, ROW_PLACES = torch.randn(20, 64), torch.randn(3000, 64), places(30
 FORMS = {
     "index_add": (lambda x, i, v: x.index_add(0, i, v), ROWS, ROW_PLACES, VALUES),
     "index_add-alpha": (lambda x, i, v: x.index_add(0, i, v, alpha=0.5), ROWS, ROW_PLACES, VALUES),
+    "index_add-between": (lambda x, i, v: x.index_add(1, i, v), torch.randn(4, 20, 5), places(300, 20), torch.randn(4, 300, 5)),
     "scatter_add": (lambda x, i, v: x.scatter_add(0, i[:, None].expand_as(v), v), ROWS, ROW_PLACES, VALUES),
     "scatter_add-along-rows": (lambda x, i, v: x.scatter_add(1, i, v), torch.randn(30, 9), places(30, 9, 100), torch.randn(40, 120)),
     "scatter_reduce": (lambda x, i, v: x.scatter_reduce(0, i, v, "sum"), torch.randn(9, 70), places(50, 9, 70), torch.randn(50, 70)),
@@ -89,7 +90,7 @@ def test_dtypes_that_eager_rounds_in_ways_of_its_own_are_calls(dtype):
 
 
 @pytest.mark.parametrize("place", [20, -1, 2**40])
-@pytest.mark.parametrize("form", ["index_add", "index_add-alpha", "scatter_add", "scatter_add-along-rows", "scatter_reduce", "index_put-two", "elements"])
+@pytest.mark.parametrize("form", ["index_add", "index_add-alpha", "index_add-between", "scatter_add", "scatter_add-along-rows", "scatter_reduce", "index_put-two", "elements"])
 def test_places_outside_raise_what_eager_raises(form, place):
     function, into, where, values = FORMS[form]
     where = where.clone()
