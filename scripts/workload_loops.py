@@ -98,6 +98,35 @@ def scatter_added(into: torch.Tensor, index: torch.Tensor, values: torch.Tensor)
     return into.scatter_add(0, index[:, None].expand_as(values), values.sin())
 
 
+def weighed(into: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A histogram of weights: one element for each place."""
+    return into.index_put((index,), values.square(), accumulate=True)
+
+
+def along_rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return x.gather(1, index) * 2.0
+
+
+def chosen(rows: int, width: int, count: int) -> Make:
+    def make(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        (number, _) = rows_of(device, rows, width)
+        return torch.randn(number, width, device=device), torch.randint(0, width, (number, count), device=device)
+
+    return make
+
+
+def weights(elements: int, values: int) -> Make:
+    def make(device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        number = rows_of(device, values)
+        return torch.zeros(elements, device=device), torch.randint(0, elements, number, device=device), torch.rand(number, device=device)
+
+    return make
+
+
+def grouped(x: torch.Tensor) -> torch.Tensor:
+    return F.group_norm(x.to(memory_format=torch.channels_last), 8).relu()
+
+
 def multinomial(x: torch.Tensor) -> torch.Tensor:
     return torch.multinomial(x.softmax(-1), 4)
 
@@ -142,6 +171,11 @@ LOOPS: dict[str, Build] = {
     "index_add, training": both(added_by_index, scattered(64, 64, 16384)),
     "scatter_add, 16384 into 64 rows": forward(scatter_added, scattered(64, 64, 16384)),
     "scatter_add, training": both(scatter_added, scattered(64, 64, 16384)),
+    "index_put, 262144 into 512 elements": forward(weighed, weights(512, 1 << 18)),
+    "index_put, 262144 into 65536 elements": forward(weighed, weights(1 << 16, 1 << 18)),
+    "index_put, training": both(weighed, weights(512, 1 << 18)),
+    "gather along rows, training": both(along_rows, chosen(512, 256, 1024)),
+    "group norm, channels last, training": both(grouped, images(4, 64, 56)),
     **{f"{mode}, twice as large, forward": forward(resized(mode), images(4, 32, 56)) for mode in ("nearest", "bilinear", "bicubic")},
     **{f"{mode}, twice as large, training": both(resized(mode), images(4, 32, 56)) for mode in ("nearest", "bilinear", "bicubic")},
     **{f"relu, {name}, training": both(fn, images(4, 64, 56)) for name, fn in POOLS.items()},

@@ -134,8 +134,8 @@ class Nest:
     """Loops with a body: pointwise where no axis has role "r", else a reduction. Axes: x axes first, then r axes, outer to inner.
 
     An op is at level "x" when it depends on no r axis, else at level "r"; a reduce takes level r to level x; a store at level x
-    happens once per x point, but one that adds happens at every point. In a fused kernel, an x-level op may use the results of reduces, and r-level ops
-    may use x-level ones: that makes several passes over the r axes.
+    happens once per x point, but one that adds happens at every point. In a fused kernel, an x-level op may use the results of reduces,
+    and r-level ops may use x-level ones: that makes several passes over the r axes.
     """
 
     name: str

@@ -73,8 +73,7 @@ class Taking:
 
 
 def pattern_of(nest: Nest, buffers: Mapping[str, Buffer]) -> Pattern | None:
-    """None where a nest can't be a member: its sizes differ from call to call, it has no points, it sums over blocks of rows, it adds to memory, or it is
-    a product."""
+    """None where a nest can't be a member: its sizes differ from call to call, it has no points, sums over blocks of rows, adds to memory, or is a product."""
     if nest.is_product or any(type(a.size) is Index or a.size == 0 for a in nest.axes) or any(a.summed or a.added for a in nest.stores()):
         return None
     taking = Taking()

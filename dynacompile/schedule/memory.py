@@ -252,9 +252,8 @@ def in_place_donor(
     have = [d for d in (own if step.sizes else reads) if d in donors and last[d] == now and d != name and d not in shared and is_alike(buffers[d], wanted)]
     if not have:
         return None
-    stored = {
-        a.index for a in kernel.nest.stores() if a.buffer == kernel.params[place % len(kernel.params)].name and a.mask is None and not a.summed and not a.added
-    }
+    param = kernel.params[place % len(kernel.params)].name
+    stored = {a.index for a in kernel.nest.stores() if a.buffer == param and a.mask is None and not a.summed and not a.added}
     first_store = next(i for i, op in enumerate(kernel.nest.body) if op.name == "store")
     if len(stored) != 1 or any(op.name == "load" for op in kernel.nest.body[first_store:]):
         return None

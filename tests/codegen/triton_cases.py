@@ -44,10 +44,10 @@ class Build:
         self.params.setdefault(name, Param(name, dtype, "in"))
         return self.add(Op("load", (), compute_dtype(dtype), Access(name, index, mask, other)))
 
-    def store(self, name: str, dtype: torch.dtype, index: Index, value: int, mask: int | None = None, summed: bool = False) -> None:
-        mode = "inout" if name in self.params else "out"
+    def store(self, name: str, dtype: torch.dtype, index: Index, value: int, mask: int | None = None, summed: bool = False, added: bool = False) -> None:
+        mode = "inout" if name in self.params or added else "out"
         self.params[name] = Param(name, dtype, mode)
-        self.add(Op("store", (value,), self.body[value].dtype, Access(name, index, mask, summed=summed)))
+        self.add(Op("store", (value,), self.body[value].dtype, Access(name, index, mask, summed=summed, added=added)))
 
     def const(self, number: float | int | bool, dtype: torch.dtype = torch.float32) -> int:
         return self.add(Op("constant", (), dtype, number))

@@ -137,7 +137,8 @@ class Plan:
     @property
     def joined(self) -> bool:
         """Whether a thread runs through the steps once for all tiles that it has: tiles only share out elements that are added to."""
-        return self.shape == "column" and self.passes == 1 and self.nest.adds and not self.nest.is_reduction and self.points == 1 and not self.listed
+        alone = self.passes == 1 and not self.nest.is_reduction and not self.crossed and not self.listed
+        return self.shape == "column" and self.nest.adds and alone and self.points == 1
 
     @property
     def tiles(self) -> Extent:
@@ -272,13 +273,9 @@ def crossed_ops(nest: Nest, lane: Axis, across: Axis) -> frozenset[int]:
         return frozenset()
 
     def is_crossed(op: Op) -> bool:
-        if (
-            not isinstance(op.attr, Access)
-            or op.attr.mask is not None
-            or op.attr.summed
-            or op.attr.added
-            or any(v.name[0] == "%" for v in op.attr.index.variables())
-        ):
+        if not isinstance(op.attr, Access) or op.attr.mask is not None or op.attr.summed or op.attr.added:
+            return False
+        if any(v.name[0] == "%" for v in op.attr.index.variables()):
             return False
         stride = op.attr.index.stride(lane.var)
         return op.attr.index.stride(across.var) == 1 and stride is not None and stride not in (0, 1)

@@ -12,7 +12,7 @@ from textwrap import indent
 from dynacompile.codegen.triton import scalars
 from dynacompile.codegen.triton.tiles import Tiling, choose_tiling
 from dynacompile.codegen.triton.values import Values
-from dynacompile.errors import Unsupported
+from dynacompile.errors import Unsupported, VerifyError
 from dynacompile.ir.index import Index
 from dynacompile.ir.loops import Access, Nest, Op
 from dynacompile.ir.schedule import Kernel, KernelSource
@@ -29,6 +29,8 @@ def emit_nest(kernel: Kernel) -> KernelSource:
         raise Unsupported("triton-empty", f"{kernel.name} has no points: the scheduler drops empty nests")
     for param in kernel.params:
         scalars.pointer(param.dtype)
+    if kernel.nest.adds:
+        raise VerifyError("schedule", f"{kernel.name} adds to memory in the order of its loops, which is a form for CPUs")
     tiling = of_member(choose_tiling(kernel)) if kernel.is_list else choose_tiling(kernel)
     emitter = Emitter(kernel, tiling)
     text = emitter.module()

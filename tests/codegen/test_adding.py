@@ -1,0 +1,141 @@
+"""Nests that add to memory at places that are values: C++ kernels against sums one after the other, bit by bit.
+
+To renew the golden after a deliberate change: DYNACOMPILE_WRITE_GOLDEN=1 pytest tests/codegen/test_adding.py
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from dynacompile.codegen.reference import run_kernel
+from dynacompile.codegen.triton import emit_kernel as emit_triton
+from dynacompile.errors import VerifyError
+from dynacompile.ir.index import Index, Var, atom
+from dynacompile.ir.schedule import Kernel
+from tests.lower.tracing import ENV
+
+from .cpp_running import Library
+from .triton_cases import F32, F64, I32, I64, Build
+
+GOLDEN = Path(__file__).parent / "golden" / "add_rows.cpp"
+INTEGERS = (torch.uint8, torch.int8, torch.int16, I32, I64)
+
+
+Sizes = tuple[int, ...]
+
+
+def adding(x: Sizes, r: Sizes, at: Sizes, into: Sizes, count: int, step: int, dtype: torch.dtype = F32, turned: bool = False) -> Kernel:
+    """out[place * step + into] += value * value, where 0 <= place < count. at: strides of the places over the axes; into: those of the other places.
+    turned: values lie in memory with the x axes innermost."""
+    b = Build("add", x, r)
+    strides, total = [], 1
+    for n in reversed((*x, *r)):
+        strides.append(total)
+        total *= n
+    if turned:
+        strides = [x[0], 1]
+    place = b.load("places", I64, b.at(*at))
+    v = b.load("values", dtype, b.at(*reversed(strides)))
+    inside = b.and_(b.le(b.const(0, I64), place), b.lt(place, b.const(count, I64)))
+    b.store("out", dtype, atom(Var(f"%{place}", count)) * step + b.at(*into), b.mul(v, v), inside, added=True)
+    return b.kernel()
+
+
+CASES = {
+    "rows": lambda dtype=F32: adding((70,), (3000,), (0, 1), (1, 0), 9, 70, dtype, turned=True),
+    "columns": lambda dtype=F32: adding((70,), (3000,), (0, 1), (1, 0), 9, 70, dtype),
+    "rows_of_parts": lambda dtype=F32: adding((8, 33), (300,), (0, 0, 1), (9 * 33, 1, 0), 9, 33, dtype),
+    "within_rows": lambda dtype=F32: adding((40,), (999,), (999, 1), (30, 0), 30, 1, dtype),
+    "elements_of_columns": lambda dtype=F32: adding((50,), (700,), (1, 50), (1, 0), 20, 50, dtype),
+    "flat": lambda dtype=F32: adding((), (5000,), (1,), (0,), 100, 1, dtype),
+    "one_place": lambda dtype=F32: adding((), (5000,), (0,), (0,), 1, 1, dtype),
+    "no_duplicates": lambda dtype=F32: adding((3000,), (), (0,), (1,), 3, 3000, dtype),
+}
+ALL = {
+    **CASES,
+    **{f"{name}_{str(d).removeprefix('torch.')}": lambda name=name, d=d: CASES[name](d) for name in ("rows", "flat") for d in (F64, *INTEGERS)},
+}
+
+
+def tensors_of(kernel: Kernel) -> list[torch.Tensor]:
+    """Values, places of which some lie outside, and memory that holds something."""
+    generator = torch.Generator().manual_seed(3)
+    made = {}
+    points = 1
+    for a in kernel.nest.axes:
+        points *= a.size
+    for p in kernel.params:
+        if p.name == "places":
+            made[p.name] = torch.randint(-3, 40, (points,), generator=generator)
+            made[p.name][::50] = 2**40
+        elif p.dtype.is_floating_point:
+            made[p.name] = torch.randn(max(points, 9000), generator=generator).to(p.dtype)
+        else:
+            made[p.name] = torch.randint(-100, 100, (max(points, 9000),), generator=generator).to(p.dtype)
+    return [made[p.name] for p in kernel.params]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return Library({name: make() for name, make in ALL.items()}, tmp_path_factory.mktemp("store"))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_sums_are_made_in_order(library, name):
+    kernel = ALL[name]()
+    before = torch.get_num_threads()
+    want = tensors_of(kernel)
+    run_kernel(kernel, want)
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        got = tensors_of(kernel)
+        library(name, got)
+        assert all(map(torch.equal, got, want)), threads
+    torch.set_num_threads(before)
+
+
+def test_golden(library):
+    text = library.texts["rows"]
+    if os.environ.get("DYNACOMPILE_WRITE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_text_and_digest_tell_adding_from_storing():
+    kernel = CASES["rows"]()
+    assert "store add out" in kernel.nest.text()
+    b = Build("add", (70,))
+    b.store("out", F32, b.at(1), b.load("x", F32, b.at(1)))
+    c = Build("add", (70,))
+    c.store("out", F32, c.at(1), c.load("x", F32, c.at(1)), added=True)
+    assert b.kernel().digest() != c.kernel().digest()
+
+
+def test_every_x_axis_names_elements_of_its_own():
+    with pytest.raises(VerifyError, match="adds to the same element for all of"):
+        adding((70,), (30,), (0, 1), (0, 0), 9, 70)
+
+
+def test_memory_that_is_added_to_is_not_read_elsewhere():
+    b = Build("add", (70,))
+    b.store("out", F32, b.at(1), b.load("out", F32, b.at(1)), added=True)
+    with pytest.raises(VerifyError, match="which the nest accesses elsewhere"):
+        b.kernel()
+
+
+def test_triton_refuses_by_name():
+    with pytest.raises(VerifyError, match="a form for CPUs"):
+        emit_triton(CASES["rows"](), ENV)
+
+
+def test_places_that_are_one_number_count_at_every_point():
+    b = Build("add", (), (64,))
+    b.store("out", F32, Index() + 2, b.const(1.0), added=True)
+    kernel = b.kernel()
+    out = torch.zeros(4)
+    run_kernel(kernel, [out])
+    assert out.tolist() == [0.0, 0.0, 64.0, 0.0]
