@@ -90,7 +90,7 @@ class CompiledRun:
         optimizers = trainer.optimizers
         names = ["optimizer_step"] if len(optimizers) == 1 else [f"optimizer_step.{number}" for number in range(len(optimizers))]
         apart = {"isolate_recompiles": True}  # one code steps every optimizer
-        varying = optimizer_step.VARYING if trainer.lr_scheduler_configs else ()  # rates that stay as they are compile in a fraction of the time
+        varying = optimizer_step.VARYING if trainer.lr_scheduler_configs else ()  # symbols take SymPy, a part of a second
         arguments = {name: {**self.arguments(name, varying), **apart, "name": name} for name in (*names, "optimizer_step")}
         with self.isolated():
             steps = {name: OptimizerStep(optimizer, arguments[name]) for name, optimizer in zip(names, optimizers)}

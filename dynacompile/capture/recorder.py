@@ -40,7 +40,7 @@ from dynacompile.ir.memory import Folded
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import is_undecided, symbolic_rules
 from dynacompile.ir.source import Source
-from dynacompile.ir.symbolic_graphs import add_node
+from dynacompile.ir.symbolic_graphs import add_node, copy_node
 
 QUANTIZING = frozenset({"quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "dequantize", "int_repr"})
 STRIDED = ("as_strided", torch.as_strided)
@@ -157,7 +157,7 @@ class Recorder:
         if operation.writes and self.held:  # which of the other tensors it writes is not asked
             raise unsupported("after-graph", "a tensor is written after a call that is made after the graph was given another")
         for node in operation.nodes:
-            nodes[node] = self.graph.node_copy(node, lambda operand: nodes.get(operand, operand))
+            nodes[node] = copy_node(self.graph, node, lambda operand: nodes.get(operand, operand))
             self.nodes.append(nodes[node])
         self.ops += bool(operation.nodes)
 
@@ -352,9 +352,9 @@ class Recorder:
         self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], operands: Sequence[torch.Tensor], before: Sequence[tuple[int, bool]]
     ) -> Any:
         """As `run`; an operation that was run on fakes of the same metadata gives a result like the one of that time."""
-        key = self.results.key(kind, target, args, kwargs) if self.symbols is None and self.watch is None else None
+        key = self.results.key(kind, target, args, kwargs) if self.watch is None else None
         result: Any = self.results.again(key, args)
-        if result is None and self.symbols is None and self.watch is None:
+        if result is None and self.watch is None:
             result = self.results.each(target, args, kwargs, lambda few: self.run(kind, target, list(few), kwargs))
             if result is not ALL:
                 return result

@@ -85,8 +85,14 @@ class Repeats:
     def is_plain(self) -> bool:
         """Whether sizes are constants, no body of an operator is being traced, and no exception is handled."""
         cx, recorder = self.cx, self.cx.recorder
-        plain = cx.symbols is None and not cx.bodies and cx.handling is None and recorder.watch is None and not recorder.bases
+        static = cx.symbols is None or cx.symbols.has_static_sizes()
+        plain = static and not cx.bodies and cx.handling is None and recorder.watch is None and not recorder.bases
         return plain and not cx.overrides.modes.stack
+
+    def reads_symbols_of(self, module: ModuleValue) -> bool:
+        """Whether an attribute of the module, or of what it has, is a symbol, on which its guards say nothing."""
+        symbols = self.cx.symbols
+        return symbols is not None and any(is_below(source, module.source) for source in symbols.sources())
 
     def follow(self, module: ModuleValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         cx = self.cx
@@ -96,7 +102,7 @@ class Repeats:
         looks = tuple(appearance(value.fake) for value in tensors_in(*args, *kwargs.values()))
         result = module.follow(cx, args, kwargs)
         done = cx.recorder.log[operations:]
-        if not fresh or len(done) < WORTH or not self.is_plain():
+        if not fresh or len(done) < WORTH or not self.is_plain() or self.reads_symbols_of(module):
             return result
         if all(isinstance(entry, Operation) for entry in done) and state_now(cx) == state:
             found = [cx.guards["MODULE", module.source], *islice(cx.guards.values(), guards, None)]
@@ -356,7 +362,9 @@ def is_marked(value: TensorValue) -> bool:
 
 
 def appearance(fake: torch.Tensor) -> tuple:
-    """What Python can read of a tensor that an operation gave, but its values."""
+    """What Python can read of a tensor that an operation gave, but its values. Symbolic sizes look like no others: comparing them would install guards."""
+    if fake._has_symbolic_sizes_strides:  # type: ignore[attr-defined]
+        return (object(),)
     place = (tuple(fake.shape), tuple(fake.stride()), fake.storage_offset(), fake.dtype, fake.device)
     history = (fake.requires_grad, fake.is_leaf, fake.retains_grad, fake._is_view(), fake.is_inference())
     return (type(fake), *place, *history, fake.is_conj(), fake.is_neg())

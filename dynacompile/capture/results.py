@@ -84,7 +84,7 @@ class Results:
             return
         if result._version:
             return
-        if result.requires_grad or not result.is_contiguous() or result.storage_offset() or result.is_conj() or result.is_neg():
+        if result._has_symbolic_sizes_strides or result.requires_grad or not result.is_contiguous() or result.storage_offset() or result.is_conj() or result.is_neg():
             return
         memory = result.untyped_storage()
         if memory.nbytes() != result.numel() * result.itemsize:
@@ -150,9 +150,13 @@ def token(arg: Any) -> Any:
     if kind is FakeTensor:
         if arg.constant is not None or arg.is_inference() or arg.is_conj() or arg.is_neg() or arg.layout is not torch.strided:
             raise UnknownError
+        if arg._has_symbolic_sizes_strides:
+            raise UnknownError
         return FakeTensor, arg.size(), arg.stride(), arg.storage_offset(), arg.dtype, arg.device, arg.requires_grad, arg._is_view()
     if kind in PLAIN:
         return kind, repr(arg) if kind is float else arg
+    if kind is torch.SymFloat or kind is torch.SymInt:  # whatever the operation relies on, it does each time
+        return kind, arg.node.expr
     if kind is tuple or kind is list or kind is torch.Size:
         return (kind, *map(token, arg))
     raise UnknownError

@@ -51,6 +51,7 @@ BUILDS = frozenset(("BUILD_TUPLE", "BUILD_LIST"))
 # Functions that give the same for arguments that look the same, and do nothing.
 ASKING = frozenset((len, isinstance, bool, int, float, torch.is_grad_enabled, torch.compiler.is_compiling))
 SEQUENCES = (ListValue, TupleValue, GivenList, GivenTuple)
+SINGLE = (bool, type(None), type(...))  # types of objects that are the same ones each time
 PLAIN_VALUES = (TensorValue, ConstantValue, SymbolicFloat, SymbolicInt)
 
 
@@ -144,15 +145,17 @@ class Rounds:
             loop.failures = MOST_FAILURES
 
     def is_plain(self) -> bool:
-        """Whether no machinery watches operations that are not run again: bodies of operators, exceptions, views of `.data`, inference tensors."""
+        """Whether sizes are constants, and no machinery watches operations that are not run again: bodies of operators, exceptions, views of `.data`,
+        inference tensors."""
         cx, recorder = self.cx, self.cx.recorder
-        if cx.symbols is not None or cx.bodies or cx.handling is not None or cx.inference or cx.overrides.modes.stack:
+        if cx.symbols is not None and not cx.symbols.has_static_sizes() or cx.bodies or cx.handling is not None or cx.inference or cx.overrides.modes.stack:
             return False
         return recorder.watch is None and not (recorder.bases or recorder.asked or recorder.inference_memory or recorder.folded) and not torch.is_grad_enabled()
 
 
 class Watch:
-    """A round that is being followed. own: by id, what differs from round to round; counters: numbers of rounds, which subscripts of lists alone may use."""
+    """A round that is being followed. own: by id, what differs from round to round; made: numbers that it computed, which are other objects each time;
+    counters: numbers of rounds, which subscripts of lists alone may use."""
 
     def __init__(self, cx: Trace, loop: Loop, frame: SymbolicFrame, instr: Instr, item: Value):
         self.cx, self.loop, self.frame, self.instr, self.item = cx, loop, frame, instr, item
@@ -160,6 +163,7 @@ class Watch:
         self.slots, self.stack = list(frame.slots), list(frame.stack)
         self.state, self.changes, self.logged, self.hooks = state_now(cx), cx.effects.count, len(cx.recorder.log), len(cx.hooks)
         self.own: dict[int, Value] = {}
+        self.made: dict[int, Value] = {}
         self.counters: dict[int, Value] = {}
         self.reads: list[Read] = []
         self.appends: list[Append] = []
@@ -261,7 +265,15 @@ class Watch:
             plain = any(type(value) is ConstantValue for value in operands)
         if not plain:
             raise NotRepeatableError
-        return self.marking(frame, operands)
+        marked = self.marking(frame, operands)
+        return marked if any(isinstance(value, TensorValue) for value in operands) else lambda: self.note_made(frame, marked)
+
+    def note_made(self, frame: SymbolicFrame, then: Callable[[], None] | None = None) -> None:
+        made = self.result(frame)
+        if isinstance(made, (SymbolicFloat, SymbolicInt)) or type(made) is ConstantValue and type(made.value) not in SINGLE:
+            self.made[id(made)] = made
+        if then is not None:
+            then()
 
     def see_built(self, frame: SymbolicFrame, items: Sequence[Value]) -> Callable[[], None] | None:
         return self.marking(frame, items)
@@ -270,7 +282,7 @@ class Watch:
         self.is_own(value)
         if is_condition(value):
             return self.selecting(frame)
-        if not op.endswith("NONE") and type(value) is not ConstantValue:
+        if not op.endswith("NONE") and type(value) not in (ConstantValue, SymbolicFloat, SymbolicInt):
             raise NotRepeatableError
         return None
 
@@ -367,7 +379,10 @@ class Watch:
         def note() -> None:
             if len(self.cx.recorder.log) > before:
                 self.mark(frame)
-            elif isinstance(callee, BuiltinValue) and callee.real not in ASKING and own:
+                return
+            if not any(self.result(frame) is value for value in args):
+                self.note_made(frame)
+            if isinstance(callee, BuiltinValue) and callee.real not in ASKING and own:
                 raise NotRepeatableError
             elif own:
                 if keywords or isinstance(callee, Method):
@@ -410,7 +425,7 @@ class Watch:
         others = set()
         read = {id(self.item), *(id(r.result) for r in self.reads)}
         for append in self.appends:
-            if any(type(leaf) is ConstantValue and id(leaf) in self.own and id(leaf) not in read for leaf in leaves(append.value)):
+            if any(type(leaf) is ConstantValue and id(leaf) in self.own and id(leaf) not in read or id(leaf) in self.made for leaf in leaves(append.value)):
                 raise NotRepeatableError  # an object that each round makes, such as a size
         for value in values:
             if id(value) in self.counters or not isinstance(value, (*PLAIN_VALUES, SliceValue, DictValue)):

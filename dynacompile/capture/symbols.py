@@ -153,6 +153,14 @@ class Symbols:
         sizes, strides = self._extents[source]
         return tuple(n if isinstance(n, int) else None for n in sizes), tuple(n if isinstance(n, int) else None for n in strides)
 
+    def has_static_sizes(self) -> bool:
+        """Whether sizes and strides of all tensors are constants so far: the only symbols are ints and floats that exist before the frame."""
+        return not self.unbacked and all(quantity.kind in ("value", "real") for quantity in self.quantities.values())
+
+    def sources(self) -> Iterator[Source]:
+        """Where the numbers lie that are symbols so far."""
+        return (quantity.source for quantity in self._at_call if not isinstance(quantity.source, Formula))
+
     def number(self, real: float, source: Source) -> Quantity | None:
         """An int or float that exists before the frame, as a quantity of each call; None where it is static."""
         quantity = Quantity(source, "real" if isinstance(real, float) else "value")

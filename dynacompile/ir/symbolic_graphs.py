@@ -40,6 +40,13 @@ def add_node(graph: torch.fx.Graph, kind: str, target: Any, args: tuple, kwargs:
     return node
 
 
+def copy_node(graph: torch.fx.Graph, node: torch.fx.Node, renamed: Callable[[torch.fx.Node], Any]) -> torch.fx.Node:
+    """A node like another one over other operands."""
+    made = add_node(graph, node.op, node.target, torch.fx.node.map_arg(node.args, renamed), torch.fx.node.map_arg(node.kwargs, renamed))
+    made.meta = dict(node.meta)
+    return made
+
+
 def emit_expression(expr: Any, symbol: Callable[[Any], Any], apply: Callable[..., Any]) -> Any:
     """Computes a SymPy expression by `apply(operation, *operands)` over numbers and what `symbol` gives for symbols."""
     if expr.is_Symbol:

@@ -9,11 +9,11 @@ import dynacompile
 from dynacompile.events import Compiled, FirstStepLeft, StageFinished
 
 
-def steps(function, *args, calls=1):
+def steps(function, *args, calls=1, **options):
     """Instructions that the last compile interpreted."""
     found = []
     end = dynacompile.subscribe(lambda e: found.append(dict(e.facts)["steps"]) if isinstance(e, StageFinished) and e.stage == "capture" else None)
-    compiled = dynacompile.compile(function, backend="eager", isolate_recompiles=True, dynamic=False)
+    compiled = dynacompile.compile(function, backend="eager", isolate_recompiles=True, dynamic=None if options else False, options=options or None)
     try:
         for _ in range(calls):
             compiled(*args)
@@ -76,6 +76,64 @@ def test_a_step_of_many_parameters_takes_as_many_instructions_as_one_of_few(form
 
     few, many = interpreted(6), interpreted(60)
     assert many - few <= 2 * 54, (few, many)
+
+
+@pytest.mark.parametrize("form", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=["single", "foreach", "fused"])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD], ids=lambda k: k.__name__)
+def test_a_step_with_symbolic_rates_takes_as_many_instructions_as_one_with_constants(kind, form):
+    def interpreted(count, *varying):
+        parameters = [torch.nn.Parameter(t) for t in tensors(count)]
+        for p in parameters:
+            p.grad = torch.ones_like(p)
+        optimizer = kind(parameters, lr=0.1, weight_decay=0.1, **form)
+        return steps(lambda: optimizer.step(), calls=2, varying=varying)
+
+    rates = ("lr", "weight_decay", "betas[0]", "betas[1]", "momentum")
+    few, many, constant = interpreted(6, *rates), interpreted(60, *rates), interpreted(60)
+    assert many - few <= 2 * 54 and many <= constant + 64, (few, many, constant)
+
+
+def with_a_rate(ts, rate, size):
+    with torch.no_grad():
+        for t in ts:
+            if rate:
+                t.mul_(1 - rate)
+            t.add_(size)
+
+
+def with_a_size(ts, rate, size):
+    with torch.no_grad():
+        for t in ts:
+            t.add_(torch.zeros(size, 1, 1).sum())
+            t.mul_(rate)
+
+
+def with_another_rate_each_time(ts, rate, size):
+    with torch.no_grad():
+        for t in ts:
+            rate = rate * 0.5
+            t.mul_(rate)
+
+
+@pytest.mark.parametrize("function", [with_a_rate, with_a_size, with_another_rate_each_time], ids=lambda f: f.__name__)
+def test_rounds_with_the_same_symbols_are_interpreted_once(function):
+    few, many = (steps(function, tensors(n), 0.5, 4, varying=("rate", "size")) for n in (8, 40))
+    assert (many - few < 32) == (function is not with_another_rate_each_time)
+
+
+def test_a_number_that_each_round_computes_is_an_object_of_each_round():
+    def numbers(ts, rate):
+        out = []
+        with torch.no_grad():
+            for t in ts:
+                out.append(rate * 3)
+                t.mul_(2.0)
+        return out
+
+    for varying in ((), ("rate",)):
+        compiled = dynacompile.compile(numbers, backend="eager", isolate_recompiles=True, options={"varying": varying})
+        found = compiled(tensors(6), 0.3)
+        assert len({id(number) for number in found}) == len({id(number) for number in numbers(tensors(6), 0.3)})
 
 
 def test_the_call_in_which_an_optimizer_makes_its_state_runs_as_python():

@@ -1,7 +1,7 @@
 """python -m tests.fuzz.rounds FIRST LAST: loops over lists of tensors, with rounds that are repeated and with each of them followed.
 
 A program is its seed: loops over parameters, gradients and the state that a dict has of each, with lists that are filled and read, numbers of rounds,
-variables that go from round to round, branches, identities and tensors that occur twice. Two captures are compared, one with every round followed: graphs,
+variables that go from round to round, branches, identities and tensors that occur twice, and numbers that are symbols in half of the programs. Two captures are compared, one with every round followed: graphs,
 guards and residual code are the same. Results, changed inputs among them, are eager's, and so they are in a second call whose inputs may differ.
 """
 
@@ -45,7 +45,9 @@ LINES = (
     "if rate > 0.5: p.mul_(rate)", "if i == 4: flag = True", "if flag: q.mul_(3.0)", "if p.dim() == 1: flag = True",
     "if p.shape[0] == 2: out.append(q)", "x = p.exp().t_()", "x.t_()", "if p.grad is None: flag = not flag", "if flag: out.append(p)",
     "if flag is None: p.mul_(2.0)", "q.copy_(p)", "out.append(p.view(-1))", "out.append(s)", "p = p * 2.0", "out.append(state.get(p))", "x = [p, q]",
-    "out.extend(x)", "x = p[0]",
+    "out.extend(x)", "x = p[0]", "p.mul_(1 - rate * 0.1)", "p.add_(q, alpha=-rate)", "if rate: q.add_(rate)", "x = p * (rate / (1 - 0.5 ** size))",
+    "rate = rate * 0.5", "p.sub_(size)", "out.append(p + torch.zeros(size, 1, 1))", "out.append(torch.arange(size) * rate)", "if size == 3: p.add_(1.0)",
+    "out.append(size * rate)", "out.append(more[size])", "x = [rate * i for _ in range(2)]",
 )  # fmt: skip
 AFTER = ("out.append(total)", "out.append(count)", "out.append(last)", "out.append(flag)", "out.append([t * 2 for t in out if isinstance(t, torch.Tensor)])",
          "out += [1 - 0.5 ** s['b'] for s in state.values()] if len(ps) < 4 else [1 - 0.5 ** state[p]['b'] for p in ps]",
@@ -59,9 +61,10 @@ class Program:
     lines: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     twists: tuple[str, ...]
+    varying: bool = False  # rate and size are symbols, and others in the second call
 
     def text(self) -> str:
-        head = ["import torch", "def twice(t):", "    y = t * 2.0", "    return y + t", "def run(ps, qs, state, more, rate):"]
+        head = ["import torch", "def twice(t):", "    y = t * 2.0", "    return y + t", "def run(ps, qs, state, more, rate, size):"]
         first = ["out, grads, found, total, count, last, flag = [], [], [None] * len(ps), 0.0, 0, None, False", "with torch.no_grad():"]
         return "\n".join([*head, *(f"    {line}" for line in first), *(f"        {line}" for line in self.lines), "    return out, grads, found"])
 
@@ -78,14 +81,14 @@ class Program:
         qs: list[Any] = [torch.rand(s) for s in self.shapes]
         more = [torch.rand(s) for s in self.shapes]
         state: dict[Any, dict[str, Any]] = {p: {"a": torch.rand_like(p).detach(), "b": torch.tensor(2.0)} for p in ps}
-        given = ps, qs, state, more, 0.75
+        given = (ps, qs, state, more, *((0.75, 3) if call == 0 or not self.varying else (0.5, 4)))
         for twist in self.twists[:1] if call == 0 else self.twists:
             TWISTS[twist](given)
         return given
 
 
 def shared_state(given: tuple) -> None:
-    ps, _, state, _, _ = given
+    ps, _, state, *_ = given
     state[ps[-2]]["a"] = state[ps[1]]["a"]
 
 
@@ -157,7 +160,7 @@ def generate(seed: int) -> Program:
     alike = rng.random() < 0.6
     shapes = tuple((3, 2) if alike or rng.random() < 0.5 else rng.choice(((3, 2), (4,), (2, 3))) for _ in range(count))
     kinds = list(TWISTS)
-    return Program(seed, tuple(lines), shapes, tuple(rng.choice(kinds) if rng.random() < 0.6 else kinds[-1] for _ in range(2)))
+    return Program(seed, tuple(lines), shapes, tuple(rng.choice(kinds) if rng.random() < 0.6 else kinds[-1] for _ in range(2)), rng.random() < 0.5)
 
 
 def needed(line: str) -> Iterator[str]:
@@ -230,6 +233,11 @@ def captures(function: Any) -> list[tuple]:
     return [told(entry.info.captured) for _, entry in native.core().entries(function.__code__)]
 
 
+def told_apart(program: Program) -> dict[str, Any]:
+    """How a program is compiled: with numbers as symbols, or with all that differs between calls as constants."""
+    return {"options": {"varying": ("rate", "size")}} if program.varying else {"dynamic": False}
+
+
 def check_program(program: Program, counts: Counter) -> list[str]:
     found: list[str] = []
     given = [[program.inputs(call), program.inputs(call)] for call in range(2)]
@@ -239,7 +247,7 @@ def check_program(program: Program, counts: Counter) -> list[str]:
     made = []
     for manner in ("repeated", "followed"):
         function = program.function()
-        compiled = dynacompile.compile(function, backend="eager", isolate_recompiles=True, dynamic=False)
+        compiled = dynacompile.compile(function, backend="eager", isolate_recompiles=True, **told_apart(program))
         for call in range(2):
             inputs = program.inputs(call)
             if manner == "followed":

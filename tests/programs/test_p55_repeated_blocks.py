@@ -90,7 +90,7 @@ def x():
     return torch.randn(3, WIDTH)
 
 
-def captured(model, *args, followed=False, monkeypatch=None):
+def captured(model, *args, followed=False, monkeypatch=None, **compiling):
     """The text of the graph and the guards of a compiled model, and how many instructions were interpreted and calls repeated."""
     graphs, steps, repeated = [], [0], [0]
     step, record = SymbolicFrame.step, Repetition.record
@@ -113,7 +113,7 @@ def captured(model, *args, followed=False, monkeypatch=None):
         if followed:
             patch.setattr(pipeline, "FrameFacts", lambda frame: None)
         dynacompile.reset()
-        compiled = dynacompile.compile(model, backend=keep)
+        compiled = dynacompile.compile(model, backend=keep, **compiling)
         compiled(*args)
     guards = {str(g) for entry in dynacompile.cache_entries(compiled) for g in entry.guards}
     return [g.code for g in graphs], [[n.meta.get("site") for n in g.graph.nodes] for g in graphs], guards, steps[0], repeated[0]
@@ -469,3 +469,41 @@ def test_a_slice_of_blocks_after_a_break():
             return x
 
     check(Sliced(4), x(), options={"backend": "eager"}, graphs=None, breaks=None)
+
+
+class Scaled(Stack):
+    """A stack that multiplies what its blocks give by a number of the call."""
+
+    def forward(self, x, rate):
+        for block in self.blocks:
+            x = block(x) * rate
+        return x
+
+
+class OwnRate(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.rate = 0.5 + seed
+
+    def forward(self, x):
+        y = self.inner(x).relu() * 2.0 + 1.0
+        return y * self.rate
+
+
+def test_blocks_beside_a_symbol_are_followed_once(monkeypatch):
+    (*_, constant, repeated), (*_, symbolic, again) = (
+        captured(Scaled(), x(), 0.5, monkeypatch=monkeypatch, options={"varying": varying}) for varying in ((), ("rate",))
+    )
+    assert repeated == again == 4  # the first block alone gets an input
+    assert abs(symbolic - constant) < 128, (symbolic, constant)
+
+
+def test_symbols_that_blocks_have_are_those_of_each_block():
+    model = Stack(5, OwnRate)
+    compiled = dynacompile.compile(model, backend="eager", options={"varying": ("rate",)}, isolate_recompiles=True)
+    for call in range(3):
+        for i, block in enumerate(model.blocks):
+            block.rate = 0.25 * (i + 1) + call
+        torch.testing.assert_close(compiled(x()), model(x()))
+    assert len(dynacompile.cache_entries(compiled)) == 1
