@@ -13,15 +13,19 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.exceptions import _TunerExitException
+from rich.console import Console
 
 import dynacompile
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepMeasurement
+from dynacompile.callbacks.origins import origins
 from dynacompile.callbacks.outcome import Outcome
+from dynacompile.callbacks.plan import planned, table
 from dynacompile.callbacks.reports import Reports
 from dynacompile.callbacks.settings import CompileSettings
-from dynacompile.callbacks.steps import CompiledRun
+from dynacompile.callbacks.steps import STEPS, CompiledRun
 from dynacompile.callbacks.wandb_hooks import hooks_of_wandb
 from dynacompile.targets import nothing_compiled, tell_nothing_compiled
 
@@ -39,6 +43,7 @@ class DynamoCallback(Callback):
             self.settings = dataclasses.replace(settings, **options) if options else settings
         else:
             self.settings = CompileSettings.of(CompileSettings.mapping(settings) | options)
+        origins().check()
         self.outcome: Outcome | None = None
         self.forget()
 
@@ -61,6 +66,8 @@ class DynamoCallback(Callback):
         self.release()
         self.forget()
         self.outcome = None
+        if self.settings.show:
+            self.show_plan(trainer, pl_module)
         self.started = time.perf_counter()
         self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
         self.reports.begin(trainer)
@@ -74,6 +81,13 @@ class DynamoCallback(Callback):
         modes = {target.options.mode for target in targets} | ({self.settings.base.mode} if self.settings.step else set())
         self.modes = tuple(sorted(modes))
         self.reports.configure(trainer, self.run.options)
+
+    def show_plan(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Prints what would be compiled, and ends the run of the trainer, which returns as one that has nothing to do."""
+        targets = resolve(self.settings, pl_module)
+        if trainer.is_global_zero:
+            Console().print(table(planned(self.settings, pl_module, targets, STEPS[trainer.state.fn], origins())))  # type: ignore[index]
+        raise _TunerExitException
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.begin(trainer, pl_module)
