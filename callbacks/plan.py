@@ -47,9 +47,9 @@ def reasons(settings: CompileSettings, options: CompileConfig, globs: Sequence[s
     defaults = CompileConfig()
     for name in CompileConfig.names():
         value: Any = getattr(options, name)
-        by = next((glob for glob in reversed(globs) if name in settings.overrides[glob] and (settings.overrides[glob][name] is not None or name == "dynamic")), None)
-        if by is not None:
-            yield f"{name}={value}", known.of_module(by, name)
+        naming = [glob for glob in globs if name in settings.overrides[glob] and (settings.overrides[glob][name] is not None or name == "dynamic")]
+        if naming:
+            yield f"{name}={value}", known.of_module(naming[-1], name)
         elif value != getattr(defaults, name):
             yield f"{name}={value}", known.of(name)
 

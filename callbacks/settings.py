@@ -44,6 +44,7 @@ class CompileSettings:
     show: bool = setting(False, "print what would be compiled, with which options and where each comes from, and train nothing")
     measure_after: int = setting(10, "training batches before the step times are measured")
     measure_steps: int = setting(5, "steps measured of each kind, eager and compiled; 0: no measurement")
+    auto: float = setting(0.0, "seconds in which settings are tried on a batch; the fastest that verifies is kept and written as a config; 0: none are tried")
     trace: bool = setting(True, "write every event to compile_events.jsonl and a report to compile_report.html beside the logs")
     log_prefix: str = setting("compile/", "what the names of all numbers in loggers and callback_metrics begin with")
     base: CompileConfig = CompileConfig()
@@ -53,6 +54,8 @@ class CompileSettings:
         for name in ("measure_after", "measure_steps"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"compile.{name} must be an int >= 0, not {getattr(self, name)!r}")
+        if not self.auto >= 0:
+            raise ConfigError(f"compile.auto must be a number of seconds >= 0, not {self.auto!r}")
         for glob in self.overrides:
             self.options(glob)
         if self.enabled and not self.step and not self.of_modules:

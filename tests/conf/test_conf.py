@@ -43,7 +43,7 @@ def test_each_compile_config_is_valid_settings(name):
 
 def test_every_mode_has_a_config():
     assert {CompileSettings.of(composed(f"compile={name}").compile).base.mode for name in GROUPS["compile"]} == set(MODES)
-    assert set(GROUPS["compile"]) == {"none", "debug", "verify", "background", *(mode.replace("-", "_") for mode in MODES)}
+    assert set(GROUPS["compile"]) == {"none", "debug", "verify", "background", "auto", *(mode.replace("-", "_") for mode in MODES)}
 
 
 @pytest.mark.parametrize("override", [f"{group}={name}" for group, names in GROUPS.items() for name in names])
