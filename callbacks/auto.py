@@ -56,8 +56,18 @@ class Trial:
         return (self.times.speedup if self.times else None) or 0.0
 
     @property
+    def surely(self) -> float:
+        """The low end of the speed-up's interval; the speed-up where too few rounds tell of noise."""
+        interval = self.times.speedup_interval if self.times else None
+        return self.speedup if interval is None else interval[0]
+
+    def is_faster_than(self, best: Trial) -> bool:
+        """By its median, and by what is sure of it."""
+        return self.speedup > MARGIN * best.speedup and self.surely > MARGIN * best.surely
+
+    @property
     def outcome(self) -> str:
-        return "kept" if self.is_kept else self.reason or "slower"
+        return "; ".join(filter(None, (self.reason, "kept" if self.is_kept else "" if self.reason else "slower")))
 
     def told(self) -> tuple[Any, ...]:
         """In the order of COLUMNS."""
@@ -145,7 +155,7 @@ class Search(StepMeasurement):
             for stage in STAGES if self.is_measurable else ():
                 for changes in list(offered(stage, self.settings, best.changes, step.trainer.lightning_module)):
                     trial = self.tried(step, changes)
-                    if trial.speedup > MARGIN * best.speedup:
+                    if trial.is_faster_than(best):
                         best = trial
         finally:
             if not self.is_done:  # the next batch is tried

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import statistics
 
 import pytest
 import torch
@@ -44,8 +45,8 @@ def test_a_fit_with_trials_ends_as_one_without_and_tells_what_was_tried(fit, tmp
         assert torch.equal(value, module.state_dict()[name]), name
     trials = callback.outcome.trials
     names = [trial.name for trial in trials if trial.changes.get("enabled") is not False]
-    assert names[:3] == ["as configured", "mode=max-autotune-no-cudagraphs", "step=false modules=net"]
-    assert any("step=false modules=net.blocks.*" in name for name in names) and any("dynamic=true" in name for name in names)
+    expected = ["as configured", "mode=max-autotune-no-cudagraphs", "step=false modules=net", "step=false modules=net.blocks.*", "dynamic=true"]
+    assert len(names) == len(expected) and all(name.endswith(end) for name, end in zip(names, expected)), names
     assert sum(trial.is_kept for trial in trials) == 1
     assert all(trial.is_kept or trial.outcome == "slower" for trial in trials), [trial.outcome for trial in trials]
     shown = capsys.readouterr().out
@@ -140,6 +141,24 @@ def test_the_config_that_is_written_reproduces_the_choice(tmp_path):
     values = yaml.safe_load(text)
     assert values.pop("defaults") == ["default"] and "auto" not in values
     assert CompileSettings.of(values) == settings
+
+
+def with_ratios(*ratios: float) -> Trial:
+    return Trial({}, StepTimes(statistics.median(ratios), 1.0, len(ratios), rounds=tuple((ratio, 1.0) for ratio in ratios)))
+
+
+@pytest.mark.parametrize(
+    ("later", "best", "is_faster"),
+    [
+        ((1.6, 1.6, 1.6, 1.6, 1.6), (1.5, 1.5, 1.5, 1.5, 1.5), True),
+        ((1.3, 1.6, 1.6, 1.6, 1.6), (1.5, 1.5, 1.5, 1.5, 1.5), False),  # it may be slower
+        ((1.505, 1.505, 1.505, 1.505, 1.505), (1.5, 1.5, 1.5, 1.5, 1.5), False),
+        ((4.0,), (3.0,), True),  # nothing is known of noise
+    ],
+)
+def test_a_later_trial_is_kept_where_it_is_faster_beyond_noise(later, best, is_faster):
+    assert with_ratios(*later).is_faster_than(with_ratios(*best)) is is_faster
+    assert with_ratios(*later).is_faster_than(Trial({}))
 
 
 def results(**changes: torch.Tensor) -> Results:
