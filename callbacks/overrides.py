@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from dynacompile.callbacks.settings import IN_KEYS, CompileSettings
+from dynacompile.callbacks.settings import TYPE, CompileSettings
 from dynacompile.errors import nearest
 
 
@@ -30,9 +30,15 @@ def in_hydras_syntax(argument: str) -> str:
     if not found:
         return argument
     plus, key, value = found.groups()
-    for written, meant in reversed(IN_KEYS):
-        key = key.replace(meant, written)
-    return f"{plus or '++'}{key}={value}"
+    return f"{plus or '++'}{'.'.join(map(as_part, key.split('.')))}={value}"
+
+
+def as_part(part: str) -> str:
+    """A part of a glob, between dots, as Hydra's keys can hold it."""
+    part = re.sub(r"\*{3,}", "**", part).replace("*", "$")
+    if part.startswith(TYPE):
+        return f"type$$${part.removeprefix(TYPE)}"
+    return f"$$${part}" if part[:1].isdigit() and not re.fullmatch("0|[1-9][0-9]*", part) else part
 
 
 def check_compile_overrides(arguments: Sequence[str]) -> None:

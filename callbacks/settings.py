@@ -18,8 +18,9 @@ STEP_NAMES = ("training_step", "validation_step", "test_step", "predict_step", "
 FLAGS_VARIABLE = "DYNACOMPILE_ALLOW_CPP_FLAGS"
 TYPE = "type:"
 """A glob that begins so is over names of classes."""
-IN_KEYS = (("type$", TYPE), ("$", "*"))
-"""What keys of Hydra's command line can hold, and what it stands for in globs: `$` is `*`, `$$` is `**`, `type$Block` is `type:Block`."""
+IN_KEYS = (("type$$$", TYPE), ("$$$", ""), ("$", "*"))
+"""What keys of Hydra's command line can hold, and what it stands for in globs: `$` is `*`, `$$` is `**`, `type$$$Block` is `type:Block`, and `$$$` before a
+part lets that begin with a digit and go on with others than digits: `$$$1$` is `1*`."""
 
 
 def setting(default: Any, doc: str) -> Any:
