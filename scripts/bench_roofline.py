@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dynacompile.build.device import measure_on_device
 from dynacompile.build.processor import measure_here
-from dynacompile.ir.index import evaluated, hint
+from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, levels, root
 from dynacompile.ir.schedule import Kernel, Launch, Module, Schedule
 from dynacompile.session import SESSION
@@ -159,16 +159,15 @@ def row_of_kernel(step: Launch, module: Module, device: str) -> Row:
 
 def row_of_call(step: Extern, plan: Schedule, device: str) -> Row:
     """A call by itself; its FLOPs by torch's own counter."""
-    symbols: dict = {}
     memory: dict[str, torch.Tensor] = {}
 
     def tensor(name: str) -> torch.Tensor:
         buffer, owner = plan.buffers[name], plan.buffers[root(plan.buffers, name)]
         if owner.name not in memory:
             memory[owner.name] = memory_like(owner)
-        size, stride = ([evaluated(n, symbols) for n in t] for t in (buffer.size, buffer.stride))
+        size, stride = ([hint(n) for n in t] for t in (buffer.size, buffer.stride))
         flat = memory[owner.name]
-        return (flat if flat.dtype == buffer.dtype else flat.view(buffer.dtype)).as_strided(size, stride, evaluated(buffer.offset, symbols))
+        return (flat if flat.dtype == buffer.dtype else flat.view(buffer.dtype)).as_strided(size, stride, hint(buffer.offset))
 
     def filled(value: Any) -> Any:
         if isinstance(value, Ref):

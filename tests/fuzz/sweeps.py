@@ -30,7 +30,13 @@ from dynacompile.callbacks.sweep_runs import Result, saved_runs
 from dynacompile.callbacks.sweep_table import as_csv, as_markdown, cells
 
 ENDS = ("finishes", "finishes", "finishes", "refused", "raises", "exits", "dies", "memory", "plain")
-FAILURES = {"refused": "Could not find", "raises": "ValueError: a wrong | value", "exits": "SystemExit", "dies": "RuntimeError: a worker died", "memory": "MemoryError"}
+FAILURES = {
+    "refused": "Could not find",
+    "raises": "ValueError: a wrong | value",
+    "exits": "SystemExit",
+    "dies": "RuntimeError: a worker died",
+    "memory": "MemoryError",
+}
 LAUNCHERS = ("in turn", "together")
 
 

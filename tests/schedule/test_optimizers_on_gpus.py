@@ -122,6 +122,7 @@ def test_clipping_and_the_step():
     assert launches(plan) == [("cpu", 12), ("cuda", 0), ("cuda", 12), ("cuda", 12)] and calls(plan) <= 1
 
 
+@pytest.mark.slow
 def test_large_parameters_are_members_too():
     """What a kernel computes between its loads and its stores takes no memory."""
     plan = plan_of(graph_of(FORMS["foreach"], 12, shapes=LARGE))
