@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 import dynacompile
-from dynacompile.callbacks.overrides import check_compile_overrides
+from dynacompile.callbacks.overrides import read_arguments
 from dynacompile.callbacks.sweep_runs import Result
 from dynacompile.errors import ConfigError
 
@@ -46,5 +46,5 @@ def main(cfg: DictConfig) -> Result:
 
 
 if __name__ == "__main__":
-    check_compile_overrides(sys.argv[1:])
+    read_arguments()
     main()

@@ -10,7 +10,7 @@ from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.config import CompileConfig
 
 HEADING = """# How modules are compiled. Written by `python scripts/write_conf.py` from the settings' dataclasses: edit those.
-# Per module: compile.modules="{net.blocks.*: {isolate_recompiles: true, recompile_limit: 4, mode: max-autotune}}"
+# Per module: compile.modules.net.blocks.*.mode=max-autotune, or modules: {net.blocks.*: {isolate_recompiles: true, recompile_limit: 4, mode: max-autotune}}
 """
 
 

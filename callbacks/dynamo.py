@@ -5,24 +5,29 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.exceptions import _TunerExitException
+from rich.console import Console
 
 import dynacompile
+from dynacompile.callbacks.auto import Search, as_config
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepMeasurement
+from dynacompile.callbacks.origins import origins
 from dynacompile.callbacks.outcome import Outcome
+from dynacompile.callbacks.plan import planned, table
 from dynacompile.callbacks.record import timeline
 from dynacompile.callbacks.reports import Reports
 from dynacompile.callbacks.settings import CompileSettings
-from dynacompile.callbacks.steps import CompiledRun
+from dynacompile.callbacks.steps import STEPS, CompiledRun
 from dynacompile.callbacks.wandb_hooks import hooks_of_wandb
 from dynacompile.targets import nothing_compiled, tell_nothing_compiled
 
@@ -40,6 +45,7 @@ class DynamoCallback(Callback):
             self.settings = dataclasses.replace(settings, **options) if options else settings
         else:
             self.settings = CompileSettings.of(CompileSettings.mapping(settings) | options)
+        origins().check()
         self.outcome: Outcome | None = None
         self.forget()
 
@@ -51,6 +57,7 @@ class DynamoCallback(Callback):
         self.modes: tuple[str, ...] = ()
         self.idle: tuple[str, ...] = ()
         self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, self.settings.in_background)
+        self.search: Search | None = None
         self.durations: list[float] = []
         self.ends: list[float] = []
         self.started = self.batch_started = 0.0
@@ -63,19 +70,61 @@ class DynamoCallback(Callback):
         self.release()
         self.forget()
         self.outcome = None
+        if self.settings.show:
+            self.show_plan(trainer, pl_module)
         self.started = time.perf_counter()
         self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
         self.reports.begin(trainer)
         self.end_subscription = dynacompile.subscribe(self.ledger)
         if not self.settings.enabled:
             return
-        targets = resolve(self.settings, pl_module)
-        self.run.compile_modules(targets)
-        if self.settings.step:
-            self.run.compile_steps(trainer, pl_module)
-        modes = {target.options.mode for target in targets} | ({self.settings.base.mode} if self.settings.step else set())
-        self.modes = tuple(sorted(modes))
+        self.compile(trainer, pl_module, self.settings)
+        if self.settings.auto and trainer.state.fn == TrainerFn.FITTING:
+            self.search = Search(self.settings, self.run, self.run.release, lambda kept: self.keep(trainer, pl_module, kept), self.listening)
         self.reports.configure(trainer, self.run.options)
+
+    def compile(self, trainer: L.Trainer, pl_module: L.LightningModule, settings: CompileSettings) -> None:
+        """Compiles what `settings` say; optimizers' steps come later."""
+        targets = resolve(settings, pl_module)
+        self.run.compile_modules(targets)
+        if settings.step:
+            self.run.compile_steps(trainer, pl_module)
+        modes = {target.options.mode for target in targets} | ({settings.base.mode} if settings.step else set())
+        self.modes = tuple(sorted(modes))
+
+    def keep(self, trainer: L.Trainer, pl_module: L.LightningModule, settings: CompileSettings) -> None:
+        """Compiles what compile=auto has chosen, for the rest of the fit, and writes it as a config."""
+        self.run = CompiledRun(settings)
+        self.modes = ()
+        if settings.enabled:
+            self.compile(trainer, pl_module, settings)
+            if settings.step:
+                self.run.compile_optimizers(trainer)
+        self.measurement = StepMeasurement(settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, settings.in_background)
+        self.reports.settings = settings
+        self.reports.configure(trainer, self.run.options)
+        assert self.search is not None
+        if trials := self.search.trials:
+            self.reports.write_chosen(trainer, lambda path: as_config(settings, trials, path))
+
+    @contextmanager
+    def listening(self, ledger: Ledger) -> Iterator[None]:
+        """Events go to another ledger inside the block."""
+        assert self.end_subscription is not None
+        self.end_subscription()
+        self.end_subscription = dynacompile.subscribe(ledger)
+        try:
+            yield
+        finally:
+            self.end_subscription()
+            self.end_subscription = dynacompile.subscribe(self.ledger)
+
+    def show_plan(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Prints what would be compiled, and ends the run of the trainer, which returns as one that has nothing to do."""
+        targets = resolve(self.settings, pl_module)
+        if trainer.is_global_zero:
+            Console().print(table(planned(self.settings, pl_module, targets, STEPS[trainer.state.fn], origins())))  # type: ignore[index]
+        raise _TunerExitException
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.begin(trainer, pl_module)
@@ -105,12 +154,16 @@ class DynamoCallback(Callback):
         self.begin(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
-        if self.ledger.batch >= self.settings.measure_after and not self.measurement.is_done:
-            self.measurement.arm(trainer, pl_module)
+        if self.ledger.batch >= self.settings.measure_after:
+            if self.search is not None and not self.search.is_done:
+                self.search.arm(trainer, pl_module)
+            elif not self.measurement.is_done:
+                self.measurement.arm(trainer, pl_module)
         self.batch_started = time.perf_counter()
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.durations.append((time.perf_counter() - self.batch_started - self.measurement.taken()) * 1e3)
+        taken = self.measurement.taken() + (self.search.taken() if self.search is not None else 0.0)
+        self.durations.append((time.perf_counter() - self.batch_started - taken) * 1e3)
         self.ends.append(time.time())
         self.ledger.batch += 1
         self.reports.times = self.measurement.times
@@ -165,6 +218,8 @@ class DynamoCallback(Callback):
         """Puts everything back as it was, ends the subscription and the trace. Safe to repeat."""
         self.laid_aside.close()
         self.measurement.disarm()
+        if self.search is not None:
+            self.search.disarm()
         if self.end_subscription is not None:
             self.end_subscription()
             self.end_subscription = None
@@ -179,6 +234,7 @@ class DynamoCallback(Callback):
         on_gpu = pl_module.device.type == "cuda"
         idle = self.run.idle()
         is_fit = trainer.state.fn == TrainerFn.FITTING
+        chosen = [("chosen", str(self.reports.chosen))] if self.reports.chosen is not None else []
         unmeasured = f"not measured: the fit had no {self.settings.measure_after + 1} batches" if is_fit else "not measured: only training steps are"
         return Outcome(
             modes=self.modes,
@@ -193,7 +249,8 @@ class DynamoCallback(Callback):
             ledger=self.ledger,
             peak_bytes=max(torch.cuda.max_memory_allocated(pl_module.device), self.measurement.peak_before) if on_gpu else None,
             logs=self.reports.places(trainer),
-            notes=tuple((name, text) for name, text in (("wandb.watch", hooks_of_wandb(pl_module)), *self.run.left()) if text),
+            notes=tuple((name, text) for name, text in (("wandb.watch", hooks_of_wandb(pl_module)), *self.run.left(), *chosen) if text),
             ended=ended,
+            trials=tuple(self.search.trials) if self.search is not None else (),
             timeline=timeline(self.durations, self.ends),
         )

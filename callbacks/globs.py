@@ -1,24 +1,26 @@
-"""Which modules `compile.modules` means."""
+"""Which modules `compile.modules` means, and which of several globs decides."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import nn
 
-from dynacompile.callbacks.settings import CompileSettings
+from dynacompile.callbacks.settings import TYPE, CompileSettings
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
 class Target:
-    """A module to compile. name: its dotted name in the root module; the root's is that of its class."""
+    """A module to compile. name: its dotted name in the root module; the root's is that of its class. globs: those that match it, the most general first."""
 
     name: str
     module: nn.Module
     options: CompileConfig
+    globs: tuple[str, ...] = ()
 
 
 def pattern(glob: str) -> re.Pattern[str]:
@@ -27,19 +29,50 @@ def pattern(glob: str) -> re.Pattern[str]:
     return re.compile("".join(rendered.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", glob)))
 
 
+def specificity(glob: str) -> tuple[int, int, int]:
+    """Larger is more specific: `**` anywhere, then a type, then `*`, then a name; among like ones that with more letters of its own, then with more parts."""
+    kind = 3 if "*" not in glob else 2 if "**" not in glob else 0
+    if glob.startswith(TYPE):
+        kind = 1
+    return kind, len(glob.replace("*", "")), glob.count(".")
+
+
+def class_names(module: nn.Module) -> Iterable[str]:
+    """The names by which `type:` finds a module: of its class and its bases below nn.Module, bare and with each ending of the path to them."""
+    for kind in type(module).__mro__:
+        if kind is nn.Module:
+            break
+        parts = f"{kind.__module__}.{kind.__qualname__}".split(".")
+        yield from (".".join(parts[at:]) for at in range(len(parts)))
+
+
+def is_match(glob: str, name: str, module: nn.Module) -> bool:
+    if glob.startswith(TYPE):
+        wanted = pattern(glob.removeprefix(TYPE))
+        return any(wanted.fullmatch(known) for known in class_names(module))
+    return pattern(glob).fullmatch(name) is not None
+
+
 def resolve(settings: CompileSettings, root: nn.Module) -> list[Target]:
-    """The modules of `root` that the globs match, parents first. Raises ConfigError for a glob that matches nothing."""
+    """The modules of `root` that the globs match, parents first. Each option of a module is that of the most specific glob that gives it; of globs that
+    are as specific, of the later. Raises ConfigError for a glob that matches nothing."""
     modules = dict(root.named_modules())
     matched: dict[str, list[str]] = {}
-    for glob in settings.of_modules:
-        names = [name for name in modules if pattern(glob).fullmatch(name)]
+    for glob in sorted(settings.of_modules, key=specificity):
+        names = [name for name, module in modules.items() if is_match(glob, name, module)]
         if not names:
-            raise ConfigError(f"compile.modules: no module matches {glob!r}: {nearest(glob, suggestions(modules))}")
+            raise ConfigError(f"compile.modules: no module matches {glob!r}: {nearest(glob, suggestions(glob, modules))}")
         for name in names:
             matched.setdefault(name, []).append(glob)
-    return [Target(name or type(root).__name__, module, settings.options(*matched[name])) for name, module in modules.items() if name in matched]
+    return [
+        Target(name or type(root).__name__, module, settings.options(*matched[name]), tuple(matched[name]))
+        for name, module in modules.items()
+        if name in matched
+    ]
 
 
-def suggestions(names: dict[str, nn.Module]) -> set[str]:
-    """Module names, with numbered siblings as one glob: `net.blocks.0.mlp` -> `net.blocks.*.mlp`."""
-    return {re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in names if name}
+def suggestions(glob: str, modules: dict[str, nn.Module]) -> set[str]:
+    """What a glob may mean: names of classes for a type, else module names with numbered siblings as one glob: `net.blocks.0.mlp` -> `net.blocks.*.mlp`."""
+    if glob.startswith(TYPE):
+        return {f"{TYPE}{type(module).__name__}" for module in modules.values()}
+    return {re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in modules if name}

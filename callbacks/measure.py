@@ -25,6 +25,7 @@ from dynacompile.quoting import printable
 Context = Callable[[], AbstractContextManager[Any]]
 WARM_UPS = 8  # compiled steps at most, until one compiles nothing
 ATTEMPTS = 3  # batches that are tried where a step can't be repeated for what it does at this batch
+RAISED = "a repeated step raised"
 ERROR_SHARE = 0.05  # of the time, by which the true speed-up may lie beyond each end of the interval that is told
 
 
@@ -198,7 +199,7 @@ class Reasons:
         if self.is_passing or isinstance(error, Unrepeatable):
             self.told = str(error)
         elif isinstance(error, Exception):
-            self.told = f"a repeated step raised {type(error).__qualname__}: {printable(str(error))}"
+            self.told = f"{RAISED} {type(error).__qualname__}: {printable(str(error))}"
         return bool(self.told)
 
 

@@ -18,6 +18,8 @@ from rich.text import Text
 
 from dynacompile import events
 from dynacompile.callbacks import measure
+from dynacompile.callbacks.auto import COLUMNS as TRIAL_COLUMNS
+from dynacompile.callbacks.auto import Trial
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepTimes
 from dynacompile.callbacks.record import RunRecord, times_as_json
@@ -32,7 +34,7 @@ NOT_CALLED = "no call came through it: no step called it, or its forward was cal
 class Outcome:
     """modes: of what was to be compiled. modules: names of the modules and steps that are compiled. idle: those that no call came through. losses: the run's
     last metrics with "loss" in their name. steps: training batches run. notes: further rows of the screen, name and text. ended: how the run ended, where
-    it did not end by itself.
+    it did not end by itself. trials: of compile=auto.
 
     timeline: the training batches as `record.timeline` has them. fit_seconds: wall time of the run. train_step_ms: median of the fit's own steps, optimizer
     included. peak_bytes: CUDA only.
@@ -52,6 +54,7 @@ class Outcome:
     idle: tuple[str, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     ended: str = ""
+    trials: tuple[Trial, ...] = ()
     timeline: tuple[tuple[float, ...], ...] = ()
 
     @functools.cached_property
@@ -81,7 +84,10 @@ class Outcome:
         parts = {"modes": list(self.modes), "modules": list(self.compiled), "eager": dict(self.eager)}
         ran = {"steps": self.steps, "ended": self.ended, "losses": dict(self.losses), "compile": self.metrics()}
         more = {"facts": facts(self), "times": times_as_json(self.times), "timeline": self.timeline, "settings": settings or {}}
-        return json.loads(json.dumps({**parts, **ran, **more}))
+        return json.loads(json.dumps({**parts, **ran, **more, **self.trials_as_json()}))
+
+    def trials_as_json(self) -> dict[str, Any]:
+        return {"auto": [dict(zip(TRIAL_COLUMNS, trial.told())) for trial in self.trials]} if self.trials else {}
 
     def record(self, settings: Mapping[str, Any] | None = None, trace: str = "") -> RunRecord:
         """What the run's folder keeps of it. trace: the name of the file of events."""
@@ -126,6 +132,7 @@ def facts(outcome: Outcome) -> list[tuple[str, str]]:
         rows.append(("limits hit", f"{len(limits)}: eager from there on"))
         rows += [("", line) for line in most_frequent(f"{e.frame}, {e.limit} entries: {e.guard}; to allow more: {e.override}" for e in limits)]
     rows += outcome.notes
+    rows += [("tried" if i == 0 else "", trial.line()) for i, trial in enumerate(outcome.trials)]
     if not outcome.compiled and times is not None:
         times = dataclasses.replace(times, compiled=None)
     rows += measure.rows(times, outcome.unmeasured, ledger.compile_seconds, outcome.steps)

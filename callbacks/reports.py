@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.texts import CONFIG_KEY, as_code, as_markdown, in_force, versions
 from dynacompile.complaints import Reporting
 from dynacompile.config import CompileConfig
+from dynacompile.run_files import write_whole
 
 WANDB = "dynacompile.callbacks.wandb_run"  # it imports wandb, and so is imported where a WandbLogger is among the loggers
 
@@ -39,6 +40,7 @@ class Reports:
         self.known_news = -1
         self.logged: dict[str, float] = {}
         self.versions: Mapping[str, str] = {}
+        self.chosen: Path | None = None
         self.resolved: Mapping[str, Any] = {}
 
     def begin(self, trainer: L.Trainer) -> None:
@@ -110,6 +112,12 @@ class Reports:
                         logger.log_hyperparams({CONFIG_KEY: resolved})
                     elif isinstance(logger, TensorBoardLogger):
                         logger.experiment.add_text(f"{self.settings.log_prefix}settings", as_code(resolved))
+
+    def write_chosen(self, trainer: L.Trainer, text: Callable[[Path], str]) -> None:
+        """Writes what compile=auto has chosen into the run's folder, as a config of the group `compile`. text: of the file with a path."""
+        if trainer.is_global_zero and self.files.folder is not None:
+            with Reporting(f"writing the chosen settings in {self.files.folder}"):
+                self.chosen = self.files.make("compile/chosen.yaml", lambda path: write_whole(path, text(path), new=True))
 
     def publish(self, trainer: L.Trainer, outcome: Outcome) -> None:
         """The tables and files that a logger can take beyond numbers."""

@@ -14,7 +14,7 @@ from urllib.parse import urlparse
 import lightning as L
 from lightning.pytorch.loggers import Logger
 
-NAMES = ("compile_events.jsonl", "compile_report.html", "summary.json")
+NAMES = ("compile_events.jsonl", "compile_report.html", "summary.json", "compile/chosen.yaml")
 
 Made = TypeVar("Made")
 
@@ -42,6 +42,7 @@ class RunFiles:
                 self.suffix = free_suffix(self.folder, "" if self.stage == "fit" else f"-{self.stage}")
             stem, dot, ending = name.partition(".")
             path = self.folder / f"{stem}{self.suffix}{dot}{ending}"
+            path.parent.mkdir(exist_ok=True)
             try:
                 made = write(path)
             except FileExistsError:

@@ -6,16 +6,21 @@ import dataclasses
 import difflib
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dynacompile.config import KEYWORDS, CompileConfig, check_types
+from dynacompile.config import KEYWORDS, MODES, CompileConfig, check_types
 from dynacompile.errors import ConfigError, nearest
 
 CompileValues = Mapping[str, Any]
 STEP_NAMES = ("training_step", "validation_step", "test_step", "predict_step", "optimizer_step")
 FLAGS_VARIABLE = "DYNACOMPILE_ALLOW_CPP_FLAGS"
+TYPE = "type:"
+"""A glob that begins so is over names of classes."""
+IN_KEYS = (("type$$$", TYPE), ("$$$", ""), ("$", "*"))
+"""What keys of Hydra's command line can hold, and what it stands for in globs: `$` is `*`, `$$` is `**`, `type$$$Block` is `type:Block`, and `$$$` before a
+part lets that begin with a digit and go on with others than digits: `$$$1$` is `1*`."""
 
 
 def setting(default: Any, doc: str) -> Any:
@@ -27,7 +32,8 @@ class CompileSettings:
     """The callback's own settings, and `base`: the compile options that the steps have, and every module starts from.
 
     `modules` maps a glob over dotted module names to the options that differ there (null: none differ). `*` stands for one name between
-    dots or a part of it, `**` for any number of names. A module that several globs match takes the options of all, later globs first.
+    dots or a part of it, `**` for any number of names; `type:Block` is every module of that class. Of a module that several globs match, each option
+    is that of the most specific glob that gives it. Names may be nested, too: {net: {mode: ..., head: {mode: ...}}} is about net and net.head.
     """
 
     enabled: bool = setting(True, "false: nothing is compiled; the eager step is measured all the same")
@@ -36,8 +42,10 @@ class CompileSettings:
         None,
         'module glob -> options that differ there, or a mode; or a list of globs. "" is the LightningModule; steps have their names. null: no module by itself',
     )
+    show: bool = setting(False, "print what would be compiled, with which options and where each comes from, and train nothing")
     measure_after: int = setting(10, "training batches before the step times are measured")
     measure_steps: int = setting(5, "steps measured of each kind, eager and compiled; 0: no measurement")
+    auto: float = setting(0.0, "seconds in which settings are tried on a batch; the fastest that verifies is kept and written as a config; 0: none are tried")
     trace: bool = setting(True, "write every event to compile_events.jsonl and a report to compile_report.html beside the logs")
     log_prefix: str = setting("compile/", "what the names of all numbers in loggers and callback_metrics begin with")
     base: CompileConfig = CompileConfig()
@@ -47,6 +55,8 @@ class CompileSettings:
         for name in ("measure_after", "measure_steps"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"compile.{name} must be an int >= 0, not {getattr(self, name)!r}")
+        if not self.auto >= 0:
+            raise ConfigError(f"compile.auto must be a number of seconds >= 0, not {self.auto!r}")
         for glob in self.overrides:
             self.options(glob)
         if self.enabled and not self.step and not self.of_modules:
@@ -89,7 +99,11 @@ class CompileSettings:
 
     def of_step(self, name: str) -> CompileConfig:
         """The options of a step: training_step, optimizer_step.1, ..."""
-        return self.options(*(glob for glob in self.overrides if glob in (name, name.partition(".")[0])))
+        return self.options(*self.globs_of_step(name))
+
+    def globs_of_step(self, name: str) -> tuple[str, ...]:
+        """What `modules` says of a step, the more general first: optimizer_step, then optimizer_step.1."""
+        return tuple(glob for glob in dict.fromkeys((name.partition(".")[0], name)) if glob in self.overrides)
 
     @functools.cached_property
     def overrides(self) -> Mapping[str, CompileValues]:
@@ -102,7 +116,7 @@ class CompileSettings:
         return self.base.background or any(given.get("background") for given in self.overrides.values())
 
     def options(self, *globs: str) -> CompileConfig:
-        """The compile options of a module that `globs` match, in the order of `modules`."""
+        """The compile options of a module that `globs` match: later ones win."""
         values = {name: getattr(self.base, name) for name in CompileConfig.names()}
         for glob in globs:
             given = self.overrides[glob]
@@ -130,20 +144,41 @@ def by_glob(modules: Any) -> dict[str, CompileValues]:
     if not isinstance(modules, Mapping) or not all(isinstance(glob, str) for glob in modules):
         raise ConfigError(f"compile.modules must map globs to options, for example {{net: {{}}}}, or list globs, not {modules!r}")
     found: dict[str, CompileValues] = {}
-    for glob, given in modules.items():
-        given = {"mode": given} if isinstance(given, str) else {} if given is None else given
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"compile.modules[{glob!r}] must map options to values, or name a mode, not {given!r}")
-        found[glob] = given
+    for key, given in modules.items():
+        for glob, options in flattened(as_glob(key), given):
+            found[glob] = {**found.get(glob, {}), **options}
     return found
+
+
+def as_glob(key: str) -> str:
+    """The glob that a key means."""
+    for written, meant in IN_KEYS:
+        key = key.replace(written, meant)
+    return key
+
+
+def flattened(glob: str, given: Any) -> Iterator[tuple[str, CompileValues]]:
+    """The options of `glob`, and of the modules below it that a nested mapping names: what is no option and maps, names a mode, or is null."""
+    given = {"mode": given} if isinstance(given, str) else {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"compile.modules[{glob!r}] must map options to values, or name a mode, not {given!r}")
+    below = {key: value for key, value in given.items() if key not in CompileConfig.names() and names_module(str(key), value)}
+    if len(below) < len(given) or not given:
+        yield glob, {key: value for key, value in given.items() if key not in below}
+    for key, value in below.items():
+        yield from flattened(f"{glob}.{as_glob(str(key))}" if glob else as_glob(str(key)), value)
+
+
+def names_module(key: str, value: Any) -> bool:
+    """Whether a key that is no option is a module's name, by its value; else it is an option, mistyped."""
+    is_short = value is None or (isinstance(value, str) and value.replace("_", "-") in MODES)
+    return isinstance(value, Mapping) or (is_short and not close(key, CompileConfig.names()))
 
 
 def check_compiler_flags(values: CompileValues) -> None:
     """Raises ConfigError for flags of the C++ compiler in a config, which may have come with the artifacts of somebody's run: compilers run programs that
     flags name. Who means them says so by an environment variable; programs pass them in options."""
-    modules = values.get("modules")
-    parts = [values, *(modules.values() if isinstance(modules, Mapping) else ())]
-    given = [options.get("cpp_flags") for options in parts if isinstance(options, Mapping)]
+    given = [options.get("cpp_flags") for options in (values, *by_glob(values.get("modules")).values())]
     if any(given) and os.environ.get(FLAGS_VARIABLE) != "1":
         raise ConfigError(
             f"compile.cpp_flags={next(filter(None, given))!r} comes from a config, and flags of the C++ compiler can run any program: "

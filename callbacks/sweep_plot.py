@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dynacompile.callbacks.charts import COMPILED, DRAWS, EAGER
 from dynacompile.callbacks.sweep_runs import Run
 from dynacompile.callbacks.sweep_table import heading, kind_of_step, shared_overrides
 from dynacompile.quoting import printable
 from dynacompile.run_files import write_whole
 
-RENDERER = "vl_convert"
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 VERSION = "5.21"
-COLORS = {"eager": "#8a8f98", "compiled": "#2a6fdb"}
+COLORS = {"eager": EAGER, "compiled": COMPILED}
 
 
 def chart(runs: Sequence[Run]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def write_plot(runs: Sequence[Run], folder: Path) -> list[str]:
     if not spec["data"]["values"]:
         return []
     write_whole(folder / "sweep.vl.json", json.dumps(spec, indent=1) + "\n")
-    if importlib.util.find_spec(RENDERER) is None:
-        return ["sweep.vl.json (pip install 'dynacompile[sweep]' draws it)"]
-    write_whole(folder / "sweep.svg", importlib.import_module(RENDERER).vegalite_to_svg(spec, vl_version=VERSION))
+    if importlib.util.find_spec(DRAWS) is None:
+        return ["sweep.vl.json (pip install vl-convert-python draws it)"]
+    write_whole(folder / "sweep.svg", importlib.import_module(DRAWS).vegalite_to_svg(spec, vl_version=VERSION))
     return ["sweep.svg", "sweep.vl.json"]

@@ -111,20 +111,17 @@ def row_of(run: Run, baseline: Run | None, loss: str) -> Row:
     """baseline: the job that trains the same and compiles nothing."""
     kind = kind_of_step(run)
     step, low, high = (run.value(f"step_ms_{kind}{end}") for end in ("", "_low", "_high"))
-    fast, fast_low, fast_high = (run.value(f"speedup{end}") for end in ("", "_low", "_high"))
-    return Row(
-        str(run.number),
-        run.overrides,
-        run.reason or ("not finished" if run.goes_on else ""),
-        *(step, low, high),
-        run.value(f"samples_per_sec_{kind}"),
-        *over(baseline, step, low, high),
-        *(fast, fast_low, fast_high),
-        run.value("seconds"),
-        run.value("recompiles"),
-        next((peak for name in (f"step_peak_bytes_{kind}", "peak_bytes") if (peak := run.value(name)) is not None), None),
-        run.numbers.get(loss),
-    )
+    numbers = {
+        **dict(zip(with_spread("step_ms"), (step, low, high))),
+        **dict(zip(with_spread("speedup_over_none"), over(baseline, step, low, high))),
+        **dict(zip(with_spread("speedup_over_eager"), (run.value(f"speedup{end}") for end in ("", "_low", "_high")))),
+        "samples_per_sec": run.value(f"samples_per_sec_{kind}"),
+        "compile_seconds": run.value("seconds"),
+        "recompiles": run.value("recompiles"),
+        "peak_bytes": next((peak for name in (f"step_peak_bytes_{kind}", "peak_bytes") if (peak := run.value(name)) is not None), None),
+        "loss": run.numbers.get(loss),
+    }
+    return Row(str(run.number), run.overrides, run.reason or ("not finished" if run.goes_on else ""), **numbers)
 
 
 def over(baseline: Run | None, step: Number, low: Number, high: Number) -> tuple[Number, Number, Number]:

@@ -12,6 +12,7 @@ from typing import Any
 import wandb
 from lightning.pytorch.loggers import WandbLogger
 
+from dynacompile.callbacks.auto import COLUMNS as TRIAL_COLUMNS
 from dynacompile.callbacks.ledger import COLUMNS
 from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.texts import CONFIG_KEY
@@ -29,6 +30,8 @@ def send(logger: WandbLogger, outcome: Outcome, numbers: Mapping[str, float], pr
     if outcome.times is not None and outcome.times.compiled is not None:
         times = wandb.Table(columns=["step", "ms"], data=[["eager", outcome.times.eager], ["compiled", outcome.times.compiled]])
         shown[f"{prefix}step_ms"] = wandb.plot.bar(times, "step", "ms", title="milliseconds of a training step, before and after compiling")
+    if outcome.trials:
+        shown[f"{prefix}auto"] = wandb.Table(columns=list(TRIAL_COLUMNS), data=[list(trial.told()) for trial in outcome.trials])
     logger.log_metrics(shown, step=step)
     run.summary.update(dict(numbers))
     if files:

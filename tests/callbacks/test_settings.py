@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from torch import nn
 
 from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.globs import pattern, resolve
-from dynacompile.callbacks.overrides import check_compile_overrides
-from dynacompile.callbacks.settings import CompileSettings, call_arguments
+from dynacompile.callbacks.overrides import check_compile_overrides, read_arguments
+from dynacompile.callbacks.settings import CompileSettings, by_glob, call_arguments
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
 
@@ -105,6 +108,104 @@ def test_glob_stays_within_a_part_unless_doubled(glob, expected):
 def test_dots_and_brackets_in_a_glob_are_literal():
     assert not pattern("net.head").fullmatch("netxhead")
     assert not pattern("net.[h]ead").fullmatch("net.head")
+
+
+def options_of(name: str, modules: dict, root: nn.Module | None = None) -> CompileConfig:
+    return next(target.options for target in resolve(CompileSettings.of({"modules": modules}), root or net()) if target.name == name)
+
+
+@pytest.mark.parametrize(
+    ("general", "specific"),
+    [
+        ("**", "net.**"),
+        ("net.**", "type:Sequential"),
+        ("type:S*", "type:Sequential"),
+        ("type:Sequential", "net.*.1"),
+        ("net.*.1", "net.blocks.*"),
+        ("net.blocks.*", "net.blocks.1"),
+        ("type:Sequential", "net.blocks.1"),
+    ],
+)
+def test_the_most_specific_glob_wins_in_whichever_order_they_are_written(general, specific):
+    options = {general: {"recompile_limit": 2, "fullgraph": True}, specific: {"recompile_limit": 3}}
+    for order in (list(options), list(options)[::-1]):
+        assert options_of("net.blocks.1", {glob: options[glob] for glob in order}) == CompileConfig(recompile_limit=3, fullgraph=True)
+
+
+def test_of_globs_as_specific_the_later_wins():
+    assert options_of("net.blocks.1", {"net.block*.1": {"recompile_limit": 2}, "net.*locks.1": {"recompile_limit": 3}}).recompile_limit == 3
+
+
+@pytest.mark.parametrize("glob", ["type:Linear", "type:nn.modules.linear.Linear", "type:torch.nn.modules.linear.Linear", "type:Lin*"])
+def test_a_type_matches_by_name_or_by_an_ending_of_its_path(glob):
+    assert names({glob: {}}) == ["net.blocks.0.0", "net.blocks.1.0", "net.blocks.2.0", "net.head"]
+
+
+def test_a_type_matches_classes_below_it_and_the_class_itself_is_more_specific():
+    class Own(nn.Linear):
+        pass
+
+    root = nn.Sequential(Own(2, 2), nn.Linear(2, 2))
+    assert [target.name for target in resolve(CompileSettings.of({"modules": ["type:Linear"]}), root)] == ["0", "1"]
+    assert [target.name for target in resolve(CompileSettings.of({"modules": ["type:Own"]}), root)] == ["0"]
+
+
+def test_an_unmatched_type_names_the_nearest_class():
+    with pytest.raises(ConfigError, match="no module matches 'type:Linaer': did you mean 'type:Linear'"):
+        names({"type:Linaer": {}})
+
+
+@pytest.mark.parametrize(
+    ("nested", "flat"),
+    [
+        ({"net": {"blocks": {"$": {"mode": "max-autotune"}}}}, {"net.blocks.*": {"mode": "max-autotune"}}),
+        ({"net": {"mode": "default", "head": {"fuse": False}}}, {"net": {"mode": "default"}, "net.head": {"fuse": False}}),
+        ({"$$": {"fuse": False}}, {"**": {"fuse": False}}),
+        ({"type$$$Linear": "max_autotune"}, {"type:Linear": {"mode": "max_autotune"}}),
+        ({"type$$$nn": {"modules": {"linear": {"Linear": {"fuse": False}}}}}, {"type:nn.modules.linear.Linear": {"fuse": False}}),
+        ({"net": {"blocks": {"$$$1$": {"fuse": False}}}, "type$": {"fuse": True}}, {"net.blocks.1*": {"fuse": False}, "type*": {"fuse": True}}),
+        ({"net": {"blocks": {"1": None}}}, {"net.blocks.1": {}}),
+        ({"net": {"head": "max-autotune"}}, {"net.head": {"mode": "max-autotune"}}),
+        ({"net": {"dynamic": {"x": {0: None}}}}, {"net": {"dynamic": {"x": {0: None}}}}),
+        ({"net.blocks": {"1": {"fuse": False}}, "net": {"blocks": {"1": {"verify": True}}}}, {"net.blocks.1": {"fuse": False, "verify": True}}),
+    ],
+)
+def test_nested_names_of_modules_mean_dotted_ones(nested, flat):
+    assert by_glob(nested) == flat
+
+
+@pytest.mark.parametrize("modules", [{"net": {"head": {"modee": "default"}}}, {"net": {"fuze": None}}])
+def test_an_option_mistyped_among_nested_names_is_refused_by_name(modules):
+    with pytest.raises(ConfigError, match=r"unknown compile option '(modee|fuze)': did you mean '(mode|fuse)'"):
+        CompileSettings.of({"modules": modules})
+
+
+def test_flags_of_the_compiler_in_nested_names_are_refused(monkeypatch):
+    monkeypatch.delenv("DYNACOMPILE_ALLOW_CPP_FLAGS", raising=False)
+    with pytest.raises(ConfigError, match="compile.cpp_flags=.* comes from a config"):
+        CompileSettings.of({"modules": {"net": {"head": {"cpp_flags": "-O1"}}}})
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("compile.modules.net.blocks.*.mode=default,max-autotune", "++compile.modules.net.blocks.$.mode=default,max-autotune"),
+        ("compile.modules.**.fuse=false", "++compile.modules.$$.fuse=false"),
+        ("compile.modules.type:nn.Linear.recompile_limit=2,8", "++compile.modules.type$$$nn.Linear.recompile_limit=2,8"),
+        ("compile.modules.net.blocks.1*.fuse=false", "++compile.modules.net.blocks.$$$1$.fuse=false"),
+        ("compile.modules.type*.fuse=false", "++compile.modules.type$.fuse=false"),
+        ("+compile.modules.net.mode=default", "+compile.modules.net.mode=default"),
+        ("compile.modules={net.*: {fuse: false}}", "compile.modules={net.*: {fuse: false}}"),
+        ("compile.recompile_limit=2", "compile.recompile_limit=2"),
+        ("--multirun", "--multirun"),
+    ],
+)
+def test_command_lines_name_modules_by_globs_without_quotes(typed, read, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", typed])
+    read_arguments()
+    assert sys.argv == ["train.py", read]
+    if not read.startswith("-"):
+        OverridesParser.create().parse_override(read)
 
 
 def test_later_globs_win_key_by_key_over_the_base():

@@ -43,7 +43,7 @@ def test_each_compile_config_is_valid_settings(name):
 
 def test_every_mode_has_a_config():
     assert {CompileSettings.of(composed(f"compile={name}").compile).base.mode for name in GROUPS["compile"]} == set(MODES)
-    assert set(GROUPS["compile"]) == {"none", "debug", *(mode.replace("-", "_") for mode in MODES)}
+    assert set(GROUPS["compile"]) == {"none", "debug", "verify", "background", "auto", *(mode.replace("-", "_") for mode in MODES)}
 
 
 @pytest.mark.parametrize("override", [f"{group}={name}" for group, names in GROUPS.items() for name in names])
@@ -70,15 +70,29 @@ def test_wandb_is_offline_unless_the_environment_says_otherwise(monkeypatch):
     assert composed().logger.wandb.mode == "online"
 
 
-def test_search_path_plugin_serves_a_users_own_app_without_torch(tmp_path):
+def test_a_users_own_app_composes_compile_without_torch_and_finds_nothing_else_of_ours(tmp_path):
     (tmp_path / "own.yaml").write_text("defaults: [{compile: max_autotune}, _self_]\n")
+    others = {group: names[0] for group, names in GROUPS.items() if group != "compile"}
     script = "\n".join(
         [
             "import sys",
             "from hydra import compose, initialize_config_dir",
+            "from hydra.core.global_hydra import GlobalHydra",
             f"with initialize_config_dir(version_base='1.3', config_dir={str(tmp_path)!r}):",
-            "    print(compose('own').compile.mode, 'torch' in sys.modules)",
+            "    loader = GlobalHydra.instance().config_loader()",
+            "    print(compose('own').compile.mode, 'torch' in sys.modules, loader.list_groups(''), *loader.get_group_options('compile'))",
+            f"    for group, name in {others!r}.items():",
+            "        print(compose('own', [f'+{group}={name}'])[group])",  # a plain key: there is no such group
         ]
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["max-autotune", "False"]
+    first, *values = done.stdout.splitlines()
+    assert first.startswith("max-autotune False ") and first.endswith(" ".join(GROUPS["compile"]))
+    assert "'compile'" in first and not [group for group in others if f"'{group}'" in first]
+    assert values == list(others.values())
+
+
+def test_help_of_train_py_names_every_group_and_the_forms_of_overrides():
+    text = (FOLDER / "hydra" / "help" / "train.yaml").read_text()
+    for said in ("$APP_CONFIG_GROUPS", "compile.show=true", "compile.modules.net.blocks.*.mode=", "type:Block", "compile=none,default", "--cfg job"):
+        assert said in text

@@ -1,6 +1,7 @@
-"""Puts dynacompile's config groups on the search path of every Hydra app, so that a user's own config can say `- /compile: default`.
+"""Puts dynacompile's config group `compile` on the search path of every Hydra app, so that a user's own config can say `- compile: default`.
 
-Hydra imports this module at the start of every app: it must not import torch, hence not the package `dynacompile` either.
+Nothing else of ours is found there but `hydra/callbacks: comparison`, the table at the end of a sweep: the groups model, data, trainer, logger, callbacks and
+experiment are those of train.py alone. Hydra imports this module at the start of every app: it must not import torch, hence not the package `dynacompile`.
 """
 
 from __future__ import annotations
@@ -8,8 +9,13 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+GROUPS = ("compile", "hydra/callbacks")
 
 
 def config_folder() -> Path | None:
@@ -21,8 +27,44 @@ def config_folder() -> Path | None:
     return next((folder for folder in (installed, checkout, *beside) if (folder / "compile").is_dir()), None)
 
 
+def is_shared(path: str) -> bool:
+    """Whether a path is one of GROUPS or lies in one."""
+    return any(f"{path.strip('/')}/".startswith(f"{group}/") for group in GROUPS)
+
+
+def leads_to_shared(path: str) -> bool:
+    """Whether a path is a folder above one of GROUPS."""
+    inside = path.strip("/")
+    return any(group.startswith(f"{inside}/" if inside else "") for group in GROUPS)
+
+
+class SharedConfigs(FileConfigSource):
+    """A folder of which GROUPS alone are there."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "dynacompile"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        if not is_shared(config_path):
+            raise ConfigLoadError(f"Config not found : {config_path}")
+        return super().load_config(config_path)
+
+    def is_group(self, config_path: str) -> bool:
+        return (is_shared(config_path) or leads_to_shared(config_path)) and super().is_group(config_path)
+
+    def is_config(self, config_path: str) -> bool:
+        return is_shared(config_path) and super().is_config(config_path)
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        known = super().list(config_path, results_filter)
+        above = config_path.strip("/")
+        found = (f"{above}/{name}" if above else name for name in known)
+        return [name for name, path in zip(known, found) if is_shared(path) or leads_to_shared(path)]
+
+
 class DynacompileSearchPath(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         folder = config_folder()
         if folder is not None:
-            search_path.append(provider="dynacompile", path=folder.as_uri())
+            search_path.append(provider="dynacompile", path=f"{SharedConfigs.scheme()}://{folder}")
