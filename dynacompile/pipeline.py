@@ -28,7 +28,7 @@ from dynacompile.capture import CodeCache, capture_frame
 from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
-from dynacompile.events import StageFinished
+from dynacompile.events import Scheduled, StageFinished
 from dynacompile.guards.facts import FrameCopy, FrameFacts
 from dynacompile.guards.program import compile_gather, compile_guards
 from dynacompile.ir.alike import DifferentiatedParts, ProgramParts, lowered
@@ -246,6 +246,8 @@ def planned(graph: torch.fx.GraphModule, env: Env, saved: range | None = None, e
 def begin_kernels(plan: Schedule, env: Env) -> Callable[[], GraphCall]:
     """Begins to build the kernels of a schedule. The result waits for them, and gives a native program of kernel launches and extern calls: for a backward,
     on its first use, which may be inside of a region."""
+    kernels, calls = tuple(plan.kernels_told()), tuple(plan.calls_told())
+    env.emit(Scheduled(device=str(plan.device), kernels=kernels, calls=calls, region=env.region, bucket=env.bucket))
     building = begin_build(stage("generate", env, generate, plan, env), env)
 
     def finish() -> GraphCall:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from lightning.pytorch.utilities.data import extract_batch_size
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = {"gpt": ("model=gpt",), "mlp": ("model=mlp",), "conv": ("model=conv",), "gpt2_small": ("experiment=gpt2_small",)}
 DEVICES = {"cpu": ("gpt", "mlp", "conv"), "cuda": ("gpt", "mlp", "conv", "gpt2_small")}
-SYSTEMS = ("eager", "torch.compile", "torch.compile, net", "thunder", "dynacompile")
+BARE = "dynacompile, bare loop"  # the same compiled step without Lightning: what the trainer itself costs
+SYSTEMS = ("eager", "torch.compile", "torch.compile, net", "thunder", "dynacompile", BARE)
 WARM_UP = 8  # steps, in which everything compiles
 STEPS = 30  # steps that are timed in each process
 
@@ -86,7 +88,10 @@ def worker(system: str, recipe: str, device: str, mode: str) -> dict[str, float]
         watch = Stopwatch()
         module, callbacks = prepared(system, instantiate(config.model), mode)
         trainer = instantiate(config.trainer, callbacks=[*callbacks, watch], logger=False, enable_progress_bar=False)
-        trainer.fit(module, datamodule=instantiate(config.data))
+        if system == BARE:
+            bare_loop(trainer, module, instantiate(config.data), watch, mode)
+        else:
+            trainer.fit(module, datamodule=instantiate(config.data))
     usual = watch.seconds[WARM_UP:]
     median = statistics.median(usual)
     first, _, third = statistics.quantiles(usual, n=4)
@@ -94,6 +99,43 @@ def worker(system: str, recipe: str, device: str, mode: str) -> dict[str, float]
     loss = float(torch.stack(watch.losses[-10:]).mean())
     peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0.0
     return {"step": median, "low": first, "high": third, "samples": watch.samples, "first": compiling, "loss": loss, "peak": peak}
+
+
+def bare_loop(trainer: L.Trainer, module: L.LightningModule, data: L.LightningDataModule, watch: Stopwatch, mode: str) -> None:
+    """Steps like those of fit, by hand: what the module's step and its optimizer's do, compiled, with nothing around them."""
+    dynacompile = importlib.import_module("dynacompile")
+    device = trainer.strategy.root_device
+    data.prepare_data()
+    data.setup("fit")
+    module.to(device).train()
+    about = types.SimpleNamespace(estimated_stepping_batches=WARM_UP + STEPS)
+    module.trainer = about  # which the module holds weakly
+    module.log = lambda *args, **kwargs: None
+    parts = module.configure_optimizers()
+    optimizer, schedule = parts["optimizer"], parts["lr_scheduler"]["scheduler"]
+    parameters = list(module.parameters())
+    clip = trainer.gradient_clip_val
+
+    def forward(batch: Any, index: int) -> torch.Tensor:
+        with trainer.precision_plugin.train_step_context():
+            return module.training_step(batch, index)
+
+    def update() -> None:
+        if clip:
+            torch.nn.utils.clip_grad_norm_(parameters, clip)
+        optimizer.step()
+
+    compiled = dynacompile.compile(forward, mode=mode)
+    compiled_update = dynacompile.compile(update, mode=mode, options={"varying": ("lr",)})
+    for index, batch in zip(range(WARM_UP + STEPS), data.train_dataloader()):
+        batch = module.transfer_batch_to_device(batch, device, 0)
+        watch.on_train_batch_start(trainer, module, batch, index)
+        loss = compiled(batch, index)
+        optimizer.zero_grad()
+        loss.backward()
+        compiled_update()
+        schedule.step()
+        watch.on_train_batch_end(trainer, module, {"loss": loss}, batch, index)
 
 
 def measured(system: str, recipe: str, device: str, mode: str) -> dict[str, float] | str:

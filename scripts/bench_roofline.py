@@ -1,7 +1,8 @@
 """How near each kernel of a step is to the roof that memory and arithmetic put over it: bytes and FLOPs of the schedule, time as measured.
 
-Kernels and calls run by themselves on tensors like those of the program: pointwise values are random, integers zero. What is measured is written as a table
-of the worst, with `--folder` also as CSV and as a picture (SVG): FLOPs a byte to the right, FLOPs a second upwards, the roof as a line.
+Kernels and calls run by themselves on tensors like those of the program: floating-point values are random, integers zero, truth values true. What is
+measured is written as a table of the worst, with `--folder` also as CSV and as a picture (SVG): FLOPs a byte to the right, FLOPs a second upwards, the roof
+as a line.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dynacompile.build.device import measure_on_device
 from dynacompile.build.processor import measure_here
-from dynacompile.ir.index import evaluated, hint
+from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, levels, root
 from dynacompile.ir.schedule import Kernel, Launch, Module, Schedule
 from dynacompile.session import SESSION
@@ -130,7 +131,7 @@ def memory_like(buffer: Buffer) -> torch.Tensor:
     count = max(1, hint(buffer.storage_elements) + hint(buffer.offset))
     if buffer.dtype.is_floating_point:
         return torch.rand(count, device=buffer.device).to(buffer.dtype)
-    return torch.zeros(count, dtype=buffer.dtype, device=buffer.device)
+    return (torch.ones if buffer.dtype is torch.bool else torch.zeros)(count, dtype=buffer.dtype, device=buffer.device)  # what is asserted holds
 
 
 def rows_of(module: Module, device: str) -> Iterator[Row]:
@@ -158,16 +159,15 @@ def row_of_kernel(step: Launch, module: Module, device: str) -> Row:
 
 def row_of_call(step: Extern, plan: Schedule, device: str) -> Row:
     """A call by itself; its FLOPs by torch's own counter."""
-    symbols: dict = {}
     memory: dict[str, torch.Tensor] = {}
 
     def tensor(name: str) -> torch.Tensor:
         buffer, owner = plan.buffers[name], plan.buffers[root(plan.buffers, name)]
         if owner.name not in memory:
             memory[owner.name] = memory_like(owner)
-        size, stride = ([evaluated(n, symbols) for n in t] for t in (buffer.size, buffer.stride))
+        size, stride = ([hint(n) for n in t] for t in (buffer.size, buffer.stride))
         flat = memory[owner.name]
-        return (flat if flat.dtype == buffer.dtype else flat.view(buffer.dtype)).as_strided(size, stride, evaluated(buffer.offset, symbols))
+        return (flat if flat.dtype == buffer.dtype else flat.view(buffer.dtype)).as_strided(size, stride, hint(buffer.offset))
 
     def filled(value: Any) -> Any:
         if isinstance(value, Ref):

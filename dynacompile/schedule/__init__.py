@@ -44,7 +44,7 @@ def schedule(program: LoopProgram, env: Env, saved: range | None = None, choose:
     saved: of a backward, the inputs that are results of our forward. Its caller lets go of all inputs that the program frees. choose: whether a product of
     matrices is one kernel with the kernel that reads its results; else what the model of the device expects. early: outputs that leave as they are final."""
     given = given_up(program, saved)
-    made = emit(fused(program, env), env, given_up=given, choose=choose, spans=SPANS if early else 1)
+    made = emit(fused(prepared(program, env), env), env, given_up=given, choose=choose, spans=SPANS if early else 1)
     if early:
         made = give_early(made, early, env.config.gradient_bytes)
     return verified(replace(made, unfused_peak=unfused_peak(program, given.ours)), env)
@@ -61,7 +61,7 @@ def given_up(program: LoopProgram, saved: range | None) -> GivenUp:
 
 def schedule_parts(parts: ProgramParts, env: Env) -> Schedule:
     """The same of a program that falls apart into like parts: each is fused once, and its copies run beside it."""
-    programs = named_apart(parts)
+    programs = named_apart([prepared(program, env) for program in parts.programs], parts)
     units, copies = joined([fused(program, env) for program in programs], parts)
     return verified(emit(units, env, copies), env)
 
@@ -72,13 +72,18 @@ def verified(result: Schedule, env: Env) -> Schedule:
     return result
 
 
-def fused(program: LoopProgram, env: Env) -> Units:
-    """The program's kernels and calls."""
+def prepared(program: LoopProgram, env: Env) -> LoopProgram:
+    """The program with what fusing starts from. New buffers have names of their own within it."""
     if env.config.fuse:
         program = pad_matrices(inline(program))
     program = replace(program, steps=tuple(normalize(without_one_hot_sums(s)) if isinstance(s, Nest) else s for s in program.steps))
     if env.config.fuse:
         program = split_reductions(program)
+    return program
+
+
+def fused(program: LoopProgram, env: Env) -> Units:
+    """The kernels and calls of a prepared program."""
     units = make_units(program)
     if env.config.fuse:
         fuse(units)

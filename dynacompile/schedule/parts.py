@@ -60,9 +60,9 @@ class Copies:
         return buffers
 
 
-def named_apart(parts: ProgramParts) -> list[LoopProgram]:
-    """The parts' programs, no two of which have a name in common: behind each name stands the number of the part."""
-    return [renamed(program, k, places[0]) for k, (program, places) in enumerate(zip(parts.programs, parts.inputs, strict=True))]
+def named_apart(programs: Sequence[LoopProgram], parts: ProgramParts) -> list[LoopProgram]:
+    """The programs of the parts, no two of which have a name in common: behind each name stands the number of the part."""
+    return [renamed(program, k, places[0]) for k, (program, places) in enumerate(zip(programs, parts.inputs, strict=True))]
 
 
 def renamed(program: LoopProgram, part: int, places: Sequence[int]) -> LoopProgram:
@@ -144,6 +144,7 @@ def program_of(programs: Sequence[LoopProgram]) -> LoopProgram:
     derived = tuple(dict.fromkeys(d for p in programs for d in p.sizes.derived))
     checks = tuple(dict.fromkeys(c for p in programs for c in p.sizes.checks))
     buffers = {n: b for p in programs for n, b in p.buffers.items()}
+    assert len(buffers) == sum(len(p.buffers) for p in programs), "parts have names of buffers in common"
     constants = {n: t for p in programs for n, t in p.constants.items()}
     inputs, outputs = (tuple(n for p in programs for n in getattr(p, of)) for of in ("inputs", "outputs"))
     steps = tuple(s for p in programs for s in p.steps)

@@ -81,6 +81,7 @@ def library(tmp_path_factory):
     return Library({name: make() for name, make in CASES.items()}, tmp_path_factory.mktemp("store"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_numbers(library, name):
     kernel = CASES[name]()
@@ -91,6 +92,7 @@ def test_numbers(library, name):
     assert_same(tensors, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_is_gathered(library, name):
     """Vectors are read and written as vectors, none element by element."""

@@ -32,6 +32,7 @@ def variants(tmp_path_factory):
     return sources, library
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIDE)
 def test_variants_agree(variants, name):
     sources, library = variants

@@ -13,6 +13,14 @@ from tests.callbacks.test_inert import Momentum, WithCounters, WithMetric, reset
 ON_GPU = {"accelerator": "gpu", "devices": 1, "deterministic": "warn"}
 
 
+@pytest.fixture(autouse=True)
+def _algorithms_as_before():
+    """A trainer sets for the process whether algorithms are deterministic."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    yield
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
 class Draws(Steps):
     """Noise from the device's generator and from one that the module holds."""
 

@@ -35,6 +35,7 @@ def run(program: str = PROGRAM, **variables: str) -> subprocess.CompletedProcess
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given, told",
     [
@@ -51,17 +52,20 @@ def test_an_unknown_topic_is_one_warning_that_names_the_nearest(given, told):
     assert ("recompile <lambda>" in done.stderr) == ("recompiles" in given.split(","))
 
 
+@pytest.mark.slow
 def test_topics_that_exist_warn_of_nothing():
     done = run(DYNACOMPILE_LOGS=" recompiles , ,all")
     assert done.returncode == 0 and "Warning" not in done.stderr and "recompile <lambda>" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_trace_in_a_folder_that_is_gone_is_one_warning():
     done = run(WITHOUT_A_FOLDER, DYNACOMPILE_TRACE="events.jsonl", PYTHONPATH=str(Path(__file__).parents[2]))
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr
     assert done.stderr.count("reading DYNACOMPILE_TRACE failed and the run goes on without it") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["", "file/events.jsonl"], ids=["folder", "below-a-file"])
 def test_a_trace_that_can_not_be_written_is_one_warning(place, tmp_path):
     (tmp_path / "file").touch()

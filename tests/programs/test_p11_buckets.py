@@ -277,6 +277,7 @@ def test_a_recompile_explains_itself(events, monkeypatch):
     assert "entry 2 of 4" in text and "done: new entry" in text and "TENSOR_MATCH x: Tensor, torch.float32, cpu, sizes [4, 8]" in text
 
 
+@pytest.mark.slow
 def test_dropped_objects_leave_nothing():
     """Ten thousand compiles of one function, two hundred of them called."""
     namespace = {"torch": torch}
@@ -305,6 +306,7 @@ def resident_kib():
         return int(next(line for line in status if line.startswith("VmRSS")).split()[1])
 
 
+@pytest.mark.slow
 def test_eviction_and_reset_while_the_entry_runs():
     def inner(x):
         dynacompile.reset()

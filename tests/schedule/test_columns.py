@@ -136,6 +136,7 @@ def test_too_few_rows_or_too_wide_ones_stay_apart(rows, columns):
     assert not folded(plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows, columns, dtype, block", [(2048, 8192, torch.bfloat16, 8), (4096, 12288, torch.float32, 16)])
 def test_sums_of_rows_and_of_columns_are_one_pass(rows, columns, dtype, block):
     """Rows of up to 16384 elements, where nothing but sums is made of them."""

@@ -122,6 +122,7 @@ def test_clipping_and_the_step():
     assert launches(plan) == [("cpu", 12), ("cuda", 0), ("cuda", 12), ("cuda", 12)] and calls(plan) <= 1
 
 
+@pytest.mark.slow
 def test_large_parameters_are_members_too():
     """What a kernel computes between its loads and its stores takes no memory."""
     plan = plan_of(graph_of(FORMS["foreach"], 12, shapes=LARGE))
@@ -131,6 +132,14 @@ def test_large_parameters_are_members_too():
 def test_each_kernel_is_written_for_its_device():
     plan = plan_of(graph_of(FORMS["foreach"], 12))
     assert sorted(s.language for s in generate(plan, ENV).kernels.values()) == ["cpp", "triton"]
+
+
+def test_norms_that_are_summed_in_parts():
+    """Each shape comes several times, and each time has partial sums of its own, as many as its size needs."""
+    plan = plan_of(graph_of(FORMS["single"], 12, clip=True, shapes=((600, 4096), (900, 4096), (500, 333))))
+    partial = [name for name in plan.buffers if "_partial" in name]
+    assert len(partial) == 12
+    assert launches(plan) == [("cpu", 12), ("cuda", 0), *[("cuda", 12)] * 3]
 
 
 @pytest.mark.parametrize("form", FORMS)
