@@ -97,6 +97,11 @@ def wait_seconds() -> float:
     return seconds("DYNACOMPILE_WAIT_SECONDS", 300.0)
 
 
+def watchdog_seconds() -> float:
+    """From when on a rank that compiles says so: DYNACOMPILE_WATCHDOG_SECONDS, else 60. 0: never."""
+    return seconds("DYNACOMPILE_WATCHDOG_SECONDS", 60.0)
+
+
 def seconds(variable: str, default: float) -> float:
     """What an environment variable says in seconds, 0 or more."""
     given = os.environ.get(variable, "")
