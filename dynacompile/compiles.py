@@ -43,6 +43,7 @@ from dynacompile.quoting import without_values
 from dynacompile.recompiles import advice, done_about, frame_name, nearest_failures, texts
 from dynacompile.region_info import EntryInfo, RegionInfo
 from dynacompile.session import SESSION
+from dynacompile.watchdog import watched
 
 OF_THE_CALL = frozenset({"aliased-mutation", "would-raise", "raise", "op-failed", "unknown-object", "lazy-conjugate", "aliased-outputs", "overlapping-inputs"})
 """Reasons that lie in what a call was given."""
@@ -71,7 +72,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     texts_before = frozenset(graph_module._loader.eval_cache)  # texts of dropped graphs go meanwhile, so counting them would not do
     differences = nearest_failures(frame, own) if own else []
     try:
-        with failures_forgotten():
+        with failures_forgotten(), watched("compiling", info.name):
             captured, bound, guards = with_shapes(frame, env, shape_policy(frame, info, own))
     except Outdated as reason:
         return overtaken(reason, frame, info)

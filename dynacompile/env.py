@@ -94,6 +94,25 @@ def cache_bytes() -> int:
     return int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
 
 
+def wait_seconds() -> float:
+    """How long a process waits for another one that builds the same kernels: DYNACOMPILE_WAIT_SECONDS, else 300. Then it builds them itself."""
+    return seconds("DYNACOMPILE_WAIT_SECONDS", 300.0)
+
+
+def watchdog_seconds() -> float:
+    """From when on a rank that compiles says so: DYNACOMPILE_WATCHDOG_SECONDS, else 60. 0: never."""
+    return seconds("DYNACOMPILE_WATCHDOG_SECONDS", 60.0)
+
+
+def seconds(variable: str, default: float) -> float:
+    """What an environment variable says in seconds, 0 or more."""
+    given = os.environ.get(variable, "")
+    found = re.fullmatch(r"\s*(\d{1,9}(\.\d{1,6})?)\s*", given) if given else None
+    if given and found is None:
+        raise ConfigError(f"{variable} must be a number of seconds, such as 60, not {given!r}")
+    return float(found[1]) if found else default
+
+
 def log_topics() -> frozenset[str]:
     """DYNACOMPILE_LOGS=recompiles,graph_breaks,... as a set; empty when unset."""
     return frozenset(t.strip() for t in os.environ.get("DYNACOMPILE_LOGS", "").split(",") if t.strip())

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import torch.distributed as dist
 import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
@@ -46,6 +45,7 @@ from dynacompile.markers import disable
 from dynacompile.measuring import choice
 from dynacompile.runtime import chain, differentiable, in_stages, keeping_primals, link, record, with_plain
 from dynacompile.schedule import schedule, schedule_parts
+from dynacompile.watchdog import together, watched
 
 T = TypeVar("T")
 GraphCall = Callable[..., tuple]  # flat graph inputs -> flat graph outputs
@@ -207,17 +207,12 @@ def backward_graphs(pair: ForwardBackward) -> list[tuple[torch.fx.GraphModule, r
 def given_early(pair: ForwardBackward, env: Env) -> list[tuple[int, ...]]:
     """Of each backward graph, the results that leave it as they are final: gradients of inputs, where they may be reduced between processes meanwhile."""
     whole: Sequence[Stage | RuntimeContract] = pair.contract.stages if pair.backward is None else (pair.contract,)
-    if not env.config.gradient_bytes or env.config.cudagraphs or not are_reduced():
+    if not env.config.gradient_bytes or env.config.cudagraphs or not together():
         return [()] * len(whole)
     return [
         tuple(range(len(part.grads))) if isinstance(part, RuntimeContract) else tuple(i for i, t in enumerate(part.edges) if t.kind == "input")
         for part in whole
     ]
-
-
-def are_reduced() -> bool:
-    """Whether there are other processes, with which gradients may be reduced as backward makes them."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def joined(
@@ -257,7 +252,8 @@ def begin_kernels(plan: Schedule, env: Env) -> Callable[[], GraphCall]:
     building = begin_build(stage("generate", env, generate, plan, env), env)
 
     def finish() -> GraphCall:
-        module = stage("build", env, building)
+        with watched("waiting for kernels of", env.region):
+            module = stage("build", env, building)
         linked = stage("link", env, link, module, env, run_kernel)
         return record(linked, plan, env) if env.config.cudagraphs else linked
 

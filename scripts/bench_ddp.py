@@ -1,8 +1,9 @@
 """DDP on the GPUs of one host: step time, exposed communication and compile time of eager, torch.compile and dynacompile in one run.
 
 torchrun --nproc-per-node 2 scripts/bench_ddp.py [--levels eager,ours,...] [--steps 20]: each rank trains GPT-2 small in bfloat16 (autocast, fused AdamW)
-by itself, then under DDP. Levels: eager; torch (torch.compile over DDP, whose optimizer cuts the graph at buckets); ours; ours-one-node (gradients leave at
-the end). Exposed is the time of a step in which a kernel of NCCL runs and no other kernel does. first: seconds of the first step, compiles included.
+by itself, then under DDP. Levels: eager; torch (torch.compile over DDP, whose optimizer cuts the graph at buckets); ours; ours-one-node (gradients leave
+at the end).
+Exposed is the time of a step in which a kernel of NCCL runs and no other kernel does. first: seconds of the first step, compiles included.
 `--tiny --device cpu` runs a small model over gloo, to see that the script works.
 """
 

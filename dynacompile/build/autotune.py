@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from dynacompile.build.claims import once
 from dynacompile.build.processor import processor
 from dynacompile.build.store import Store
 from dynacompile.env import Env
@@ -42,14 +43,24 @@ def tune(sources: Mapping[str, KernelSource], build: Build, env: Env, store: Sto
             chosen[name] = 0
         else:
             open_[name] = key
-    built = build([(name, i) for name in open_ for i in range(len(sources[name].candidates))])
     winners: dict[str, int] = {}
-    for name, key in open_.items():
-        if key not in winners:
-            winners[key] = fastest(sources[name], {i: built[name, i] for i in range(len(sources[name].candidates)) if (name, i) in built}, env, measure)
+    first = {key: name for name, key in reversed(open_.items())}
+
+    def find(key: str) -> bool:
+        found = store.get(key)
+        if found is not None:
+            winners[key] = int(found)
+        return found is not None
+
+    def make(keys: Sequence[str]) -> None:
+        built = build([(first[key], i) for key in keys for i in range(len(sources[first[key]].candidates))])
+        for key in keys:
+            source = sources[first[key]]
+            winners[key] = fastest(source, {i: built[first[key], i] for i in range(len(source.candidates)) if (first[key], i) in built}, env, measure)
             store.put(key, str(winners[key]).encode())
-        chosen[name] = winners[key]
-    return chosen
+
+    once(store, list(dict.fromkeys(open_.values())), find, make, f"what is measured for {env.region}")
+    return chosen | {name: min(winners[key], len(sources[name].candidates) - 1) for name, key in open_.items()}
 
 
 def tuning_key(source: KernelSource) -> str:

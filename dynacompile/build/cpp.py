@@ -17,6 +17,7 @@ from pathlib import Path
 from dynacompile import compilers
 from dynacompile.build import probe
 from dynacompile.build.autotune import tune
+from dynacompile.build.claims import once
 from dynacompile.build.processor import measure_here, processor
 from dynacompile.build.store import Store
 from dynacompile.compilers import first_errors, made_library, run_compiler, words
@@ -24,6 +25,7 @@ from dynacompile.env import Env
 from dynacompile.errors import BuildError
 from dynacompile.events import CacheLooked
 from dynacompile.ir.schedule import CpuKernel, KernelSource
+from dynacompile.libraries import Library
 from dynacompile.threads import begin, on_threads
 from dynacompile.trusted import scratch_folder
 
@@ -86,11 +88,27 @@ def build_units(sources: Mapping[str, KernelSource], env: Env, store: Store) -> 
     safe = probe.remembered(key, store)
     if safe is not None:
         return build_groups(groups, [*given, *safe, *threads], env, store)
-    find = functools.partial(probe.find_safe_flags, key, store, functools.partial(compile_program, given), toolchain().command[0])
+    find = functools.partial(probed_once, key, store, given)
     probing = begin(find, "dynacompile-probe")  # nearly every compiler is right: the kernels are compiled while that is found out
     built = build_groups(groups, [*given, *threads], env, store)
     safe = probing()
     return build_groups(groups, [*given, *safe, *threads], env, store) if safe else built
+
+
+def probed_once(key: str, store: Store, given: Sequence[str]) -> tuple[str, ...]:
+    """The further flags that the compiler needs, tried out by one of the processes that want to know."""
+    safe: list[tuple[str, ...]] = []
+
+    def find(key: str) -> bool:
+        known = probe.remembered(key, store)
+        safe.extend(() if known is None else (known,))
+        return known is not None
+
+    def make(keys: Sequence[str]) -> None:
+        safe.extend(probe.find_safe_flags(key, store, functools.partial(compile_program, given), toolchain().command[0]) for key in keys)
+
+    once(store, [key], find, make, "the trial of the C++ compiler")
+    return safe[-1]
 
 
 def build_groups(groups: list[dict[str, KernelSource]], flags: list[str], env: Env, store: Store) -> dict[str, CpuKernel]:
@@ -129,8 +147,24 @@ def unit(sources: Mapping[str, KernelSource], flags: list[str], env: Env, store:
     library = store.library(key)
     env.emit(CacheLooked(region=env.region, bucket=env.bucket, tier="binaries", key=key, hit=library is not None))
     if library is None:
-        library = store.put_library(key, compile_unit(text, flags))
+        library = built_once(key, text, flags, store)
     return {name: CpuKernel(library, s.entry) for name, s in sources.items()}
+
+
+def built_once(key: str, text: str, flags: list[str], store: Store) -> Library:
+    """The library of a unit that the store lacks, compiled by one of the processes that want it."""
+    found: list[Library] = []
+
+    def find(key: str) -> bool:
+        library = store.library(key)
+        found.extend(() if library is None else (library,))
+        return library is not None
+
+    def make(keys: Sequence[str]) -> None:
+        found.extend(store.put_library(key, compile_unit(text, flags)) for key in keys)
+
+    once(store, [key], find, make, f"the library {key}")
+    return found[-1]
 
 
 def unit_key(text: str, flags: tuple[str, ...]) -> str:

@@ -20,6 +20,7 @@ from dynacompile.libraries import Library, load_library
 from dynacompile.trusted import Untrusted, drop, open_folder, private_folder, read_own, sealed, touch, unsealed, write_own
 
 KEY = re.compile(r"[0-9A-Za-z_.-]{8,128}")
+LOCK = ".lock"  # a file of a level, which processes that build its entries lock
 STALE_SECONDS = 3600.0  # after which a temporary file belongs to a process that has died
 KEPT_SHARE = 0.8  # of the bound, after an eviction
 COUNTED_SHARE = 16  # a process that wrote this part of the bound looks again how large the store is
@@ -44,6 +45,15 @@ class Store:
         if not KEY.fullmatch(key) or key.startswith("."):
             raise ValueError(f"a key is 8 to 128 letters, digits, '_', '.', '-', not {key!r}")
         return self.folder / key[:2] / key[2:]
+
+    def level(self, key: str) -> str:
+        """The folder of an entry below the store's own."""
+        return self.file(key).parent.name
+
+    def is_kept(self, key: str) -> bool:
+        """Whether an entry that this process has put is there for others."""
+        account = account_of(self.folder)
+        return key not in account.unkept and key not in account.libraries
 
     def complain(self, what: str, error: OSError | Untrusted) -> None:
         """Warns once for each kind of error and what could not be done."""
@@ -197,6 +207,8 @@ def files_in(inside: int) -> list[tuple[float, int, str]]:
         except OSError:  # another process has removed it
             continue
         if not stat.S_ISREG(status.st_mode):
+            continue
+        if name == LOCK:
             continue
         if not name.startswith("."):
             found.append((min(status.st_mtime, now), max(status.st_blocks * 512, status.st_size), name))

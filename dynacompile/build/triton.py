@@ -26,6 +26,7 @@ import torch
 from dynacompile.build import forms
 from dynacompile.build.alignment import multiples
 from dynacompile.build.autotune import Measure, named, tune
+from dynacompile.build.claims import once
 from dynacompile.build.device import measure_on_device
 from dynacompile.build.forms import Property
 from dynacompile.build.pool import pool_for
@@ -134,10 +135,18 @@ def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: En
             missing[key] = place
         else:
             packed[key] = found
-    if missing:
-        jobs = [job(*wanted[place]) for place in missing.values()]
-        may_fail = {i for i, place in enumerate(missing.values()) if place in optional}
-        for (key, place), (facts, cubin) in zip(missing.items(), pool_for(env).compile(jobs, may_fail), strict=True):
+
+    def find(key: str) -> bool:
+        found = store.get(key)
+        if found is not None:
+            packed[key] = found
+        return found is not None
+
+    def make(keys: Sequence[str]) -> None:
+        places = [missing[key] for key in keys]
+        jobs = [job(*wanted[place]) for place in places]
+        may_fail = {i for i, place in enumerate(places) if place in optional}
+        for key, place, (facts, cubin) in zip(keys, places, pool_for(env).compile(jobs, may_fail), strict=True):
             kernel, error = wanted[place][0].kernel, against(facts, *wanted[place][:2])
             if error and place not in optional:
                 raise BuildError(f"Triton's kernel {wanted[place][0].entry} can't run: {error}")
@@ -149,6 +158,9 @@ def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: En
             extra = facts["params"] - (len(LIST_TABLES) if kernel.is_list else len(kernel.params)) - len(kernel.symbols)
             packed[key] = pack({"symbol": facts["symbol"], "warps": facts["warps"], "shared": facts["shared"], "extra": extra}, cubin)
             store.put(key, packed[key])
+
+    if missing:
+        once(store, list(missing), find, make, f"a kernel of {env.region}")
     return {place: unpack(packed[key], grid_of(*wanted[place][:2]), wanted[place][0].kernel.symbols) for place, key in keys.items() if packed[key] != REFUSED}
 
 

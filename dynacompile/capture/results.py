@@ -84,7 +84,14 @@ class Results:
             return
         if result._version:
             return
-        if result._has_symbolic_sizes_strides or result.requires_grad or not result.is_contiguous() or result.storage_offset() or result.is_conj() or result.is_neg():
+        if (
+            result._has_symbolic_sizes_strides
+            or result.requires_grad
+            or not result.is_contiguous()
+            or result.storage_offset()
+            or result.is_conj()
+            or result.is_neg()
+        ):
             return
         memory = result.untyped_storage()
         if memory.nbytes() != result.numel() * result.itemsize:

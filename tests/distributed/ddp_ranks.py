@@ -181,6 +181,22 @@ def reductions_begin_before_the_backward_ends() -> None:
                 assert order.count("bucket") >= 3 and ((before >= 2) if early else (before == 0)), (options, order)
 
 
+def one_rank_in_eager() -> None:
+    """As where a rank can't compile: reductions are of buckets, in an order that all ranks share, whatever the order in which gradients come."""
+    wanted = train(eager, whole)
+    same(train(inside if dist.get_rank() else eager, whole), wanted)
+
+
+def one_rank_breaks_its_graphs() -> None:
+    def wrap(model: nn.Module, **options: Any) -> nn.Module:
+        if dist.get_rank():
+            model.layers[2].register_forward_hook(lambda module, given, made: print(end=""))
+        return inside(model, **options)
+
+    wanted = train(eager, whole)
+    same(train(wrap, whole), wanted)
+
+
 def with_buffers() -> None:
     """Statistics of the batch: what DDP broadcasts before a step."""
 
@@ -225,6 +241,8 @@ CASES = (
     uneven_inputs,
     kept_graphs,
     reductions_begin_before_the_backward_ends,
+    one_rank_in_eager,
+    one_rank_breaks_its_graphs,
     with_buffers,
     a_module_in_place,
 )

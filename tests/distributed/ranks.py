@@ -1,4 +1,4 @@
-"""Starts the processes of one host, each of which runs a module's `main`, and waits for all of them. It needs no network but the loopback, and no launcher."""
+"""Starts the processes of one host, each of which runs a module's `main`, and waits for all of them. They need no network but the loopback."""
 
 from __future__ import annotations
 
