@@ -35,10 +35,14 @@ class Device:
 
 DEVICES = {"cuda": Device(4.0e6, {2: 7.5e8, 4: 5.0e7}, 0.025, 1 << 30)}
 """As measured on an H200; smaller devices have less of both, in about the same ratio. On CPUs, where memory is slow and plenty, nothing is made again."""
+OTHERS = Device(2.0e4, {2: 1.0e5, 4: 1.0e5, 8: 5.0e4}, 0.0, 0)
+"""What others are taken for where a budget asks for less, which takes prices."""
 LARGE = 1 << 20
 """Bytes from which a value counts."""
-MOST_SUMS = 3
-"""Of a residual stream, one after the other, that are made again from one that is kept: each reads all that was added since."""
+MOST_SUMS = 1
+"""Of a residual stream, one after the other, that are made again from one that is kept: what more of them take, which are written and read, is no gain."""
+CALLS = 3
+"""Of a chain of calls of ATen that are made again from what is kept, for each sum and one more; so far apart are the sums of a residual stream."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,37 @@ def cheap_again(
             left -= taken
             chosen.add(candidate.node)
     return chosen
+
+
+def by_price(nodes: Sequence[Node], costs: Mapping[Node, int], sums: Collection[Node], never: int, reach: int) -> list[Node]:
+    """The nodes that may be made again, by microseconds per byte, the cheapest first. reach: how many sums may be made again in a row, and for how many calls
+    with CALLS for each; what lies further from what is kept is kept, so that a backward makes its values again layer by layer, and not all at its begin."""
+    rows: dict[Node, tuple[int, int]] = {}
+    prices: dict[Node, float] = {}
+    for node in nodes:
+        if not 0 < costs[node] < never:
+            continue
+        sources = ends(node, costs)
+        before = [rows[n] for n in sources if n in rows]
+        found = max((s for s, _ in before), default=0) + (node in sums), max((c for _, c in before), default=0) + (kind(node) == "extern")
+        if found[0] <= reach and found[1] <= CALLS * (reach + 1):
+            rows[node] = found
+            prices[node] = price(node, sources)
+    return sorted(prices, key=prices.__getitem__)  # stable: the graph's order among equals
+
+
+def price(node: Node, sources: Collection[Node]) -> float:
+    value = node.meta.get("val")
+    device = DEVICES.get(value.device.type, OTHERS) if isinstance(value, FakeTensor) else OTHERS
+    moved = byte_size(node) + sum(map(byte_size, sources))
+    return (moved / device.bytes + product_us(node, device)) / max(byte_size(node), 1)
+
+
+def product_us(node: Node, device: Device) -> float:
+    """Microseconds of a product's arithmetic; 0 where the rate is not known."""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    rate = device.rates.get(max((v.dtype.itemsize for v in values if isinstance(v, FakeTensor)), default=0), 0.0)
+    return multiplications(node) / rate if rate else 0.0
 
 
 def read_anyway(backward: Sequence[Node], costs: Mapping[Node, int]) -> set[Node]:
@@ -130,11 +165,8 @@ def step_us(nodes: Sequence[Node], device: Device) -> float:
     total = 0.0
     for node in nodes:
         if kind(node) == "extern":
-            values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
             size = sum(byte_size(n) for n in {view_base(a) for a in node.all_input_nodes}) + byte_size(node)
-            widths = [v.dtype.itemsize for v in values if isinstance(v, FakeTensor)]
-            rate = device.rates.get(max(widths, default=0), 0.0)
-            total += size / device.bytes + (multiplications(node) / rate if rate else 0.0)
+            total += size / device.bytes + product_us(node, device)
     return total
 
 
