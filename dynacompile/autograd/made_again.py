@@ -55,15 +55,22 @@ class Candidate:
 
 
 def cheap_again(
-    primal: Sequence[Node], backward: Sequence[Node], operands: Collection[Node], sums: Collection[Node], costs: Mapping[Node, int], kept: int
+    primal: Sequence[Node],
+    backward: Sequence[Node],
+    operands: Collection[Node],
+    sums: Collection[Node],
+    costs: Mapping[Node, int],
+    kept: int,
+    watched: Collection[Node],
 ) -> set[Node]:
     """Of the operands of products and the sums of streams, which the backward would not make again by their costs, those that it does. kept: bytes saved for
-    backward if it makes none of them."""
+    backward if it makes none of them. watched: inputs that may not be written before the backward if it reads them, while eager's may; none of them is
+    read for this, such as a weight whose cast eager keeps."""
     device = next((DEVICES.get(n.meta["val"].device.type) for n in (*operands, *sums)), None)
     if device is None or kept < device.least:
         return set()
     read = read_anyway(backward, costs)
-    found = sorted(candidates(primal, operands, sums, costs, read), key=lambda c: c.moved / c.gained)
+    found = sorted(candidates(primal, operands, sums, costs, read, watched), key=lambda c: c.moved / c.gained)
     left = device.share * step_us([*primal, *backward], device)
     chosen: set[Node] = set()
     for candidate in found:
@@ -119,7 +126,12 @@ def read_anyway(backward: Sequence[Node], costs: Mapping[Node, int]) -> set[Node
 
 
 def candidates(
-    primal: Sequence[Node], operands: Collection[Node], sums: Collection[Node], costs: Mapping[Node, int], read: Collection[Node]
+    primal: Sequence[Node],
+    operands: Collection[Node],
+    sums: Collection[Node],
+    costs: Mapping[Node, int],
+    read: Collection[Node],
+    watched: Collection[Node],
 ) -> Iterator[Candidate]:
     """read: by kernels of the backward anyway."""
     hops: dict[Node, int] = {}  # how many sums are made again from one that is kept, this one included
@@ -130,13 +142,17 @@ def candidates(
         if size < LARGE:
             continue
         if node in operands:
-            yield Candidate(node, size + sum(byte_size(n) for n in ends(node, costs, read) if n not in read), size)
+            more = {n for n in ends(node, costs, read) if n not in read}
+            if more.isdisjoint(watched):
+                yield Candidate(node, size + sum(map(byte_size, more)), size)
         elif node in sums:
             found = ends(node, costs)
             again = {n for n in found if n in hops}
             found = (found - again).union(*(ends_of_sum[n] for n in again))
             count = 1 + max((hops[n] for n in again), default=0)
             more = {n for n in found if n not in read and n not in new}
+            if not more.isdisjoint(watched):
+                continue
             gained, moved = size - sum(map(byte_size, more)), sum(map(byte_size, found)) - size
             if count <= MOST_SUMS and gained >= LARGE:
                 hops[node], ends_of_sum[node] = count, found

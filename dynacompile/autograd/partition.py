@@ -33,7 +33,7 @@ class Sides:
     backward has read them, by the graph or, where eager's autograd keeps nothing of them, by the caller: to save one is to save a copy. Leaves, which an
     optimizer may write, are among them up to MOST_COPIED bytes; larger ones are read where they lie, and a write to one is an error in backward.
     exposed: results that eager does not keep; they are saved as they are, and a backward after a write runs the graph again. lost: inputs that gradients
-    depend on and the graph writes: unless copies of them all are saved, it can't run again, and to save an exposed result is to save a copy of it."""
+    depend on and the graph writes: unless copies of them all are saved, it can't run again, and to save an exposed result is to save a copy of it. watched: inputs that eager does not keep and that are no copies."""
 
     primal: list[Node]
     forward: set[Node]
@@ -42,6 +42,7 @@ class Sides:
     copied: set[Node]
     exposed: set[Node]
     lost: set[Node]
+    watched: set[Node]
 
     def copied_results(self, saved: Collection[Node]) -> set[Node]:
         return self.exposed if self.lost.difference(saved) else set()
@@ -81,7 +82,8 @@ def sides(joint: JointGraph) -> Sides:
     unkept = [(i, n) for i, n in enumerate(placeholders[: joint.inputs]) if i not in kept and isinstance(n.meta["val"], FakeTensor)]
     writable = {n for i, n in unkept if i not in joint.leaves or byte_size(n) <= MOST_COPIED}
     read = ancestors([*grads, *joint.captured, *(n for n in primal if has_effect(n))]) if mutated else set()
-    return Sides(primal, ancestors(roots), backward, frontier, mutated | writable, exposed(joint), mutated & read)
+    watched = {n for _, n in unkept} - mutated - writable
+    return Sides(primal, ancestors(roots), backward, frontier, mutated | writable, exposed(joint), mutated & read, watched)
 
 
 def exposed(joint: JointGraph) -> set[Node]:
@@ -112,7 +114,7 @@ def choose_cut(joint: JointGraph, side: Sides, budget: float) -> Cut:
     everything = sum(byte_size(n) for n in {view_base(n) for n in side.frontier} if n.op == "call_function")
     operands, sums = stored_twice(side, costs)
     cut = cut_at(joint, side, costs, 0, everything)
-    again = cheap_again(side.primal, side.backward, operands, sums, costs, cut.bytes)
+    again = cheap_again(side.primal, side.backward, operands, sums, costs, cut.bytes, side.watched)
     if again:
         costs |= dict.fromkeys(again, 0)
         cut = cut_at(joint, side, costs, 0, everything)

@@ -107,6 +107,20 @@ def test_how_much_is_made_again_is_bounded(device, kept):
     assert len(found) == kept
 
 
+def test_a_weight_whose_cast_eager_keeps_is_not_read_again():
+    """An optimizer may write it before the backward."""
+
+    def net(x, w):
+        with autocast("cpu"):
+            return F.linear(F.gelu(x), w).float().sum()
+
+    weight = rand(256, 128, grad=True)
+    found, pair = saved(net, rand(32, 128, grad=True), weight)
+    assert found == [((256, 128), "bfloat16")] and pair.contract.saved_inputs == (0,)
+    small = rand(16, 128, grad=True)
+    assert saved(net, rand(32, 128, grad=True), small)[0] == [((16, 128), "bfloat16")]
+
+
 def test_devices_without_a_row_make_nothing_again():
     with patch.dict(DEVICES, clear=True):
         assert len(saved(lambda x, w, v: layers(x, w, v, F.gelu), *weights())[0]) == 2
