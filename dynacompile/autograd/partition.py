@@ -33,7 +33,8 @@ class Sides:
     backward has read them, by the graph or, where eager's autograd keeps nothing of them, by the caller: to save one is to save a copy. Leaves, which an
     optimizer may write, are among them up to MOST_COPIED bytes; larger ones are read where they lie, and a write to one is an error in backward.
     exposed: results that eager does not keep; they are saved as they are, and a backward after a write runs the graph again. lost: inputs that gradients
-    depend on and the graph writes: unless copies of them all are saved, it can't run again, and to save an exposed result is to save a copy of it. watched: inputs that eager does not keep and that are no copies."""
+    depend on and the graph writes: unless copies of them all are saved, it can't run again, and to save an exposed result is to save a copy of it.
+    watched: inputs that eager does not keep and whose copies nobody saves: a write to one that the backward reads is an error that eager has not."""
 
     primal: list[Node]
     forward: set[Node]
