@@ -9,14 +9,14 @@ All that is made again may take a share of the step's expected time; what costs 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynacompile.autograd.facts import byte_size, is_view, kind, view_base
+from dynacompile.autograd.facts import byte_size, is_view, kind, real_users, view_base
 from dynacompile.ir.shapes import hint_of
 
 Node = torch.fx.Node
@@ -61,7 +61,7 @@ def cheap_again(
     sums: Collection[Node],
     costs: Mapping[Node, int],
     kept: int,
-    watched: Collection[Node],
+    watched: Set[Node],
 ) -> set[Node]:
     """Of the operands of products and the sums of streams, which the backward would not make again by their costs, those that it does. kept: bytes saved for
     backward if it makes none of them. watched: inputs that may not be written before the backward if it reads them, while eager's may; none of them is
@@ -131,7 +131,7 @@ def candidates(
     sums: Collection[Node],
     costs: Mapping[Node, int],
     read: Collection[Node],
-    watched: Collection[Node],
+    watched: Set[Node],
 ) -> Iterator[Candidate]:
     """read: by kernels of the backward anyway."""
     hops: dict[Node, int] = {}  # how many sums are made again from one that is kept, this one included
@@ -142,8 +142,9 @@ def candidates(
         if size < LARGE:
             continue
         if node in operands:
-            more = {n for n in ends(node, costs, read) if n not in read}
-            if more.isdisjoint(watched):
+            found = ends(node, costs, read)
+            more = found if is_made_apart(node) else {n for n in found if n not in read}
+            if watched.isdisjoint(n for n in found if n not in read):
                 yield Candidate(node, size + sum(map(byte_size, more)), size)
         elif node in sums:
             found = ends(node, costs)
@@ -158,6 +159,12 @@ def candidates(
                 hops[node], ends_of_sum[node] = count, found
                 new |= more
                 yield Candidate(node, max(moved, 0), gained)
+
+
+def is_made_apart(node: Node) -> bool:
+    """Whether a kernel of its own makes an operand again: what else reads its sources comes after the gradient that the operand is needed for, since one call
+    gives that and the weight's, as for convolutions. Of products the weight's gradient can wait."""
+    return any(len(u.target._schema.returns) > 1 for u in real_users(node) if kind(u) == "extern" and isinstance(u.target, torch._ops.OpOverload))
 
 
 def ends(node: Node, costs: Mapping[Node, int], stops: Collection[Node] = ()) -> set[Node]:

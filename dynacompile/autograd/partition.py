@@ -9,7 +9,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, looks_at_values, view_base
+from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, looks_at_values, real_users, view_base
 from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.made_again import CALLS, by_price, cheap_again
 from dynacompile.autograd.mincut import FlowNetwork
@@ -185,19 +185,6 @@ def extern_depth(side: Sides) -> dict[Node, int]:
     for node in side.primal:
         depth[node] = max((depth[a] for a in node.all_input_nodes), default=0) + (kind(node) == "extern")
     return depth
-
-
-def real_users(node: Node) -> list[Node]:
-    """Users, looking through views."""
-    found: list[Node] = []
-    pending = list(node.users)
-    while pending:
-        user = pending.pop()
-        if is_view(user):
-            pending.extend(user.users)
-        else:
-            found.append(user)
-    return found
 
 
 def is_materialised_anyway(node: Node, depth: Mapping[Node, int], forward: set[Node], backward: set[Node]) -> bool:
