@@ -61,6 +61,19 @@ def byte_size(node: torch.fx.Node) -> int:
     return hint_of(value.numel()) * value.dtype.itemsize if isinstance(value, FakeTensor) else 0
 
 
+def real_users(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Users, looking through views."""
+    found: list[torch.fx.Node] = []
+    pending = list(node.users)
+    while pending:
+        user = pending.pop()
+        if is_view(user):
+            pending.extend(user.users)
+        else:
+            found.append(user)
+    return found
+
+
 def view_base(node: torch.fx.Node) -> torch.fx.Node:
     """The node that owns the memory of a view."""
     while is_view(node):

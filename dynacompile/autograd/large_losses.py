@@ -35,8 +35,10 @@ LEAST_ROWS = 2176
 """Of a chunk in half precision on GPUs, unless a number of bytes is given. Each chunk reads and writes the sum of the weight's gradients in float32, 8 bytes
 for each of its elements, while the three products of the chunk take 6 operations for each and for every row. GPUs do about 160 of those in the time of a
 byte, so that the sum costs a tenth of the products at 8 * 160 / 6 * 10 rows."""
-EVEN = 8
-"""Classes are padded to a multiple of this in products of half precision on GPUs."""
+EVEN, UNIT = 8, 64
+"""In products of half precision on GPUs classes that are no multiple of the first are padded to a multiple of the second."""
+LEAST_SHARE = 1 / 16
+"""Of the limit, where a memory budget lowers it."""
 LINEAR = frozenset({F.linear})
 PRODUCTS = frozenset({torch.matmul, operator.matmul, torch.mm, "matmul", "mm", "__matmul__"})
 RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", torch.reshape, torch.flatten, torch.squeeze, torch.unsqueeze})
@@ -84,7 +86,7 @@ def region_of(node: Node, env: Env) -> Region | None:
     logits = chain[0].meta["val"]
     if any(not isinstance(n, int) for n in logits.shape):
         return None
-    limit = env.config.logits_bytes or LIMITS.get(logits.device.type, 0)
+    limit = env.config.logits_bytes or int(LIMITS.get(logits.device.type, 0) * max(env.config.memory_budget, LEAST_SHARE))
     size = logits.numel() * logits.dtype.itemsize
     if not limit or size <= limit:
         return None
@@ -106,7 +108,7 @@ def region_of(node: Node, env: Env) -> Region | None:
     loss = Loss(
         classes,
         rows,
-        -(-classes // EVEN) * EVEN if half else classes,
+        -(-classes // UNIT) * UNIT if half and classes % EVEN else classes,
         logits.dtype,
         node.meta["val"].dtype,
         given["reduction"],

@@ -9,9 +9,9 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, looks_at_values, view_base
+from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, looks_at_values, real_users, view_base
 from dynacompile.autograd.joint import JointGraph
-from dynacompile.autograd.made_again import cheap_again
+from dynacompile.autograd.made_again import CALLS, by_price, cheap_again
 from dynacompile.autograd.mincut import FlowNetwork
 from dynacompile.ir.graphs import Fresh, ViewOfOutput
 from dynacompile.ir.shapes import hint_of
@@ -20,6 +20,8 @@ from dynacompile.ops.chunked_losses import KEEP
 Node = torch.fx.Node
 NEVER = 1 << 40
 """Recompute cost of what must not be computed twice."""
+REACHES = (0, 1, 3, 7, 15, 31, 1 << 30)
+"""How long chains of recomputed nodes may be, tried one after the other; see `made_again.by_price`."""
 MOST_COPIED = 1 << 16
 """Bytes of a leaf that may be copied for backward: those of biases and of the parameters of norms."""
 
@@ -31,7 +33,8 @@ class Sides:
     backward has read them, by the graph or, where eager's autograd keeps nothing of them, by the caller: to save one is to save a copy. Leaves, which an
     optimizer may write, are among them up to MOST_COPIED bytes; larger ones are read where they lie, and a write to one is an error in backward.
     exposed: results that eager does not keep; they are saved as they are, and a backward after a write runs the graph again. lost: inputs that gradients
-    depend on and the graph writes: unless copies of them all are saved, it can't run again, and to save an exposed result is to save a copy of it."""
+    depend on and the graph writes: unless copies of them all are saved, it can't run again, and to save an exposed result is to save a copy of it.
+    watched: inputs that eager does not keep and whose copies nobody saves: a write to one that the backward reads is an error that eager has not."""
 
     primal: list[Node]
     forward: set[Node]
@@ -40,6 +43,7 @@ class Sides:
     copied: set[Node]
     exposed: set[Node]
     lost: set[Node]
+    watched: set[Node]
 
     def copied_results(self, saved: Collection[Node]) -> set[Node]:
         return self.exposed if self.lost.difference(saved) else set()
@@ -79,7 +83,8 @@ def sides(joint: JointGraph) -> Sides:
     unkept = [(i, n) for i, n in enumerate(placeholders[: joint.inputs]) if i not in kept and isinstance(n.meta["val"], FakeTensor)]
     writable = {n for i, n in unkept if i not in joint.leaves or byte_size(n) <= MOST_COPIED}
     read = ancestors([*grads, *joint.captured, *(n for n in primal if has_effect(n))]) if mutated else set()
-    return Sides(primal, ancestors(roots), backward, frontier, mutated | writable, exposed(joint), mutated & read)
+    watched = {n for _, n in unkept} - mutated - writable
+    return Sides(primal, ancestors(roots), backward, frontier, mutated | writable, exposed(joint), mutated & read, watched)
 
 
 def exposed(joint: JointGraph) -> set[Node]:
@@ -104,19 +109,38 @@ def ancestors(roots: Sequence[Node], ends: Collection[Node] = ()) -> set[Node]:
 
 def choose_cut(joint: JointGraph, side: Sides, budget: float) -> Cut:
     """The cheapest cut. budget: share of the default cut's bytes that may be kept; below 1, costlier ops are recomputed until it fits, the
-    cheapest per saved byte first (random ops never); where nothing fits, the smallest cut there is."""
+    cheapest per saved byte first (random ops never), and no longer chains of them than it takes. What a chain makes is alive at once: where nothing fits,
+    or only with chains that take more than they save, it is the cut with the least of both."""
     costs = recompute_costs(side)
     everything = sum(byte_size(n) for n in {view_base(n) for n in side.frontier} if n.op == "call_function")
+    operands, sums = stored_twice(side, costs)
     cut = cut_at(joint, side, costs, 0, everything)
-    again = cheap_again(side.primal, side.backward, *stored_twice(side, costs), costs, cut.bytes)
+    again = cheap_again(side.primal, side.backward, operands, sums, costs, cut.bytes, side.watched)
     if again:
         costs |= dict.fromkeys(again, 0)
         cut = cut_at(joint, side, costs, 0, everything)
     if budget >= 1.0:
         return cut
-    allowed = cut.bytes * budget
-    order = sorted((n for n in side.primal if 0 < costs[n] < NEVER), key=costs.__getitem__)  # stable: the graph's order among equals
-    ranks = {**{n: c if c in (0, NEVER) else 0 for n, c in costs.items()}, **{n: i + 1 for i, n in enumerate(order)}}
+    allowed, best, least, order = cut.bytes * budget, cut, float("inf"), []  # type: float, Cut, float, list[Node]
+    calls = max((d for n, d in extern_depth(side).items() if n in side.forward), default=0)
+    links = max(len(sums) + 1, calls / CALLS)
+    for reach in REACHES:
+        longer = by_price(side.primal, costs, sums, NEVER, reach)
+        at_once = everything * min(1.0, (reach + 1) / links)
+        if (reach and len(longer) == len(order)) or at_once >= least:
+            break
+        order = longer
+        found = within(joint, side, costs, order, allowed, everything)
+        if found.bytes + at_once < least:
+            best, least = found, found.bytes + at_once
+        if found.bytes <= allowed:
+            break
+    return best
+
+
+def within(joint: JointGraph, side: Sides, costs: Mapping[Node, int], order: Sequence[Node], allowed: float, everything: int) -> Cut:
+    """The cut that recomputes as few of the nodes, in their order, as keeping no more than allowed takes; all of them, where that is not enough."""
+    ranks = {**{n: c if c == 0 else NEVER for n, c in costs.items()}, **{n: i + 1 for i, n in enumerate(order)}}
     low, high = 0, len(order)
     while low < high:
         middle = (low + high) // 2
@@ -161,19 +185,6 @@ def extern_depth(side: Sides) -> dict[Node, int]:
     for node in side.primal:
         depth[node] = max((depth[a] for a in node.all_input_nodes), default=0) + (kind(node) == "extern")
     return depth
-
-
-def real_users(node: Node) -> list[Node]:
-    """Users, looking through views."""
-    found: list[Node] = []
-    pending = list(node.users)
-    while pending:
-        user = pending.pop()
-        if is_view(user):
-            pending.extend(user.users)
-        else:
-            found.append(user)
-    return found
 
 
 def is_materialised_anyway(node: Node, depth: Mapping[Node, int], forward: set[Node], backward: set[Node]) -> bool:

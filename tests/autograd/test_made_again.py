@@ -107,6 +107,41 @@ def test_how_much_is_made_again_is_bounded(device, kept):
     assert len(found) == kept
 
 
+def test_a_weight_whose_cast_eager_keeps_is_not_read_again():
+    """An optimizer may write it before the backward."""
+
+    def net(x, w):
+        with autocast("cpu"):
+            return F.linear(F.gelu(x), w).float().sum()
+
+    weight = rand(256, 128, grad=True)
+    found, pair = saved(net, rand(32, 128, grad=True), weight)
+    assert found == [((256, 128), "bfloat16")] and pair.contract.saved_inputs == (0,)
+    small = rand(16, 128, grad=True)
+    assert saved(net, rand(32, 128, grad=True), small)[0] == [((16, 128), "bfloat16")]
+
+
+def moved_for(fn, *args):
+    """Bytes that making each candidate again moves, in its own size."""
+    found = []
+    whole = made_again.candidates
+
+    def listed(*given):
+        found.extend(whole(*given))
+        return iter(found)
+
+    with patch.object(made_again, "candidates", listed):
+        saved(fn, *args)
+    return [c.moved / c.gained for c in found]
+
+
+def test_what_a_call_needs_that_gives_both_gradients_is_read_once_more():
+    """The kernel that differentiates gelu comes after the convolution's backward, and can't make its operand as well; a product's weight can wait for it."""
+    images = rand(2, 4, 8, 8, grad=True), rand(4, 4, 3, 3, grad=True), rand(4, 4, 3, 3, grad=True)
+    assert moved_for(lambda x, w, v: F.conv2d(F.gelu(F.conv2d(x, w, padding=1)), v, padding=1), *images) == [2.0]
+    assert moved_for(lambda x, w, v: layers(x, w, v, F.gelu), *weights()) == [1.0]
+
+
 def test_devices_without_a_row_make_nothing_again():
     with patch.dict(DEVICES, clear=True):
         assert len(saved(lambda x, w, v: layers(x, w, v, F.gelu), *weights())[0]) == 2

@@ -1,9 +1,9 @@
 """python -m tests.fuzz.made_again FIRST LAST: training steps whose backward makes again whatever costs memory traffic alone, against eager.
 
-A program is its seed: a residual stream, to which blocks of products, norms, activations, dropout and attention add their results, under autocast or not,
-and what is returned: the loss, or some of the values between as well. The CPU is taken for a device on which nothing costs less than traffic, a few sums in
-a row are made again, and all values are large. What is compared: results and gradients, which may be as far from float64's as three times eager's are; and
-the bytes that are saved, which must be no more than without.
+A program is its seed: a residual stream, to which blocks of products, norms, activations, dropout and attention add their results, under autocast
+or not, and what is returned: the loss, or some of the values between as well. The CPU is taken for a device on which nothing costs less than
+traffic, a few sums in a row are made again, and all values are large. What is compared: results and gradients, which may be as far from float64's
+as three times eager's are; and the bytes that are saved, which must be no more than without.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tens
     assert torch.equal(have.isfinite(), want.isfinite()), f"result {i}: other places are not finite"
     errors = [(t.double() - best.double()).abs().max().item() if t.numel() else 0.0 for t in (have, want)]
     scale = best.abs().max().item() if best.numel() else 0.0
-    allowed = 3 * errors[1] + (5e-2 if best is want else 1e-4) * scale + 1e-6
+    allowed = 3 * errors[1] + (5e-2 if best is want else 1e-4) * scale + 1e-5
     assert not errors[0] > allowed, f"result {i}: wrong by {errors[0]:g}, eager by {errors[1]:g} of {scale:g}"
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from dynacompile.autograd import differentiate
+from dynacompile.autograd import differentiate, made_again
 from dynacompile.ir.schedule import Free, Place, Reuse, Schedule
 from dynacompile.lower import lower
 from dynacompile.schedule import schedule
@@ -24,10 +25,10 @@ def square(requires_grad: bool = True) -> torch.Tensor:
     return torch.empty(N, N, requires_grad=requires_grad)
 
 
-def plans(function: Callable, *args: torch.Tensor) -> tuple[Schedule, Schedule | None]:
+def plans(function: Callable, *args: torch.Tensor, budget: float = 1.0) -> tuple[Schedule, Schedule | None]:
     """The schedules of the forward and the backward."""
     graph, fakes, _ = record(function, list(args))
-    pair = differentiate(graph, fakes, ENV)
+    pair = differentiate(graph, fakes, ENV.with_config(memory_budget=budget))
     forward = schedule(lower(pair.forward, ENV), ENV)
     if pair.backward is None:
         return forward, None
@@ -116,3 +117,51 @@ def test_small_buffers_are_in_the_arena() -> None:
     assert [type(s) for s in forward.steps if isinstance(s, Reuse | Free)] == []
     assert sum(isinstance(s, Place) for s in forward.steps) == 5
     assert forward.arena == 2 * 16 * 16 * 4
+
+
+def deep(x, *weights):
+    """A residual stream, to which blocks of two products add their results."""
+    for up, down in zip(weights[::2], weights[1::2], strict=True):
+        x = x + F.gelu(F.layer_norm(x, (N,)) @ up) @ down
+    return x.mean()
+
+
+def chain(x, *weights):
+    """Layers without a stream."""
+    for w in weights:
+        x = F.gelu(x @ w)
+    return x.mean()
+
+
+@pytest.mark.parametrize(("net", "count"), [(deep, 24), (chain, 16)])
+def test_a_smaller_budget_takes_less_at_the_peak(net: Callable, count: int) -> None:
+    args = [torch.empty(16 * N, N, requires_grad=True), *(square() for _ in range(count))]
+    found = []
+    for budget in (1.0, 0.7, 0.4, 0.1):
+        forward, backward = plans(net, *args, budget=budget)
+        assert backward is not None
+        found.append(max(forward.facts()["peak"], backward.facts()["peak"]))
+    assert found == sorted(found, reverse=True)
+    assert found[1] < 0.9 * found[0] and found[2] < 0.65 * found[0] and found[3] < 0.55 * found[0]
+
+
+def test_what_is_made_again_is_not_kept() -> None:
+    """gelu between products, where the CPU is taken for a device on which memory traffic is cheap."""
+    function, make, _ = PROGRAMS["gelu between products"]
+    with patch.dict(made_again.DEVICES, {"cpu": made_again.Device(4.0e6, {4: 1.0}, 1.0, 0)}):
+        forward, backward = plans(function, *make())
+    assert backward is not None
+    assert forward.facts()["peak"] == 9 * M, "both and the result, at the second product"
+    live = backward.live_bytes()
+    assert live[0] == 4 * M, "the product"
+    assert max(live) == 13 * M, "at the end: gelu's gradient, those of both weights, and the input's"
+
+
+def test_deep_nets_peak_by_what_is_made_again() -> None:
+    args = [torch.empty(16 * N, N, requires_grad=True), *(square() for _ in range(8))]
+    kept = peaks(deep, *args)
+    with patch.dict(made_again.DEVICES, {"cpu": made_again.Device(4.0e6, {4: 1.0}, 1.0, 0)}):
+        less = peaks(deep, *args)
+    each = 16 * M
+    assert [round(n / each) for n in kept] == [14, 13], "of four blocks the norms, products and gelus; the sum, and what the last product adds to it"
+    assert [round(n / each) for n in less] == [10, 9], "the norms but the first, which comes from the input, the products, and the last gelu; as before"
