@@ -19,6 +19,7 @@ from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepMeasurement
 from dynacompile.callbacks.outcome import Outcome
+from dynacompile.callbacks.record import timeline
 from dynacompile.callbacks.reports import Reports
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import CompiledRun
@@ -51,6 +52,7 @@ class DynamoCallback(Callback):
         self.idle: tuple[str, ...] = ()
         self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, self.settings.in_background)
         self.durations: list[float] = []
+        self.ends: list[float] = []
         self.started = self.batch_started = 0.0
         self.end_subscription: Callable[[], None] | None = None
         self.laid_aside = ExitStack()
@@ -109,6 +111,7 @@ class DynamoCallback(Callback):
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.durations.append((time.perf_counter() - self.batch_started - self.measurement.taken()) * 1e3)
+        self.ends.append(time.time())
         self.ledger.batch += 1
         self.reports.times = self.measurement.times
         self.reports.batch_ended(trainer)
@@ -192,4 +195,5 @@ class DynamoCallback(Callback):
             logs=self.reports.places(trainer),
             notes=tuple((name, text) for name, text in (("wandb.watch", hooks_of_wandb(pl_module)), *self.run.left()) if text),
             ended=ended,
+            timeline=timeline(self.durations, self.ends),
         )

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group
@@ -20,8 +20,8 @@ from dynacompile import events
 from dynacompile.callbacks import measure
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepTimes
+from dynacompile.callbacks.record import RunRecord, times_as_json
 from dynacompile.quoting import printable_lines
-from dynacompile.run_files import write_whole
 
 SHOWN_ROWS = 4
 SHOWN_CHANGES = 3
@@ -34,7 +34,8 @@ class Outcome:
     last metrics with "loss" in their name. steps: training batches run. notes: further rows of the screen, name and text. ended: how the run ended, where
     it did not end by itself.
 
-    fit_seconds: wall time of the run. train_step_ms: median of the fit's own steps, optimizer included. peak_bytes: CUDA only.
+    timeline: the training batches as `record.timeline` has them. fit_seconds: wall time of the run. train_step_ms: median of the fit's own steps, optimizer
+    included. peak_bytes: CUDA only.
     """
 
     modes: tuple[str, ...]
@@ -51,6 +52,7 @@ class Outcome:
     idle: tuple[str, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     ended: str = ""
+    timeline: tuple[tuple[float, ...], ...] = ()
 
     @functools.cached_property
     def eager(self) -> Mapping[str, str]:
@@ -74,13 +76,16 @@ class Outcome:
         known = {name: value for name, value in optional.items() if value is not None}
         return self.ledger.metrics() | {"fit_seconds": self.fit_seconds} | measured(self.times, self.ledger) | known
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """settings: those in force, as `texts.in_force` has them."""
         parts = {"modes": list(self.modes), "modules": list(self.compiled), "eager": dict(self.eager)}
-        return {**parts, "steps": self.steps, "ended": self.ended, "losses": dict(self.losses), "compile": self.metrics()}
+        ran = {"steps": self.steps, "ended": self.ended, "losses": dict(self.losses), "compile": self.metrics()}
+        more = {"facts": facts(self), "times": times_as_json(self.times), "timeline": self.timeline, "settings": settings or {}}
+        return json.loads(json.dumps({**parts, **ran, **more}))
 
-    def write(self, path: Path) -> Path:
-        """Raises OSError, a FileExistsError where the file is there already."""
-        return write_whole(path, json.dumps(self.as_json(), indent=2) + "\n", new=True)
+    def record(self, settings: Mapping[str, Any] | None = None, trace: str = "") -> RunRecord:
+        """What the run's folder keeps of it. trace: the name of the file of events."""
+        return RunRecord(self.as_json(settings), self.ledger, trace)
 
 
 def measured(times: StepTimes | None, ledger: Ledger) -> dict[str, float]:

@@ -39,6 +39,7 @@ class Reports:
         self.known_news = -1
         self.logged: dict[str, float] = {}
         self.versions: Mapping[str, str] = {}
+        self.resolved: Mapping[str, Any] = {}
 
     def begin(self, trainer: L.Trainer) -> None:
         """Opens the trace: from here on events are lines of it."""
@@ -86,20 +87,21 @@ class Reports:
             return
         self.log(trainer, in_batch=False)
         if self.files.folder is not None:
+            trace = self.files.written[0].name if self.ledger.lines is not None else ""
+            record = outcome.record(self.resolved, trace)
             with Reporting(f"writing the summary in {self.files.folder}"):
-                self.files.make("summary.json", outcome.write)
+                self.files.make("summary.json", record.write)
             if self.settings.trace:
                 with Reporting(f"writing the compile report in {self.files.folder}"):
-                    trace = self.files.written[0].name if self.ledger.lines is not None else ""
-                    self.files.make("compile_report.html", lambda path: write_report(outcome, path, trace))
+                    self.files.make("compile_report.html", lambda path: write_report(record, path))
         self.publish(trainer, outcome)
 
     def configure(self, trainer: L.Trainer, options: Mapping[str, CompileConfig]) -> None:
         """Tells loggers, once it is known what is compiled, the settings in force and the versions. options: of each part."""
         self.parts = tuple(options)
-        if trainer.is_global_zero and trainer.loggers:
+        if trainer.is_global_zero:
             self.versions = self.versions or versions()
-            resolved = in_force(self.settings, options, self.versions)
+            resolved = self.resolved = in_force(self.settings, options, self.versions)
             for logger in trainer.loggers:
                 with Reporting(f"the settings to {type(logger).__qualname__}"):
                     if isinstance(logger, WandbLogger):

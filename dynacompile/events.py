@@ -169,6 +169,16 @@ class AttentionFound(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scheduled(Event):
+    """A program as it will run. kernels: name, launches, bytes that they move, names of their operations, and the user's lines. calls: the operation, and
+    how often it is called."""
+
+    device: str
+    kernels: tuple[tuple[str, int, int, tuple[str, ...], tuple[str, ...]], ...]
+    calls: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class FusionDecided(Event):
     kernel: str
     members: tuple[str, ...]

@@ -27,7 +27,7 @@ from dynacompile.capture import CodeCache, capture_frame
 from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
-from dynacompile.events import StageFinished
+from dynacompile.events import Scheduled, StageFinished
 from dynacompile.guards.facts import FrameCopy, FrameFacts
 from dynacompile.guards.program import compile_gather, compile_guards
 from dynacompile.ir.alike import DifferentiatedParts, ProgramParts, lowered
@@ -217,6 +217,8 @@ def begin_program(graph: torch.fx.GraphModule, env: Env, saved: range | None = N
 
 
 def begin_kernels(plan: Schedule, env: Env) -> Callable[[], GraphCall]:
+    kernels, calls = tuple(plan.kernels_told()), tuple(plan.calls_told())
+    env.emit(Scheduled(device=str(plan.device), kernels=kernels, calls=calls, region=env.region, bucket=env.bucket))
     building = begin_build(stage("generate", env, generate, plan, env), env)
 
     def finish() -> GraphCall:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -180,6 +181,25 @@ class Schedule:
             "peak": max(self.live_bytes()),
             "unfused_peak": self.unfused_peak,
         }
+
+    def kernels_told(self) -> list[tuple[str, int, int, tuple[str, ...], tuple[str, ...]]]:
+        """Of each kernel its name, launches, the bytes that they move, the names of its operations, and the user's lines, as they first occur."""
+        launches: dict[str, int] = {}
+        moved: dict[str, int] = {}
+        for step in self.steps:
+            if isinstance(step, Launch):
+                launches[step.kernel] = launches.get(step.kernel, 0) + 1
+                moved[step.kernel] = moved.get(step.kernel, 0) + sum(self.buffers[b].bytes for b in dict.fromkeys(step.buffers))
+        rows = []
+        for name, count in launches.items():
+            origins = self.kernels[name].nest.origins
+            sites = dict.fromkeys(str(o.site) for o in origins if o.site is not None)
+            rows.append((name, count, moved[name], tuple(dict.fromkeys(o.op for o in origins)), tuple(sites)))
+        return rows
+
+    def calls_told(self) -> list[tuple[str, int]]:
+        """The operations that are called, each with its number of calls."""
+        return list(Counter(str(step.op) for step in self.steps if isinstance(step, Extern)).items())
 
     def live_bytes(self) -> list[int]:
         """Bytes that are alive at the begin and during each step, in the example: the arena, what is allocated, and the inputs that are given up. A view

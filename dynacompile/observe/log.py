@@ -30,6 +30,7 @@ from dynacompile.events import (
     MaskRead,
     ProductDecided,
     Recompiled,
+    Scheduled,
     StageFinished,
     Subscriber,
     SymbolsRefused,
@@ -44,6 +45,7 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "verbose_guards": (Guarded, GuardFailed),
     "compiles": (Compiled, BuiltInBackground),
     "stages": (StageFinished,),
+    "schedules": (Scheduled,),
     "fusion": (FusionDecided,),
     "products": (ProductDecided,),
     "masks": (MaskRead,),
@@ -129,6 +131,10 @@ def line(event: Event) -> str:
         case StageFinished():
             facts = ", ".join(f"{name} {value}" for name, value in event.facts)
             return f"stage {who} {event.stage} {event.seconds * 1e3:.1f} ms" + (f" ({facts})" if facts else "")
+        case Scheduled():
+            shown = ", ".join(f"{name} ({launches} x, {moved} bytes)" for name, launches, moved, _, _ in event.kernels)
+            called = ", ".join(f"{op} ({count} x)" for op, count in event.calls)
+            return f"schedule {who} on {event.device}: kernels {shown or 'none'}; calls {called or 'none'}"
         case FusionDecided():
             return f"{'fused' if event.fused else 'not fused'} {event.kernel}: {', '.join(event.members)}, saves {event.bytes_saved} bytes {event.reason}"
         case ProductDecided():

@@ -33,7 +33,7 @@ def full(*args, **kwargs):
 PLACES = {
     "lines": ("dynacompile.run_files.write_all", 2),  # the events' file, and the summary and the page that go the same way
     "opening": ("dynacompile.run_files.open_for_lines", 1),
-    "summary": ("dynacompile.callbacks.outcome.write_whole", 1),
+    "summary": ("dynacompile.callbacks.record.write_whole", 1),
     "page": ("dynacompile.callbacks.report.write_whole", 1),
     "screen": ("dynacompile.callbacks.reports.show", 1),
     "template": ("dynacompile.callbacks.report.PackageLoader", 1),
