@@ -225,7 +225,7 @@ class Watch:
             return self.see_operator(frame, read(frame, 1 if op.startswith("UNARY") else 2))
         if op in BUILDS:
             return self.see_built(frame, read(frame, instr.arg))
-        if op.startswith("POP_JUMP"):
+        if op.startswith(("POP_JUMP", "JUMP_IF")):
             return self.see_jump(frame, op, frame.peek(1))
         if op == "IS_OP":
             return self.see_operator(frame, read(frame, 2), identity=True)
@@ -296,6 +296,8 @@ class Watch:
     def see_jump(self, frame: SymbolicFrame, op: str, value: Value) -> Callable[[], None] | None:
         self.is_own(value)
         if is_condition(value):
+            if op.startswith("JUMP_IF"):
+                raise NotRepeatableError
             return self.selecting(frame)
         if not op.endswith("NONE") and type(value) not in (ConstantValue, SymbolicFloat, SymbolicInt):
             raise NotRepeatableError
