@@ -56,7 +56,7 @@ class Arm:
     def fresh(self) -> set[int]:
         """Storages that operations of the arm made."""
         made: set[int] = set()
-        for operation in self.cx.recorder.log[self.logged :]:
+        for operation in self.cx.recorder.done(self.logged):
             if operation is not None:
                 given = {storage_of(t.fake) for t in tensors_in(*operation.args, *operation.kwargs.values())}
                 made |= {storage_of(t.fake) for t in tensors_in(operation.result)} - (given - made)
@@ -88,7 +88,7 @@ class Arm:
         if cx.effects.count != self.changes or len(cx.hooks) != self.hooks or state_now(cx) != self.state:
             raise refusal("changes Python objects or settings")
         fresh = self.fresh()
-        for place, operation in enumerate(cx.recorder.log[self.logged :], self.logged):
+        for place, operation in enumerate(cx.recorder.done(self.logged), self.logged):
             if operation is None or (place not in self.guarded and not operation.writes <= fresh):
                 raise refusal("writes tensors by an operation that has no other form")
 

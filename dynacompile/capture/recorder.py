@@ -25,7 +25,7 @@ from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_
 from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_part, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
-from dynacompile.capture.results import ALL, Results
+from dynacompile.capture.results import ALL, Look, Results
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
@@ -90,7 +90,7 @@ class Recorder:
         self.inference_inputs: set[int] = set()  # of those that the graph is given
         self.held: set[int] = set()  # storages of tensors that calls after the graph are given
         self.nodes: list[torch.fx.Node] = []  # that have a result, in order
-        self.log: list[Operation | None] = []  # all that was recorded, in order; None for what is no operation alone
+        self.log: list[Operation | Callable[[], Operation] | None] = []  # all that was recorded, in order, or what makes it; None: no operation alone
         self._site, self._use = site, use
         self._last_placeholder: torch.fx.Node | None = None
 
@@ -147,6 +147,11 @@ class Recorder:
         self.log.append(Operation(kind, target, *given, made, self._site(), tuple(self.nodes[before:]), writes))
         return made
 
+    def done(self, since: int) -> list[Operation | None]:
+        """What was recorded since the log had that length."""
+        self.log[since:] = [entry() if callable(entry) else entry for entry in self.log[since:]]
+        return self.log[since:]  # type: ignore[return-value]
+
     def refuse_more(self) -> None:
         if self.ops >= self.limit:
             raise unsupported("too-many-operations", self.limit)
@@ -160,6 +165,14 @@ class Recorder:
             nodes[node] = copy_node(self.graph, node, lambda operand: nodes.get(operand, operand))
             self.nodes.append(nodes[node])
         self.ops += bool(operation.nodes)
+
+    def copy_fresh(self, operation: Operation, nodes: dict[torch.fx.Node, torch.fx.Node], look: Look) -> TensorValue:
+        """As `copy`, of an operation with one result, in memory of its own: a tensor like that one."""
+        self.copy(operation, nodes)
+        node, fake = nodes[operation.nodes[0]], self.results.made(look)
+        node.meta["val"] = node.meta["example_value"] = fake
+        value = self.values[id(fake)] = TensorValue(node, fake)
+        return value
 
     def run_and_record(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> tuple[Value, frozenset[int]]:
         """What the operation gives, and the storages that it writes."""

@@ -101,7 +101,7 @@ class Repeats:
         given = (tuple(args), dict(kwargs))
         looks = tuple(appearance(value.fake) for value in tensors_in(*args, *kwargs.values()))
         result = module.follow(cx, args, kwargs)
-        done = cx.recorder.log[operations:]
+        done = cx.recorder.done(operations)
         if not fresh or len(done) < WORTH or not self.is_plain() or self.reads_symbols_of(module):
             return result
         if all(isinstance(entry, Operation) for entry in done) and state_now(cx) == state:

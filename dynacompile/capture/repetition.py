@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import torch
 from dynacompile.capture.breaks import Raised
 from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.repeats import DiffersError, State, appearance, leaves, state_now
+from dynacompile.capture.results import Look
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
@@ -41,13 +42,15 @@ class Append:
 @dataclass(frozen=True)
 class Round:
     """One round that was followed. inputs: its item and the results of reads; written: how often it wrote each tensor among them; invariant: storages of the
-    other tensors that it used; needed: the operations whose results are appended to lists; variables: those that it may have read, by slot."""
+    other tensors that it used; needed: the operations whose results are appended to lists; fresh: by the id of an operation among those, what its result
+    looks like, where that is one tensor in memory of its own; variables: those that it may have read, by slot."""
 
     item: Value
     reads: tuple[Read, ...]
     appends: tuple[Append, ...]
     operations: tuple[Operation, ...]
     needed: frozenset[int]
+    fresh: Mapping[int, Look]
     variables: tuple[tuple[int, Value | None], ...]
     written: tuple[tuple[TensorValue, int], ...]
     invariant: frozenset[int]
@@ -134,29 +137,44 @@ class Repetition:
     def perform(self, operation: Operation, needed: bool) -> None:
         """An operation once more: on fakes, or, where nobody will see what it gives, as nodes that share the fakes of the first time."""
         recorder = self.cx.recorder
-        args, kwargs = tuple(map(self.renamed, operation.args)), {k: self.renamed(v) for k, v in operation.kwargs.items()}
+        before, fresh = len(recorder.nodes), self.known.fresh.get(id(operation))
+        if needed and fresh is not None:
+            made = recorder.copy_fresh(operation, self.nodes, fresh)
+            assert isinstance(operation.result, TensorValue)
+            made.is_number = operation.result.is_number
+            self.now[id(operation.result)] = made
+            self.note(operation, before)
+            return
         if needed:
+            args, kwargs = [self.renamed(value) for value in operation.args], {k: self.renamed(v) for k, v in operation.kwargs.items()}
             with recorder.at(operation.site):
-                made = recorder.op(operation.kind, operation.target, list(args), kwargs)
-            for then, now in paired(operation.result, made):
+                given = recorder.op(operation.kind, operation.target, args, kwargs)
+            for then, now in paired(operation.result, given):
                 self.now[id(then)] = now
                 if isinstance(then, TensorValue) and isinstance(now, TensorValue):
                     now.is_number = then.is_number
                     self.nodes[then.node] = now.node
             return
-        before = len(recorder.nodes)
         recorder.copy(operation, self.nodes)
-        for then in leaves(operation.result):
-            if isinstance(then, TensorValue) and id(then) not in self.now and then.node in self.nodes:
-                now = TensorValue(self.nodes[then.node], then.fake)
-                now.is_number = then.is_number
-                self.now[id(then)] = now
-        made_nodes = tuple(recorder.nodes[before:])
-        recorder.log.append(replace(operation, args=args, kwargs=kwargs, result=self.renamed(operation.result), nodes=made_nodes))
+        self.note(operation, before)
+
+    def note(self, operation: Operation, before: int) -> None:
+        """Has the log make an entry for a copied operation where somebody asks. before: the number of nodes that were there before it."""
+        nodes = tuple(self.cx.recorder.nodes[before:])
+        self.cx.recorder.log.append(lambda: self.again(operation, nodes))
+
+    def again(self, operation: Operation, nodes: tuple[torch.fx.Node, ...]) -> Operation:
+        """An operation of this round, as it is noted."""
+        args, kwargs = tuple(map(self.renamed, operation.args)), {k: self.renamed(v) for k, v in operation.kwargs.items()}
+        return replace(operation, args=args, kwargs=kwargs, result=self.renamed(operation.result), nodes=nodes)
 
     def renamed(self, value: Value) -> Value:
         found = self.now.get(id(value))
         if found is not None:
+            return found
+        if isinstance(value, TensorValue) and value.node in self.nodes:  # what a copied operation gives
+            found = self.now[id(value)] = TensorValue(self.nodes[value.node], value.fake)
+            found.is_number = value.is_number
             return found
         if type(value) is TupleValue or type(value) is ListValue:
             items = [self.renamed(item) for item in value.items]

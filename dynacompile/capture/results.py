@@ -82,28 +82,14 @@ class Results:
             ):
                 self.writes[key] = result._version - versions[0]
             return
-        if result._version:
-            return
-        if (
-            result._has_symbolic_sizes_strides
-            or result.requires_grad
-            or not result.is_contiguous()
-            or result.storage_offset()
-            or result.is_conj()
-            or result.is_neg()
-        ):
-            return
-        memory = result.untyped_storage()
-        if memory.nbytes() != result.numel() * result.itemsize:
-            return
-        if any(t.untyped_storage()._cdata == memory._cdata for t in operands) or any(t._version != v for t, v in zip(operands, versions, strict=True)):
-            return
-        self.looks[key] = result.size(), result.stride(), result.dtype, result.device
+        look = fresh_look(result, operands)
+        if look is not None and all(t._version == v for t, v in zip(operands, versions, strict=True)):
+            self.looks[key] = look
 
     def each(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[Sequence[Any]], Any]) -> Any:
         """The result of an operation over lists, run on lists with one member for each kind of members; ALL where it has to be run on all.
 
-        Kinds are the metadata of what an operation takes of each list. Members that have memory of their own do not depend on each other.
+        Kinds are the metadata of what an operation takes of each list. Members do not depend on each other where what is written is memory of their own.
         """
         if target not in LIST_OPS or self.key("call_function", target, (), kwargs) is None or any(isinstance(v, (list, tuple)) for v in kwargs.values()):
             return ALL
@@ -111,14 +97,15 @@ class Results:
         count = len(args[0]) if args and isinstance(args[0], (list, tuple)) else 0
         if count < MANY or any(len(a) != count for a in lists) or not all(type(t) is FakeTensor for t in args[0]):
             return ALL
-        memories = [t.untyped_storage()._cdata for a in lists for t in a if type(t) is FakeTensor]
-        others = [a.untyped_storage()._cdata for a in args if type(a) is FakeTensor]
-        if len(set(memories)) < len(memories) or not set(memories).isdisjoint(others):
-            return ALL
+        if target.__name__.endswith("_"):
+            written = {t.untyped_storage()._cdata for t in args[0]}
+            read = (t for a in args if a is not args[0] for t in (a if isinstance(a, (list, tuple)) else (a,)) if type(t) is FakeTensor)
+            if len(written) < count or any(t.untyped_storage()._cdata in written for t in read) or any(a is args[0] for a in args[1:]):
+                return ALL
         try:
             kinds: dict[tuple, list[int]] = {}
             for k, member in enumerate(zip(*lists)):
-                kinds.setdefault(tuple(map(token, member)), []).append(k)
+                kinds.setdefault(tuple(map(member_token, member)), []).append(k)
         except UnknownError:
             return ALL
         if 2 * len(kinds) > count:
@@ -150,6 +137,24 @@ class Results:
         size, stride, dtype, device = look
         with torch._C._DisableTorchDispatch():
             return FakeTensor(self.mode, torch.empty_strided(size, stride, dtype=dtype, device="meta"), device)
+
+
+def fresh_look(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Look | None:
+    """The metadata of a result that has memory of its own, in which its elements lie side by side; None where there is more to it."""
+    if type(result) is not FakeTensor or result.constant is not None or result._is_view() or result._version or result._has_symbolic_sizes_strides:
+        return None
+    if result.requires_grad or result.is_conj() or result.is_neg() or result.is_inference() or not result.is_contiguous() or result.storage_offset():
+        return None
+    memory = result.untyped_storage()
+    if memory.nbytes() != result.numel() * result.itemsize or any(t.untyped_storage()._cdata == memory._cdata for t in operands):
+        return None
+    return result.size(), result.stride(), result.dtype, result.device
+
+
+def member_token(arg: Any) -> Any:
+    """As `token`, for members of lists: where in its memory one begins does not matter to operations that give no views."""
+    found = token(arg)
+    return (*found[:3], *found[4:]) if type(arg) is FakeTensor else found
 
 
 def token(arg: Any) -> Any:

@@ -10,7 +10,7 @@ operations on tensors, and `append`. A round that does anything else is followed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +19,7 @@ from dynacompile.capture.opcodes.names import attribute_name
 from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.repeats import appearance, leaves, state_now, tensors_in
 from dynacompile.capture.repetition import Append, Read, Repetition, Round, is_unchanged
+from dynacompile.capture.results import Look, fresh_look
 from dynacompile.capture.values.base import NULL, IteratorValue, Lazy, Method, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.functions import FunctionValue
@@ -154,7 +155,8 @@ class Rounds:
 
 
 class Watch:
-    """A round that is being followed. own: by id, what differs from round to round; made: numbers that it computed, which are other objects each time;
+    """A round that is being followed. own: by id, what differs from round to round; given: ids of those that are its item or were read of it;
+    outside: what it got in ways that are the same in each round; made: numbers that it computed, which are other objects each time;
     counters: numbers of rounds, which subscripts of lists alone may use."""
 
     def __init__(self, cx: Trace, loop: Loop, frame: SymbolicFrame, instr: Instr, item: Value):
@@ -163,6 +165,8 @@ class Watch:
         self.slots, self.stack = list(frame.slots), list(frame.stack)
         self.state, self.changes, self.logged, self.hooks = state_now(cx), cx.effects.count, len(cx.recorder.log), len(cx.hooks)
         self.own: dict[int, Value] = {}
+        self.given: set[int] = set()
+        self.outside: dict[int, Value] = {}
         self.made: dict[int, Value] = {}
         self.counters: dict[int, Value] = {}
         self.reads: list[Read] = []
@@ -175,6 +179,8 @@ class Watch:
     def add_own(self, value: Value, counted: bool = False) -> None:
         """A value that the round gets from outside, and what it holds."""
         self.own[id(value)] = value
+        if not isinstance(value, (ConstantValue, SymbolicFloat, SymbolicInt)):
+            self.given.add(id(value))
         if counted:
             assert isinstance(value, TupleValue)
             self.counters[id(value.items[0])] = value.items[0]
@@ -211,13 +217,15 @@ class Watch:
         op, stack = instr.op, frame.stack
         if len(self.cx.frames) < self.depth or self.cx.frames[self.depth - 1] is not self.frame:
             raise NotRepeatableError
+        if op in ("LOAD_GLOBAL", "LOAD_DEREF"):
+            return self.from_outside(frame)
         if op in MOVES or op == "FOR_ITER" and frame is self.frame and instr is self.instr:
             return None
         if op in OPERATORS:
             return self.see_operator(frame, read(frame, 1 if op.startswith("UNARY") else 2))
         if op in BUILDS:
             return self.see_built(frame, read(frame, instr.arg))
-        if op.startswith("POP_JUMP"):
+        if op.startswith(("POP_JUMP", "JUMP_IF")):
             return self.see_jump(frame, op, frame.peek(1))
         if op == "IS_OP":
             return self.see_operator(frame, read(frame, 2), identity=True)
@@ -226,7 +234,7 @@ class Watch:
         if op == "BINARY_SUBSCR":
             return self.see_item(frame, *read(frame, 2))
         if op == "UNPACK_SEQUENCE" and type(stack[-1]) is TupleValue:
-            return None
+            return None if self.is_own(stack[-1]) else self.from_outside(frame, instr.arg)
         if op == "CALL":
             return self.see_call(frame, instr)
         if op == "LIST_APPEND":
@@ -250,6 +258,13 @@ class Watch:
     def marking(self, frame: SymbolicFrame, operands: Sequence[Value]) -> Callable[[], None] | None:
         own = [self.is_own(value) for value in operands]
         return (lambda: self.mark(frame)) if any(own) else None
+
+    def from_outside(self, frame: SymbolicFrame, count: int = 1) -> Callable[[], None]:
+        """What is pushed is the same in each round."""
+        return lambda: self.note_outside(frame.stack[len(frame.stack) - count :])
+
+    def note_outside(self, values: Iterable[Value]) -> None:
+        self.outside |= {id(value): value for value in values}
 
     def reading(self, frame: SymbolicFrame, get: Callable[..., Value], *operands: Value) -> Callable[[], None]:
         def note() -> None:
@@ -281,6 +296,8 @@ class Watch:
     def see_jump(self, frame: SymbolicFrame, op: str, value: Value) -> Callable[[], None] | None:
         self.is_own(value)
         if is_condition(value):
+            if op.startswith("JUMP_IF"):
+                raise NotRepeatableError
             return self.selecting(frame)
         if not op.endswith("NONE") and type(value) not in (ConstantValue, SymbolicFloat, SymbolicInt):
             raise NotRepeatableError
@@ -302,7 +319,7 @@ class Watch:
                 raise NotRepeatableError
             return None
         if not self.is_own(owner):
-            return None
+            return self.from_outside(frame)
         if type(owner) is not TensorValue or type(owner.fake) is torch.Tensor:
             raise NotRepeatableError
         if owner.source is None:
@@ -329,10 +346,10 @@ class Watch:
                 if owner in self.cx.effects.touched:
                     raise NotRepeatableError
                 return self.reading(frame, lambda cx, owner, key: owner.get_item(cx, key), owner, key)
-            return None
+            return self.from_outside(frame)
         if type(owner) in SEQUENCES and type(key) is ConstantValue:
             self.lists_read[id(owner)] = owner
-            return self.marking(frame, (owner, key))
+            return self.marking(frame, (owner, key)) or self.from_outside(frame)
         if type(owner) is TensorValue:
             return self.marking(frame, (owner, key))
         raise NotRepeatableError
@@ -354,6 +371,7 @@ class Watch:
         own = [self.is_own(value) for value in args]
         if isinstance(callee, FunctionValue):
             steps = self.cx.steps
+            self.note_outside((*callee.defaults, *callee.kwdefaults.values()))
             return lambda: self.see_followed(steps)
         for value in args:
             if isinstance(value, ListValue):
@@ -388,6 +406,8 @@ class Watch:
                 if keywords or isinstance(callee, Method):
                     raise NotRepeatableError
                 self.reading(frame, lambda cx, *operands: callee.call(cx, list(operands), {}), *args)()
+            else:
+                self.from_outside(frame)()
 
         return note
 
@@ -396,7 +416,7 @@ class Watch:
     def finish(self) -> Round:
         """What the round was. Raises NotRepeatableError."""
         cx, frame = self.cx, self.frame
-        done = cx.recorder.log[self.logged :]
+        done = cx.recorder.done(self.logged)
         same = state_now(cx) == self.state and cx.effects.count - self.changes == len(self.appends) and len(cx.hooks) == self.hooks
         if not same or not all(isinstance(entry, Operation) for entry in done) or not cx.rounds.is_plain():
             raise NotRepeatableError
@@ -404,12 +424,14 @@ class Watch:
         if frame.stack != self.stack or any(id(append.target) in self.lists_read for append in self.appends):
             raise NotRepeatableError
         variables = self.variables()
+        self.check_ways(variables)
         made = {id(leaf) for operation in operations for leaf in leaves(operation.result)}
         invariant = self.check_operands(operations, made)
         counts = [(value, value.fake._version - self.versions[key]) for key, value in self.inputs.items()]
         written = tuple(pair for pair in counts if pair[1])
         needed = self.needed(operations, made)
-        return Round(self.item, tuple(self.reads), tuple(self.appends), tuple(operations), needed, variables, written, invariant, self.state)
+        fresh = {id(o): look for o in (operations[i] for i in needed) if (look := fresh_result(o)) is not None}
+        return Round(self.item, tuple(self.reads), tuple(self.appends), tuple(operations), needed, fresh, variables, written, invariant, self.state)
 
     def variables(self) -> tuple[tuple[int, Value | None], ...]:
         """The variables that live from round to round. None of them has changed, unless it is always the same constant."""
@@ -417,6 +439,13 @@ class Watch:
         if not all(is_unchanged(self.slots[slot], self.frame.slots[slot]) for slot in live):
             raise NotRepeatableError
         return tuple((slot, self.frame.slots[slot]) for slot in live)
+
+    def check_ways(self, variables: Sequence[tuple[int, Value | None]]) -> None:
+        """No object is the round's own and also reached in a way that leads to the same one in each round: a repetition could not tell which is meant."""
+        for value in (*self.outside.values(), *(value for _, value in variables)):
+            known = self.cx.known.get(id(value.real)) if isinstance(value, Lazy) else value
+            if id(known) in self.given:
+                raise NotRepeatableError
 
     def check_operands(self, operations: Sequence[Operation], made: set[int]) -> frozenset[int]:
         """The storages of the tensors that all rounds use. Operations take tensors and plain values."""
@@ -445,7 +474,7 @@ class Watch:
 
     def is_before(self, value: TensorValue) -> bool:
         """Whether a tensor that the frame made was there before the round."""
-        return all(value.node is not node for o in self.cx.recorder.log[self.logged :] if o is not None for node in o.nodes)
+        return all(value.node is not node for o in self.cx.recorder.done(self.logged) if o is not None for node in o.nodes)
 
     def needed(self, operations: Sequence[Operation], made: set[int]) -> frozenset[int]:
         """The operations that make what is appended to lists, or write it."""
@@ -455,6 +484,14 @@ class Watch:
         if shown & inputs or any(operations[i].writes & inputs for i in found):
             raise NotRepeatableError
         return found
+
+
+def fresh_result(operation: Operation) -> Look | None:
+    """What the result of an operation looks like, where it is one tensor in memory of its own, of which nothing else is known."""
+    result = operation.result
+    if operation.writes or type(result) is not TensorValue or operation.nodes != (result.node,) or result.attributes or result.number() is not None:
+        return None
+    return fresh_look(result.fake, [t.fake for t in tensors_in(*operation.args, *operation.kwargs.values())])
 
 
 def read(frame: SymbolicFrame, count: int) -> list[Value]:

@@ -35,14 +35,21 @@ def symbolic_numbers(value: Any) -> Iterator[torch.SymInt | torch.SymFloat | tor
 
 def add_node(graph: torch.fx.Graph, kind: str, target: Any, args: tuple, kwargs: dict[str, Any]) -> torch.fx.Node:
     """A node whose arguments may hold symbolic numbers, which fx warns about where they are given to `create_node`."""
-    node = graph.create_node(kind, target, (), {})
-    node.args, node.kwargs = args, kwargs
+    return with_arguments(graph.create_node(kind, target, (), {}), args, kwargs)
+
+
+def with_arguments(node: torch.fx.Node, args: Any, kwargs: Any) -> torch.fx.Node:
+    """A new node with its arguments. fx's own way to set an attribute takes the node out of a table of names and puts it back each time."""
+    object.__setattr__(node, "args", args)
+    if kwargs:
+        object.__setattr__(node, "kwargs", kwargs)
     return node
 
 
 def copy_node(graph: torch.fx.Graph, node: torch.fx.Node, renamed: Callable[[torch.fx.Node], Any]) -> torch.fx.Node:
     """A node like another one over other operands."""
-    made = add_node(graph, node.op, node.target, torch.fx.node.map_arg(node.args, renamed), torch.fx.node.map_arg(node.kwargs, renamed))
+    kwargs = torch.fx.node.map_arg(node.kwargs, renamed) if node.kwargs else None
+    made = with_arguments(graph.create_node(node.op, node.target, (), {}, node.name), torch.fx.node.map_arg(node.args, renamed), kwargs)
     made.meta = dict(node.meta)
     return made
 

@@ -149,3 +149,39 @@ def test_lists_whose_members_share_memory_are_run_whole():
         return made, x * 1.0
 
     check(function, base, backward=False)
+
+
+@torch.no_grad()
+def read_twice(ts, others):
+    torch._foreach_addcmul_(ts, others, others, 0.5)
+    return torch._foreach_mul(ts, torch.stack([t.sum() for t in others]).unbind())
+
+
+@torch.no_grad()
+def read_elsewhere(ts, others):
+    torch._foreach_add_(ts, [ts[-1], *others[1:]])
+
+
+@pytest.mark.parametrize("varying", [(), ("rate",)], ids=["constants", "symbols"])
+def test_members_that_are_read_may_share_memory(varying, monkeypatch):
+    """Members that run on fakes are those of one kind each, but where one that is written is another's operand."""
+    sizes = []
+    original = Recorder.run
+
+    def counted(self, kind, target, args, kwargs, reads=None):
+        if getattr(target, "__name__", "").startswith("_foreach_"):
+            sizes.append(len(args[0]))
+        return original(self, kind, target, args, kwargs, reads)
+
+    def run(function, rate):
+        ts, others = [torch.rand(3, 2) for _ in range(20)], [torch.rand(3, 2) for _ in range(20)]
+        return dynacompile.compile(lambda ts, others, rate: function([t * rate for t in ts], others), backend="eager", options={"varying": varying})(ts, others, rate)
+
+    monkeypatch.setattr(Recorder, "run", counted)
+    run(read_twice, 0.5)
+    assert sizes == [1, 1]
+    run(read_elsewhere, 0.5)
+    assert sizes == [1, 1, 20]
+    monkeypatch.undo()
+    for function in (read_twice, read_elsewhere):
+        check(function, [torch.rand(3, 2) for _ in range(20)], [torch.rand(3, 2) for _ in range(20)], backward=False)

@@ -37,6 +37,16 @@ def scaled(ts, factors, out):
                 t.sqrt_()
 
 
+def chosen(ts, factors, out):
+    with torch.no_grad():
+        for t in ts:
+            if t is None or t.dim() == 2:
+                t.mul_(0.5)
+            flag = t.dim() == 1 or t.is_complex()
+            if not flag:
+                t.add_(1.0)
+
+
 def carried(ts, factors, out):
     total = 0.0
     with torch.no_grad():
@@ -59,10 +69,10 @@ def read_again(ts, factors, out):
             t.add_(out[-1])
 
 
-@pytest.mark.parametrize("function", [scaled, carried, counted, read_again], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [scaled, chosen, carried, counted, read_again], ids=lambda f: f.__name__)
 def test_rounds_that_are_alike_are_interpreted_once(function):
     few, many = (steps(function, tensors(n), tensors(n), []) for n in (8, 40))
-    assert (many - few < 32) == (function is scaled)
+    assert (many - few < 32) == (function in (scaled, chosen))
 
 
 @pytest.mark.parametrize("form", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=["single", "foreach", "fused"])
@@ -119,6 +129,59 @@ def with_another_rate_each_time(ts, rate, size):
 def test_rounds_with_the_same_symbols_are_interpreted_once(function):
     few, many = (steps(function, tensors(n), 0.5, 4, varying=("rate", "size")) for n in (8, 40))
     assert (many - few < 32) == (function is not with_another_rate_each_time)
+
+
+def by_an_index(ts, third):
+    for i, t in enumerate(ts):
+        t.mul_(ts[3])
+        ts[i].add_(1.0)
+
+
+def by_a_variable(ts, third):
+    for t in ts:
+        t.add_(1.0)
+        t.mul_(third)
+
+
+def by_a_pair(ts, third):
+    pair = (third, third)
+    for t in ts:
+        one, other = pair
+        t.add_(one)
+        t.mul_(other)
+
+
+def by_a_default(ts, third):
+    def update(t, other=third):
+        t.add_(other)
+        t.mul_(other)
+
+    for t in ts:
+        update(t)
+
+
+def by_a_closure(ts, third):
+    def update(t):
+        t.add_(third)
+        t.mul_(third)
+
+    for t in ts:
+        update(t)
+
+
+@pytest.mark.parametrize("function", [by_an_index, by_a_variable, by_a_pair, by_a_default, by_a_closure], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("place", [0, 1, 3, 7])
+def test_an_item_that_each_round_reads_is_not_the_item_of_another_round(function, place):
+    got, wanted = tensors(8), tensors(8)
+    with torch.no_grad():
+        function(wanted, wanted[place])
+
+    def run(ts, third):
+        with torch.no_grad():
+            function(ts, third)
+
+    dynacompile.compile(run, backend="eager", isolate_recompiles=True, dynamic=False)(got, got[place])
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
 
 def test_a_number_that_each_round_computes_is_an_object_of_each_round():

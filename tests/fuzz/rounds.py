@@ -1,9 +1,9 @@
 """python -m tests.fuzz.rounds FIRST LAST: loops over lists of tensors, with rounds that are repeated and with each of them followed.
 
 A program is its seed: loops over parameters, gradients and the state that a dict has of each, with lists that are filled and read, numbers of rounds,
-variables that go from round to round, branches, identities and tensors that occur twice, and numbers that are symbols in half of the programs. Two captures
-are compared, one with every round followed: graphs, guards and residual code are the same. Results, changed inputs among them, are eager's, and so they are
-in a second call whose inputs may differ.
+variables that go from round to round, branches, identities, tensors that occur twice, and numbers that are symbols in half of the programs. Two
+captures are compared, one with every round followed: graphs, guards and residual code are the same. Results, changed inputs among them, are eager's, and
+so they are in a second call whose inputs may differ.
 """
 
 from __future__ import annotations
