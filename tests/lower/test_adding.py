@@ -90,7 +90,9 @@ def test_dtypes_that_eager_rounds_in_ways_of_its_own_are_calls(dtype):
 
 
 @pytest.mark.parametrize("place", [20, -1, 2**40])
-@pytest.mark.parametrize("form", ["index_add", "index_add-alpha", "index_add-between", "scatter_add", "scatter_add-along-rows", "scatter_reduce", "index_put-two", "elements"])
+@pytest.mark.parametrize(
+    "form", ["index_add", "index_add-alpha", "index_add-between", "scatter_add", "scatter_add-along-rows", "scatter_reduce", "index_put-two", "elements"]
+)
 def test_places_outside_raise_what_eager_raises(form, place):
     function, into, where, values = FORMS[form]
     where = where.clone()
