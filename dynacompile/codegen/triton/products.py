@@ -11,7 +11,7 @@ products at once Triton 3.6 made kernels of it that gave NaN.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from math import prod
 from textwrap import indent
 
