@@ -14,7 +14,7 @@ import torch
 
 from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Nest
-from dynacompile.ir.normal import logistic, normal
+from dynacompile.ir.normal import normal
 from dynacompile.ir.products import Decision, Joint
 
 CAPABILITY = (9, 0)
@@ -90,8 +90,11 @@ def is_aligned(joint: Joint) -> bool:
 
 def operations(joint: Joint) -> int:
     """Simple operations for each point of the results."""
-    short = all(joint.buffers[a.buffer].dtype.itemsize == 2 for a in joint.nest.stores())  # for such, distribution functions take few instructions
-    nest = logistic(normal(joint.nest)) if short else joint.nest
+    rows, columns = (joint.nest.body[i].attr.index.variables() for i in next(op.args for op in joint.nest.body if op.name == "product"))
+    others = [a.index.variables() for a in joint.nest.loads() if a.buffer not in operands(joint)]
+    wide = any(joint.buffers[a.buffer].dtype.itemsize != 2 for a in joint.nest.stores())
+    matrices = any(v & (rows - columns) and v & (columns - rows) for v in others)
+    nest = joint.nest if wide or matrices else normal(joint.nest)  # then gelu was measured to take less
     return sum(COSTS.get(op.name, 1) for op in nest.body if op.name not in FREE)
 
 

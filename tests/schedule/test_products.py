@@ -194,7 +194,8 @@ MODEL = {
         ((8192, 4096), (16384, 4096), (16384,)),
         False,
     ),
-    "gelu by tanh, which backward needs the operand of": (tanh_and_before, ((16384, 768), (3072, 768), (3072,)), True),
+    "gelu by tanh, which backward needs the operand of": (tanh_and_before, ((16384, 768), (3072, 768), (3072,)), False),
+    "the gradient of gelu by erf": (lambda g, w, y: torch.ops.aten.gelu_backward(g @ w, y), ((16384, 768), (768, 3072), (16384, 3072)), False),
     "gelu of experts": (lambda x, w: F.gelu(torch.bmm(x, w)), ((16, 1024, 2048), (16, 2048, 4096)), True),
     "the mask of scores, which are large": (
         lambda q, k, mask: torch.bmm(q, k.mT).float() * 0.125 + mask.float(),

@@ -11,7 +11,7 @@ products at once Triton 3.6 made kernels of it that gave NaN.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from math import prod
 from textwrap import indent
 
@@ -44,7 +44,6 @@ WIDE = (
 TWO = (  # products at once; TMA 2: as one product of twice as many columns
     ((128, 128, 64, 8, 1, 2, 2), 8, 3),
     ((128, 128, 64, 8, 1, 4, 2), 8, 4),
-    ((128, 128, 64, 8, 1, 2, 1), 8, 3),
     ((128, 128, 64, 8, 0, 1, 0), 8, 3),
     ((64, 128, 64, 8, 0, 1, 0), 4, 3),
 )
@@ -62,8 +61,8 @@ PLAIN: tuple[Shape, ...] = (  # of float32, by multiplications and additions
     ((64, 64, 16, 8, 0, 1, 0), 4, 3),
 )
 EIGHTHS: tuple[Shape, ...] = (  # of 8-bit numbers
-    ((128, 256, 128, 8, 1, 2, 1), 8, 3),
     ((128, 128, 128, 8, 2, 2, 1), 4, 3),
+    ((128, 256, 128, 8, 1, 2, 1), 8, 3),
     ((128, 128, 128, 8, 1, 2, 1), 8, 4),
     ((128, 128, 128, 8, 0, 1, 0), 8, 3),
     ((64, 128, 128, 8, 0, 1, 0), 4, 3),
@@ -214,16 +213,18 @@ class ProductEmitter:
         return function(f"{self.entry}_pair", ", ".join([*self.place_names, f"{o.name}_desc", "pair_desc", *blocks]), lines)
 
     def walk_pairs(self) -> list[str]:
-        """The kernel's tiles, where both products are one; by pointers, where no descriptor can be of both matrices."""
+        """The kernel's tiles, where both products are one; by pointers, where no descriptor can be of both matrices. The order of the matrices in memory is
+        chosen by values, since Triton 3.6 refuses a branch within a loop that it joins with the one inside, and keeps memory for each of two loops."""
         assert self.pair is not None
         first, second = self.sums
         given = ", ".join([*self.place_names, f"{self.pair.shared.name}_desc", "pair_desc", "MBLOCK, NBLOCK, KBLOCK"])
-        inside = [*self.place("number"), f"{first}, {second} = {self.entry}_pair({given})", "done += PROGRAMS", *self.place("done")]
-        inside += ["if swapped:", f"    {self.finished((second, first))[0]}", "else:", f"    {self.finished()[0]}"]
+        inside = [*self.place("number"), f"front, back = {self.entry}_pair({given})", "done += PROGRAMS", *self.place("done")]
+        inside += [f"{first} = tl.where(swapped, back, front)", f"{second} = tl.where(swapped, front, back)", *self.finished()]
+        loop = "for number in tl.range(tl.program_id(0), rows * columns, PROGRAMS, flatten=True):"
+        paired = ["done = tl.program_id(0) - PROGRAMS", loop, *(f"    {line}" for line in inside)]
         apart = [*self.place("number"), *self.summed(False), *self.finished()]
-        lines = ["done = tl.program_id(0) - PROGRAMS", "for number in tl.range(tl.program_id(0), rows * columns, PROGRAMS, flatten=True):"]
-        lines = ["if fits:", *(f"    {line}" for line in [*lines, *(f"    {line}" for line in inside)]), "else:"]
-        return [*lines, "    for number in tl.range(tl.program_id(0), rows * columns, PROGRAMS):", *(f"        {line}" for line in apart)]
+        plain = ["for number in tl.range(tl.program_id(0), rows * columns, PROGRAMS):", *(f"    {line}" for line in apart)]
+        return ["if fits:", *(f"    {line}" for line in paired), "else:", *(f"    {line}" for line in plain)]
 
     @property
     def passed(self) -> list[str]:
@@ -313,8 +314,8 @@ class ProductEmitter:
         blocks = [f"{name}: tl.constexpr" for name in ("MBLOCK", "NBLOCK", "PARTS", *self.way())]
         return function(f"{self.entry}_finish", ", ".join([*sums, *self.place_names, *self.passed, *blocks]), body)
 
-    def finished(self, sums: Sequence[str] = ()) -> list[str]:
-        return [f"{self.entry}_finish({', '.join([*(sums or self.sums), *self.place_names, *self.passed, 'MBLOCK', 'NBLOCK', 'PARTS', *self.way()])})"]
+    def finished(self) -> list[str]:
+        return [f"{self.entry}_finish({', '.join([*self.sums, *self.place_names, *self.passed, 'MBLOCK', 'NBLOCK', 'PARTS', *self.way()])})"]
 
 
 def function(name: str, parameters: str, lines: list[str]) -> str:
