@@ -24,9 +24,9 @@ from dynacompile.events import LossChunked
 from dynacompile.ops.chunked_losses import HALVES, Loss, has_wide_sums, hold_indexed, hold_linear, hold_product, hold_reshaped, hold_same, logsumexp_of, loss_of
 
 Node = torch.fx.Node
-LIMITS = {"cuda": 1 << 31, "cpu": 1 << 26}
+LIMITS = {"cuda": 1 << 30, "cpu": 1 << 26}
 """Bytes of logits that may exist at a time."""
-CHUNKS = {"cuda": 1 << 29, "cpu": 1 << 26}
+CHUNKS = {"cuda": 3 << 27, "cpu": 1 << 26}
 """Bytes of a chunk's logits, and of their gradient, where there are more than the limit; of a limit that the user gives, that limit."""
 ALIGNED = 128
 """Rows of a chunk are a multiple of this, where there are as many."""

@@ -26,11 +26,11 @@ LIMIT = 2 * 16 * CLASSES * 4  # bytes of 16 rows of logits, and of their gradien
 WHOLE = ROWS * CLASSES
 
 
-def differentiated(form, arguments, limit: int = LIMIT) -> tuple[ForwardBackward, list[tuple[bool, str]]]:
+def differentiated(form, arguments, limit: int = LIMIT, budget: float = 1.0) -> tuple[ForwardBackward, list[tuple[bool, str]]]:
     """The forward and the backward graph of a function, and what was decided of its losses."""
     found: list[ForwardBackward] = []
     events: list = []
-    config = ENV.with_config(logits_bytes=limit).config
+    config = ENV.with_config(logits_bytes=limit, memory_budget=budget).config
 
     def backend(graph, examples):
         fakes = [n.meta["val"] for n in graph.graph.nodes if n.op == "placeholder"]
@@ -167,8 +167,17 @@ def test_interpreted_kernels_are_eager(form):
     torch.testing.assert_close(run_schedule(plan, [given[name] for name in plan.inputs])[0], form(*arguments), rtol=2e-3, atol=2e-3)
 
 
-def decided(form, *arguments, limit=LIMIT):
-    return differentiated(form, arguments, limit)[1]
+def decided(form, *arguments, limit=LIMIT, budget=1.0):
+    return differentiated(form, arguments, limit, budget)[1]
+
+
+def test_a_memory_budget_is_also_one_of_logits(monkeypatch):
+    monkeypatch.setitem(large_losses.LIMITS, "cpu", WHOLE * 4)
+    assert decided(plain, *operands(), limit=0) == []
+    assert [chunked for chunked, _ in decided(plain, *operands(), limit=0, budget=0.9)] == [True]
+    assert decided(plain, *operands(), limit=WHOLE * 4, budget=0.1) == [], "a number of bytes that is given counts alone"
+    monkeypatch.setitem(large_losses.LIMITS, "cpu", WHOLE * 4 * 16)
+    assert decided(plain, *operands(), limit=0, budget=0.0) == [], "small logits stay whole"
 
 
 def test_sizes_decide():

@@ -85,6 +85,14 @@ def test_masks_only_where_a_block_does_not_divide():
     assert "xmask = x < 1000" in emit_kernel(chain(1000), ENV).text
 
 
+def test_loops_of_exponentials_have_whole_blocks_without_conditions():
+    text = emit_kernel(CASES["softmax_padded"](), ENV).text
+    whole, end = text.split("for start in ")[1:3]
+    assert whole.startswith("range(0, 39961 // RBLOCK * RBLOCK, RBLOCK)") and "< 39961" not in whole and "< 40008" not in whole
+    assert end.startswith("range(39961 // RBLOCK * RBLOCK, 40008, RBLOCK)") and "< 39961" in end and "< 40008" in end
+    assert "< 35008" in emit_kernel(CASES["softmax_padded_widely"](), ENV).text.split("for start in ")[1], "padding of many blocks is no end of a row"
+
+
 def test_short_rows_stay_in_registers_and_long_ones_are_walked_once_per_pass():
     assert "for start" not in emit_kernel(softmax(4096, 8192), ENV).text
     assert emit_kernel(softmax(4096, 65536), ENV).text.count("for start") == 2, "maximum and sum in one pass"

@@ -253,6 +253,16 @@ def softmax(rows: int = 5, columns: int = 37, dtype: torch.dtype = F32) -> Kerne
     return b.kernel()
 
 
+def padded_softmax(rows: int, columns: int, padding: int) -> Kernel:
+    """Softmax of rows whose last elements do not count."""
+    b = Build("padded_softmax", (rows,), (columns,))
+    inside = b.lt(b.index(b.at(0, 1)), b.const(columns - padding, torch.int64))
+    v = b.where(inside, b.load("x", BF16, b.at(columns, 1)), b.const(float("-inf")))
+    e = b.exp(b.sub(v, b.reduce("max", v)))
+    b.store("out", BF16, b.at(columns, 1), b.truediv(e, b.reduce("sum", e)))
+    return b.kernel()
+
+
 def logsumexp(rows: int, columns: int) -> Kernel:
     """Maximum and sum of exponentials, of rows that some tests fill with infinities."""
     b = Build("logsumexp", (rows,), (columns,))
@@ -384,6 +394,9 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "chain_peeled": lambda: chain(66001, BF16),
     "lines_peeled": lambda: broadcast(17, 4097),
     "softmax_peeled": lambda: softmax(2, 40001, BF16),
+    "softmax_peeled_even": lambda: softmax(2, 40008, BF16),
+    "softmax_padded": lambda: padded_softmax(2, 40008, 47),
+    "softmax_padded_widely": lambda: padded_softmax(2, 40008, 5000),
     "layer_norm_peeled": lambda: layer_norm(2, 40003),
     "norm_backward": norm_backward,
     "sums_of_both": sums_of_both,

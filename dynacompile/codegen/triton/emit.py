@@ -13,13 +13,14 @@ from dynacompile.codegen.triton import scalars
 from dynacompile.codegen.triton.tiles import Tiling, choose_tiling
 from dynacompile.codegen.triton.values import Values
 from dynacompile.errors import Unsupported, VerifyError
-from dynacompile.ir.index import Index
+from dynacompile.ir.index import Index, atom
 from dynacompile.ir.loops import Access, Nest, Op
 from dynacompile.ir.schedule import Kernel, KernelSource
 from dynacompile.quoting import comment, identifier
 
 HEADER = "import triton\nimport triton.language as tl\n"
 LIST_TABLES = ("list_blocks", "list_numbers", "list_pointers")
+NEAR = 1 << 12  # places from the end of a row at which padding may begin
 LIBDEVICE = "from triton.language.extra import libdevice\n"
 
 
@@ -139,8 +140,10 @@ class Emitter:
         """The mask of a dimension; whole: of a block that lies within it, which leaves accesses their width."""
         if dim not in self.tiling.masked:
             return []
-        full = f"tl.full({self.values.shape(frozenset((dim,)))}, True, tl.int1)"
-        return [f"{dim}mask = {full if whole else f'{dim} < {self.dims[dim].size}'}"]
+        return [f"{dim}mask = {self.always(dim) if whole else f'{dim} < {self.dims[dim].size}'}"]
+
+    def always(self, dim: str) -> str:
+        return f"tl.full({self.values.shape(frozenset((dim,)))}, True, tl.int1)"
 
     def axis_lines(self, dims: Iterable[str]) -> list[str]:
         """Definitions of axis variables; those along r for every part."""
@@ -249,25 +252,44 @@ class Emitter:
         needed = self.closure(sinks)
         before: list[str] = []
         inside: list[str] = []
+        whole: list[str] = []  # of blocks in which all conditions on their places hold
         after: list[str] = []
+        held = self.conditions_held()
         self.values.evict = (', eviction_policy="evict_first"' if last else ', eviction_policy="evict_last"') if several else ""
         for i, op in enumerate(body):
             if i not in needed:
                 continue
             if op.name == "reduce":
                 start, step, end = self.values.accumulate(i, op)
-                before, inside, after = before + start, inside + step, after + end
+                before, inside, whole, after = before + start, inside + step, whole + step, after + end
             else:
-                inside += self.values.op(i, op)
+                lines = self.values.op(i, op)
+                inside += lines
+                whole += [f"{self.values.name(i)} = {self.always('r')}"] if i in held else lines
         self.values.evict = ""
         size, axes = self.dims["r"].size, self.axis_lines(["r"])
         if self.tiling.peeled != "r":
             loop = ["r = start + r_base", *self.mask_line("r"), *axes, *inside]
             return [*before, f"for start in range(0, {size}, RBLOCK):", *(f"    {line}" for line in loop), *after]
-        stop = f"{size} // RBLOCK * RBLOCK"
-        loop = ["r = start + r_base", *self.mask_line("r", whole=True), *axes, *inside]
-        final = [f"start = {stop}", "r = start + r_base", *self.mask_line("r"), *axes, *inside]
+        stop = f"{min(held.values(), default=size)} // RBLOCK * RBLOCK"
+        loop = ["r = start + r_base", *self.mask_line("r", whole=True), *axes, *whole]
+        final = ["r = start + r_base", *self.mask_line("r"), *axes, *inside]
+        final = [f"for start in range({stop}, {size}, RBLOCK):", *(f"    {line}" for line in final)] if held else [f"start = {stop}", *final]
         return [*before, f"for start in range(0, {stop}, RBLOCK):", *(f"    {line}" for line in loop), *final, *after]
+
+    def conditions_held(self) -> dict[int, int]:
+        """Of a peeled loop, conditions that a place along r is less than a number near its end, such as those of padding, and these numbers."""
+        axes, body = self.nest.r_axes, self.nest.body
+        size = self.dims["r"].size
+        if self.tiling.peeled != "r" or len(axes) != 1 or not isinstance(size, int):
+            return {}
+        found: dict[int, int] = {}
+        for i, op in enumerate(body):
+            if op.name == "lt" and body[op.args[0]].name == "index" and body[op.args[1]].name == "constant":
+                place, end = body[op.args[0]].attr, body[op.args[1]].attr
+                if place == atom(axes[0].var) and type(end) is int and size - NEAR < end <= size:
+                    found[i] = end
+        return found
 
     def closure(self, sinks: list[int]) -> set[int]:
         """Level-r ops that the sinks need, themselves included."""

@@ -85,7 +85,8 @@ def peeled_dim(kernel: Kernel, dims: tuple[Dim, ...], looped: bool, masked: froz
     inner = dims[-1]
     alone = looped if inner.name == "r" else len(dims) == 1 or walks_lines(kernel)
     large = prod(d.hint for d in dims) >= PEELED
-    ends = alone and large and inner.name in masked and inner.size % (16 // smallest(kernel))
+    worth = inner.size % (16 // smallest(kernel)) or (inner.name == "r" and looped and online_pairs(kernel.nest))  # the latter are bound by arithmetic
+    ends = alone and large and inner.name in masked and worth
     return inner.name if ends and not (isinstance(inner.size, Index) and len(dims) == 2 and starts_anywhere(kernel, dims[0])) else ""
 
 
@@ -230,8 +231,8 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
                 options.append(Candidate({"XBLOCK": rows * scale, "RBLOCK": width}, row_warps(tile, narrow)))
         return False, unmasked(options, ("XBLOCK", x.size))
     steps = ((4096, 16), (8192, 32), (2048, 16), (2048, 8))
-    if passes == 2 and online_pairs(kernel.nest):  # one pass of exponentials: bound by arithmetic
-        steps = ((1024, 8), (2048, 16), (2048, 8), (4096, 16))
+    if online_pairs(kernel.nest):  # passes of exponentials: bound by arithmetic
+        steps = ((1024, 8), (2048, 16), (2048, 8), (4096, 16)) if passes == 2 else ((2048, 16), (1024, 8), (4096, 16), (4096, 32))
     return True, unmasked([Candidate({"XBLOCK": 1, "RBLOCK": min(b, width)}, clamp(w, 1, min(b, width) // LANES)) for b, w in steps])
 
 
