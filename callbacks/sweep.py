@@ -49,7 +49,8 @@ class Comparison(Callback):
         overrides = tuple(job_return.overrides or ())
         if job_return.status != JobStatus.COMPLETED:
             error = job_return._return_value
-            print(f"job {OmegaConf.select(config, 'hydra.job.num', throw_on_missing=False) or 0} failed: {first_line(error)}", file=sys.stderr)
+            if (number := number_of(config)) is not None:
+                print(f"job {number} failed: {first_line(error)}", file=sys.stderr)
             keep(config, Run(overrides, failed=first_line(error)), "".join(traceback.format_exception(error)))
             return
         result = job_return.return_value
@@ -69,14 +70,18 @@ class Comparison(Callback):
         return show_sweep(folder)
 
 
+def number_of(config: DictConfig) -> int | None:
+    """The job's number in its sweep; None for a run of its own."""
+    return OmegaConf.select(config, "hydra.job.num", throw_on_missing=False)
+
+
 def keep(config: DictConfig, run: Run, trace: str = "") -> None:
     """Writes what is known of the job that `config` is of."""
     folder = Path(config.hydra.runtime.output_dir)
-    number = OmegaConf.select(config, "hydra.job.num", throw_on_missing=False)
     prefix = OmegaConf.select(config, "compile.log_prefix") or run.prefix
     if folder.is_dir():
         with Reporting(f"writing what became of the job in {folder}"):
-            dataclasses.replace(run, number=number or 0, prefix=prefix).write(folder)
+            dataclasses.replace(run, number=number_of(config) or 0, prefix=prefix).write(folder)
             if trace:
                 write_whole(folder / ERROR_FILE, trace)
 

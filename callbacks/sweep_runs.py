@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dynacompile.errors import ConfigError, nearest
 from dynacompile.quoting import printable
 from dynacompile.run_files import write_whole
 
@@ -19,9 +20,14 @@ NO_WORD = "ended without a word: killed, or the machine went down"
 
 
 class Result(dict[str, float]):
-    """What a job returns: its numbers by name. As a float it is the one that a sweeper optimises, which `objective` names; NaN where it is not known."""
+    """What a job returns: its numbers by name. As a float it is the one that a sweeper optimises, which `objective` names; NaN where there is none.
+
+    Raises ConfigError for an objective that is none of the numbers.
+    """
 
     def __init__(self, numbers: Mapping[str, float], objective: str = ""):
+        if objective and objective not in numbers:
+            raise ConfigError(f"objective={objective} is no number of this job: {nearest(objective, tuple(numbers))}")
         super().__init__(numbers)
         self.objective = objective
 

@@ -8,15 +8,18 @@ import statistics
 
 import pytest
 import torch
+import wandb
 import yaml
+from lightning.pytorch.loggers import WandbLogger
 
 from dynacompile.callbacks import DynamoCallback, auto
-from dynacompile.callbacks.auto import Trial, as_config, changed, offered, parts_of
+from dynacompile.callbacks.auto import COLUMNS, Trial, as_config, changed, offered, parts_of
 from dynacompile.callbacks.measure import StepTimes
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.verified import Results, difference
 from dynacompile.errors import ConfigError
 from tests.callbacks.conftest import Regression
+from tests.callbacks.logged import OfflineRun
 
 SETTINGS = {"backend": "eager", "measure_after": 2, "measure_steps": 1, "auto": 600.0}
 
@@ -186,3 +189,17 @@ def results(**changes: torch.Tensor) -> Results:
 def test_what_differs_from_eager_is_said(changes, said):
     told = difference(results(), results(**changes), is_half=False)
     assert said in told if said else told == ""
+
+
+@pytest.mark.slow
+def test_weights_and_biases_gets_the_table_and_the_config(fit, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    callback = DynamoCallback({**SETTINGS, "auto": 1e-9})
+    module = fit(callback, logger=WandbLogger(project="p", save_dir=tmp_path, offline=True, mode="offline"))
+    run_id = module.trainer.logger.version
+    wandb.finish()
+    run = OfflineRun(tmp_path)
+    columns, rows = run.table("compile/auto")
+    assert tuple(columns) == COLUMNS and len(rows) == len(callback.outcome.trials)
+    assert rows[0][0] == "as configured" and rows[0][3] == pytest.approx(callback.outcome.trials[0].speedup)
+    assert "chosen.yaml" in set(run.artifacts[f"compile-report/compile-{run_id}"])

@@ -87,3 +87,19 @@ def test_a_wrong_setting_of_one_job_is_a_row_of_the_sweep(tmp_path):
     done = train(tmp_path, "-m", "compile=none", "compile.mode=default,fastest")
     assert done.returncode == 1, done.stderr
     assert "job 1 failed: ConfigError: unknown mode 'fastest'" in done.stderr and "1 of 2 jobs failed" in done.stdout and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_options_of_modules_come_from_the_command_line_without_quotes(tmp_path):
+    done = train(tmp_path, "compile.modules.net.layers.*.mode=reduce-overhead", "compile.modules.type:Linear.recompile_limit=2", "compile.show=true")
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in done.stdout.splitlines() if line.startswith("│")]
+    assert any(row[2:] == ["mode=reduce-overhead", "modules[net.layers.*], command line"] for row in rows), done.stdout
+    assert any(row[2:] == ["recompile_limit=2", "modules[type:Linear], command line"] for row in rows), done.stdout
+    assert "step time" not in done.stdout
+
+
+@pytest.mark.slow
+def test_help_is_for_people(tmp_path):
+    done = train(tmp_path, "--help")
+    assert "compile: auto, background, debug, default, " in done.stdout and "Start with" in done.stdout and "_target_" not in done.stdout

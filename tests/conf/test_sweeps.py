@@ -226,7 +226,9 @@ def test_the_plot_is_drawn(tmp_path):
 
 def test_a_result_is_the_number_that_is_optimised():
     assert float(Result({"val/loss": 2.5}, "val/loss")) == 2.5
-    assert str(float(Result({}, "val/loss"))) == "nan"
+    assert str(float(Result({"val/loss": 2.5}))) == "nan"
+    with pytest.raises(ConfigError, match="objective=val/los is no number of this job: did you mean 'val/loss'"):
+        Result({"val/loss": 2.5, "compile/seconds": 1.0}, "val/los")
 
 
 def own_app(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
