@@ -175,7 +175,9 @@ def test_members_that_are_read_may_share_memory(varying, monkeypatch):
 
     def run(function, rate):
         ts, others = [torch.rand(3, 2) for _ in range(20)], [torch.rand(3, 2) for _ in range(20)]
-        return dynacompile.compile(lambda ts, others, rate: function([t * rate for t in ts], others), backend="eager", options={"varying": varying})(ts, others, rate)
+        return dynacompile.compile(lambda ts, others, rate: function([t * rate for t in ts], others), backend="eager", options={"varying": varying})(
+            ts, others, rate
+        )
 
     monkeypatch.setattr(Recorder, "run", counted)
     run(read_twice, 0.5)
