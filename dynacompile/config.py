@@ -104,7 +104,9 @@ class CompileConfig:
     )
     rng: str = option("eager", "code", '"eager": random numbers equal eager\'s')
     reports: str = option("replay", "code", '"replay": calls of logging and warnings are made after the graph; "break": they end it')
-    memory_budget: float = option(1.0, "code", "share of the default cut's saved bytes that may be kept for backward, and of `logits_bytes`' default; less recomputes more")
+    memory_budget: float = option(
+        1.0, "code", "share of the default cut's saved bytes that may be kept for backward, and of `logits_bytes`' default; less recomputes more"
+    )
     logits_bytes: int = option(
         0, "code", "bytes of a linear layer's results that a cross entropy holds, computing more in chunks of rows; 0: 1 GiB on GPUs, 64 MiB on CPUs; -1: all"
     )
