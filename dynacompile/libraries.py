@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ class Library:
     """A shared library that is loaded, and stays so. path: where it was found or is kept, for messages. handle: of dlopen."""
 
     path: Path
-    handle: int
+    handle: int = field(compare=False)  # one library may be loaded twice
 
     def __str__(self) -> str:
         return str(self.path)
