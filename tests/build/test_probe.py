@@ -108,4 +108,4 @@ def test_the_verdict_on_a_right_compiler_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(probe, "find_safe_flags", lambda *args: pytest.fail("probed again"))
     again, _ = env(tmp_path)
     build(generate(program("another"), again), again)
-    assert len(list(Store(tmp_path / "binaries").folder.glob("pr/*"))) == 1
+    assert len(list(Store(tmp_path / "binaries").folder.glob("pr/obe-*"))) == 1
