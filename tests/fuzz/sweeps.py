@@ -20,9 +20,10 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
-from hydra_plugins.dynacompile_sweeper import EachAlone
+from hydra_plugins import dynacompile_sweeper
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from dynacompile.callbacks.sweep import Comparison
@@ -110,7 +111,7 @@ class Loader:
 
 
 @contextlib.contextmanager
-def sweep_of(seed: int) -> Iterator[tuple[EachAlone, list[str], dict[str, str], Path]]:
+def sweep_of(seed: int) -> Iterator[tuple[dynacompile_sweeper.EachAlone, list[str], dict[str, str], Path]]:
     """The sweeper, its arguments, the end of each job by its first override, and the folder."""
     choose = random.Random(seed)
     count = choose.randint(1, 8)
@@ -119,7 +120,8 @@ def sweep_of(seed: int) -> Iterator[tuple[EachAlone, list[str], dict[str, str], 
         hydra = {"sweep": {"dir": folder}, "job": {"num": None, "id": None}, "runtime": {"output_dir": None}, "overrides": {"task": []}, "mode": "MULTIRUN"}
         config = OmegaConf.create({"hydra": hydra, "compile": {"log_prefix": "compile/"}})
         callback = Comparison()
-        sweeper = EachAlone(max_batch_size=choose.choice([None, None, 1, 3]))
+        Plugins.instance()  # which executes all modules of plugins anew, once: what was imported before has other classes
+        sweeper = dynacompile_sweeper.EachAlone(max_batch_size=choose.choice([None, None, 1, 3]))
         sweeper.config = config
         sweeper.hydra_context = SimpleNamespace(config_loader=Loader(ends), callbacks=SimpleNamespace(on_job_end=callback.on_job_end))  # type: ignore[assignment]
         sweeper.parser = OverridesParser.create  # type: ignore[method-assign]

@@ -126,15 +126,15 @@ def test_settings_are_guarded(fn):
 
 def test_settings_that_what_is_compiled_relies_on_are_guarded(monkeypatch):
     """A product of float32 in a kernel of ours is rounded as torch's setting says: of the forward alone, since guards hold when that runs."""
-    begin, relied = pipeline.begin_program, []
+    plan, relied = pipeline.planned, []
 
-    def relying(graph, env, saved=None):
+    def relying(graph, env, *args):
         relied.append(env.rely is not None)
         if env.rely is not None:
             env.rely("torch.backends.cuda.matmul.fp32_precision", float32_precision, float32_precision())
-        return begin(graph, env, saved)
+        return plan(graph, env, *args)
 
-    monkeypatch.setattr(pipeline, "begin_program", relying)
+    monkeypatch.setattr(pipeline, "planned", relying)
     compiled = dynacompile.compile(lambda x: x.sin() * 2, fullgraph=True, isolate_recompiles=True)
     x, before = torch.ones(3, requires_grad=True), torch.backends.cuda.matmul.fp32_precision
     try:
