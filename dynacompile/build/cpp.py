@@ -31,7 +31,7 @@ from dynacompile.trusted import scratch_folder
 
 FORMAT = "2"
 HEADERS = Path(__file__).parent.parent / "codegen" / "cpp"
-HEADER_NAMES = ("intrinsics.h", "vec.h", "vecmath.h")
+HEADER_NAMES = ("intrinsics.h", "vec.h", "vecmath.h", "attention.h")
 # No contraction: user code rounds as eager does. No trapping and no errno: comparisons and library calls stay in the lanes.
 FLAGS = (
     "-std=c++17",
@@ -49,6 +49,7 @@ FLAGS = (
 INTRINSICS = "-DDC_IMMINTRIN"  # tried where the compiler knows other builtins than intrinsics.h
 LINK = ("-nodefaultlibs", "-lm", "-lc", "-lgcc", "-Wl,--build-id=none")
 UNIT_CHARACTERS = 12000  # of kernel text, above which a graph is cut into units that compile in parallel
+TEMPLATE_CHARACTERS = 12000  # of other kernels' text, which take as long to compile as a template
 OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.so")
 
 
@@ -125,14 +126,15 @@ def jobs(env: Env) -> int:
 
 def units(sources: Mapping[str, KernelSource]) -> list[dict[str, KernelSource]]:
     """The sources cut into groups of about equal length, one per job where there is enough text for it. The cut depends on the text alone."""
-    total = sum(len(s.text) for s in sources.values())
+    sizes = {name: len(s.text) + (0 if s.kernel.call is None else TEMPLATE_CHARACTERS) for name, s in sources.items()}
+    total = sum(sizes.values())
     count = max(1, min(8, total // UNIT_CHARACTERS))
     groups: list[dict[str, KernelSource]] = [{} for _ in range(count)]
     lengths = [0] * count
-    for name, source in sorted(sources.items(), key=lambda item: (-len(item[1].text), item[0])):
+    for name, source in sorted(sources.items(), key=lambda item: (-sizes[item[0]], item[0])):
         k = lengths.index(min(lengths))
         groups[k][name] = source
-        lengths[k] += len(source.text)
+        lengths[k] += sizes[name]
     return [g for g in groups if g]
 
 

@@ -221,6 +221,8 @@ class Extern:
     out: the overload's out= variant writes into `outputs`, which are then of kind "temp" (planned by us); else the op allocates.
     mutates: input buffers that the op writes to. random: it consumes random numbers, so its order among such ops is kept.
     after: buffers that it does not read, and that are made before it runs.
+    template: the name of a kernel of ours that does the same and writes into `outputs`, which are then of kind "temp"; the schedule launches that. The op says
+    what it computes, and interpreters call it.
     """
 
     name: str
@@ -233,12 +235,14 @@ class Extern:
     random: bool = False
     origins: tuple[Origin, ...] = ()
     after: tuple[str, ...] = ()
+    template: str | None = None
 
     def reads(self) -> tuple[str, ...]:
         return tuple(refs(self.args)) + tuple(refs(tuple(self.kwargs.values()))) + self.after
 
     def text(self) -> str:
-        return f"{', '.join(o or '_' for o in self.outputs)} = {self.op}({self.args}, {dict(self.kwargs)})"
+        template = f" by {self.template}" if self.template else ""
+        return f"{', '.join(o or '_' for o in self.outputs)} = {self.op}({self.args}, {dict(self.kwargs)}){template}"
 
 
 def refs(args: object) -> list[str]:

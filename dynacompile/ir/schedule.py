@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from dynacompile.ir.calls import Call
 from dynacompile.ir.index import Extent, Symbol, hint
 from dynacompile.ir.loops import Buffer, Extern, Nest, verify_body
 from dynacompile.ir.sizes import Sizes
@@ -34,6 +35,7 @@ class Kernel:
     nest: axes merged where all accesses allow, innermost x (or r) axis the one with most unit strides; its buffers are the params.
     own: of a kernel over a list, the symbols whose values each member has for itself; a launch then runs the nest for every member of a
     list, in no particular order, each over buffers of its own. None: it runs over one set of buffers.
+    call: of a template, what it does; its nest has no axes and no body then.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Kernel:
     params: tuple[Param, ...]
     device: torch.device
     own: tuple[Symbol, ...] | None = None
+    call: Call | None = None
 
     @property
     def is_list(self) -> bool:
@@ -49,16 +52,19 @@ class Kernel:
     @property
     def symbols(self) -> tuple[Symbol, ...]:
         """What it takes of a call, behind its pointers, as 64-bit integers."""
+        if self.call is not None:
+            return tuple(sorted(self.call.symbols(), key=lambda s: s.name))
         return tuple(s for s in self.nest.symbols() if s not in (self.own or ()))
 
     def text(self) -> str:
         params = ", ".join(f"{p.mode} {p.name}: {str(p.dtype).removeprefix('torch.')}" for p in self.params)
         each = "" if self.own is None else f" of each member, with its {', '.join(s.name for s in self.own) or 'buffers'}"
-        return f"kernel {self.name}({params}){each}\n{self.nest.text()}"
+        call = "" if self.call is None else f"\n{self.call.text()}"
+        return f"kernel {self.name}({params}){each}\n{self.nest.text()}{call}"
 
     def digest(self) -> str:
         """Equal for kernels that do the same, whatever their names and user lines."""
-        body = "\n".join(line for line in self.nest.text().splitlines()[1:])
+        body = "\n".join(line for line in self.nest.text().splitlines()[1:]) if self.call is None else self.call.text()
         axes = ",".join(f"{a.var.name}{a.role}{a.size}" for a in self.nest.axes)
         params = ",".join(f"{p.name}:{p.dtype}:{p.mode}" for p in self.params)
         own = "" if self.own is None else f"|list of {','.join(s.name for s in self.own)}"

@@ -13,6 +13,7 @@ from dynacompile.ir.index import Extent
 from dynacompile.ir.index import extent as simplest
 from dynacompile.ir.loops import Extern, Ref
 from dynacompile.ir.symbols import bare_symbol, extent
+from dynacompile.lower.attention import lower_attention
 from dynacompile.lower.context import Lowering, geometry, origin
 from dynacompile.lower.products import lower_small_product
 from dynacompile.ops.chunked_losses import ADD_PRODUCT, ADD_TO, AFTER, PRODUCT_INTO
@@ -40,8 +41,10 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
         return
     if lower_small_product(low, node):
         return
-    mutated = mutated_args(low, node, op)
     args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}
+    if lower_attention(low, node, args, kwargs):  # type: ignore[arg-type]
+        return
+    mutated = mutated_args(low, node, op)
     random = torch.Tag.nondeterministic_seeded in op.tags
     out = OUT.get(row.detail) if row is not None else WITHOUT_ROWS.get(op)
     val = node.meta.get("val")

@@ -178,6 +178,9 @@ def work_of(module: Module) -> tuple[int, int]:
             continue
         kernel = module.schedule.kernels[step.kernel]
         nest = kernel.nest
+        if kernel.call is not None:
+            fixed += LONG
+            continue
         if kernel.own is not None:
             values = [dict(zip(kernel.own, row, strict=True)) for row in step.sizes]
             fixed += sum(math.prod(evaluated(axis.size, v) for axis in nest.axes) for v in values) * len(nest.body)

@@ -107,7 +107,12 @@ def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp
     copies = copies or Copies.none(program)
     runs: list[Run] = []
     for unit in order(units):
-        if unit.extern is not None:
+        if unit.extern is not None and unit.extern.template is not None:
+            name, given = kernels.launch_call(unit.extern, units.roots)
+            for names in copies.names[unit.part]:
+                _, reads, writes = call_of(unit.extern, units.roots, names)
+                runs.append((Launch(name, names.all(given)), reads, writes))
+        elif unit.extern is not None:
             runs += [call_of(unit.extern, units.roots, names) for names in copies.names[unit.part]]
         elif unit.id in groups:
             runs.append(launch_of_list(groups[unit.id], nests, kernels, env, copies))

@@ -10,8 +10,9 @@ import torch
 
 from dynacompile.errors import VerifyError
 from dynacompile.ir.body import Body, without_dead
+from dynacompile.ir.calls import named
 from dynacompile.ir.index import Index, Symbol
-from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op, Origin
+from dynacompile.ir.loops import Access, Axis, Buffer, Extern, Nest, Op, Origin
 from dynacompile.ir.schedule import Kernel, Param
 from dynacompile.schedule.domain import keeps_order, merge_axes
 
@@ -121,13 +122,24 @@ class Kernels:
         params = tuple(Param(p, self.buffers[b].dtype, modes[p]) for b, p in names.items())
         params += tuple(Param("scratch", self.buffers[b].dtype, "scratch") for b in scratch)
         device = self.buffers[nest.stores()[0].buffer].device
-        kernel = Kernel("kernel", replace(nest, name="kernel", body=tuple(body)), params, device, own)
+        return self.known(Kernel("kernel", replace(nest, name="kernel", body=tuple(body)), params, device, own)), (*names, *scratch)
+
+    def launch_call(self, step: Extern, roots: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+        """The same of the kernel that does what a call with a template does."""
+        call, names = named(step, self.buffers, roots.__getitem__)
+        written = {call.view(o).base for o in call.step.outputs if o is not None}
+        params = tuple(Param(p, self.buffers[b].dtype, "out" if p in written else "in") for b, p in names.items())
+        device = self.buffers[next(iter(names))].device
+        return self.known(Kernel("kernel", Nest("kernel", (), (), step.origins), params, device, call=call)), tuple(names)
+
+    def known(self, kernel: Kernel) -> str:
+        """The name of a kernel: that of an equal one, where there is one."""
         digest = kernel.digest()
         name = self._by_digest.get(digest)
         if name is None:
-            name = self._by_digest[digest] = self._fresh(kernel_name(nest.origins))
+            name = self._by_digest[digest] = self._fresh(kernel_name(kernel.nest.origins))
             self.by_name[name] = replace(kernel, name=name, nest=replace(kernel.nest, name=name))
-        return name, (*names, *scratch)
+        return name
 
     def _fresh(self, base: str) -> str:
         name, n = base, 2

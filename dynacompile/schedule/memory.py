@@ -245,6 +245,8 @@ def in_place_donor(
     if not isinstance(step, Launch):
         return None
     kernel = kernels[step.kernel]
+    if kernel.call is not None:
+        return None
     wanted = buffers[name]
     place = places[name]
     start = place // len(kernel.params) * len(kernel.params)

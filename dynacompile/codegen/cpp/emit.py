@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from dynacompile.codegen.cpp import attention
 from dynacompile.codegen.cpp.column import Column
 from dynacompile.codegen.cpp.frame import Frame, decode
 from dynacompile.codegen.cpp.plan import GRAIN, Choice, Plan, choices, plan
@@ -14,6 +15,7 @@ from dynacompile.codegen.cpp.row import Row
 from dynacompile.codegen.cpp.values import Text, Values
 from dynacompile.env import Env
 from dynacompile.errors import VerifyError
+from dynacompile.ir.calls import Call
 from dynacompile.ir.index import Symbol
 from dynacompile.ir.schedule import Candidate, Kernel, KernelSource
 from dynacompile.quoting import comment, identifier
@@ -25,7 +27,10 @@ def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
     """The kernel's C++ text. Raises Unsupported where it has tensors that C++ has no type for (complex, 8-bit floats)."""
     if kernel.nest.folded:
         raise VerifyError("schedule", f"{kernel.name} sums over blocks of rows, which is a form for GPUs")
-    nest, entry = prepare(kernel.nest), f"kernel_{identifier(kernel.name)}"
+    entry = f"kernel_{identifier(kernel.name)}"
+    if kernel.call is not None:
+        return KernelSource(kernel, "cpp", emit_call(kernel, kernel.call, entry), entry)
+    nest = prepare(kernel.nest)
     if kernel.is_list:
         return KernelSource(kernel, "cpp", emit_list(kernel, entry, plan(nest, listed=True)), entry)
     first = plan(nest)
@@ -49,6 +54,20 @@ def emit(kernel: Kernel, entry: str, loops: Plan) -> str:
     pointers(kernel, values, out)
     symbols(kernel, out, len(kernel.params))
     statements(loops, values, out)
+    out.close()
+    return "\n".join(out.lines) + "\n"
+
+
+def emit_call(kernel: Kernel, call: Call, entry: str) -> str:
+    """The function of a template."""
+    out = Text()
+    out.line(attention.HEADER)
+    for line in comments(kernel):
+        out.line(f"// {comment(line)}")
+    out.open(f'extern "C" void {entry}(void* const* params)')
+    symbols(kernel, out, len(kernel.params))
+    for line in attention.statements(kernel, call):
+        out.line(line)
     out.close()
     return "\n".join(out.lines) + "\n"
 

@@ -21,7 +21,11 @@ def run_kernel(kernel: Kernel | Member, tensors: Sequence[torch.Tensor], sizes: 
         sizes = (*kernel.sizes, *sizes)
         kernel = kernel.kernel
     symbols = (*(kernel.own or ()), *kernel.symbols)
-    run_nest(kernel.nest, {p.name: t for p, t in zip(kernel.params, tensors, strict=True)}, dict(zip(symbols, sizes, strict=True)))
+    memory, values = {p.name: t for p, t in zip(kernel.params, tensors, strict=True)}, dict(zip(symbols, sizes, strict=True))
+    if kernel.call is not None:
+        kernel.call.run(memory, values)
+    else:
+        run_nest(kernel.nest, memory, values)
 
 
 def run_nest(nest: Nest, buffers: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int] | None = None) -> None:
