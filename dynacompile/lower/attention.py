@@ -5,12 +5,13 @@ The call stays what it computes: its template writes the same results, the logar
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 import torch.fx
 
-from dynacompile.ir.index import Index, hint
+from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Buffer, Extern
 from dynacompile.lower.context import Lowering, arguments, geometry, origin
 from dynacompile.ops.attention_costs import Attention, choose
@@ -46,8 +47,9 @@ def lower_attention(low: Lowering, node: torch.fx.Node, args: tuple, kwargs: dic
 def attention_of(low: Lowering, node: torch.fx.Node) -> Attention | None:
     """The extents of attention that our kernel computes, else None: float32 on the CPU without dropout, rows of consecutive elements."""
     given = arguments(node)
-    if torch.backends.cpu.get_cpu_capability() not in VECTORS or given["dropout_p"] != 0 or not isinstance(given["scale"], (int, float, type(None))):
-        return None
+    scale = 1.0 if given["scale"] is None else given["scale"]
+    if torch.backends.cpu.get_cpu_capability() not in VECTORS or given["dropout_p"] != 0 or not isinstance(scale, (int, float)) or not 0 < scale < math.inf:
+        return None  # a scale that keeps the order of scores: their maximum is found before they are scaled
     tensors = {name: low.buffer_of(a) for name, a in given.items() if isinstance(a, torch.fx.Node)}
     if not all(fits(low, b) for b in tensors.values()) or not all(rows(b) for name, b in tensors.items() if name in HEADS):
         return None
@@ -65,10 +67,9 @@ def attention_of(low: Lowering, node: torch.fx.Node) -> Attention | None:
 
 
 def fits(low: Lowering, buffer: Buffer) -> bool:
-    """Elements of float32 on the CPU, of which there are some in every call, in memory that is of float32, too."""
+    """Elements of float32 on the CPU, in memory that is of float32, too. What has no elements in every call is left to ATen."""
     owner = low.buffers[buffer.base or buffer.name]
-    sizes = [n.bounds()[0] if isinstance(n, Index) else n for n in buffer.size]
-    return buffer.dtype == owner.dtype == torch.float32 and buffer.device.type == "cpu" and all(n is not None and n > 0 for n in sizes)
+    return buffer.dtype == owner.dtype == torch.float32 and buffer.device.type == "cpu" and 0 not in buffer.size
 
 
 def rows(buffer: Buffer) -> bool:

@@ -113,6 +113,11 @@ template <class H> struct AttentionForward {
 
   OUTLINED void run(const Task t, const Memory m) const {
     const i64 count = t.last - t.first, end = H::Causal ? least(t.last, keys) : keys;
+    if (keys == 0) {
+      packed<H>(m.sums, nullptr, 0, 0, count);
+      unpacked<H>(out.at(t.b, t.h, t.first), out.apart.row, m.sums, count);
+      for (i64 i = t.first; i < t.last; ++i) *logs.at(t.b, t.h, i) = 0;
+    }
     packed<H>(m.q, q.at(t.b, t.h, t.first), q.apart.row, count, up_to(count, R));
     for (i64 j = 0; j < end; j += H::Keys) {
       const i64 n = least(end - j, H::Keys);
