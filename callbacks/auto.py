@@ -9,11 +9,9 @@ from __future__ import annotations
 import dataclasses
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import yaml
@@ -21,70 +19,18 @@ from torch import nn
 
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger
-from dynacompile.callbacks.measure import ATTEMPTS, RAISED, FitStep, StepMeasurement, StepTimes, step_time
+from dynacompile.callbacks.measure import ATTEMPTS, RAISED, FitStep, StepMeasurement
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import CompiledRun
 from dynacompile.callbacks.texts import plain
+from dynacompile.callbacks.trials import Changes, Trial
 from dynacompile.callbacks.verified import UNVERIFIED, VerifiedMeasurement
 from dynacompile.config import CompileConfig
 
-Changes = Mapping[str, Any]
 STAGES = ("mode", "parts", "sizes", "memory")
 MODES_ON_CPUS = ("max-autotune-no-cudagraphs",)
 MODES_ON_GPUS = ("reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 UNCOMPILED = "nothing was compiled"
-MARGIN = 1.01  # how many times as fast as the best so far a later trial must be to be kept
-COLUMNS = ("settings", "step ms eager", "step ms compiled", "speed-up", "peak bytes", "seconds", "outcome")
-
-
-@dataclass
-class Trial:
-    """changes: of the user's settings, by key. times: None where it was not measured, and `reason` says why. seconds: what the trial took."""
-
-    changes: Changes
-    times: StepTimes | None = None
-    reason: str = ""
-    seconds: float = 0.0
-    is_kept: bool = False
-
-    @property
-    def name(self) -> str:
-        return " ".join(f"{key}={shown(value)}" for key, value in self.changes.items()) or "as configured"
-
-    @property
-    def speedup(self) -> float:
-        return (self.times.speedup if self.times else None) or 0.0
-
-    @property
-    def surely(self) -> float:
-        """The low end of the speed-up's interval; the speed-up where too few rounds tell of noise."""
-        interval = self.times.speedup_interval if self.times else None
-        return self.speedup if interval is None else interval[0]
-
-    def is_faster_than(self, best: Trial) -> bool:
-        """By its median, and by what is sure of it."""
-        return self.speedup > MARGIN * best.speedup and self.surely > MARGIN * best.surely
-
-    @property
-    def outcome(self) -> str:
-        return "; ".join(filter(None, (self.reason, "kept" if self.is_kept else "" if self.reason else "slower")))
-
-    def told(self) -> tuple[Any, ...]:
-        """In the order of COLUMNS."""
-        times = self.times
-        if times is None:
-            return self.name, None, None, None, None, self.seconds, self.outcome
-        return self.name, times.eager, times.compiled, times.speedup, times.peaks[-1] if times.peaks else None, self.seconds, self.outcome
-
-    def line(self) -> str:
-        """A row of the screen."""
-        if self.times is None or self.times.compiled is None:
-            return f"{self.name}: {self.outcome}"
-        return f"{self.name}: {self.speedup:.2f}x, {step_time(self.times, self.times.compiled, 1)} ({self.seconds:.0f} s; {self.outcome})"
-
-
-def shown(value: Any) -> str:
-    return ",".join(value) if isinstance(value, Mapping) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def offered(stage: str, settings: CompileSettings, best: Changes, module: L.LightningModule) -> Iterator[Changes]:

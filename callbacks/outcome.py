@@ -17,12 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from dynacompile import events
-from dynacompile.callbacks import measure
-from dynacompile.callbacks.auto import COLUMNS as TRIAL_COLUMNS
-from dynacompile.callbacks.auto import Trial
+from dynacompile.callbacks import times as step_times
 from dynacompile.callbacks.ledger import Ledger
-from dynacompile.callbacks.measure import StepTimes
 from dynacompile.callbacks.record import RunRecord, times_as_json
+from dynacompile.callbacks.times import StepTimes
+from dynacompile.callbacks.trials import COLUMNS as TRIAL_COLUMNS
+from dynacompile.callbacks.trials import Trial
 from dynacompile.quoting import printable_lines
 
 SHOWN_ROWS = 4
@@ -135,7 +135,7 @@ def facts(outcome: Outcome) -> list[tuple[str, str]]:
     rows += [("tried" if i == 0 else "", trial.line()) for i, trial in enumerate(outcome.trials)]
     if not outcome.compiled and times is not None:
         times = dataclasses.replace(times, compiled=None)
-    rows += measure.rows(times, outcome.unmeasured, ledger.compile_seconds, outcome.steps)
+    rows += step_times.rows(times, outcome.unmeasured, ledger.compile_seconds, outcome.steps)
     if outcome.train_step_ms is not None:
         rows.append(("training", f"{outcome.steps} batches, {outcome.train_step_ms:.1f} ms each (median, with optimizer), {outcome.fit_seconds:.0f} s in all"))
     if outcome.peak_bytes is not None:

@@ -12,12 +12,12 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from dynacompile.callbacks import numbers
 from dynacompile.callbacks.ledger import Ledger, open_trace
-from dynacompile.callbacks.measure import StepTimes
 from dynacompile.callbacks.outcome import Outcome, measured, show
 from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.run_folder import RunFiles, files_of_run
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.texts import CONFIG_KEY, as_code, as_markdown, in_force, versions
+from dynacompile.callbacks.times import StepTimes
 from dynacompile.complaints import Reporting
 from dynacompile.config import CompileConfig
 from dynacompile.run_files import write_whole

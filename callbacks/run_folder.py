@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlparse
 
-import lightning as L
-from lightning.pytorch.loggers import Logger
+if TYPE_CHECKING:
+    import lightning as L
+    from lightning.pytorch.loggers import Logger
 
 NAMES = ("compile_events.jsonl", "compile_report.html", "summary.json", "compile/chosen.yaml")
 

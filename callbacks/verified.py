@@ -9,8 +9,9 @@ import lightning as L
 import torch
 
 from dynacompile.callbacks.inert import Inert
-from dynacompile.callbacks.measure import FitStep, StepMeasurement, StepTimes
+from dynacompile.callbacks.measure import FitStep, StepMeasurement
 from dynacompile.callbacks.saveable import Unrepeatable
+from dynacompile.callbacks.times import StepTimes
 
 UNVERIFIED = "it does not verify"
 GRADIENT_SHARE, HALF_GRADIENT_SHARE = 1e-3, 3e-2

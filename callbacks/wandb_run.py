@@ -12,10 +12,10 @@ from typing import Any
 import wandb
 from lightning.pytorch.loggers import WandbLogger
 
-from dynacompile.callbacks.auto import COLUMNS as TRIAL_COLUMNS
 from dynacompile.callbacks.ledger import COLUMNS
 from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.texts import CONFIG_KEY
+from dynacompile.callbacks.trials import COLUMNS as TRIAL_COLUMNS
 
 
 def configure(logger: WandbLogger, resolved: Mapping[str, Any]) -> None:

@@ -96,7 +96,9 @@ class CompileConfig:
         (), "code", "ints and floats that vary, which one entry serves from the first on: names of arguments, or the ends of paths such as model.steps_seen, lr"
     )
     capture_values: bool = option(
-        False, "code", "ints read from tensors (.item(), .tolist()) and sizes that depend on values (nonzero, masks, unique) are symbols: they end no graph"
+        False,
+        "code",
+        "ints read from tensors (.item(), .tolist()) and sizes that depend on values (nonzero, masks, unique) are symbols, and end no graph; as with fullgraph",
     )
     background: bool = option(False, "runtime", "calls that no entry serves run eagerly, and do not wait for the compile, which has a thread of its own")
     trace_limit: int = option(

@@ -131,12 +131,12 @@ class Finding:
         """Numbers, and tensors of one element that nobody writes: any number of parts may read them."""
         given = [self.fakes[i] for i in self.placeholders.values()]
         memories = Counter(f.untyped_storage()._cdata for f in given if isinstance(f, torch.Tensor))
+        users = dict.fromkeys(user for node in self.placeholders for user in node.users)
+        written = {operand for user in users for operand in may_write(user)}
         found = set()
         for node, i in self.placeholders.items():
             fake = self.fakes[i]
-            if not isinstance(fake, torch.Tensor):
-                found.add(node)
-            elif fake.numel() <= 1 and memories[fake.untyped_storage()._cdata] == 1 and not any(may_write(user, node) for user in node.users):
+            if not isinstance(fake, torch.Tensor) or fake.numel() <= 1 and memories[fake.untyped_storage()._cdata] == 1 and node not in written:
                 found.add(node)
         return found
 
@@ -386,15 +386,17 @@ def is_first(node: Node) -> bool:
     return not node.kwargs and (len(node.args) == 1 or node.args[1:] == (0,))
 
 
-def may_write(user: Node, operand: Node) -> bool:
-    """Whether a node may write one of its operands, by the names that torch gives to what does."""
-    if user.op == "output":
-        return False
-    name = user.target if isinstance(user.target, str) else getattr(user.target, "__name__", "_")
-    if user.target in IN_PLACE or name.endswith("_") and not name.endswith("__") or name.startswith("__i") or name == "__setitem__":
-        first = user.args[0] if user.args else None
-        return user.target not in LIST_OPS and operand is first or operand in tensors_in_lists(user)
-    return operand is user.kwargs.get("out")
+def may_write(node: Node) -> Iterator[Node]:
+    """The operands that a node may write, by the names that torch gives to what does."""
+    if node.op not in ("call_function", "call_method"):
+        return
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
+    if node.target in IN_PLACE or name.endswith("_") and not name.endswith("__") or name.startswith("__i") or name == "__setitem__":
+        yield from tensors_in_lists(node)
+        if node.target not in LIST_OPS and node.args and isinstance(node.args[0], Node):
+            yield node.args[0]
+    elif isinstance(out := node.kwargs.get("out"), Node):
+        yield out
 
 
 def tensors_in_lists(node: Node) -> Iterator[Node]:

@@ -33,12 +33,14 @@ LOOK_SECONDS = 0.05
 
 @dataclass(eq=False)
 class Worker:
-    """A running worker; log: what it wrote to stderr. job: the index of the job that it has among its caller's, None when idle."""
+    """A running worker; log: what it wrote to stderr. job: the index of the job that it has among its caller's, None when idle. is_old: it waited for
+    this job, rather than be started for it."""
 
     process: subprocess.Popen
     log: IO[bytes]
     job: int | None = None
     deadline: float = 0.0
+    is_old: bool = True
 
     def tail(self) -> str:
         self.log.seek(0)
@@ -132,10 +134,11 @@ class WorkerPool:
         with self.changed:
             while True:
                 idle = next((w for w in self.workers if w.job is None), None)
+                is_old = idle is not None
                 if idle is None and len(self.workers) < self.most:
                     idle = self.start()
                 if idle is not None:
-                    idle.job = -1
+                    idle.job, idle.is_old = -1, is_old
                     return idle
                 if not wait:
                     return None
@@ -162,8 +165,10 @@ class WorkerPool:
                 waiting.append(index)
 
     def crashed(self, worker: Worker, index: int, job: dict, crashes: dict[int, int]) -> None:
-        """A job may lose one worker, which may have ended of idleness; the second is the job's fault."""
+        """A job may lose one worker; the second is the job's fault. Those that had ended of idleness, as all of a pool may have, say nothing of it."""
         self.discard(worker)
+        if worker.process.returncode == 0 and worker.is_old:
+            return
         crashes[index] = crashes.get(index, 0) + 1
         if crashes[index] > 1:
             raise BuildError(f"the Triton compiler crashed (exit {worker.process.returncode}) on kernel {job['entry']}\n{worker.tail()}\n{job['text']}")

@@ -76,6 +76,8 @@ UNBOUNDED = frozenset({"too-long", "too-many-operations"})
 FIRST_STEP = "first-step"
 WHOLE = UNBOUNDED | {FIRST_STEP}
 """What leaves a frame to Python as a whole."""
+OF_VALUES = frozenset({"data-dependent-shape", "to-python"})
+"""What symbols for values can keep from ending a graph."""
 
 
 class NotConstant(Exception):

@@ -17,7 +17,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 from dynacompile import native
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.breaking import can_execute, finish_break
-from dynacompile.capture.breaks import BREAKS, WHOLE, NotConstant, Raised, unsupported
+from dynacompile.capture.breaks import BREAKS, OF_VALUES, WHOLE, NotConstant, Raised, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.ending import finish_raise, finish_return
 from dynacompile.capture.handling import can_be_handed_on
@@ -127,7 +127,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             return interpreted(frame, env, codes, state, policy, facts, manner)
         except NeedsSymbols as reason:
             known = ShapePolicy() if policy is None else policy
-            policy, manner = replace(known, marks=True, numbers=known.numbers | reason.numbers), replace(manner, loops=manner.loops or reason.loops)
+            policy = replace(known, marks=True, numbers=known.numbers | reason.numbers, values=known.values or reason.values)
+            manner = replace(manner, loops=manner.loops or reason.loops)
         except EnteredByHand:
             if not manner.by_hand:
                 raise
@@ -176,6 +177,8 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
     if stop is None or attempt.broke is None:
         return interpreted(frame, env, codes, state, policy, facts, replace(manner, assumes=fewer))
     if env.config.fullgraph:
+        if attempt.broke.code in OF_VALUES and (policy is None or not policy.values):
+            raise NeedsSymbols(values=True)
         raise located(attempt.broke)
     if looks_at_frame(attempt, frame):  # the rest of the frame would show other variables
         raise located(wrapped(attempt.broke, "frame-variables"))
@@ -412,6 +415,7 @@ class SavedModes:
 
     def trace(self, cx: Trace) -> Trace:
         self.traces.append(cx)
+        cx.autocast_cache = self.cache
         return cx
 
     def __exit__(self, *reason: object) -> None:

@@ -40,11 +40,11 @@ MOST_INT = 2**63 - 1
 
 
 class NeedsSymbols(Exception):
-    """A static capture met a tensor that is marked as dynamic, or a varying number, (loops) an int that each round of a loop changes, or (numbers)
-    numbers that the frame itself changes: the frame is to be captured with symbols."""
+    """A static capture met a tensor that is marked as dynamic, or a varying number, (loops) an int that each round of a loop changes, (numbers)
+    numbers that the frame itself changes, or (values) what depends on the values of tensors: the frame is to be captured with symbols."""
 
-    def __init__(self, loops: bool = False, numbers: frozenset[Source] = frozenset()):
-        self.loops, self.numbers = loops, numbers
+    def __init__(self, loops: bool = False, numbers: frozenset[Source] = frozenset(), values: bool = False):
+        self.loops, self.numbers, self.values = loops, numbers, values
 
 
 @dataclass(frozen=True)

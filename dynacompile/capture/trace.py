@@ -101,6 +101,7 @@ class Trace:
         self.scopes: dict[int, Globals] = {id(root_globals): Globals(root_globals, True)}
         self.root_scope = self.scopes[id(root_globals)]
         self.autocasts: list[tuple[torch.fx.Node, Any, Callable]] = []
+        self.autocast_cache = True  # as the program has set it; capture goes without
         self.bodies: list[Body] = []  # functions that become graphs of their own, being traced
         self.hooks: list[Hook] = []  # of tensors of the graph
         self.steps, self.most_steps = 0, math.inf
@@ -287,9 +288,9 @@ class Trace:
             first = self.guards.get((kind, source))
             self.guards[kind, source] = Guard(kind, source, expected, self.site() if first is None else first.site)
 
-    def flag(self, name: str, read: Callable[[], Any]) -> Value:
-        """A setting of torch as of now, guarded."""
-        value = read()
+    def flag(self, name: str, read: Callable[[], Any], value: Any = None) -> Value:
+        """A setting of torch as of now, guarded. value: what it is for the program, where capture has set it otherwise."""
+        value = read() if value is None else value
         self.guard("FLAG", None, Flag(name, read, value))
         return self.of(value)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import torch
 
 from dynacompile.build import pool as pools
 from dynacompile.build import triton as builds
-from dynacompile.build.pool import WorkerPool, shared_pool
+from dynacompile.build.pool import Worker, WorkerPool, shared_pool
 from dynacompile.build.store import Store
 from dynacompile.build.triton import against, build_triton, job, kernel_key, pack, unpack
 from dynacompile.codegen.triton import emit_kernel
@@ -102,6 +105,18 @@ def test_a_worker_that_ended_is_replaced_and_one_that_crashes_twice_is_an_error(
     assert pool.compile([task])[0][0]["ok"]
     with pytest.raises(BuildError, match="crashed"):
         pool.compile([task | {"text": "import os\nos._exit(3)\n"}])
+    pool.close()
+
+
+def test_workers_that_all_ended_of_idleness_are_no_crash_of_the_job():
+    pool = WorkerPool(2)
+    for _ in range(2):
+        process = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        pool.workers.append(Worker(process, tempfile.TemporaryFile()))
+    for worker in pool.workers:
+        worker.process.wait()
+    task = job(emit_kernel(CASES["scalar"](), None), emit_kernel(CASES["scalar"](), None).candidates[0])
+    assert pool.compile([task])[0][0]["ok"]
     pool.close()
 
 

@@ -68,6 +68,7 @@ def main() -> None:
         assert gathered[0] == gathered[1], f"{name}: ranks differ"
         with open(folder / f"rank{compiled.trainer.global_rank}", "a") as told:
             told.write(name + "\n")
+    torch.distributed.destroy_process_group()  # else gloo's threads may free tensors while the interpreter ends, which aborts the process
 
 
 if __name__ == "__main__":

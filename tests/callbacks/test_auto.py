@@ -13,9 +13,10 @@ import yaml
 from lightning.pytorch.loggers import WandbLogger
 
 from dynacompile.callbacks import DynamoCallback, auto
-from dynacompile.callbacks.auto import COLUMNS, Trial, as_config, changed, offered, parts_of
-from dynacompile.callbacks.measure import StepTimes
+from dynacompile.callbacks.auto import as_config, changed, offered, parts_of
 from dynacompile.callbacks.settings import CompileSettings
+from dynacompile.callbacks.times import StepTimes
+from dynacompile.callbacks.trials import COLUMNS, Trial
 from dynacompile.callbacks.verified import Results, difference
 from dynacompile.errors import ConfigError
 from tests.callbacks.conftest import Regression

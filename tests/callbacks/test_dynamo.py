@@ -9,9 +9,9 @@ from rich.console import Console
 
 from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.ledger import Ledger, read_trace
-from dynacompile.callbacks.measure import StepTimes
 from dynacompile.callbacks.outcome import Outcome, facts, show
 from dynacompile.callbacks.report import write_report
+from dynacompile.callbacks.times import StepTimes
 from dynacompile.errors import ConfigError
 from dynacompile.events import Compiled, GraphBroke, LimitHit, Recompiled, StageFinished
 from tests.callbacks.conftest import FakeCompiler

@@ -9,9 +9,9 @@ from torch import nn
 
 import dynacompile
 from dynacompile.callbacks import DynamoCallback
-from dynacompile.callbacks.measure import StepTimes, bounds_of_median, rows
 from dynacompile.callbacks.outcome import facts
 from dynacompile.callbacks.snapshot import Snapshot
+from dynacompile.callbacks.times import StepTimes, bounds_of_median, rows
 from tests.callbacks.equal_fits import Steps, fit
 
 EAGER = {"enabled": False, "measure_after": 3, "measure_steps": 2, "trace": False}

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import lightning as L
+import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from dynacompile.callbacks import DynamoCallback
@@ -41,6 +42,7 @@ def main(folder: Path) -> None:
     trainer.fit(Regression(), loader(), loader())
     known = {name: float(value) for name, value in trainer.callback_metrics.items()}
     (folder / f"rank{trainer.global_rank}.json").write_text(json.dumps(known))
+    torch.distributed.destroy_process_group()  # else gloo's threads may free tensors while the interpreter ends, which aborts the process
 
 
 if __name__ == "__main__":

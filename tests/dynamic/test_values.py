@@ -1,4 +1,4 @@
-"""Sizes and ints that depend on the values of tensors, under capture_values."""
+"""Sizes and ints that depend on the values of tensors, under capture_values, and where fullgraph asks for one graph."""
 
 from __future__ import annotations
 
@@ -71,5 +71,17 @@ def test_a_branch_breaks():
         return x * 2 if count.item() > 2 else x
 
     assert check_varying(branch, [(X[0], n(3))], 2, breaks=1, options=VALUES)
-    with pytest.raises(Unsupported, match="into a Python value"):
+    with pytest.raises(Unsupported, match="a branch depends on the values of a tensor"):
         dynacompile.compile(branch, fullgraph=True, backend="eager", options=VALUES)(X[0], n(3))
+
+
+@pytest.mark.parametrize("dynamic", [None, False])
+@pytest.mark.parametrize("name", ["mask", "positions", "a list of ints", "an int as a result", "a condition that does not hold", "with symbolic sizes"])
+def test_where_a_break_is_an_error_values_end_no_graph(name, dynamic):
+    fn, calls, entries = PROGRAMS[name]
+    assert check_varying(fn, calls if dynamic is None else calls[:1], min(entries, len(calls)) if dynamic is None else 1, fullgraph=True, dynamic=dynamic)
+
+
+def test_where_a_break_is_an_error_frames_without_values_have_no_symbols():
+    events = check_varying(lambda x: x * 2 + 1, [(X[0],)], 1, fullgraph=True)
+    assert not any("SymbolsRefused" in type(e).__name__ for e in events)

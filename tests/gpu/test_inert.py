@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dynacompile.callbacks import DynamoCallback
-from dynacompile.callbacks.measure import rows
+from dynacompile.callbacks.times import rows
 from tests.callbacks.equal_fits import Steps, assert_same, fit
 from tests.callbacks.test_inert import Momentum, WithCounters, WithMetric, reset
 

@@ -72,6 +72,8 @@ REFUSED = {
 SCHEDULERS = "torch.optim.lr_scheduler"
 # Modules below a refused one whose functions are inlined nevertheless.
 INLINED = frozenset({"torch.utils.checkpoint", "torch.distributed._functional_collectives"})
+# Functions of refused modules that are plain Python: outside of TorchScript they pass something on.
+PLAIN = frozenset(f.__code__ for f in (torch.jit.annotate, torch.jit.script_if_tracing(len)))
 # Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.
 STATE_FACTS = (
     torch.get_default_dtype,
@@ -79,7 +81,6 @@ STATE_FACTS = (
     torch.cuda.device_count,
     torch.is_autocast_enabled,
     torch.get_autocast_dtype,
-    torch.is_autocast_cache_enabled,
     torch.backends.mps.is_available,
     torch.cuda.is_bf16_supported,
     torch.get_autocast_gpu_dtype,
@@ -92,6 +93,9 @@ STATE_FACTS = (
     torch._C._get_privateuse1_backend_name,
     torch._C._get_tracing_state,
     torch.broadcast_shapes,
+    torch.distributed.is_backend_available,
+    torch.backends.cuda.is_flash_attention_available,
+    *((torch.backends.cuda.is_ck_sdpa_available,) if hasattr(torch.backends.cuda, "is_ck_sdpa_available") else ()),
     torch.jit.is_scripting,
     torch.jit.is_tracing,
     torch._jit_internal.is_scripting,
@@ -103,6 +107,18 @@ SETTINGS = (
     torch.get_float32_matmul_precision,
     torch.get_num_threads,
     torch.get_num_interop_threads,
+    torch.onnx.is_in_onnx_export,
+    torch.is_anomaly_enabled,
+    torch.is_anomaly_check_nan_enabled,
+    torch._C._get_warnAlways,
+    torch.cuda.is_initialized,
+    torch.cuda.is_tf32_supported,
+    *(getattr(torch, name) for name in ("is_autocast_ipu_enabled", "is_autocast_xla_enabled") if hasattr(torch, name)),
+    *(
+        getattr(torch.distributed, f"is_{name}_available")
+        for name in ("gloo", "mpi", "nccl", "ucc", "xccl")
+        if hasattr(torch.distributed, f"is_{name}_available")
+    ),
     *(
         getattr(torch._C, name)
         for name in dir(torch._C)
@@ -240,7 +256,7 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
     if ALLOWED in real.__dict__:
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
-    if module in INLINED or module == "inspect" and real.__qualname__.startswith(("Signature.", "BoundArguments.", "Parameter.")):
+    if real.__code__ in PLAIN or module in INLINED or module == "inspect" and real.__qualname__.startswith(("Signature.", "BoundArguments.", "Parameter.")):
         return None
     if home == "functools" and (generic := wrap_generic(cx, real, source)) is not None:
         return generic
@@ -308,6 +324,13 @@ for _real in SETTINGS:
 @handles(torch.is_inference_mode_enabled)
 def inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(cx.inference)
+
+
+@handles(torch.is_autocast_cache_enabled)
+def autocast_cache(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if cx.autocasts:
+        raise unsupported("active-mode", ": torch.is_autocast_cache_enabled() in a block of torch.autocast")
+    return cx.flag("torch.is_autocast_cache_enabled()", torch.is_autocast_cache_enabled, cx.autocast_cache)
 
 
 @handles(torch.is_tensor)
