@@ -8,6 +8,7 @@ from dynacompile.ir.extents import derived
 from dynacompile.ir.index import Extent, Index, atom, constant, extent, never_negative, strided
 from dynacompile.ir.loops import Buffer
 from dynacompile.lower.context import Lowering, arguments
+from dynacompile.lower.joining import join_in_place
 from dynacompile.lower.pointwise import require_element
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
@@ -56,6 +57,8 @@ def lower_cat(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     dim = given["dim"] % max(1, node.meta["val"].dim())
     if not 0 < len(parts) <= CAT_LIMIT:
         raise NotCovered
+    if join_in_place(low, node, parts, dim):
+        return
     move = Move(low, node)
     o, result = move.o, None
     start: Extent = 0

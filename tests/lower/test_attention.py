@@ -17,7 +17,7 @@ from dynacompile.ir.schedule import Kernel
 from dynacompile.lower import attention
 from dynacompile.ops.attention_costs import Attention, choose
 from dynacompile.ops.product_costs import Choice
-from tests.lower.tracing import ENV, stages, trace
+from tests.lower.tracing import ENV, compare, stages, trace
 
 GOLDEN = Path(__file__).parent.parent / "codegen" / "golden"
 aten = torch.ops.aten
@@ -254,6 +254,35 @@ def test_like_calls_are_one_kernel():
 
     args = tuple(t.detach() for t in (heads(2, 2, 20, 16), heads(2, 2, 20, 16, 1), heads(2, 2, 20, 16, 2)))
     assert len(kernels_of(function, *args)) == 1
+
+
+def joined(dim: int, also: bool = False) -> Callable:
+    """The gradient of a tensor whose parts along `dim` are queries, keys and values; also: one of them is a result by itself."""
+
+    def function(q, k, v, grad):
+        out, logs = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False)
+        grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, out, logs, 0.0, False)
+        whole = torch.cat([g.transpose(1, 2).reshape(2, 20, 48) for g in grads], dim)
+        return (whole, grads[1]) if also else whole
+
+    return function
+
+
+@pytest.mark.usefixtures("ours")
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_gradients_are_written_where_they_are_concatenated(dim):
+    args = [heads(2, 3, 20, 16, i).detach() for i in range(4)]
+    plan = compare(trace(joined(dim), args, decompose=False), args)
+    assert plan.facts()["launches"] == 2 and plan.facts()["externs"] == 0
+    torch.testing.assert_close(dynacompile.compile(joined(dim), isolate_recompiles=True)(*args), joined(dim)(*args))
+
+
+@pytest.mark.usefixtures("ours")
+def test_gradients_that_something_else_reads_are_copied():
+    args = [heads(2, 3, 20, 16, i).detach() for i in range(4)]
+    plan = compare(trace(joined(2, also=True), args, decompose=False), args)
+    assert plan.facts()["launches"] == 3
+    torch.testing.assert_close(dynacompile.compile(joined(2, also=True), isolate_recompiles=True)(*args), joined(2, also=True)(*args))
 
 
 @pytest.mark.usefixtures("ours")

@@ -70,7 +70,9 @@ class Memory:
             return
         results = step.op(*args, **kwargs)
         for name, value in zip(step.outputs, results if isinstance(results, (tuple, list)) else (results,)):
-            if name is not None:
+            if name is not None and step.template is not None:
+                self.tensor(name).copy_(value)
+            elif name is not None:
                 self.tensors[name] = value
 
 
