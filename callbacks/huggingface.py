@@ -50,14 +50,13 @@ class DynacompileCallback(TrainerCallback):
     """
 
     def __init__(self, settings: CompileSettings | Mapping[str, Any] | Sequence[str] | str | None = None, **options: Any):
-        if not isinstance(settings, CompileSettings):
-            settings = CompileSettings.of(CompileSettings.mapping(settings) | options)
-        elif options:
-            settings = dataclasses.replace(settings, **options)
+        if isinstance(settings, CompileSettings):
+            self.settings = dataclasses.replace(settings, **options)
+        else:
+            self.settings = CompileSettings.of(CompileSettings.mapping(settings) | options)
         for name in ("auto", "show"):
-            if getattr(settings, name):
+            if getattr(self.settings, name):
                 raise ConfigError(f"{name} is not supported with transformers' Trainer: use DynamoCallback with Lightning for it")
-        self.settings = settings
         self.outcome: Outcome | None = None
         self.forget()
 

@@ -15,8 +15,8 @@ class StepTimes:
     """Median milliseconds per batch of whole training steps; compiled is None where nothing was compiled.
 
     rounds: for each, the eager and the compiled milliseconds. samples: of the batch, None where Lightning can't tell. accumulated: batches of one optimizer
-    step. is_of_training: the steps are some of the training's own, each on its batch. is_uncalled: something was to be compiled, and no step called it. peaks: CUDA bytes of an eager and of a compiled step. compile_seconds: spent on
-    compiling while measuring, which is in no time.
+    step. is_of_training: the steps are some of the training's own, each on its batch. is_uncalled: something was to be compiled, and no step called it.
+    peaks: CUDA bytes of an eager and of a compiled step. compile_seconds: spent on compiling while measuring, which is in no time.
     """
 
     eager: float
@@ -86,7 +86,8 @@ def rows(times: StepTimes | None, unmeasured: str, compile_seconds: float, steps
     accumulated = f", per batch over an optimizer step of {times.accumulated}" if times.accumulated > 1 else ""
     told = [("step time, eager", f"{step_time(times, times.eager, 0)} ({kind}, median of {times.steps} on {batch}{accumulated})")]
     if times.compiled is not None:
-        told.append(("step time, compiled", f"{step_time(times, times.compiled, 1)} (in turn with eager{'' if times.is_of_training else ', from the same state'})"))
+        state = "" if times.is_of_training else ", from the same state"
+        told.append(("step time, compiled", f"{step_time(times, times.compiled, 1)} (in turn with eager{state})"))
         told.append(("speed-up", speedup_told(times)))
         told.append(("paid off", break_even_told(times, compile_seconds, steps)))
     if times.is_uncalled:
