@@ -45,7 +45,7 @@ $(VENV)/.torch: $(VENV)/.created
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 	@echo "installing dynacompile and what it needs into $(VENV)"
 	$(PIP) install "setuptools>=77" wheel
-	$(PIP) install --no-build-isolation --editable ".[train,dev,sweep]"
+	$(PIP) install --no-build-isolation --editable ".[train,huggingface,dev,sweep]"
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)

@@ -107,8 +107,9 @@ class Ledger:
         return {region: dict(counts) for region, counts in sorted(table.items()) if counts}
 
     def has_graph(self, region: str) -> bool:
-        """Whether something is compiled of a module or step."""
-        return any(event.region == region and event.ops > 0 for event in self.of(events.Compiled))
+        """Whether something is compiled of a module or step that was called. One without an event of its own runs with entries that a like one made."""
+        is_served = all(event.region != region for _, event in self.seen)
+        return any((event.region == region or is_served) and event.ops > 0 for event in self.of(events.Compiled))
 
     def why_eager(self, region: str) -> str:
         """Why nothing is compiled of a module or step that was called."""

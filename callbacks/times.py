@@ -15,8 +15,8 @@ class StepTimes:
     """Median milliseconds per batch of whole training steps; compiled is None where nothing was compiled.
 
     rounds: for each, the eager and the compiled milliseconds. samples: of the batch, None where Lightning can't tell. accumulated: batches of one optimizer
-    step. is_uncalled: something was to be compiled, and no step called it. peaks: CUDA bytes of an eager and of a compiled step. compile_seconds: spent on
-    compiling while measuring, which is in no time.
+    step. is_of_training: the steps are some of the training's own, each on its batch. is_uncalled: something was to be compiled, and no step called it.
+    peaks: CUDA bytes of an eager and of a compiled step. compile_seconds: spent on compiling while measuring, which is in no time.
     """
 
     eager: float
@@ -29,6 +29,7 @@ class StepTimes:
     is_uncalled: bool = False
     peaks: tuple[int, ...] = ()
     compile_seconds: float = 0.0
+    is_of_training: bool = False
 
     @property
     def speedup(self) -> float | None:
@@ -79,12 +80,14 @@ def rows(times: StepTimes | None, unmeasured: str, compile_seconds: float, steps
     """What the screen says of the measuring: name and value. compile_seconds and steps: of the whole fit."""
     if times is None:
         return [("step time", unmeasured or "not measured")]
-    batch = "one batch" if times.samples is None else f"one batch of {times.samples}"
+    one = "batches" if times.is_of_training else "one batch"
+    batch = one if times.samples is None else f"{one} of {times.samples}"
     kind = "manual optimization" if times.is_manual else "forward to optimizer"
     accumulated = f", per batch over an optimizer step of {times.accumulated}" if times.accumulated > 1 else ""
     told = [("step time, eager", f"{step_time(times, times.eager, 0)} ({kind}, median of {times.steps} on {batch}{accumulated})")]
     if times.compiled is not None:
-        told.append(("step time, compiled", f"{step_time(times, times.compiled, 1)} (in turn with eager, from the same state)"))
+        state = "" if times.is_of_training else ", from the same state"
+        told.append(("step time, compiled", f"{step_time(times, times.compiled, 1)} (in turn with eager{state})"))
         told.append(("speed-up", speedup_told(times)))
         told.append(("paid off", break_even_told(times, compile_seconds, steps)))
     if times.is_uncalled:

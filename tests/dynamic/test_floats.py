@@ -49,6 +49,8 @@ PROGRAMS = {
     "matrix products": (lambda x, f: torch.addmm(x.expand(4, 4), x.expand(4, 4), x.expand(4, 4), beta=f, alpha=f), calls(*FLOATS), 2),
     "lists of tensors": (lambda x, f: [*torch._foreach_mul([x, x], f), *torch._foreach_add([x], [x], alpha=f)], calls(*FLOATS), 2),
     "powers": (lambda x, f: (x.abs().pow(f), f**x), calls(*[f for f in FLOATS if f > 0]), 2 + ROOTS),
+    "math.pow": (lambda x, f: x * math.pow(f, -0.8) + math.pow(2, f), calls(0.1, 0.2, 0.3, 1.5, 100.0), 2),
+    "math.pow of what is not positive": (lambda x, f: x * math.pow(f, 2.0), calls(0.5, 0.25, 0.75, -0.5, 0.0, -3.0), 5),
     "narrow": (lambda x, f: (x.bfloat16() * f, x.half() + f, x.bfloat16() > f), calls(*FLOATS), 2),
     "in place": (lambda x, f: x.mul_(f).add_(x, alpha=1 - f), calls(*FLOATS), 2),
     "half of a size": (lambda x: x * (len(x) / 2), [(torch.randn(n),) for n in (4, 5, 6, 7)], 2),

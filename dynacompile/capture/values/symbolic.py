@@ -312,7 +312,9 @@ def length(expression: Expression) -> int:
 
 
 def symbolic_function(cx: Trace, function: Callable, args: Sequence[Value]) -> Value | None:
-    """function(number) of a symbolic number; None where it has no symbolic form."""
+    """function(number) of a symbolic number, or math.pow(base, exponent); None where it has no symbolic form."""
+    if function is math.pow:
+        return symbolic_power(cx, args)
     name = FUNCTIONS.get(function)
     if name is None or len(args) != 1 or not isinstance(args[0], (SymbolicInt, SymbolicFloat)) or cx.symbols is None:
         return None
@@ -327,6 +329,16 @@ def symbolic_function(cx: Trace, function: Callable, args: Sequence[Value]) -> V
     if length(made.expression) > MOST_TERMS or abs(cx.symbols.value(made)) > LARGEST:
         return None
     return cx.of(cx.symbols.number_of(made))
+
+
+def symbolic_power(cx: Trace, args: Sequence[Value]) -> Value | None:
+    """math.pow(base, exponent), which is `**` of floats for a positive base."""
+    if len(args) != 2 or not any(isinstance(a, (SymbolicInt, SymbolicFloat)) for a in args) or cx.symbols is None:
+        return None
+    base, exponent = (term_of(cx.symbols, a) for a in args)
+    if base is None or exponent is None or not decided(cx.symbols, "gt", base, 0):
+        return None
+    return float_value(cx.symbols, "pow", formula("tofloat", base), formula("tofloat", exponent))
 
 
 def divides_as_python(number: Any, divisor: Any) -> bool:
