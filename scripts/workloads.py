@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from scripts.workload_attention import ATTENTION
 from scripts.workload_loops import LOOPS
 from scripts.workload_models import Bert, ConvNet, Gpt, NormGeluNorm, ResNet50, SwiGlu
 from scripts.workload_products import PRODUCTS
@@ -348,5 +349,6 @@ WORKLOADS: dict[str, Workload] = {
         Workload("relu, adaptive_avg_pool2d 7x7, 8x64x56x56", one_pass(lambda x: F.adaptive_avg_pool2d(x.relu(), 7), 8, 64, 56, 56)),
         *(Workload(f"loop: {name}", build) for name, build in LOOPS.items()),
         *(Workload(f"product: {name}", build, devices=("cpu",)) for name, build in PRODUCTS.items()),
+        *(Workload(f"attention: {name}", build, devices=("cpu",)) for name, build in ATTENTION.items()),
     )
 }
