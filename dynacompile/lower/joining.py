@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch.fx
 
+from dynacompile.ir.index import Extent
 from dynacompile.ir.loops import Buffer, Extern
 from dynacompile.lower.context import Lowering
 
@@ -15,7 +16,8 @@ from dynacompile.lower.context import Lowering
 def join_in_place(low: Lowering, node: torch.fx.Node, parts: Sequence[torch.fx.Node], dim: int) -> bool:
     """Makes what the parts are views of views of the concatenation, where all are results of templates. False: nothing was done."""
     made = {o for step in low.steps if isinstance(step, Extern) and step.template is not None for o in step.outputs}
-    val, start = node.meta["val"], 0
+    val = node.meta["val"]
+    start: Extent = 0
     whole = Buffer(node.name, val.dtype, val.device, tuple(val.size()), tuple(val.stride()), "temp")
     if not made or any(type(n) is not int for n in (*whole.size, *whole.stride)):
         return False
@@ -53,26 +55,37 @@ def is_read_here_alone(part: torch.fx.Node, reader: torch.fx.Node) -> bool:
 
 def strides_within(of: Buffer, view: Buffer, whole: Buffer) -> tuple[int, ...] | None:
     """The strides of `of` where `view`, which shows all of its elements, lies in `whole` as a part of its shape; None: it can't lie there."""
-    if view.numel != of.numel or view.offset != of.offset or any(type(n) is not int for n in (*of.size, *of.stride, *view.size, *view.stride)):
+    size, stride, shown, apart = (constants(numbers) for numbers in (of.size, of.stride, view.size, view.stride))
+    if size is None or stride is None or shown is None or apart is None or view.numel != of.numel or view.offset != of.offset:
         return None
-    dims = sorted((d for d, n in enumerate(view.size) if n > 1), key=lambda d: -view.stride[d])
+    dims = sorted((d for d, n in enumerate(shown) if n > 1), key=lambda d: -apart[d])
     digits: dict[int, list[tuple[int, int]]] = {d: [] for d in dims}
     found: list[int] = []
-    for n, stride in zip(of.size, of.stride, strict=True):
-        d = next((d for d in dims if view.stride[d] <= stride), None)
-        if n == 1 or d is None or stride % view.stride[d]:
-            if n != 1:
-                return None
+    for n, step in zip(size, stride, strict=True):
+        d = next((d for d in dims if apart[d] <= step), None)
+        if n == 1:
             found.append(1)
-            continue
-        digits[d].append((stride // view.stride[d], n))
-        found.append(stride // view.stride[d] * whole.stride[d])
-    for d, own in digits.items():
-        expected = 1
-        for step, n in sorted(own):
-            if step != expected:
-                return None
-            expected *= n
-        if expected != view.size[d]:
+        elif d is None or step % apart[d]:
             return None
-    return tuple(found) if of.size[-1] == 1 or found[-1] == 1 else None
+        else:
+            digits[d].append((step // apart[d], n))
+            found.append(step // apart[d] * int(whole.stride[d]))  # type: ignore[arg-type]
+    if not all(fills(own, shown[d]) for d, own in digits.items()):
+        return None
+    return tuple(found) if size[-1] == 1 or found[-1] == 1 else None
+
+
+def constants(numbers: Sequence[Extent]) -> list[int] | None:
+    """None where one of them is symbolic."""
+    found = [n for n in numbers if isinstance(n, int)]
+    return found if len(found) == len(numbers) else None
+
+
+def fills(digits: Sequence[tuple[int, int]], count: int) -> bool:
+    """Whether digits, (step, number) each, count from 0 to `count` without a gap."""
+    expected = 1
+    for step, n in sorted(digits):
+        if step != expected:
+            return False
+        expected *= n
+    return expected == count
