@@ -69,7 +69,7 @@ def flexible(node: Node, env: Env) -> Chain | None:
         if torch.is_autocast_enabled(query.device.type) and dtype != torch.float64:
             dtype = torch.get_autocast_dtype(query.device.type)
         recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-        chain.refuse(refused_kernel(query, value) or refused_size((query.shape[-2], key.shape[-2]), dtype, query.device.type, recorded, env))
+        chain.refuse(refused_kernel(query, value) or refused_size((query.shape[-2], key.shape[-2]), value.shape[-1], dtype, query.device.type, recorded, env))
     return chain
 
 
@@ -97,7 +97,8 @@ def layer(node: Node, env: Env) -> Chain | None:
         kind, recorded = query.device.type, torch.is_grad_enabled() and node_grows(node)
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
         head = query.new_empty(*query.shape[:-1], query.shape[-1] // heads)
-        chain.refuse(refused_kernel(head, head) or refused_size((query.shape[0], key.shape[0]), dtype, kind, recorded, env))  # it is given sequences first
+        scores = query.shape[0], key.shape[0]  # it is given sequences first
+        chain.refuse(refused_kernel(head, head) or refused_size(scores, head.shape[-1], dtype, kind, recorded, env))
     return chain
 
 

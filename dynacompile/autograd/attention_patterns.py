@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from dynacompile.env import Env
 from dynacompile.ir.shapes import expression_of
 from dynacompile.ops.attention import HandWritten, Term, by_operator, hold_biased_scores, hold_operand, hold_same_scores, hold_scores
+from dynacompile.ops.attention_costs import beats_written, may_be_ours
 
 Node = torch.fx.Node
 Step = tuple[Callable, tuple]
@@ -31,8 +32,8 @@ SMALLEST: dict[tuple[str, torch.dtype, bool], int] = {
     ("cpu", torch.float16, False): 1 << 18,
     **{("cuda", dtype, backward): 1 for dtype in (torch.float16, torch.bfloat16) for backward in (False, True)},
 }
-"""By the kind of device, the dtype, and whether there is a backward: the scores of one head from which the operator is faster, as measured. What is not
-here is slower, or was not measured."""
+"""By the kind of device, the dtype, and whether there is a backward: the scores of one head from which torch's operator is faster, as measured. What is not
+here is slower, or was not measured. `ops/attention_costs.py` knows from which on a kernel of ours is."""
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 
 PRODUCTS = frozenset({torch.matmul, operator.matmul, torch.bmm, "matmul", "bmm", "__matmul__"})
@@ -100,7 +101,7 @@ def chain_from(node: Node, places: dict[Node, int], env: Env, kept: Mapping[str,
         chain.reason = refused_operands(chain, last) or refused_masks(chain) or refused_gradients(chain, last)
     if not chain.reason:
         scores, recorded = chain.nodes[0].meta["val"], chain.nodes[-1].meta["val"].requires_grad
-        chain.refuse(refused_size(scores.shape[-2:], scores.dtype, scores.device.type, recorded, env))
+        chain.refuse(refused_size(scores.shape[-2:], last.meta["val"].shape[-1], scores.dtype, scores.device.type, recorded, env))
     if not chain.reason:
         chain.steps[-1] = (by_operator, (chain.nodes[-2], last, made_from(chain)))
     return chain
@@ -381,10 +382,12 @@ def refused_gradients(chain: Chain, last: Node) -> str:
     return ""
 
 
-def refused_size(sizes: Sequence, dtype: torch.dtype, device: str, recorded: bool, env: Env) -> str:
-    """Why the operator would not be faster. sizes: of the scores of one head."""
+def refused_size(sizes: Sequence, width: object, dtype: torch.dtype, device: str, recorded: bool, env: Env) -> str:
+    """Why the operator would not be faster. sizes: of the scores of one head. width: elements of a head."""
     if env.config.precise and dtype.itemsize == 2:
         return "every result of half precision is to be rounded as in eager"
+    if not env.config.attention_scores and may_be_ours(dtype, device, width) and beats_written(*sizes):
+        return ""
     smallest = env.config.attention_scores or SMALLEST.get((device, dtype, recorded), 0)
     if not smallest:
         return "torch's operator is not known to be faster here"

@@ -14,7 +14,7 @@ import torch.fx
 from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Buffer, Extern
 from dynacompile.lower.context import Lowering, arguments, geometry, origin
-from dynacompile.ops.attention_costs import Attention, choose
+from dynacompile.ops.attention_costs import Attention, choose, may_be_ours
 
 aten = torch.ops.aten
 TEMPLATES = {
@@ -22,8 +22,6 @@ TEMPLATES = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: "attention_backward",
 }
 HEADS = ("query", "key", "value", "grad_out", "out")  # arguments whose rows a kernel reads as vectors
-MOST = 256  # elements of a head
-VECTORS = frozenset({"AVX2", "AVX512"})  # instructions with which ours was measured
 
 
 def lower_attention(low: Lowering, node: torch.fx.Node, args: tuple, kwargs: dict[str, object]) -> bool:
@@ -48,7 +46,7 @@ def attention_of(low: Lowering, node: torch.fx.Node) -> Attention | None:
     """The extents of attention that our kernel computes, else None: float32 on the CPU without dropout, rows of consecutive elements."""
     given = arguments(node)
     scale = 1.0 if given["scale"] is None else given["scale"]
-    if torch.backends.cpu.get_cpu_capability() not in VECTORS or given["dropout_p"] != 0 or not isinstance(scale, (int, float)) or not 0 < scale < math.inf:
+    if given["dropout_p"] != 0 or not isinstance(scale, (int, float)) or not 0 < scale < math.inf:
         return None  # a scale that keeps the order of scores: their maximum is found before they are scaled
     tensors = {name: low.buffer_of(a) for name, a in given.items() if isinstance(a, torch.fx.Node)}
     if not all(fits(low, b) for b in tensors.values()) or not all(rows(b) for name, b in tensors.items() if name in HEADS):
@@ -57,7 +55,7 @@ def attention_of(low: Lowering, node: torch.fx.Node) -> Attention | None:
         return None
     query, key, value = (tensors[name].size for name in ("query", "key", "value"))
     size = query[3]
-    if key != value or key[:2] != query[:2] or key[3] != size or type(size) is not int or not 1 <= size <= MOST:
+    if key != value or key[:2] != query[:2] or key[3] != size or type(size) is not int or not may_be_ours(torch.float32, "cpu", size):
         return None
     mask = tensors.get("attn_mask")
     if mask is not None and not takes_mask(mask, (*query[:3], key[2])):

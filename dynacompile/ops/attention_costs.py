@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from dynacompile.ops.product_costs import Choice
 
 ROWS = 8  # queries that are computed at once
@@ -18,6 +20,9 @@ MOVED, LIBRARY_MOVED = 6e3, 4e3  # elements of keys and values that are read, an
 LONG = 512  # keys of a block of ATen's, of which it skips those that no query sees
 CLEAR = 0.9  # of ATen's time that ours may take
 PRODUCTS = {False: 2, True: 5}  # of matrices, forward and backward
+WIDEST = 256  # elements of a head
+VECTORS = frozenset({"AVX2", "AVX512"})  # instructions with which ours was measured
+WRITTEN_QUERIES, WRITTEN_SCORES = 16, 512  # of a head, from which ours is faster than products and a softmax by themselves
 
 
 @dataclass(frozen=True)
@@ -53,3 +58,14 @@ def library_us(of: Attention) -> float:
     if of.causal and of.keys > LONG:
         scores = scores * (of.keys + LONG) // (2 * of.keys)
     return LIBRARY_CALL + PRODUCTS[of.backward] * of.heads * of.size * (scores / LIBRARY_RATE + of.keys / LIBRARY_MOVED)
+
+
+def may_be_ours(dtype: torch.dtype, device: str, size: object) -> bool:
+    """Whether heads of so many elements are computed by a kernel of ours, where it is expected to be faster."""
+    is_supported = device == "cpu" and dtype == torch.float32 and torch.backends.cpu.get_cpu_capability() in VECTORS
+    return is_supported and isinstance(size, int) and 1 <= size <= WIDEST
+
+
+def beats_written(queries: object, keys: object) -> bool:
+    """Whether attention in our blocks is faster than products with a softmax between them, as measured: 42 shapes, forward and in training."""
+    return isinstance(queries, int) and isinstance(keys, int) and queries >= WRITTEN_QUERIES and queries * keys >= WRITTEN_SCORES

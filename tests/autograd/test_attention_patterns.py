@@ -17,6 +17,7 @@ from dynacompile.errors import ConfigError
 from dynacompile.events import AttentionFound, MaskRead
 from dynacompile.ir.schedule import Launch
 from dynacompile.lower import lower
+from dynacompile.ops import attention_costs
 from dynacompile.ops.attention import LOW, bearable
 from dynacompile.schedule import schedule
 from tests.lower.tracing import ENV
@@ -247,8 +248,17 @@ def test_switched_off_kernels_keep_it():
     (16, torch.bfloat16, False, True),
     (8, torch.bfloat16, False, False), (256, torch.float16, False, False), (1024, torch.bfloat16, True, False), (1024, torch.float64, False, False),
 ])  # fmt: skip
-def test_sizes_at_which_it_is_faster(rows, dtype, grad, want):
+def test_sizes_at_which_it_is_faster(rows, dtype, grad, want, monkeypatch):
+    monkeypatch.setattr(attention_costs, "VECTORS", ())  # as on a processor with none of the instructions that a kernel of ours wants
     arguments = [torch.zeros(1, 1, rows, 8, dtype=dtype, requires_grad=grad) for _ in range(3)]
+    assert differentiated(plain, *arguments, scores=0)[1][0][0] == want
+
+
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in attention_costs.VECTORS, reason="ATen's attention is called on such processors")
+@pytest.mark.parametrize(("queries", "keys", "width", "want"), [(32, 16, 8, True), (16, 16, 8, False), (8, 512, 8, False), (256, 256, 257, False)])
+@pytest.mark.parametrize("grad", [True, False])
+def test_sizes_at_which_a_kernel_of_ours_is_faster(queries, keys, width, want, grad):
+    arguments = [torch.zeros(1, 1, rows, width, requires_grad=grad) for rows in (queries, keys, keys)]
     assert differentiated(plain, *arguments, scores=0)[1][0][0] == want
 
 

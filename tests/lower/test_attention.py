@@ -15,13 +15,13 @@ import dynacompile
 from dynacompile.codegen.cpp import emit_kernel
 from dynacompile.ir.schedule import Kernel
 from dynacompile.lower import attention
-from dynacompile.ops.attention_costs import Attention, choose
+from dynacompile.ops.attention_costs import VECTORS, Attention, choose
 from dynacompile.ops.product_costs import Choice
 from tests.lower.tracing import ENV, compare, stages, trace
 
 GOLDEN = Path(__file__).parent.parent / "codegen" / "golden"
 aten = torch.ops.aten
-pytestmark = pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in attention.VECTORS, reason="ATen's attention is called on such processors")
+pytestmark = pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in VECTORS, reason="ATen's attention is called on such processors")
 
 
 @pytest.fixture
