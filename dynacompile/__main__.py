@@ -14,14 +14,18 @@ from dynacompile.errors import DynacompileError
 REPORT = "dynacompile.callbacks.report"  # it needs what the extra `train` installs
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m dynacompile", description="The compiler's own commands.")
-    commands = parser.add_subparsers(dest="command", required=True)
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m dynacompile", description="The compiler's own commands.")
+    commands = made.add_subparsers(dest="command", required=True)
     report = commands.add_parser("report", help="write the HTML report of a run again, from its summary and trace")
     report.add_argument("run", type=Path, help="the run's folder, or its summary.json")
     report.add_argument("--to", type=Path, default=Path("compile_report.html"), help="the new file (default: ./compile_report.html)")
     explain_command.add_arguments(commands.add_parser("explain", help="tell what the compiler makes of a call: graphs, breaks, guards, kernels, memory"))
-    chosen = parser.parse_args(arguments)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    chosen = parser().parse_args(arguments)
     try:
         if chosen.command == "explain":
             print(explain_command.run(chosen))
