@@ -28,7 +28,7 @@ FOUND = {
     "a reshaped output of an output": ("t = x * 2; u = t.reshape(len(y), -1)", "u - u, u, t", (((5, 6, 6), (4,), 2), ((8, 4, 4), (2,), 1))),
     "a quotient that is 1, as a factory's size": ("n = len(x) // 2", "x.new_ones(n, 4) * x[:n] + y", ((*X, 1), (*Y, 1), ((2, 4), (2, 4), 1))),
     "a quotient that is 1, of what is selected": ("n = len(x) // len(y)", "torch.where(y > 0, x[:n], y) + x[:n]", ((*X, 1), ((4, 4), (3, 4), 1))),
-    "a remainder that is 0": ("z = x[: len(x) % 2]", "z.softmax(0) * z.sum_to_size(len(z), 1), z.new_ones(z.shape)", (((2, 4), (1, 4), 1), ((3, 4), (3, 4), 1))),
+    "a remainder of 0": ("z = x[: len(x) % 2]", "z.softmax(0) * z.sum_to_size(len(z), 1), z.new_ones(z.shape)", (((2, 4), (1, 4), 1), ((3, 4), (3, 4), 1))),
     "strides beyond a tensor": ("t = torch.arange(len(y)) * 1.0", "t.as_strided((k,), (1,)), x * 2", (((2,), (3,), 2), ((2,), (2,), 3), ((2,), (3,), 3))),
     "a count of repetitions that may be negative": ("n = len(y) - min(len(y), k)", "y.sin().repeat(2, n, 1)", (((6,), (8, 6), 4), ((6,), (9, 6), 3))),
     "a norm of nothing": ("t = x.new_full((-(-len(y) // 2) - len(x),), -1.0)", "F.layer_norm(t, t.shape), x + 1", (((2,), (8,), 1), ((4,), (8,), 1))),
