@@ -45,7 +45,7 @@ TENSORS = (
     "torch.outer({t}.flatten(), {u}.flatten())", "{t} * {n}", "{t} / ({n} + 1)", "{t}.sin()", "{t}.relu()", "{t} * ({n} == 1)", "{t} * {f}",
     "({t} * 2 if {n} == 1 else {t} + {u})", "({t}.sum(0, keepdim=True) if {n} > 2 else {t})", "({u} if {n} == {m} else {t}.exp())",
     "({t}.sin() if {t}.shape[{d}] < 2 else {t} * 3)", "({t} if {u}.shape == {t}.shape else {u})", "{t}.gather({d}, torch.zeros_like({t}, dtype=torch.int64))",
-    "{t}.index_add(0, torch.arange({n}), {u}[:{n}])", "F.mse_loss({t}, {t}.roll(1, {d}))", "{t}.view_as({u})", "{t}.as_strided(({n},), (1,))",
+    "{t}.index_add(0, torch.arange({n}), {u}[:{n}])", "F.mse_loss({t}, {t}.roll(1, {d}))", "{t}.view_as({u})",
 )  # fmt: skip
 WRITES = ("{t}[:{n}] = {f}", "{t}[{n}:] *= 2", "{t}[..., :{n}] += 1", "{t}[:{n}] = {u}[:{n}]", "{t}[..., 0] = {u}", "{t}.mul_({u})", "{t}[{t} > 0] = {f}")
 SIZES = (0, 1, 1, 2, 3, 4, 4, 5, 6, 8)
