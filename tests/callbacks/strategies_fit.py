@@ -120,14 +120,15 @@ class Case:
 
 
 DTENSORS = "AdamW steps parameters of class DTensor, which are no plain tensors"
+CLIPPED = {"gradient_clip_val": 0.1}
 CASES = {
     "ddp": Case(Project, ddp()),
     "ddp, a rank breaks its graphs": Case(BreaksOnOneRank, ddp(), breaks=(0, 1)),
     "ddp, static graph, compressed": Case(Deep, ddp(static_graph=True, ddp_comm_hook=bf16_compress_hook), tolerance=2e-2),
     "ddp, accumulation": Case(Deep, ddp(), options={"accumulate_grad_batches": 3}),
-    "fsdp2": Case(Whole, fsdp2, {"validation_step": 2, "training_step": 3}, breaks=(4, 4), left=DTENSORS, reduces=False, options={"gradient_clip_val": 0.1}),
+    "fsdp2": Case(Whole, fsdp2, {"validation_step": 2, "training_step": 3}, breaks=(4, 4), left=DTENSORS, reduces=False, options=CLIPPED),
     "fsdp2, blocks": Case(ByBlock, fsdp2, {"net.blocks.0": 2, "net.blocks.1": 1}, 2, (0, 0), "", False, {"modules": ["net.blocks.*"], "step": False}),
-    "tensor parallel": Case(InTensors, tensor_parallel, {"validation_step": 2, "training_step": 3}, 0, (12, 12), DTENSORS, False, options={"gradient_clip_val": 0.1}),
+    "tensor parallel": Case(InTensors, tensor_parallel, {"validation_step": 2, "training_step": 3}, 0, (12, 12), DTENSORS, False, options=CLIPPED),
 }
 
 
