@@ -277,7 +277,24 @@ def synchronized_batch_norm(folder: Path) -> None:
     assert told[0] == told[1]
 
 
+def without_training(folder: Path) -> None:
+    for stage in ("validate", "test", "predict"):
+        found = []
+        for callbacks in ([], [DynamoCallback(trace=False)]):
+            L.seed_everything(0, verbose=False)
+            trainer = L.Trainer(**QUIET, devices=2, strategy=ddp()(), default_root_dir=folder, callbacks=callbacks)
+            ran = Ran(Project(), trainer)
+            quiet = {} if stage == "predict" else {"verbose": False}
+            given = run(ran, lambda ran=ran, quiet=quiet: getattr(ran.trainer, stage)(ran.module, loader(4 * SIZE), **quiet))  # noqa: B023
+            found.append(torch.cat(given) if stage == "predict" else torch.tensor(list(given[0].values())))
+        torch.testing.assert_close(*found)
+        assert ran.entries == {"validation_step" if stage == "validate" else f"{stage}_step": 1}
+        mine, theirs = of_ranks({name: float(value) for name, value in trainer.callback_metrics.items() if "compile/" in name})
+        assert mine == theirs and mine[f"{stage}/compile/recompiles"] == 0
+
+
 ALONE = {
+    "without training": (without_training, 3),
     "from one rank to two and back": (from_one_rank_to_two_and_back, 3),
     "sharded checkpoints": (sharded_checkpoints, 3),
     "synchronized batch norm": (synchronized_batch_norm, 0),
