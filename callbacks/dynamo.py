@@ -24,7 +24,7 @@ from dynacompile.callbacks.measure import StepMeasurement
 from dynacompile.callbacks.origins import origins
 from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.plan import planned, table
-from dynacompile.callbacks.record import timeline
+from dynacompile.callbacks.record import Held, timeline
 from dynacompile.callbacks.reports import Reports
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import STEPS, CompiledRun
@@ -60,6 +60,7 @@ class DynamoCallback(Callback):
         self.search: Search | None = None
         self.durations: list[float] = []
         self.ends: list[float] = []
+        self.held = Held()
         self.started = self.batch_started = 0.0
         self.end_subscription: Callable[[], None] | None = None
         self.laid_aside = ExitStack()
@@ -165,6 +166,7 @@ class DynamoCallback(Callback):
         taken = self.measurement.taken() + (self.search.taken() if self.search is not None else 0.0)
         self.durations.append((time.perf_counter() - self.batch_started - taken) * 1e3)
         self.ends.append(time.time())
+        self.held.note(pl_module.device)
         self.ledger.batch += 1
         self.reports.times = self.measurement.times
         self.reports.batch_ended(trainer)
@@ -252,5 +254,5 @@ class DynamoCallback(Callback):
             notes=tuple((name, text) for name, text in (("wandb.watch", hooks_of_wandb(pl_module)), *self.run.left(), *chosen) if text),
             ended=ended,
             trials=tuple(self.search.trials) if self.search is not None else (),
-            timeline=timeline(self.durations, self.ends),
+            timeline=timeline(self.durations, self.ends, self.held.at_ends),
         )
