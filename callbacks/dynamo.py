@@ -18,6 +18,7 @@ from rich.console import Console
 
 import dynacompile
 from dynacompile.callbacks.auto import Search, as_config
+from dynacompile.callbacks.communication import Communication
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepMeasurement
@@ -49,6 +50,16 @@ class DynamoCallback(Callback):
         self.outcome: Outcome | None = None
         self.forget()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what belongs to a run, which stays in its process: `ddp_spawn` and the like send callbacks to those that train."""
+        of_runs = vars(DynamoCallback(self.settings)).keys() - {"settings"}
+        return {name: value for name, value in vars(self).items() if name not in of_runs}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.outcome = None
+        self.forget()
+
     def forget(self) -> None:
         """The state of no run."""
         self.ledger = Ledger()
@@ -58,6 +69,7 @@ class DynamoCallback(Callback):
         self.idle: tuple[str, ...] = ()
         self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, self.settings.in_background)
         self.search: Search | None = None
+        self.communication = Communication()
         self.durations: list[float] = []
         self.ends: list[float] = []
         self.held = Held()
@@ -75,6 +87,7 @@ class DynamoCallback(Callback):
             self.show_plan(trainer, pl_module)
         self.started = time.perf_counter()
         self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
+        self.reports.communication = self.communication
         self.reports.begin(trainer)
         self.end_subscription = dynacompile.subscribe(self.ledger)
         if not self.settings.enabled:
@@ -168,6 +181,7 @@ class DynamoCallback(Callback):
         self.ends.append(time.time())
         self.held.note(pl_module.device)
         self.ledger.batch += 1
+        self.communication.batch_ended(trainer, self.ledger.batch, self.durations[-1], self.ledger.compile_seconds)
         self.reports.times = self.measurement.times
         self.reports.batch_ended(trainer)
 
@@ -255,4 +269,5 @@ class DynamoCallback(Callback):
             ended=ended,
             trials=tuple(self.search.trials) if self.search is not None else (),
             timeline=timeline(self.durations, self.ends, self.held.at_ends),
+            communication=self.communication,
         )
