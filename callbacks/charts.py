@@ -26,6 +26,7 @@ CONFIG = {
     "legend": {"labelColor": "currentColor", "titleColor": "currentColor", "orient": "top"},
     "text": {"color": "currentColor"},
 }
+FEW_TICKS = {"tickCount": 8, "labelOverlap": True}
 CHARACTERS = 115  # of a label as wide as a chart
 MARKS = 100  # of one kind of event in a timeline
 SHOWN_PARTS = 12  # in the chart of stages; the others are one
@@ -52,7 +53,7 @@ def batches(summary: Mapping[str, Any], ledger: Ledger) -> Spec | None:
     values = [{"batch": row[0], "ms": row[2], "most": row[3]} for row in rows]
     marks = [{"batch": batch, "event": what} for batch, what in marked(ledger)]
     y = {"field": "ms", "type": "quantitative", "title": "ms a batch", "scale": {"type": "log", "nice": False}}
-    x = {"field": "batch", "type": "quantitative", "title": "training batch", "axis": {"tickMinStep": 1}}
+    x = {"field": "batch", "type": "quantitative", "title": "training batch", "axis": {"tickMinStep": 1}, "scale": {"nice": False}}
     span = {"mark": {"type": "rule", "color": EAGER, "opacity": 0.5}, "encoding": {"y2": {"field": "most"}}}
     layers: list[Spec] = [
         {"data": {"values": values}, "encoding": {"x": x, "y": y}, "layer": [span, {"mark": {"type": "line", "color": COMPILED, "strokeWidth": 1.5}}]},
@@ -83,7 +84,7 @@ def memory(summary: Mapping[str, Any]) -> Spec | None:
         return None
     values = [{"batch": row[0], "GiB": round(row[4] / 2**30, 4)} for row in rows]
     encoding = {
-        "x": {"field": "batch", "type": "quantitative", "title": "training batch", "axis": {"tickMinStep": 1}},
+        "x": {"field": "batch", "type": "quantitative", "title": "training batch", "axis": {"tickMinStep": 1}, "scale": {"nice": False}},
         "y": {"field": "GiB", "type": "quantitative", "title": "GiB", "scale": {"zero": True}},
     }
     mark = {"type": "area", "color": COMPILED, "opacity": 0.25, "line": {"color": COMPILED, "strokeWidth": 1.5}}
@@ -96,7 +97,7 @@ def rounds(times: Mapping[str, Any] | None) -> Spec | None:
         return None
     values = [{"step": kind, "ms": ms} for pair in times["rounds"] for kind, ms in zip(("eager", "compiled"), pair)]
     y = {"field": "step", "type": "nominal", "title": None, "sort": ["eager", "compiled"]}
-    x = {"field": "ms", "type": "quantitative", "title": "ms a step, forward to optimizer", "scale": {"zero": True}}
+    x = {"field": "ms", "type": "quantitative", "title": "ms a step, forward to optimizer", "scale": {"zero": True}, "axis": FEW_TICKS}
     color = {"field": "step", "type": "nominal", "legend": None, "scale": {"domain": ["eager", "compiled"], "range": [EAGER, COMPILED]}}
     points = {"mark": {"type": "point", "filled": True, "opacity": 0.6, "size": 40}, "encoding": {"x": x, "y": y, "color": color}}
     medians = {"mark": {"type": "tick", "thickness": 3, "size": 28}, "encoding": {"x": {**x, "aggregate": "median"}, "y": y, "color": color}}

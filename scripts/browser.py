@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-FLAGS = "--no-sandbox --disable-gpu --hide-scrollbars"
+FLAGS = "--no-sandbox --disable-gpu"
 DARK = " --blink-settings=preferredColorScheme=0"
 SETTLE_MS = 400  # for what a page draws after it has loaded
 LONGEST_MS = 60_000
@@ -30,7 +30,7 @@ def main() -> None:
     chosen = parser.parse_args()
     os.environ |= {"QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_CHROMIUM_FLAGS": FLAGS + (DARK if chosen.dark else "")}
     from PyQt6.QtCore import QTimer, QUrl  # noqa: PLC0415  reads the environment
-    from PyQt6.QtWebEngineCore import QWebEnginePage  # noqa: PLC0415
+    from PyQt6.QtWebEngineCore import QWebEnginePage, QWebEngineSettings  # noqa: PLC0415
     from PyQt6.QtWebEngineWidgets import QWebEngineView  # noqa: PLC0415
     from PyQt6.QtWidgets import QApplication  # noqa: PLC0415
 
@@ -44,6 +44,7 @@ def main() -> None:
     view = QWebEngineView()
     page = Page(view)
     view.setPage(page)
+    page.settings().setAttribute(QWebEngineSettings.WebAttribute.ShowScrollBars, False)
     view.resize(*(int(side) for side in chosen.size.split("x")))
 
     def finish(result: object) -> None:

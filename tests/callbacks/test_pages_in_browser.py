@@ -81,6 +81,15 @@ def test_every_link_within_the_page_has_its_place(report):
     assert opened(report, script) == ""
 
 
+def test_pictures_are_taken(report, sweep, tmp_path):
+    places = ["--run", str(report.parent), "--sweep", str(sweep.parent), "--to", str(tmp_path), "--size", "500x400"]
+    (report.parent / "compile_report.html").write_bytes(report.read_bytes())
+    subprocess.run([sys.executable, "-m", "scripts.pictures", *places], cwd=ROOT, check=True, timeout=120)
+    for name in ("report", "report-dark", "sweep"):
+        header = (tmp_path / f"{name}.png").read_bytes()[:24]
+        assert header.startswith(b"\x89PNG") and (int.from_bytes(header[16:20]), int.from_bytes(header[20:24])) == (500, 400)
+
+
 @pytest.mark.parametrize("name", ["report", "sweep"])
 @pytest.mark.parametrize("size", ["320x700", "390x800", "1000x980"])
 def test_pages_do_not_scroll_sideways(name, size, request):
