@@ -26,6 +26,7 @@ CONFIG = {
     "legend": {"labelColor": "currentColor", "titleColor": "currentColor", "orient": "top"},
     "text": {"color": "currentColor"},
 }
+FOR_LABELS = {"left": 56, "right": 16, "top": 5, "bottom": 5}  # long labels take more room in a browser's font than in the one that charts are drawn with
 FEW_TICKS = {"tickCount": 8, "labelOverlap": True}
 CHARACTERS = 115  # of a label as wide as a chart
 MARKS = 100  # of one kind of event in a timeline
@@ -59,7 +60,8 @@ def batches(summary: Mapping[str, Any], ledger: Ledger) -> Spec | None:
         {"data": {"values": values}, "encoding": {"x": x, "y": y}, "layer": [span, {"mark": {"type": "line", "color": COMPILED, "strokeWidth": 1.5}}]},
     ]
     if marks:
-        color = {"field": "event", "type": "nominal", "title": None, "scale": {"domain": list(EVENTS), "range": list(EVENTS.values())}}
+        used = {kind: shade for kind, shade in EVENTS.items() if any(mark["event"] == kind for mark in marks)}
+        color = {"field": "event", "type": "nominal", "title": None, "scale": {"domain": list(used), "range": list(used.values())}}
         layers.append({"data": {"values": marks}, "mark": {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 1.5}, "encoding": {"x": x, "color": color}})
     return {"width": 760, "height": 220, "layer": layers}
 
@@ -161,4 +163,5 @@ def kernels(rows: Sequence[tuple[str, float]]) -> Spec | None:
         "y": {"field": "kernel", "type": "nominal", "title": None, "sort": "-x", "axis": {"labelLimit": 260}},
     }
     values = [{"kernel": name, "MB": round(size, 3)} for name, size in rows]
-    return {"width": 480, "height": {"step": 20}, "data": {"values": values}, "mark": {"type": "bar", "color": COMPILED}, "encoding": encoding}
+    bars = {"mark": {"type": "bar", "color": COMPILED}, "encoding": encoding}
+    return {"width": 480, "height": {"step": 20}, "padding": FOR_LABELS, "data": {"values": values}, **bars}

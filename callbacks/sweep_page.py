@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from dynacompile.callbacks.charts import drawn
+from dynacompile.callbacks.charts import FOR_LABELS, drawn
 from dynacompile.callbacks.pages import rendered
 from dynacompile.callbacks.sweep_plot import chart
 from dynacompile.callbacks.sweep_runs import ERROR_FILE, Run
-from dynacompile.callbacks.sweep_table import cells, heading, rows_of
+from dynacompile.callbacks.sweep_table import cells, heading, rows_of, shared_overrides
 from dynacompile.quoting import printable
 from dynacompile.run_files import write_whole
 
@@ -37,7 +37,7 @@ def headline(runs: Sequence[Run]) -> list[str]:
         best = max(known, key=lambda row: row.speedup_over_eager or 0.0)
         low, high = best.speedup_over_eager_low, best.speedup_over_eager_high
         spread = f", between {low:.2f} and {high:.2f} with 90 %" if low is not None and high is not None else ""
-        with_what = printable(" ".join(best.overrides)) or "defaults"
+        with_what = printable(" ".join(o for o in best.overrides if o not in shared_overrides(runs))) or "defaults"
         told.append(f"Job {best.job} gains most: its compiled steps are {best.speedup_over_eager:.2f} times as fast as its eager ones{spread} ({with_what}).")
         if low is not None and low <= 1:
             told.append("That is within the noise of this machine.")
@@ -60,7 +60,7 @@ def links_of(run: Run, folder: Path) -> list[tuple[str, str]]:
 def page_of_sweep(runs: Sequence[Run], folder: Path) -> str:
     names, rows = cells(runs)
     spec = chart(runs)
-    spec = {name: value for name, value in spec.items() if name != "title"}
+    spec = {name: value for name, value in spec.items() if name != "title"} | {"padding": FOR_LABELS}
     return rendered(
         "sweep.html.j2",
         heading=heading(runs),
