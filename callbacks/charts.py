@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynacompile import events
 from dynacompile.callbacks.ledger import Ledger
+from dynacompile.callbacks.record import BUCKETS
 
 DRAWS = "vl_convert"
 MISSING = "Charts need the package vl-convert-python: pip install vl-convert-python, then `python -m dynacompile report` on the run's folder."
@@ -91,6 +93,22 @@ def memory(summary: Mapping[str, Any]) -> Spec | None:
     }
     mark = {"type": "area", "color": COMPILED, "opacity": 0.25, "line": {"color": COMPILED, "strokeWidth": 1.5}}
     return {"width": 760, "height": 120, "data": {"values": values}, "mark": mark, "encoding": encoding}
+
+
+def distribution(summary: Mapping[str, Any], ledger: Ledger) -> Spec | None:
+    """How often a training batch took how long, those aside in which something was compiled, and the slowest hundredth."""
+    compiled = {batch for batch, event in ledger.seen if isinstance(event, events.StageFinished)}
+    rows = summary.get("timeline", [])
+    firsts = [*(row[0] for row in rows[1:]), math.inf]
+    times = sorted(row[2] for row, end in zip(rows, firsts) if not any(row[0] <= batch < end for batch in compiled))
+    if len(times) < FEWEST:
+        return None
+    shown = times[: math.ceil(len(times) * 0.99)]
+    encoding = {
+        "x": {"field": "ms", "type": "quantitative", "bin": {"maxbins": 40}, "title": "ms a batch", "axis": FEW_TICKS},
+        "y": {"aggregate": "count", "type": "quantitative", "title": "batches" if len(rows) < BUCKETS else "medians of batches", "axis": {"tickMinStep": 1}},
+    }
+    return {"width": 760, "height": 110, "data": {"values": [{"ms": ms} for ms in shown]}, "mark": {"type": "bar", "color": COMPILED}, "encoding": encoding}
 
 
 def rounds(times: Mapping[str, Any] | None) -> Spec | None:

@@ -91,6 +91,7 @@ def charts_of(record: RunRecord, kernels: Iterable[KernelRow]) -> list[Chart]:
     wanted = (
         ("Steps that were measured", "Milliseconds of eager and compiled steps, in turn; the bar is the median.", charts.rounds(known)),
         ("The run", "Milliseconds of each training batch, and the batches in which something was compiled.", charts.batches(summary, ledger)),
+        ("How long batches took", "Those aside in which something was compiled, and the slowest hundredth.", charts.distribution(summary, ledger)),
         ("Memory over the run", "GiB that the process holds at the ends of batches; on GPUs, those of its tensors.", charts.memory(summary)),
         ("Where the compiler's seconds went", "All of them, below them each module's or step's, and below those the stages'.", charts.stages(ledger)),
         ("Kernels that move most", "Megabytes that the launches of a kernel read and write in a call.", charts.kernels(largest)),

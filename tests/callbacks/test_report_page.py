@@ -158,7 +158,7 @@ def test_a_page_of_hours_is_below_two_megabytes_and_soon_made():
 
 def test_tables_and_charts_are_told_to_who_cannot_see_them(page):
     assert page.count("<table") == page.count("<caption>") and not re.search(r"<th>|<th class", page)
-    assert page.count('tabindex="0" role="region" aria-label="') == 5 + 3
+    assert page.count('tabindex="0" role="region" aria-label="') == 6 + 3
     for name in re.findall(r'<input [^>]*id="([\w-]+)"', page):
         assert f'<label for="{name}">' in page and f'<output for="{name}" aria-live="polite">' in page
     levels = [int(level) for level in re.findall(r"<h(\d)", page)]
@@ -174,7 +174,7 @@ def test_the_page_needs_no_network_and_is_small(page):
 
 
 def test_charts_are_drawn_with_words(page):
-    assert page.count('<svg role="img"') == 5 and page.count("<title>") > 40
+    assert page.count('<svg role="img"') == 6 and page.count("<title>") > 40
     assert "Milliseconds of each training batch" in page and "currentColor" in page
 
 
