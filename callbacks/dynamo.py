@@ -25,7 +25,7 @@ from dynacompile.callbacks.measure import StepMeasurement
 from dynacompile.callbacks.origins import origins
 from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.plan import planned, table
-from dynacompile.callbacks.record import timeline
+from dynacompile.callbacks.record import Held, timeline
 from dynacompile.callbacks.reports import Reports
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import STEPS, CompiledRun
@@ -72,6 +72,7 @@ class DynamoCallback(Callback):
         self.communication = Communication()
         self.durations: list[float] = []
         self.ends: list[float] = []
+        self.held = Held()
         self.started = self.batch_started = 0.0
         self.end_subscription: Callable[[], None] | None = None
         self.laid_aside = ExitStack()
@@ -178,6 +179,7 @@ class DynamoCallback(Callback):
         taken = self.measurement.taken() + (self.search.taken() if self.search is not None else 0.0)
         self.durations.append((time.perf_counter() - self.batch_started - taken) * 1e3)
         self.ends.append(time.time())
+        self.held.note(pl_module.device)
         self.ledger.batch += 1
         self.communication.batch_ended(trainer, self.ledger.batch, self.durations[-1], self.ledger.compile_seconds)
         self.reports.times = self.measurement.times
@@ -266,6 +268,6 @@ class DynamoCallback(Callback):
             notes=tuple((name, text) for name, text in (("wandb.watch", hooks_of_wandb(pl_module)), *self.run.left(), *chosen) if text),
             ended=ended,
             trials=tuple(self.search.trials) if self.search is not None else (),
-            timeline=timeline(self.durations, self.ends),
+            timeline=timeline(self.durations, self.ends, self.held.at_ends),
             communication=self.communication,
         )

@@ -22,6 +22,7 @@ from dynacompile.autograd.decompose import decomposition_table
 from dynacompile.autograd.joint import trace_joint
 from dynacompile.events import Event, Recompiled
 from dynacompile.guards.program import described
+from dynacompile.ir.loops import Nest
 from dynacompile.observe.log import line
 
 PAGE = Path(__file__).parents[1] / "docs" / "walk.md"
@@ -92,7 +93,8 @@ def walked(loss: Callable[..., torch.Tensor]) -> dict[str, str]:
         "loops": block(handed["lower"][0].text()),
         "schedule": block(forward.text()),
         "backward_schedule": block(backward.text()),
-        "kernels": str(len(forward.kernels)),
+        "nests": str(sum(isinstance(step, Nest) for step in handed["lower"][0].steps)),
+        "kernels": str(sum(kernel.call is None for kernel in forward.kernels.values())),
         "peak": f"{told.peak():,}",
         "unfused_peak": f"{told.peak('unfused_peak'):,}",
         "sources": block(sources.text(), "cpp"),
