@@ -57,7 +57,7 @@ def assumes_valid(cx: Trace, flag: Value) -> bool:
     """
     frame = cx.frames[-1]
     found = VALIDATES.get(frame.code)
-    if found is None or len(cx.effects.assumed) == cx.assumable or cx.effects or cx.bodies or not all(leads_out(inner) for inner in cx.frames):
+    if found is None or not may_assume(cx):
         return False
     function, names = found
     owner = frame.slots[0]
@@ -70,6 +70,11 @@ def assumes_valid(cx: Trace, flag: Value) -> bool:
     given = [owner.get_attr(cx, name) if name.startswith("_") else frame.slots[frame.decoded.slots.index(name)] for name in names]
     cx.effects.assume(flag, function, [was, *(cx.force(value) for value in given if value is not None)], cx.frames[0].current.position)
     return True
+
+
+def may_assume(cx: Trace) -> bool:
+    """Whether an error may be raised after the graph instead of here."""
+    return len(cx.effects.assumed) != cx.assumable and not cx.effects and not cx.bodies and all(leads_out(inner) for inner in cx.frames)
 
 
 @handles(_lazy_property_and_property)
