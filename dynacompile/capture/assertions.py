@@ -72,8 +72,7 @@ def made(frame: SymbolicFrame, arm: list[Instr]) -> ExceptionValue | None:
         return None
     finally:
         frame.stack, frame.current, frame.kw_names = stack, current, ()
-    plain = not isinstance(error.cls.__init__, type(assumed)) and error.source is None and not error.stored
-    return error if plain and all(arg.source is None for arg in error.known_args()) else None
+    return error if error.source is None and not error.stored and all(arg.source is None for arg in error.known_args()) else None
 
 
 def calls_exception(frame: SymbolicFrame, step: Instr) -> bool:
