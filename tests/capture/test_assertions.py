@@ -67,6 +67,12 @@ def two_checks(x):
     return y
 
 
+def before_attention(x):
+    assert torch.isfinite(x).all(), "queries"
+    q = x.view(1, 1, 3, 1)
+    return torch.nn.functional.scaled_dot_product_attention(q, q, q).cumsum(2).argmax(2)
+
+
 def a_number_that_is_no_bool(x):
     assert x.sum()
     return x + 1
@@ -85,7 +91,9 @@ def same(left: object, right: object) -> bool:
     return torch.allclose(left, right, equal_nan=True) if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor) else left == right
 
 
-@pytest.mark.parametrize("function", [finite, without_message, negative, several_arguments, class_alone, called, two_checks, a_number_that_is_no_bool])
+@pytest.mark.parametrize(
+    "function", [finite, without_message, negative, several_arguments, class_alone, called, two_checks, before_attention, a_number_that_is_no_bool]
+)
 def test_one_graph_that_raises_what_eager_raises(function):
     compiled = dynacompile.compile(function, fullgraph=True, isolate_recompiles=True)
     for x in (GOOD, BAD, GOOD, -GOOD, torch.zeros(3)):
