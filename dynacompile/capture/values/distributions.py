@@ -34,7 +34,8 @@ HARMLESS = frozenset(
     mod remainder fmod ceil floor round trunc frac long int bool
     eq ne lt le gt ge and_ or_ xor invert logical_and logical_or logical_not isfinite isnan isinf _is_all_true
     cumsum cumprod logcumsumexp cummax cummin sort argsort topk argmax argmin unfold fold pixel_shuffle normalize cosine_similarity
-    matmul mm bmm baddbmm linear addmm einsum dot mv outer scaled_dot_product_attention conv1d conv2d conv3d conv_transpose1d conv_transpose2d layer_norm group_norm rms_norm
+    matmul mm bmm baddbmm linear addmm einsum dot mv outer scaled_dot_product_attention conv1d conv2d conv3d
+    conv_transpose1d conv_transpose2d layer_norm group_norm rms_norm
     mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits max_pool2d avg_pool2d adaptive_avg_pool2d interpolate pad
     view reshape expand expand_as broadcast_to broadcast_tensors permute transpose t flatten unflatten unsqueeze squeeze chunk split cat stack concat
     unbind narrow select repeat tile flip roll movedim swapaxes tril triu diagonal diag diag_embed contiguous clone detach to type_as float double half
