@@ -105,7 +105,7 @@ def charts_of(record: RunRecord, kernels: Iterable[KernelRow]) -> list[Chart]:
 
 def page_of(record: RunRecord) -> str:
     """The page. It says the same whether it is made as the run ends or later of the run's files."""
-    kernels, rows, advice = kernel_rows(record.ledger), happened(record.ledger), to_gain(record)
+    parts, kernels, rows, advice = parts_of(record), kernel_rows(record.ledger), happened(record.ledger), to_gain(record)
     settings = record.summary.get("settings", {})
     return rendered(
         "report.html.j2",
@@ -114,7 +114,8 @@ def page_of(record: RunRecord) -> str:
         more_to_gain=max(0, len(advice) - SHOWN_ADVICE),
         facts=[(name, printable_lines(value)) for name, value in record.summary["facts"]],
         charts=charts_of(record, kernels),
-        parts=parts_of(record),
+        parts=parts,
+        places={anchor(part.name) for part in parts},
         anchor=anchor,
         rows=rows[:SHOWN_EVENTS],
         rows_left_out=max(0, len(rows) - SHOWN_EVENTS),

@@ -156,6 +156,13 @@ def test_a_page_of_hours_is_below_two_megabytes_and_soon_made():
     assert "rows more are in the trace" in page and "others: " in page
 
 
+def test_links_within_the_page_have_their_places():
+    made = ledger()
+    made(events.FrameSkipped(region="elsewhere", site="b.py:1 in f", reason="a generator"))
+    page = page_of(RunRecord(summary(), made))
+    assert "elsewhere" in page and {f'id="{name}"' for name in re.findall(r'href="#([^"]+)"', page)} <= set(re.findall(r'id="[^"]+"', page))
+
+
 def test_tables_and_charts_are_told_to_who_cannot_see_them(page):
     assert page.count("<table") == page.count("<caption>") and not re.search(r"<th>|<th class", page)
     assert page.count('tabindex="0" role="region" aria-label="') == 6 + 3
