@@ -40,8 +40,11 @@ def offered(stage: str, settings: CompileSettings, best: Changes, module: L.Ligh
         case "mode":
             yield from ({"mode": mode} for mode in (MODES_ON_GPUS if on_gpu else MODES_ON_CPUS) if mode != settings.base.mode)
         case "parts" if settings.step:
+            if settings.of_modules:
+                yield {**best, "step": False}
             for glob in parts_of(module):
-                yield {**best, "step": False, "modules": {**settings.overrides, glob: {}}}
+                if glob not in settings.overrides:
+                    yield {**best, "step": False, "modules": {**settings.overrides, glob: {}}}
         case "sizes" if settings.base.dynamic is None:
             yield {**best, "dynamic": True}
         case "memory" if on_gpu and settings.base.memory_budget == 1.0:

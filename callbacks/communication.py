@@ -18,8 +18,9 @@ FIRST_BATCHES, EVERY = 16, 50
 
 @dataclass
 class Communication:
-    """The communication of one fit. samples: exposed and hidden milliseconds of backward passes in whose steps nothing was compiled here. A rank that
-    waits for a slower one has that in its exposed time. steps: milliseconds of steps, each of as many batches as it accumulates."""
+    """The communication of one fit. samples: exposed and hidden milliseconds of backward passes in whose steps nothing was compiled here: from the end of
+    the backward to that of the last reduction, where a rank that waits for a slower one has its waiting, too, and from the first reduction's start to the
+    end of the backward. steps: milliseconds of steps, each of as many batches as it accumulates."""
 
     samples: list[tuple[float, float]] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)

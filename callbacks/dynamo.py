@@ -37,15 +37,24 @@ class DynamoCallback(Callback):
     """Compiles the steps of a LightningModule, its optimizers' steps, and what `compile.modules` names, for each run of a Trainer, and puts everything back.
 
     DynamoCallback() needs no settings. settings: a CompileSettings, the flat mapping of the config group `compile`, a mode ("max-autotune"), or
-    modules (["encoder"], {"encoder": "max-autotune"}); options: keys of the group one by one. `outcome` is the last run's Outcome.
+    modules (["encoder"], {"encoder": "max-autotune"}); options: keys of the group one by one; dispatch: {name of a step or module: {"by": function of a
+    call's arguments that gives a key, "options": {key: what differs there}}}. `outcome` is the last run's Outcome.
     Wrong keys and values raise ConfigError here; globs that match nothing raise it when the run starts.
     """
 
-    def __init__(self, settings: CompileSettings | Mapping[str, Any] | Sequence[str] | str | None = None, **options: Any):
+    def __init__(
+        self,
+        settings: CompileSettings | Mapping[str, Any] | Sequence[str] | str | None = None,
+        *,
+        dispatch: Mapping[str, Mapping[str, Any]] | None = None,
+        **options: Any,
+    ):
         if isinstance(settings, CompileSettings):
             self.settings = dataclasses.replace(settings, **options) if options else settings
         else:
             self.settings = CompileSettings.of(CompileSettings.mapping(settings) | options)
+        if dispatch is not None:
+            self.settings = dataclasses.replace(self.settings, dispatch=dict(dispatch))
         origins().check()
         self.outcome: Outcome | None = None
         self.forget()
@@ -144,8 +153,10 @@ class DynamoCallback(Callback):
         self.begin(trainer, pl_module)
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Modules that are compiled by themselves run uncompiled in the sanity check, so that its grad mode and batch don't seed the first entry."""
-        self.laid_aside.enter_context(self.run.modules_laid_aside())
+        """Where modules are compiled by themselves, the sanity check runs uncompiled, so that its grad mode and batch don't seed their first entries; its
+        steps too, whose graphs would not end at calls of modules that are not compiled yet."""
+        if self.run.modules:
+            self.laid_aside.enter_context(self.run.laid_aside())
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.laid_aside.close()

@@ -115,6 +115,8 @@ class Ledger:
         """Why nothing is compiled of a module or step that was called."""
         reasons = [event.reason for event in self.of(events.FrameSkipped) if event.region == region]
         reasons += [f"[{event.code}] {event.reason}" for event in self.of(events.GraphBroke) if event.region == region]
+        if not reasons and all(event.region != region for event in self.of(events.Compiled)):
+            return "nothing of it had been built when the run ended"
         return reasons[0] if reasons else "it has no operations on tensors"
 
     def told(self) -> list[Told]:

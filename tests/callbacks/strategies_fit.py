@@ -120,14 +120,15 @@ class Case:
 
 
 DTENSORS = "AdamW steps parameters of class DTensor, which are no plain tensors"
+CLIPPED = {"gradient_clip_val": 0.1}
 CASES = {
     "ddp": Case(Project, ddp()),
     "ddp, a rank breaks its graphs": Case(BreaksOnOneRank, ddp(), breaks=(0, 1)),
     "ddp, static graph, compressed": Case(Deep, ddp(static_graph=True, ddp_comm_hook=bf16_compress_hook), tolerance=2e-2),
     "ddp, accumulation": Case(Deep, ddp(), options={"accumulate_grad_batches": 3}),
-    "fsdp2": Case(Whole, fsdp2, {"validation_step": 2, "training_step": 3}, breaks=(4, 4), left=DTENSORS, reduces=False),
+    "fsdp2": Case(Whole, fsdp2, {"validation_step": 2, "training_step": 3}, breaks=(4, 4), left=DTENSORS, reduces=False, options=CLIPPED),
     "fsdp2, blocks": Case(ByBlock, fsdp2, {"net.blocks.0": 2, "net.blocks.1": 1}, 2, (0, 0), "", False, {"modules": ["net.blocks.*"], "step": False}),
-    "tensor parallel": Case(InTensors, tensor_parallel, {"validation_step": 2, "training_step": 3}, 0, (12, 12), DTENSORS, False),
+    "tensor parallel": Case(InTensors, tensor_parallel, {"validation_step": 2, "training_step": 3}, 0, (12, 12), DTENSORS, False, options=CLIPPED),
 }
 
 
@@ -159,7 +160,6 @@ KINDS = (events.GraphBroke, events.Recompiled, events.FrameSkipped)
 
 def check(case: Case, folder: Path) -> None:
     plain = fit(case, folder / "plain", None)
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / f"loss{plain.trainer.global_rank}").write_text(f"{plain.module.losses[-1]:.4f}")
     callback = DynamoCallback(case.compile)
     compiled = fit(case, folder / "compiled", callback)
@@ -205,12 +205,112 @@ def check_numbers(case: Case, callback: DynamoCallback, known: dict[str, float])
         assert dict(communication.rows())["communication"].startswith("not measured: ModelParallelStrategy")
 
 
+def one_epoch(folder: Path, compiled: bool, devices: int, source: tuple[Path, int] | None = None, cls: type[Project] = Project, strategy: Any = None) -> Ran:
+    """source: a checkpoint, and the epochs that it has behind it; the next one is trained."""
+    L.seed_everything(0, verbose=False)
+    module = cls()
+    callbacks = [DynamoCallback(trace=False)] if compiled else []
+    place, done = source or (None, 0)
+    options = {**QUIET, "max_epochs": done + 1, "default_root_dir": folder, "callbacks": callbacks}
+    trainer = L.Trainer(**options, devices=devices, strategy=strategy or (ddp()() if devices == 2 else "auto"))
+    ran = Ran(module, trainer)
+    run(ran, lambda: trainer.fit(module, loader(12 * SIZE), loader(4 * SIZE, 2), ckpt_path=place, weights_only=False if place else None))
+    assert module.losses and trainer.current_epoch == done + 1
+    return ran
+
+
+def agree(compiled: Ran, plain: Ran, entries: Mapping[str, int] = STEPS) -> None:
+    assert compiled.module.losses == pytest.approx(plain.module.losses, rel=1e-4) and compiled.trainer.global_step == plain.trainer.global_step
+    for mine, theirs in zip(compiled.module.parameters(), plain.module.parameters(), strict=True):
+        torch.testing.assert_close(full(mine), full(theirs), rtol=1e-3, atol=1e-4)
+    assert compiled.entries == entries and not compiled.count(events.Recompiled), compiled.entries
+
+
+def from_one_rank_to_two_and_back(folder: Path) -> None:
+    """Checkpoints of compiled runs go on with another number of ranks, compiled as in eager."""
+    one, two = (folder / "one.ckpt", 1), (folder / "two.ckpt", 2)
+    if dist.get_rank() == 0:
+        one_epoch(folder, True, 1).trainer.save_checkpoint(one[0])
+    dist.barrier()
+    compiled = one_epoch(folder, True, 2, one)
+    agree(compiled, one_epoch(folder, False, 2, one))
+    compiled.trainer.save_checkpoint(two[0])
+    if dist.get_rank() == 0:
+        saved, alone = (torch.load(file, weights_only=False) for file, _ in (two, one))
+        assert list(saved["state_dict"]) == list(alone["state_dict"]) and not [name for name in saved["callbacks"] if "Dynamo" in name]
+        agree(one_epoch(folder, True, 1, two), one_epoch(folder, False, 1, two))
+
+
+def sharded_checkpoints(folder: Path) -> None:
+    """Of FSDP2: what a compiled run has saved goes on in eager, and the other way round."""
+    mine, theirs = ((folder / name, 1) for name in ("mine.ckpt", "theirs.ckpt"))
+    for place, _ in (mine, theirs):
+        one_epoch(folder, place.name == "mine.ckpt", 2, None, Whole, fsdp2()).trainer.save_checkpoint(place)
+    eager = one_epoch(folder, False, 2, mine, Whole, fsdp2())
+    for source in (mine, theirs):
+        agree(one_epoch(folder, True, 2, source, Whole, fsdp2()), eager, {"validation_step": 2, "training_step": 3})
+
+
+def synchronized_batch_norm(folder: Path) -> None:
+    """torch has none on CPUs: DDP says so, in the words that it has without us, before anything is compiled."""
+
+    class Normed(Project):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+    told = []
+    for compiled in (False, True):
+        trainer = L.Trainer(
+            **QUIET,
+            max_epochs=1,
+            num_sanity_val_steps=0,
+            devices=2,
+            strategy=ddp()(),
+            sync_batchnorm=True,
+            default_root_dir=folder,
+            callbacks=[DynamoCallback(trace=False)] if compiled else [],
+        )
+        with pytest.raises(ValueError, match="SyncBatchNorm") as error:
+            run(Ran(None, trainer), lambda trainer=trainer: trainer.fit(Normed(), loader()))
+        told.append(str(error.value))
+    assert told[0] == told[1]
+
+
+def without_training(folder: Path) -> None:
+    for stage in ("validate", "test", "predict"):
+        found = []
+        for callbacks in ([], [DynamoCallback(trace=False)]):
+            L.seed_everything(0, verbose=False)
+            trainer = L.Trainer(**QUIET, devices=2, strategy=ddp()(), default_root_dir=folder, callbacks=callbacks)
+            ran = Ran(Project(), trainer)
+            quiet = {} if stage == "predict" else {"verbose": False}
+            given = run(ran, lambda ran=ran, quiet=quiet: getattr(ran.trainer, stage)(ran.module, loader(4 * SIZE), **quiet))  # noqa: B023
+            found.append(torch.cat(given) if stage == "predict" else torch.tensor(list(given[0].values())))
+        torch.testing.assert_close(*found)
+        assert ran.entries == {"validation_step" if stage == "validate" else f"{stage}_step": 1}
+        mine, theirs = of_ranks({name: float(value) for name, value in trainer.callback_metrics.items() if "compile/" in name})
+        assert mine == theirs and mine[f"{stage}/compile/recompiles"] == 0
+
+
+ALONE = {
+    "without training": (without_training, 3),
+    "from one rank to two and back": (from_one_rank_to_two_and_back, 3),
+    "sharded checkpoints": (sharded_checkpoints, 3),
+    "synchronized batch norm": (synchronized_batch_norm, 0),
+}
+"""Functions that make several fits, and how many of these are with the callback on the first rank."""
+
+
 def main() -> None:
     folder, *wanted = sys.argv[1:]
     failed = False
-    for name in wanted or CASES:
+    dist.init_process_group("gloo", timeout=WAIT)
+    for name in wanted or (*CASES, *ALONE):
         try:
-            check(CASES[name], Path(folder) / name.replace(" ", "_"))
+            place = Path(folder) / name.replace(" ", "_")
+            place.mkdir(parents=True, exist_ok=True)
+            ALONE[name][0](place) if name in ALONE else check(CASES[name], place)
             print("held", name, flush=True)
         except Exception:  # noqa: BLE001  (told, and the process fails)
             traceback.print_exc()

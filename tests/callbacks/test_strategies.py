@@ -13,7 +13,7 @@ import pytest
 from lightning.pytorch.strategies import FSDPStrategy
 
 from dynacompile.callbacks import DynamoCallback
-from tests.callbacks.strategies_fit import CASES
+from tests.callbacks.strategies_fit import ALONE, CASES
 from tests.callbacks.test_loops import QUIET, Project, loader
 from tests.distributed.ranks import Ended, start
 
@@ -32,7 +32,7 @@ def ended(folder) -> list[Ended]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *ALONE])
 def test_both_ranks_train_as_without_the_callback(case, ended):
     for rank, process in enumerate(ended):
         assert f"held {case}" in process.out.splitlines(), f"rank {rank} ended with {process.code}:\n{process.err[-3000:]}"
@@ -40,7 +40,7 @@ def test_both_ranks_train_as_without_the_callback(case, ended):
 
 @pytest.mark.slow
 def test_the_closing_screen_is_the_first_ranks_alone(ended):
-    assert [process.out.count(SCREEN) for process in ended] == [len(CASES), 0]
+    assert [process.out.count(SCREEN) for process in ended] == [len(CASES) + sum(fits for _, fits in ALONE.values()), 0]
 
 
 @pytest.mark.slow
