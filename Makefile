@@ -1,5 +1,5 @@
 # Each target does all set-up that it needs on a fresh machine, and is safe to repeat.
-#   make train ARGS="compile=max_autotune"    make test    make fast    make lint
+#   make train ARGS="compile=max_autotune"    make test    make fast    make lint    make docs
 
 PYTHON ?= python3
 ARGS ?=
@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 NATIVE_SOURCES := $(wildcard dynacompile/*.cpp dynacompile/*/*.cpp dynacompile/*/*.h dynacompile/*.h)
 
-.PHONY: train test fast lint conf setup clean
+.PHONY: train test fast lint conf docs setup clean
 .DELETE_ON_ERROR:
 
 train: setup
@@ -29,6 +29,10 @@ lint: setup
 conf: setup
 	$(BIN)/python scripts/write_conf.py
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html; its search needs a server: $(BIN)/python -m http.server --directory build/site"
+
 setup: $(VENV)/.native
 
 $(VENV)/.created:
@@ -45,7 +49,7 @@ $(VENV)/.torch: $(VENV)/.created
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 	@echo "installing dynacompile and what it needs into $(VENV)"
 	$(PIP) install "setuptools>=77" wheel
-	$(PIP) install --no-build-isolation --editable ".[train,huggingface,dev,sweep]"
+	$(PIP) install --no-build-isolation --editable ".[train,huggingface,docs,browser,dev,sweep]"
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)

@@ -18,13 +18,14 @@ from rich.console import Console
 
 import dynacompile
 from dynacompile.callbacks.auto import Search, as_config
+from dynacompile.callbacks.communication import Communication
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepMeasurement
 from dynacompile.callbacks.origins import origins
 from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.plan import planned, table
-from dynacompile.callbacks.record import timeline
+from dynacompile.callbacks.record import Held, timeline
 from dynacompile.callbacks.reports import Reports
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import STEPS, CompiledRun
@@ -58,6 +59,16 @@ class DynamoCallback(Callback):
         self.outcome: Outcome | None = None
         self.forget()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what belongs to a run, which stays in its process: `ddp_spawn` and the like send callbacks to those that train."""
+        of_runs = vars(DynamoCallback(self.settings)).keys() - {"settings"}
+        return {name: value for name, value in vars(self).items() if name not in of_runs}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.outcome = None
+        self.forget()
+
     def forget(self) -> None:
         """The state of no run."""
         self.ledger = Ledger()
@@ -67,8 +78,10 @@ class DynamoCallback(Callback):
         self.idle: tuple[str, ...] = ()
         self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, self.settings.in_background)
         self.search: Search | None = None
+        self.communication = Communication()
         self.durations: list[float] = []
         self.ends: list[float] = []
+        self.held = Held()
         self.started = self.batch_started = 0.0
         self.end_subscription: Callable[[], None] | None = None
         self.laid_aside = ExitStack()
@@ -83,6 +96,7 @@ class DynamoCallback(Callback):
             self.show_plan(trainer, pl_module)
         self.started = time.perf_counter()
         self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
+        self.reports.communication = self.communication
         self.reports.begin(trainer)
         self.end_subscription = dynacompile.subscribe(self.ledger)
         if not self.settings.enabled:
@@ -176,7 +190,9 @@ class DynamoCallback(Callback):
         taken = self.measurement.taken() + (self.search.taken() if self.search is not None else 0.0)
         self.durations.append((time.perf_counter() - self.batch_started - taken) * 1e3)
         self.ends.append(time.time())
+        self.held.note(pl_module.device)
         self.ledger.batch += 1
+        self.communication.batch_ended(trainer, self.ledger.batch, self.durations[-1], self.ledger.compile_seconds)
         self.reports.times = self.measurement.times
         self.reports.batch_ended(trainer)
 
@@ -264,5 +280,6 @@ class DynamoCallback(Callback):
             notes=tuple((name, text) for name, text in (("wandb.watch", hooks_of_wandb(pl_module)), *self.run.left(), *chosen) if text),
             ended=ended,
             trials=tuple(self.search.trials) if self.search is not None else (),
-            timeline=timeline(self.durations, self.ends),
+            timeline=timeline(self.durations, self.ends, self.held.at_ends),
+            communication=self.communication,
         )

@@ -18,6 +18,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from dynacompile.callbacks.sweep_page import write_page
 from dynacompile.callbacks.sweep_plot import write_plot
 from dynacompile.callbacks.sweep_runs import ERROR_FILE, Run, first_line, saved_runs
 from dynacompile.callbacks.sweep_table import as_csv, as_markdown, comparison
@@ -87,8 +88,8 @@ def keep(config: DictConfig, run: Run, trace: str = "") -> None:
 
 
 def show_sweep(folder: Path) -> int:
-    """Prints the comparison of the jobs in a sweep's folder, and writes it there as Markdown, CSV and a plot. Returns how many jobs failed. Raises OSError
-    and ValueError for files that are no sweep's."""
+    """Prints the comparison of the jobs in a sweep's folder, and writes it there as Markdown, CSV, a plot and a page. Returns how many jobs failed. Raises
+    OSError and ValueError for files that are no sweep's."""
     runs = list(saved_runs(folder))
     if not runs:
         print(f"no jobs in {folder}")
@@ -100,7 +101,7 @@ def show_sweep(folder: Path) -> int:
     with Reporting(f"writing the comparison in {folder}"):
         write_whole(folder / "sweep.md", as_markdown(runs))
         write_whole(folder / "sweep.csv", as_csv(runs))
-        places = ["sweep.md", "sweep.csv", *write_plot(runs, folder)]
+        places = ["sweep.md", "sweep.csv", *write_plot(runs, folder), write_page(runs, folder)]
         console.print(f"{folder}: {', '.join(places)}", soft_wrap=True, highlight=False, markup=False)
     failed = sum(bool(run.reason) for run in runs)
     if failed:

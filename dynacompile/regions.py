@@ -89,10 +89,10 @@ def on_miss(frame: Any, state: Any) -> Any:
     core, info = native.core(), state.owner
     code = frame.code
     function = frame.function
-    if function is not None and getattr(function, DISABLED, None) is not None or getattr(function, "_torchdynamo_disable", False):
+    if function is not None and is_marked(function):
         if code is info.target:
             info.left_alone(Unsupported("disabled", f"{info.name} is marked to run as plain Python", "remove the mark, or the compile"))
-        return core.SKIP_RECURSIVE
+        return core.RUN_PLAINLY  # its code may be that of functions without a mark
     if info.errors and (error := info.errors.pop(code, None)) is not None:
         raise error
     while (other := SESSION.claim(code, info.bucket, frame)) is not None:
@@ -118,6 +118,12 @@ def on_miss(frame: Any, state: Any) -> Any:
     if info.config.background and code not in info.waited_for and BACKGROUND.takes_calls():
         return BACKGROUND.add(frame, state, compile_later)
     return new_entry(frame, info, own)
+
+
+def is_marked(function: Any) -> bool:
+    """Whether a function is marked to run as plain Python. A wrapper has the marks of what it wraps, as functools.wraps copies them: its own are others."""
+    wrapped = getattr(getattr(function, "__wrapped__", None), "__dict__", {})
+    return any(function.__dict__.get(mark) not in (None, False, wrapped.get(mark)) for mark in (DISABLED, "_torchdynamo_disable"))
 
 
 def own_entries(code: CodeType, state: Any) -> list[Any]:

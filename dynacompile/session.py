@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 import threading
@@ -14,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,8 @@ class Session:
                 native.core().add_skip_prefix(folder, recursive)
             for folder in LEFT_TO_PYTHON:
                 native.core().add_skip_prefix(folder, False)
+            for code in steps_of_optimizers():
+                native.core().meet_code(code)
             native.core().watch_rival(torch._C._dynamo.eval_frame.set_eval_frame)
             native.core().skip_code(DISABLED_CODE, True)
             native.core().skip_code(torch.nn.Module._call_impl.__code__, False)
@@ -195,6 +198,13 @@ SET = ((torch._C._only_lift_cpu_tensors, torch._C._set_only_lift_cpu_tensors),)
 
 LIBRARIES = ("sympy", "mpmath", "triton", "networkx")  # of others, in which a compile spends time
 REPORTERS = ("IPython", "ipykernel", "loguru", "mlflow", "rich", "tensorboard", "tqdm", "wandb")  # what writes for the user, in print()'s place, too
+
+
+def steps_of_optimizers() -> list[CodeType]:
+    """The steps of torch.optim that are compiled: where one breaks, as in a closure with a backward, what follows is compiled all the same."""
+    kinds = [cls for cls in vars(torch.optim).values() if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)]
+    steps = [inspect.unwrap(cls.step) for cls in kinds if cls not in (torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam)]
+    return [step.__code__ for step in steps if isinstance(step, FunctionType)]
 
 
 def skipped_folders() -> list[tuple[str, bool]]:

@@ -87,9 +87,12 @@ def parts_of(findings: Sequence[Finding], made: Sequence[object], outputs: Seque
     """The parts of one finding after the other. made: the graph's outputs, and what else passes between them. None where too little is alike."""
     keys: dict[tuple, list[tuple[Component, Occurrence]]] = {}
     given, constants = findings[0].given_outputs(outputs)
-    for phase, finding in enumerate(findings):
-        finding.connect()
-        for key, found in finding.components(made).items():
+    groups = [finding.groups() for finding in findings]
+    sizes = [len(operations) for group in groups for operations in group.values()]
+    if 2 * max(sizes, default=0) > sum(sizes):  # no other one is like it
+        return None
+    for phase, (finding, group) in enumerate(zip(findings, groups)):
+        for key, found in finding.components(group, made).items():
             keys[phase, *key] = found
     saved = sum((len(found) - 1) * found[0][0].size for found in keys.values())
     if saved < worth or 2 * saved < sum(len(found) * found[0][0].size for found in keys.values()):
@@ -141,10 +144,12 @@ class Finding:
         return found
 
     def root(self, atom: Atom) -> Atom:
-        while (above := self.of.setdefault(atom, atom)) != atom:
-            self.of[atom] = self.of[above]
-            atom = above
-        return atom
+        of = self.of
+        above = of.setdefault(atom, atom)
+        while (next_above := of[above]) is not above:
+            of[atom] = next_above
+            atom, above = above, next_above
+        return above
 
     def join(self, a: Atom, b: Atom) -> None:
         self.of[self.root(b)] = self.root(a)
@@ -186,8 +191,9 @@ class Finding:
         for k in range(count):
             self.root((node, k))
 
-    def components(self, outputs: Sequence[object]) -> dict[tuple, list[tuple[Component, Occurrence]]]:
-        """The parts, like ones together."""
+    def groups(self) -> dict[Atom, dict[Node, list[int]]]:
+        """The operations of each part in order, with the members that it has of a list."""
+        self.connect()
         members: dict[Atom, dict[Node, list[int]]] = {}
         state: list[Node] = []
         for node in self.nodes:
@@ -201,9 +207,13 @@ class Finding:
                     if root not in members:
                         members[root] = {n: [] for n in state}
                     members[root].setdefault(node, []).append(k)
+        return members
+
+    def components(self, groups: dict[Atom, dict[Node, list[int]]], outputs: Sequence[object]) -> dict[tuple, list[tuple[Component, Occurrence]]]:
+        """The parts, like ones together."""
         told = self.outputs(outputs)
         keys: dict[tuple, list[tuple[Component, Occurrence]]] = {}
-        for root, operations in members.items():
+        for root, operations in groups.items():
             component = Component(self, operations, told.get(root, []))
             keys.setdefault(component.key(), []).append((component, component.occurrence()))
         return keys
@@ -295,25 +305,28 @@ class Component:
             else:
                 rows.append(node)
         for node in self.operations:
-            args = tuple(self.token(self.own(node, a)) for a in node.args)
-            rows.append((node.op, node.target, args, tuple((k, self.token(self.own(node, v))) for k, v in node.kwargs.items())))
+            args = tuple([self.token(self.own(node, a)) for a in node.args])
+            kwargs = tuple([(k, self.token(self.own(node, v))) for k, v in node.kwargs.items()]) if node.kwargs else ()
+            rows.append((node.op, node.target, args, kwargs))
         rows.append(tuple(self.numbers[node] for _, node in self.outputs))
         return tuple(rows)
 
     def token(self, arg: Any) -> Any:
         if isinstance(arg, Node):
             return Node, self.numbers[arg]
+        if isinstance(arg, PLAIN):
+            return type(arg), repr(arg)
         if isinstance(arg, (list, tuple)):
             return (type(arg), *map(self.token, arg))
         if isinstance(arg, slice):
             return slice, self.token(arg.start), self.token(arg.stop), self.token(arg.step)
-        if isinstance(arg, PLAIN):
-            return type(arg), repr(arg)
         raise WholeError
 
     def tensors(self) -> Iterator[torch.Tensor]:
         for node in (*self.inputs, *self.operations):
             val = node.meta.get("val")
+            if isinstance(val, (tuple, list)):
+                val = self.own(node, val)
             yield from (t for t in (val if isinstance(val, (tuple, list)) else (val,)) if isinstance(t, torch.Tensor))
 
     def occurrence(self) -> Occurrence:

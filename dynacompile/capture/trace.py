@@ -379,7 +379,7 @@ class Trace:
         if not self.leaves_first_steps or self.repeats is None or base is None or key_of(key) in table.content:
             return
         owner = self.repeats.facts.value(base)
-        if isinstance(owner, torch.optim.Optimizer) and not is_refused_by_eager(owner):
+        if isinstance(owner, torch.optim.Optimizer) and not isinstance(owner, torch.optim.LBFGS) and not is_refused_by_eager(owner):
             raise unsupported("first-step", type(owner).__name__)
 
     def use_settings(self) -> None:

@@ -96,22 +96,23 @@ const SkipRule* rule_of(PyCodeObject* code) {
     return longest;
 }
 
-Mark classify(PyCodeObject* code) {
-    const SkipRule* longest = rule_of(code);
-    if (longest && longest->recursive) return Mark::skip_recursive;
-    if (!(code->co_flags & CO_OPTIMIZED)) {  // a module's or a class's body
-        return !longest && PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0 ? Mark::skip_recursive : Mark::skip;
-    }
-    if (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE)) return Mark::skip;
-    return longest ? Mark::elsewhere : Mark::eligible;
-}
-
 // Code of capture/resume.py, by RESUME_PREFIX of its qualified name.
 bool is_resume(PyCodeObject* code) {
     static const char prefix[] = "<resume at line ";
     const char* name = PyUnicode_AsUTF8(code->co_qualname);
     if (!name) PyErr_Clear();
     return name && std::strncmp(name, prefix, sizeof prefix - 1) == 0;
+}
+
+// wanted: it is compiled wherever it lies, as what goes on after a break in compiled code is.
+Mark classify(PyCodeObject* code, bool wanted) {
+    const SkipRule* longest = wanted || is_resume(code) ? nullptr : rule_of(code);
+    if (longest && longest->recursive) return Mark::skip_recursive;
+    if (!(code->co_flags & CO_OPTIMIZED)) {  // a module's or a class's body
+        return !longest && PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0 ? Mark::skip_recursive : Mark::skip;
+    }
+    if (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE)) return Mark::skip;
+    return longest ? Mark::elsewhere : Mark::eligible;
 }
 
 Bucket* find_bucket(Extra* extra, long id) {
@@ -280,10 +281,20 @@ PyObject* reset_code(PyObject*, PyObject* object) {
     PyCodeObject* code = as_code(object);
     if (!code) return nullptr;
     if (Extra* extra = find_extra(code)) {
-        extra->mark = classify(code);
+        extra->mark = classify(code, extra->wanted);
+        extra->refused = false;
         Dropped dropped;
         take_all(extra, dropped);
     }
+    Py_RETURN_NONE;
+}
+
+PyObject* meet_code(PyObject*, PyObject* object) {
+    PyCodeObject* code = as_code(object);
+    Extra* extra = code ? need_extra(code) : nullptr;
+    if (!extra) return nullptr;
+    extra->wanted = true;
+    extra->mark = classify(code, true);
     Py_RETURN_NONE;
 }
 
@@ -337,6 +348,7 @@ PyMethodDef functions[] = {
     {"remove_bucket", boundary<remove_bucket>, METH_VARARGS, "remove_bucket(code, bucket): drops its entries; code=None: of every code object."},
     {"remove_entry", boundary<remove_entry>, METH_VARARGS, "remove_entry(code, entry) -> bool: drops that entry; a call that runs it goes on."},
     {"reset_code", boundary<reset_code>, METH_O, "reset_code(code): drops all its entries, and what regions decided about it."},
+    {"meet_code", boundary<meet_code>, METH_O, "meet_code(code): it is compiled wherever it lies, as code of the program is."},
     {"skip_code", as_method<skip_code>(), METH_VARARGS | METH_KEYWORDS, "skip_code(code, recursive=False): it runs as Python; recursive: so does all that it calls."},
     {"left_to_python", boundary<left_to_python>, METH_O, "left_to_python(code): 'recursive' where it runs as Python with all that it calls, 'alone' where it alone does, None where a region may compile it."},
     {"add_skip_prefix", as_method<add_skip_prefix>(), METH_VARARGS | METH_KEYWORDS,
@@ -357,7 +369,7 @@ Extra* find_extra(PyCodeObject* code) {
 Extra* need_extra(PyCodeObject* code) noexcept {
     Extra* extra = find_extra(code);
     if (extra) return extra;
-    extra = new (std::nothrow) Extra{next_serial++, 0, classify(code), is_resume(code), {}, nullptr, all_extras};
+    extra = new (std::nothrow) Extra{next_serial++, 0, classify(code, false), is_resume(code), {}, nullptr, all_extras};
     if (!extra || set_extra(reinterpret_cast<PyObject*>(code), extra_index, extra) < 0) {
         delete extra;
         if (!PyErr_Occurred()) PyErr_NoMemory();

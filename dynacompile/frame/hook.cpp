@@ -2,6 +2,7 @@
 #include "hook.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <optional>
 
@@ -209,6 +210,21 @@ bool is_left(const Scope& scope, const Extra* extra, const PyCodeObject* code) {
     return !extra->refused || code != scope.target || scope.state->refused == extra->serial + 1;
 }
 
+// Whether a frame that runs plainly with all below it is a wrapper by which Dynamo has left a step of torch.optim alone, for everybody: what the step calls,
+// as a closure, is the program's, which has disabled nothing.
+bool is_step_left_by_dynamo(Frame* frame) {
+    PyObject* marks = frame_function(frame)->func_dict;
+    PyObject* original = marks ? PyDict_GetItemString(marks, "_torchdynamo_orig_callable") : nullptr;
+    if (!original || !PyFunction_Check(original)) return false;
+    PyFunctionObject* function = reinterpret_cast<PyFunctionObject*>(original);
+    if (!function->func_module || !PyUnicode_Check(function->func_module)) return false;
+    const char* module = PyUnicode_AsUTF8(function->func_module);
+    if (!module) PyErr_Clear();
+    if (!module || std::strncmp(module, "torch.optim.", 12) != 0) return false;
+    PyObject* name = function->func_qualname;
+    return PyUnicode_CompareWithASCIIString(name, "LBFGS.step") == 0 || PyUnicode_CompareWithASCIIString(name, "SparseAdam.step") == 0;
+}
+
 // Nothing in here throws once the frame runs: what may is caught where it can be unwound.
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     Thread& thread = *found_once(&current_thread);
@@ -222,7 +238,7 @@ PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     if (extra->resumes) take_arguments(ts, frame);
     const bool left = is_left(scope, extra, frame_code(frame));
     if (left && extra->buckets.empty()) return _PyEval_EvalFrameDefault(ts, frame, 0);
-    if (extra->mark == Mark::skip_recursive) return run_plainly(ts, frame);
+    if (extra->mark == Mark::skip_recursive) return is_step_left_by_dynamo(frame) ? _PyEval_EvalFrameDefault(ts, frame, 0) : run_plainly(ts, frame);
     Entry* entry = nullptr;
     if (!find_entry(frame, extra, *scope.state, &entry)) return unwind(ts, frame);
     if (!entry && left) return _PyEval_EvalFrameDefault(ts, frame, 0);

@@ -89,6 +89,7 @@ struct Extra {
     bool resumes;  // it goes on after a graph break, called by residual code alone
     std::vector<Bucket> buckets;  // sorted by id
     Extra *before, *after;        // the list of all extras
+    bool wanted = false;          // it is compiled though its folder is left to Python
     bool refused = false;         // the mark is that of a capture: a region whose target this is asks for itself, as its options and calls are its own
 };
 

@@ -25,7 +25,7 @@ import dynacompile
 from dynacompile.events import Compiled, GraphBroke
 
 STEPS = 7
-SHAPES = ((4, 3), (6,), (5, 2, 2), (), (1,), (3,), (2, 5), (1, 7), (4, 3), (6,), (3,), (8, 8))
+SHAPES = ((4, 3), (6,), (5, 2, 2), (), (1,), (3,), (2, 5), (1, 7), (4, 3), (6,), (3,), (8, 8), (0,), (0, 3))
 MATRICES = ((4, 3), (3, 4), (6, 6), (2, 5), (4, 3))
 RATES = (1e-3, 0.1, 0.01, 1.0)
 DECAYS: dict[str, tuple] = {"weight_decay": (0.0, 0.1)}
@@ -71,7 +71,7 @@ SCHEDULERS: tuple[Callable[[torch.optim.Optimizer], Any], ...] = (
 NUMBERS = ("rate", "options")  # what happens between steps and needs no entry of its own
 HAPPENS = (*NUMBERS, "none", "frozen", "group", "load", "reload", "all none", "other gradient")
 MOST_ENTRIES = 5  # of a program in which nothing but numbers changes: one more for each option that is found to change
-LOOSE = {"Muon": 5e-2}  # iterates in bfloat16
+LOOSE = {"Muon": 1e-1}  # iterates in bfloat16
 
 
 def cycles(optimizer: torch.optim.Optimizer) -> bool:
@@ -95,8 +95,11 @@ class Program:
     clip: str
     hooks: bool
     closure: bool
+    scaled: bool  # as GradScaler has fused optimizers step
 
     def is_steady(self) -> bool:
+        if self.name == "Adafactor" and any(0 in shape for shapes in self.shapes for shape in shapes):
+            return False  # eager divides by the number of elements
         return all(h in NUMBERS for what in self.happens for h in what) and self.name not in ("LBFGS", "SparseAdam") and not self.closure
 
 
@@ -110,7 +113,7 @@ def generate(seed: int) -> Program:
     if options.get("nesterov") and name == "SGD":
         options |= {"momentum": 0.9, "dampening": 0.0}
     groups = 1 if name in ("LBFGS", "SparseAdam") else rng.choice((1, 1, 2, 3))
-    pool = MATRICES if name == "Muon" else [s for s in SHAPES if s] if name == "SparseAdam" else SHAPES
+    pool = MATRICES if name == "Muon" else [s for s in SHAPES if s and 0 not in s] if name == "SparseAdam" else SHAPES
     shapes = tuple(tuple(rng.choice(pool) for _ in range(rng.choice((1, 2, 3, 5, 9)))) for _ in range(groups))
     dtypes = rng.choice(
         ((torch.float32,), (torch.float32,), (torch.float64,), (torch.float32, torch.float64), (torch.bfloat16,), (torch.float32, torch.bfloat16))
@@ -128,7 +131,7 @@ def generate(seed: int) -> Program:
         seed, name, tuple(options.items()), shapes, dtypes, tuple(own.items()), not refuses_tensors and "lr" in options and rng.random() < 0.15,
         rng.randrange(len(SCHEDULERS)) if rng.random() < 0.35 else None, happens,
         rng.choice(("function", "function", "step", "zero", "scheduled")), rng.choice(("", "", "", "norm", "value", "foreach norm")),
-        rng.random() < 0.1, name == "LBFGS" or rng.random() < 0.15,
+        rng.random() < 0.1, name == "LBFGS" or rng.random() < 0.15, bool(options.get("fused")) and rng.random() < 0.3,
     )  # fmt: skip
 
 
@@ -160,6 +163,11 @@ class Story:
     def parameters(self) -> list[torch.nn.Parameter]:
         return [p for g in self.optimizer.param_groups for p in g["params"]]
 
+    @property
+    def is_fused(self) -> bool:
+        """Eager's kernels then take gradients to lie in memory as parameters do, whatever their strides are."""
+        return bool(dict(self.program.options).get("fused"))
+
     def closure(self) -> torch.Tensor:
         self.optimizer.zero_grad()
         loss = sum(((p.double() - 0.5) ** 2).sum() for p in self.parameters if p.requires_grad)
@@ -190,6 +198,8 @@ class Story:
             p.grad = self.gradient(p) if p.requires_grad else None
         for what in program.happens[number]:
             self.happen(what, rng)
+        if program.scaled:
+            self.optimizer.grad_scale, self.optimizer.found_inf = torch.tensor(4.0), torch.tensor(float(rng.random() < 0.3))
         warnings.simplefilter("ignore")
         try:
             result: Any = self.run(self.closure) if program.closure else self.run()
@@ -239,7 +249,7 @@ class Story:
             fresh = type(self.optimizer)([{**g, "params": list(g["params"])} for g in self.optimizer.param_groups])
             fresh.load_state_dict(self.optimizer.state_dict())
             self.optimizer.load_state_dict(fresh.state_dict())
-        elif what == "other gradient" and not isinstance(p.grad, type(None)) and p.grad.layout is torch.strided and p.dim() == 2:
+        elif what == "other gradient" and p.grad is not None and p.grad.layout is torch.strided and p.dim() == 2 and not self.is_fused:
             p.grad = torch.randn(p.shape[::-1], dtype=p.dtype).t()
 
 
@@ -288,6 +298,9 @@ def check_program(program: Program, backend: str = "eager", counts: Counter | No
         for number in range(STEPS):
             wanted, got = eager.step(number), ours.step(number)
             if (found := difference(got, wanted, tolerance)) is not None:
+                if counts is not None and not is_eager_sure(program, number, tolerance):
+                    counts["eager differs from eager"] += 1
+                    return []
                 return [f"step {number}: {found}"]
     finally:
         end()
@@ -300,6 +313,16 @@ def check_program(program: Program, backend: str = "eager", counts: Counter | No
     if program.is_steady() and (entries > MOST_ENTRIES or breaks):
         return [f"{entries} entries, breaks {[f'{code}: {e.reason} at {e.site}' for code, e in breaks.items()]}"]
     return []
+
+
+def is_eager_sure(program: Program, last: int, tolerance: float) -> bool:
+    """Whether eager gives the same again, up to a step. Fused SGD reads memory that nobody has written where a group has parameters of several dtypes."""
+    first, again, once_more = (Story(program, lambda f: f) for _ in range(3))
+    for number in range(last + 1):
+        wanted = first.step(number)
+        if any(difference(story.step(number), wanted, tolerance) is not None for story in (again, once_more)):
+            return False
+    return True
 
 
 def main() -> None:

@@ -48,6 +48,7 @@ def cases() -> list[Case]:
     for form in ("single", "fused"):
         found.append(Case("AdamW", {}, form, ("single", "fused"), tensor_rate=True))
     found.append(Case("SGD", {"lr": 0.1, "momentum": 0.9}, "foreach", BOTH, schedule=warmed))
+    found.append(Case("Adafactor", {"weight_decay": 0.1}, "single", ("single",), tensor_rate=True))
     return found
 
 

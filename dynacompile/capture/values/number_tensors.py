@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.operator_names import COMPARISONS
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
@@ -39,6 +40,8 @@ def number_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None
         return number_and_tensor(cx, name, args)
     if name not in ARITHMETIC and name not in COMPARISONS:
         return None
+    if name == "truediv" and isinstance(args[1], ConstantValue) and args[1].value == 0:
+        raise unsupported("would-raise", "float division by zero")
     operands = [as_double(cx, a) if name in ("truediv", "pow") else a for a in args]
     return as_number(cx.op("call_function", getattr(operator, name), operands, {}))
 
@@ -53,11 +56,12 @@ def number_and_tensor(cx: Trace, name: str, args: Sequence[Value]) -> Value | No
 
 
 def extreme_number(cx: Trace, name: str, values: Sequence[Value]) -> Value | None:
-    """max (name: "gt") or min ("lt") of numbers some of which are tensors; None for all others. Python goes on with the first where one is NaN."""
-    if not any(map(is_number_tensor, values)) or not all(map(is_real_number, values)):
+    """max (name: "gt") or min ("lt") of numbers some of which are tensors; None for all others. Python goes on with the first where one is NaN.
+    A rate that is a tensor of one number is compared with such numbers as one of them."""
+    if not any(map(is_number_tensor, values)) or not all(is_real_number(v) or is_rate(v) for v in values):
         return None
-    best = values[0]
-    for candidate in values[1:]:
+    best, *others = [as_number(cx.op("call_method", "to", [v, ConstantValue(torch.float64)], {})) if is_rate(v) else v for v in values]
+    for candidate in others:
         better = cx.op("call_function", getattr(operator, name), [as_double(cx, candidate), as_double(cx, best)], {})
         best = selected(cx, better, candidate, best)
     return best
@@ -73,6 +77,10 @@ def as_double(cx: Trace, value: Value) -> Value:
 
 def is_number_tensor(value: Value) -> bool:
     return isinstance(value, TensorValue) and value.is_number and value.fake.dtype is not torch.bool
+
+
+def is_rate(value: Value) -> bool:
+    return isinstance(value, TensorValue) and not value.is_number and not value.fake.dim() and value.fake.is_floating_point()
 
 
 def is_condition(value: Value) -> bool:

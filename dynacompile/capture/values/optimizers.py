@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim.optimizer import _get_value
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
@@ -45,6 +46,14 @@ def value_of_step(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     return value.as_number(cx)
 
 
+def order_of_groups(keys: list[tuple[torch.device, torch.dtype]]) -> list[tuple[torch.device, torch.dtype]]:
+    """Torch's order, which is that of a hash table and not of first appearance. Adafactor takes its eps from the first group."""
+    if len(keys) < 2:
+        return keys
+    with _disable_current_modes():
+        return list(torch._C._group_tensors_by_device_and_dtype([[torch.empty(0, device=device, dtype=dtype) for device, dtype in keys]], False))
+
+
 @handles(torch.optim.Optimizer._group_tensors_by_device_and_dtype)  # which groups nothing while a program is compiled
 @handles(_group_tensors_by_device_and_dtype, one_operation=True)
 def group_tensors(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -61,7 +70,8 @@ def group_tensors(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     if any(len(column) not in (0, len(columns[0])) for column in columns):
         raise unsupported("would-raise", "lists of tensors of different lengths")
     pairs: list[tuple[Value, Value]] = []
-    for (device, dtype), indices in rows.items():
+    for device, dtype in order_of_groups(list(rows)):
+        indices = rows[device, dtype]
         lists = ListValue([ListValue([column[i] for i in indices] if column else []) for column in columns])
         numbers = ListValue([ConstantValue(i) for i in indices] if indexed.truth(cx) else [])
         pairs.append((TupleValue([ConstantValue(device), ConstantValue(dtype)]), TupleValue([lists, numbers])))
