@@ -257,7 +257,8 @@ class DynamoCallback(Callback):
 
     def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule, ended: str = "") -> Outcome:
         known = trainer.callback_metrics.items()
-        losses = {name: float(value) for name, value in known if "loss" in name and name not in self.reports.known}
+        on_bar = trainer.progress_bar_metrics
+        losses = {name: float(value) for name, value in known if ("loss" in name or name in on_bar) and name not in self.reports.known}
         on_gpu = pl_module.device.type == "cuda"
         idle = self.run.idle()
         is_fit = trainer.state.fn == TrainerFn.FITTING

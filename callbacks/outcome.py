@@ -34,8 +34,8 @@ NOT_CALLED = "no call came through it: no step called it, or its forward was cal
 @dataclass(frozen=True)
 class Outcome:
     """modes: of what was to be compiled. modules: names of the modules and steps that are compiled. idle: those that no call came through. losses: the run's
-    last metrics with "loss" in their name. steps: training batches run. notes: further rows of the screen, name and text. ended: how the run ended, where
-    it did not end by itself. trials: of compile=auto.
+    last metrics with "loss" in their name, and those that its progress bar shows. steps: training batches run. notes: further rows of the screen, name and
+    text. ended: how the run ended, where it did not end by itself. trials: of compile=auto.
 
     timeline: the training batches as `record.timeline` has them. fit_seconds: wall time of the run. train_step_ms: median of the fit's own steps, optimizer
     included. peak_bytes: CUDA only.

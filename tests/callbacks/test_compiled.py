@@ -121,3 +121,14 @@ def test_the_sanity_check_leaves_no_graph_without_the_cuts_at_named_modules(fit)
     fit(callback, num_sanity_val_steps=2)
     steps = [event for event in callback.outcome.ledger.of(Recompiled) if event.region == "validation_step"]
     assert steps == []
+
+
+def test_the_screen_has_losses_and_what_the_progress_bar_shows(fit):
+    class Scored(Regression):
+        def validation_step(self, batch, index):
+            self.log("val/score", self.net(batch[0]).mean(), prog_bar=True)
+            self.log("val/hidden", self.net(batch[0]).mean())
+
+    callback = DynamoCallback(enabled=False, measure_steps=0)
+    fit(callback, cls=Scored)
+    assert set(callback.outcome.losses) == {"train/loss", "val/score"}

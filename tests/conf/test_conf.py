@@ -12,6 +12,7 @@ from dynacompile import conf
 from dynacompile.callbacks import CompileSettings, DynamoCallback
 from dynacompile.callbacks.config_text import config_text, default_values
 from dynacompile.config import MODES
+from scripts import bench_lightning
 
 FOLDER = conf.folder()
 GROUPS = {
@@ -99,3 +100,9 @@ def test_help_of_train_py_names_every_group_and_the_forms_of_overrides():
     for said in ("$APP_CONFIG_GROUPS", "compile.show=true", "compile.modules.net.blocks.*.mode=", "type:Block", "compile=none,default", "--cfg job"):
         assert said in text
     assert all(recipe in text for recipe in GROUPS["experiment"] if recipe != "gpt2_small")
+
+
+@pytest.mark.parametrize("name", bench_lightning.RECIPES)
+def test_each_recipe_of_the_benchmark_composes_with_its_callback(name):
+    callback = instantiate(composed(*bench_lightning.RECIPES[name], "compile.mode=default").callbacks.dynamo)
+    assert isinstance(callback, DynamoCallback)
