@@ -96,7 +96,6 @@ class DynamoCallback(Callback):
             self.show_plan(trainer, pl_module)
         self.started = time.perf_counter()
         self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
-        self.reports.communication = self.communication
         self.reports.begin(trainer)
         self.end_subscription = dynacompile.subscribe(self.ledger)
         if not self.settings.enabled:
