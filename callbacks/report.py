@@ -55,33 +55,38 @@ def headline(record: RunRecord) -> list[str]:
         told.append(f"Compiling took {known['seconds']:.1f} s; what a step gains was not measured.")
     else:
         told.append("Nothing was compiled.")
+    if known["graphs"] and not to_gain(record):
+        told.append("Nothing was in the way: no graph break, no limit, and no recompile that a setting would have prevented.")
     if summary.get("ended"):
         told.append(f"The run was ended by {summary['ended']} after {summary['steps']} batches.")
     return told
 
 
 def to_gain(record: RunRecord) -> list[str]:
-    """What to change to gain more: each advice once, with how often it was given, and what it was given for."""
-    found: dict[str, list[str]] = {}
+    """What to change to gain more: each advice once, with what it was given for, how often, and the seconds that this cost."""
+    found: dict[str, list[tuple[str, float]]] = {}
     for event in record.ledger.of(LimitHit):
-        found.setdefault(event.override, []).append(f"{event.frame} runs as Python since its entries reached the limit of {event.limit}")
+        found.setdefault(f"Set {event.override}", []).append((f"{event.frame} runs as Python since its entries reached the limit of {event.limit}", 0.0))
     for event in record.ledger.recompiles:
         if event.override:
-            found.setdefault(event.override, []).append(f"recompiles of {event.frame}")
+            found.setdefault(f"Set {event.override}", []).append((f"recompiles of {event.frame}", event.seconds))
     for event in record.ledger.breaks:
         if event.hint:
-            found.setdefault(event.hint, []).append(f"graph break at {event.site}")
+            found.setdefault(event.hint[:1].upper() + event.hint[1:], []).append((f"graph break at {event.site}", 0.0))
     for name, reason in record.summary["eager"].items():
-        found.setdefault(f"{name} runs as Python: {reason}", []).append("")
-    return [f"{printable(advice, longest=2000)}{because(reasons)}" for advice, reasons in found.items() if advice]
+        found.setdefault(f"{name} runs as Python: {reason}", []).append(("", 0.0))
+    return [f"{printable(advice, longest=2000)}{because(reasons)}" for advice, reasons in found.items()]
 
 
-def because(reasons: list[str]) -> str:
-    known = [printable(reason) for reason in dict.fromkeys(reasons) if reason]
+def because(reasons: list[tuple[str, float]]) -> str:
+    known = [printable(reason) for reason in dict.fromkeys(reason for reason, _ in reasons) if reason]
     if not known:
         return ""
-    more = f" and {len(known) - 1} more" if len(known) > 1 else ""
-    return f" ({known[0]}{more}; {len(reasons)} times)" if len(reasons) > 1 else f" ({known[0]})"
+    seconds = sum(seconds for _, seconds in reasons)
+    told = [known[0] + (f" and {len(known) - 1} more" if len(known) > 1 else "")]
+    told += [f"{len(reasons)} times"] if len(reasons) > 1 else []
+    told += [f"{seconds:.1f} s"] if seconds >= 0.05 else []
+    return f" ({'; '.join(told)})"
 
 
 def charts_of(record: RunRecord, kernels: Iterable[KernelRow]) -> list[Chart]:
@@ -105,7 +110,7 @@ def charts_of(record: RunRecord, kernels: Iterable[KernelRow]) -> list[Chart]:
 
 def page_of(record: RunRecord) -> str:
     """The page. It says the same whether it is made as the run ends or later of the run's files."""
-    kernels, rows, advice = kernel_rows(record.ledger), happened(record.ledger), to_gain(record)
+    parts, kernels, rows, advice = parts_of(record), kernel_rows(record.ledger), happened(record.ledger), to_gain(record)
     settings = record.summary.get("settings", {})
     return rendered(
         "report.html.j2",
@@ -114,7 +119,8 @@ def page_of(record: RunRecord) -> str:
         more_to_gain=max(0, len(advice) - SHOWN_ADVICE),
         facts=[(name, printable_lines(value)) for name, value in record.summary["facts"]],
         charts=charts_of(record, kernels),
-        parts=parts_of(record),
+        parts=parts,
+        places={anchor(part.name) for part in parts},
         anchor=anchor,
         rows=rows[:SHOWN_EVENTS],
         rows_left_out=max(0, len(rows) - SHOWN_EVENTS),

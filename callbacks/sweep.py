@@ -20,9 +20,10 @@ from rich.console import Console
 
 from dynacompile.callbacks.sweep_page import write_page
 from dynacompile.callbacks.sweep_plot import write_plot
-from dynacompile.callbacks.sweep_runs import ERROR_FILE, Run, first_line, saved_runs
+from dynacompile.callbacks.sweep_runs import ERROR_FILE, FILE, Run, first_line, saved_runs
 from dynacompile.callbacks.sweep_table import as_csv, as_markdown, comparison
 from dynacompile.complaints import Reporting
+from dynacompile.errors import ConfigError
 from dynacompile.run_files import write_whole
 
 GROUP_VARIABLE = "WANDB_RUN_GROUP"
@@ -85,6 +86,13 @@ def keep(config: DictConfig, run: Run, trace: str = "") -> None:
             dataclasses.replace(run, number=number_of(config) or 0, prefix=prefix).write(folder)
             if trace:
                 write_whole(folder / ERROR_FILE, trace)
+
+
+def show_again(folder: Path) -> None:
+    """As `show_sweep`, of a folder that a user names. Raises ConfigError where it holds no sweep."""
+    if not any(folder.rglob(FILE)):
+        raise ConfigError(f"no jobs in {folder}: it should hold 0/{FILE}, 1/{FILE}, ...")
+    show_sweep(folder.absolute())
 
 
 def show_sweep(folder: Path) -> int:

@@ -1,6 +1,6 @@
 """Calls of the recipes to look at: each function gives the loss of a net and its batch, random bytes in 8 windows of 64.
 
-    python -m dynacompile explain dynacompile.recipes.examples:gpt --show schedule
+python -m dynacompile explain dynacompile.recipes.examples:gpt --show schedule
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def take(page: Path, picture: Path, browser: str, size: str, dark: bool = False)
     print(picture)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--browser", default="", help="a Chromium (default: that of PyQt6-WebEngine)")
     parser.add_argument("--size", default="1000x980", help="WIDTHxHEIGHT")
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--sweep", type=Path, help="folder of a sweep (default: one is run)")
     parser.add_argument("--to", type=Path, default=ROOT / "docs" / "images", help="the folder of the pictures")
     parser.add_argument("overrides", nargs="*", help="of the run that is trained, as in `python train.py model=gpt trainer.max_steps=500`")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         run = chosen.run or trained(Path(temporary), chosen.overrides)
         sweep = chosen.sweep or trained(Path(temporary), SWEEP)

@@ -1,6 +1,6 @@
 """What the compiler prints of one function on its way through it: what docs/walk.md shows, made anew whenever the site is built.
 
-    python scripts/walk.py    # prints the page, with everything filled in
+python scripts/walk.py    # prints the page, with everything filled in
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dynacompile.observe.log import line
 
 PAGE = Path(__file__).parents[1] / "docs" / "walk.md"
 PLACE = re.compile(r"<!-- walk: (\w+) -->")
-EXAMPLE = '''\
+EXAMPLE = """\
 import torch
 from torch.nn.functional import gelu
 
@@ -36,7 +36,7 @@ def loss(x, weight, bias, target):
     hidden = gelu(x @ weight + bias, approximate="tanh")
     error = hidden - target
     return (error * error).mean()
-'''
+"""
 ROWS, WIDTH = 256, 128
 
 

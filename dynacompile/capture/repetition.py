@@ -138,6 +138,9 @@ class Repetition:
         """An operation once more: on fakes, or, where nobody will see what it gives, as nodes that share the fakes of the first time."""
         recorder = self.cx.recorder
         before, fresh = len(recorder.nodes), self.known.fresh.get(id(operation))
+        if needed and is_operand(operation):
+            self.note(operation, before)
+            return
         if needed and fresh is not None:
             made = recorder.copy_fresh(operation, self.nodes, fresh)
             assert isinstance(operation.result, TensorValue)
@@ -186,6 +189,11 @@ def facts(value: TensorValue) -> tuple:
     """What capture knows of a tensor beside its metadata; all but plain ones differ from each other."""
     plain = not value.attributes and value.new_grad is None and value.number() is None and not value.has_become
     return (plain or id(value), value.is_number, value.source is None, value.real is None)
+
+
+def is_operand(operation: Operation) -> bool:
+    """Whether it gave its first operand, as a cast to the type that it has: it does so for what looks the same."""
+    return not operation.nodes and not operation.writes and bool(operation.args) and operation.result is operation.args[0]
 
 
 def is_unchanged(before: Value | None, after: Value | None) -> bool:

@@ -18,7 +18,7 @@ import torch
 from dynacompile.capture.opcodes.names import attribute_name
 from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.repeats import appearance, leaves, state_now, tensors_in
-from dynacompile.capture.repetition import Append, Read, Repetition, Round, is_unchanged
+from dynacompile.capture.repetition import Append, Read, Repetition, Round, is_operand, is_unchanged
 from dynacompile.capture.results import Look, fresh_look
 from dynacompile.capture.values.base import NULL, IteratorValue, Lazy, Method, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
@@ -425,7 +425,7 @@ class Watch:
             raise NotRepeatableError
         variables = self.variables()
         self.check_ways(variables)
-        made = {id(leaf) for operation in operations for leaf in leaves(operation.result)}
+        made = {id(leaf) for operation in operations if not is_operand(operation) for leaf in leaves(operation.result)}
         invariant = self.check_operands(operations, made)
         counts = [(value, value.fake._version - self.versions[key]) for key, value in self.inputs.items()]
         written = tuple(pair for pair in counts if pair[1])

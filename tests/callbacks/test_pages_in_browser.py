@@ -14,6 +14,7 @@ import pytest
 from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.sweep_page import write_page
 from dynacompile.callbacks.sweep_runs import Run
+from scripts import pictures
 from tests.callbacks.test_report_page import long_run
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,7 @@ def test_every_link_within_the_page_has_its_place(report):
 def test_pictures_are_taken(report, sweep, tmp_path):
     places = ["--run", str(report.parent), "--sweep", str(sweep.parent), "--to", str(tmp_path), "--size", "500x400"]
     (report.parent / "compile_report.html").write_bytes(report.read_bytes())
-    subprocess.run([sys.executable, "-m", "scripts.pictures", *places], cwd=ROOT, check=True, timeout=120)
+    pictures.main(places)
     for name in ("report", "report-dark", "sweep"):
         header = (tmp_path / f"{name}.png").read_bytes()[:24]
         assert header.startswith(b"\x89PNG") and (int.from_bytes(header[16:20]), int.from_bytes(header[20:24])) == (500, 400)

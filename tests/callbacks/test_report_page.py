@@ -96,10 +96,16 @@ def test_what_else_is_said_first(changed, said):
     assert said in text_of(page_of(RunRecord(summary(**changed), ledger())))
 
 
+def test_a_run_without_advice_says_so():
+    made = Ledger()
+    made(events.Compiled(region="net", frame="forward (a.py:3)", graph=0, ops=4, guards=9, kernels=1, seconds=0.5))
+    assert "Nothing was in the way: no graph break" in text_of(page_of(RunRecord(summary(eager={}), made)))
+
+
 def test_advice_stands_together(page):
     advice = to_gain(RunRecord(summary(), ledger()))
     place = f"{__file__}:1 in forward"
-    assert advice[0] == "compile.dynamic=true (recompiles of forward (a.py:3))" and advice[1] == f"move the print (graph break at {place})"
+    assert advice[0] == "Set compile.dynamic=true (recompiles of forward (a.py:3); 0.2 s)" and advice[1] == f"Move the print (graph break at {place})"
     assert advice[2] == "spare runs as Python: nobody called it"
     assert all(line in text_of(page) for line in advice)
 
@@ -154,6 +160,13 @@ def test_a_page_of_hours_is_below_two_megabytes_and_soon_made():
     page = page_of(long_run())
     assert len(page.encode()) < 2_000_000 and time.process_time() - started < 20
     assert "rows more are in the trace" in page and "others: " in page
+
+
+def test_links_within_the_page_have_their_places():
+    made = ledger()
+    made(events.FrameSkipped(region="elsewhere", site="b.py:1 in f", reason="a generator"))
+    page = page_of(RunRecord(summary(), made))
+    assert "elsewhere" in page and {f'id="{name}"' for name in re.findall(r'href="#([^"]+)"', page)} <= set(re.findall(r'id="[^"]+"', page))
 
 
 def test_tables_and_charts_are_told_to_who_cannot_see_them(page):

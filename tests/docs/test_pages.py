@@ -39,7 +39,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if program(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in (*PAGES, ROOT / "README.md") if program(page)], ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(program(page), str(page), "exec"), {"__name__": page.stem})

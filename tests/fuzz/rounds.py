@@ -49,6 +49,8 @@ LINES = (
     "out.extend(x)", "x = p[0]", "p.mul_(1 - rate * 0.1)", "p.add_(q, alpha=-rate)", "if rate: q.add_(rate)", "x = p * (rate / (1 - 0.5 ** size))",
     "rate = rate * 0.5", "p.sub_(size)", "out.append(p + torch.zeros(size, 1, 1))", "out.append(torch.arange(size) * rate)", "if size == 3: p.add_(1.0)",
     "out.append(size * rate)", "out.append(more[size])", "x = [rate * i for _ in range(2)]",
+    "out.append(p.to(q.device))", "out.append(q.float())", "x = q.to(torch.float32)",
+    "out.append(q.to(p.dtype))", "x = (p + 1.0).contiguous()", "x.mul_(0.5)", "grads.append(p.to(torch.float64))",
 )  # fmt: skip
 AFTER = ("out.append(total)", "out.append(count)", "out.append(last)", "out.append(flag)", "out.append([t * 2 for t in out if isinstance(t, torch.Tensor)])",
          "out += [1 - 0.5 ** s['b'] for s in state.values()] if len(ps) < 4 else [1 - 0.5 ** state[p]['b'] for p in ps]",

@@ -10,8 +10,8 @@ import torch
 
 import dynacompile
 from dynacompile import native
-from dynacompile.errors import ConfigError, RecompileLimitError
-from dynacompile.events import Compiled, Evicted, Guarded, GuardFailed, LimitHit, Recompiled
+from dynacompile.errors import ConfigError, RecompileLimitError, Unsupported
+from dynacompile.events import Compiled, Evicted, GraphBroke, Guarded, GuardFailed, LimitHit, Recompiled
 
 
 @pytest.fixture(autouse=True)
@@ -156,6 +156,27 @@ def test_dispatch_of_a_module_gets_the_arguments_alone():
             assert run(torch.ones(n, 3)).shape == (n, 3)
         assert len(dynacompile.cache_entries(run)) == 2
     assert keys == [((n, 3), 1) for n in (2, 4, 2)] * 2
+
+
+@pytest.mark.parametrize("form", ["function", "module", "in place", "method"])
+def test_a_dispatch_inside_of_a_compiled_function_is_asked(form, events):
+    keys = []
+
+    def choose(x):
+        keys.append(x.size(0))
+        return x.size(0)
+
+    net = torch.nn.Linear(3, 3)
+    target = {"function": lambda x: net(x), "method": net.forward}.get(form, net)
+    called = compiled(target, dispatch=choose, **({"inplace": True} if form == "in place" else {}))
+    outer = compiled(lambda x: called(x + 1) * 2)
+    for n in (2, 4, 2):
+        x = torch.ones(n, 3)
+        torch.testing.assert_close(outer(x), torch.nn.functional.linear(x + 1, net.weight, net.bias) * 2)
+    assert keys == [2, 4, 2]
+    assert {e.code for e in events if isinstance(e, GraphBroke)} == {"nested-region"}
+    with pytest.raises(Unsupported, match="region of its own"):
+        compiled(lambda x: called(x + 1) * 2, fullgraph=True)(torch.ones(2, 3))
 
 
 def test_wrong_dispatches_are_named():
