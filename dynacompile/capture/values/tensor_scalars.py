@@ -9,7 +9,6 @@ import torch
 
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.symbolic import SymbolicFloat
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -58,9 +57,6 @@ ROWS: dict[str, tuple[int, str, Rewrite]] = {
 
 def with_tensor_scalar(cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """The result of an operation whose number is given as a tensor; None for all others."""
-    rate = kwargs.get("lr")
-    if name.startswith("_fused_") and isinstance(rate, SymbolicFloat):  # the overload for floats would make it a constant
-        return cx.op("call_function", getattr(torch, name), args, {**kwargs, "lr": double_tensor(cx, rate)})
     row = ROWS.get(name)
     if row is None:
         return None
