@@ -118,7 +118,8 @@ def generate(seed: int) -> Program:
     dtypes = rng.choice(
         ((torch.float32,), (torch.float32,), (torch.float64,), (torch.float32, torch.float64), (torch.bfloat16,), (torch.float32, torch.bfloat16))
     )
-    dtypes = (torch.float32,) if name in ("SparseAdam", "Muon", "LBFGS") else dtypes
+    wrong_in_eager = name == "SGD" and options.get("fused") and torch.bfloat16 in dtypes  # from 16 elements on, with momentum, up to torch 2.13 on CPUs
+    dtypes = (torch.float32,) if name in ("SparseAdam", "Muon", "LBFGS") or wrong_in_eager else dtypes
     own = {k: rng.choice(v) for k, v in choices.items() if k in ("weight_decay", "betas", "eps", "momentum", "alpha") and rng.random() < 0.5}
     if options.get("nesterov") or "etas" in options or name == "Adafactor":
         own = {k: v for k, v in own.items() if k == "weight_decay"}
@@ -316,7 +317,7 @@ def check_program(program: Program, backend: str = "eager", counts: Counter | No
 
 
 def is_eager_sure(program: Program, last: int, tolerance: float) -> bool:
-    """Whether eager gives the same again, up to a step. Fused SGD reads memory that nobody has written where a group has parameters of several dtypes."""
+    """Whether eager gives the same again, up to a step: it may read memory that nobody has written."""
     first, again, once_more = (Story(program, lambda f: f) for _ in range(3))
     for number in range(last + 1):
         wanted = first.step(number)

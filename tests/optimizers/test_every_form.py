@@ -75,6 +75,43 @@ def test_steps_with_kernels(case):
     assert told.entries <= 2 and max(told.launches) <= 4 * case.groups
 
 
+class Cycled(torch.optim.lr_scheduler.LambdaLR):
+    """Sets every number of every group, to others each step."""
+
+    def __init__(self, optimizer):
+        self.given = [dict(group) for group in optimizer.param_groups]
+        super().__init__(optimizer, lambda k: 0.9**k)
+
+    def step(self):
+        super().step()
+        for group, given in zip(self.optimizer.param_groups, self.given):
+            factor = 1 - 0.01 * self.last_epoch
+            for name in ("weight_decay", "momentum", "dampening", "eps", "lr_decay"):
+                if isinstance(given.get(name), float):
+                    group[name] = given[name] * factor
+            if "betas" in given:
+                group["betas"] = tuple(b * factor for b in given["betas"])
+
+
+CYCLED = [
+    ("AdamW", {"weight_decay": 0.1}),
+    ("Adam", {"weight_decay": 0.1, "amsgrad": True}),
+    ("Adagrad", {"lr_decay": 0.1}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "weight_decay": 0.1}),
+]
+
+
+@pytest.mark.parametrize("name, options", CYCLED, ids=[name for name, _ in CYCLED])
+@pytest.mark.parametrize("backend", [{"backend": "eager"}, {"options": {"reference": True}}, {}], ids=["eager", "reference", "kernels"])
+def test_numbers_that_change_are_inputs_of_fused_steps(name, options, backend):
+    case = Case(name, options, "fused", ALL, schedule=Cycled, groups=2)
+    training, told = compiled(case, **backend)
+    assert_within_spread(training.results(), eager(case))
+    assert not told.breaks
+    assert told.entries <= 2 and told.recompiles <= 1
+    assert max(told.launches, default=0) <= 8 and max(told.externs, default=0) == 0
+
+
 @pytest.mark.parametrize("form", ALL)
 def test_launches_do_not_grow_with_the_number_of_parameters(form, monkeypatch):
     found = []

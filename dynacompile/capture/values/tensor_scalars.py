@@ -59,9 +59,6 @@ ROWS: dict[str, tuple[int, str, Rewrite]] = {
 
 def with_tensor_scalar(cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """The result of an operation whose number is given as a tensor; None for all others."""
-    rate = kwargs.get("lr")
-    if name.startswith("_fused_") and isinstance(rate, SymbolicFloat):  # the overload for floats would make it a constant
-        return cx.op("call_function", getattr(torch, name), args, {**kwargs, "lr": double_tensor(cx, rate)})
     if name == "pad":
         return padded_by_varying(cx, args, kwargs)
     row = ROWS.get(name)
