@@ -1,5 +1,5 @@
 # Each target does all set-up that it needs on a fresh machine, and is safe to repeat.
-#   make train ARGS="compile=max_autotune"    make test    make fast    make lint
+#   make train ARGS="compile=max_autotune"    make test    make fast    make lint    make docs
 
 PYTHON ?= python3
 ARGS ?=
@@ -9,16 +9,16 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 NATIVE_SOURCES := $(wildcard dynacompile/*.cpp dynacompile/*/*.cpp dynacompile/*/*.h dynacompile/*.h)
 
-.PHONY: train test fast lint conf setup clean
+.PHONY: train test fast lint conf docs setup clean
 .DELETE_ON_ERROR:
 
 train: setup
 	$(BIN)/python train.py $(ARGS)
 
-test: setup
+test: setup $(VENV)/.browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
-fast: setup
+fast: setup $(VENV)/.browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" $(PYTEST_ARGS)
 
 lint: setup
@@ -28,6 +28,10 @@ lint: setup
 
 conf: setup
 	$(BIN)/python scripts/write_conf.py
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html; its search needs a server: $(BIN)/python -m http.server --directory build/site"
 
 setup: $(VENV)/.native
 
@@ -45,7 +49,12 @@ $(VENV)/.torch: $(VENV)/.created
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 	@echo "installing dynacompile and what it needs into $(VENV)"
 	$(PIP) install "setuptools>=77" wheel
-	$(PIP) install --no-build-isolation --editable ".[train,huggingface,dev,sweep]"
+	$(PIP) install --no-build-isolation --editable ".[train,huggingface,docs,dev,sweep]"
+	@touch $@
+
+# For the tests of pages alone; training needs none.
+$(VENV)/.browser: $(VENV)/.installed
+	$(PIP) install --no-build-isolation --only-binary=PyQt6,PyQt6-WebEngine --editable ".[browser]" || echo "no browser for this machine: its tests are skipped"
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)

@@ -40,8 +40,12 @@ def offered(stage: str, settings: CompileSettings, best: Changes, module: L.Ligh
         case "mode":
             yield from ({"mode": mode} for mode in (MODES_ON_GPUS if on_gpu else MODES_ON_CPUS) if mode != settings.base.mode)
         case "parts" if settings.step:
-            for glob in parts_of(module):
-                yield {**best, "step": False, "modules": {**settings.overrides, glob: {}}}
+            own, tried = settings.overrides, {frozenset[str]()}
+            for modules in (own, *({**own, glob: own.get(glob, {})} for glob in parts_of(module))):
+                names = frozenset(target.name for target in resolve(dataclasses.replace(settings, modules=modules), module))
+                if names not in tried:
+                    tried.add(names)
+                    yield {**best, "step": False, **({} if modules is own else {"modules": modules})}
         case "sizes" if settings.base.dynamic is None:
             yield {**best, "dynamic": True}
         case "memory" if on_gpu and settings.base.memory_budget == 1.0:

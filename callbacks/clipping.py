@@ -70,7 +70,7 @@ class Clipping:
 
     def clip(self, optimizer: Optimizer, function: Callable, bound: float) -> None:
         step = self.steps.get(id(getattr(optimizer, "_optimizer", optimizer)))
-        if not self.active:
+        if not self.active or (step is not None and step.wrapper):
             function(self.plugin.main_params(optimizer), bound)
         elif step is not None and step.in_closure and step.closure_first and self.ending and self.can_wait and step.clipping is None:
             step.clipping = (function, bound)

@@ -18,13 +18,14 @@ from rich.console import Console
 
 import dynacompile
 from dynacompile.callbacks.auto import Search, as_config
+from dynacompile.callbacks.communication import Communication
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepMeasurement
 from dynacompile.callbacks.origins import origins
 from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.plan import planned, table
-from dynacompile.callbacks.record import timeline
+from dynacompile.callbacks.record import Held, timeline
 from dynacompile.callbacks.reports import Reports
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import STEPS, CompiledRun
@@ -36,17 +37,36 @@ class DynamoCallback(Callback):
     """Compiles the steps of a LightningModule, its optimizers' steps, and what `compile.modules` names, for each run of a Trainer, and puts everything back.
 
     DynamoCallback() needs no settings. settings: a CompileSettings, the flat mapping of the config group `compile`, a mode ("max-autotune"), or
-    modules (["encoder"], {"encoder": "max-autotune"}); options: keys of the group one by one. `outcome` is the last run's Outcome.
+    modules (["encoder"], {"encoder": "max-autotune"}); options: keys of the group one by one; dispatch: {name of a step or module: {"by": function of a
+    call's arguments that gives a key, "options": {key: what differs there}}}. `outcome` is the last run's Outcome.
     Wrong keys and values raise ConfigError here; globs that match nothing raise it when the run starts.
     """
 
-    def __init__(self, settings: CompileSettings | Mapping[str, Any] | Sequence[str] | str | None = None, **options: Any):
+    def __init__(
+        self,
+        settings: CompileSettings | Mapping[str, Any] | Sequence[str] | str | None = None,
+        *,
+        dispatch: Mapping[str, Mapping[str, Any]] | None = None,
+        **options: Any,
+    ):
         if isinstance(settings, CompileSettings):
             self.settings = dataclasses.replace(settings, **options) if options else settings
         else:
             self.settings = CompileSettings.of(CompileSettings.mapping(settings) | options)
+        if dispatch is not None:
+            self.settings = dataclasses.replace(self.settings, dispatch=dict(dispatch))
         origins().check()
         self.outcome: Outcome | None = None
+        self.forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what belongs to a run, which stays in its process: `ddp_spawn` and the like send callbacks to those that train."""
+        of_runs = vars(DynamoCallback(self.settings)).keys() - {"settings"}
+        return {name: value for name, value in vars(self).items() if name not in of_runs}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.outcome = None
         self.forget()
 
     def forget(self) -> None:
@@ -58,8 +78,10 @@ class DynamoCallback(Callback):
         self.idle: tuple[str, ...] = ()
         self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, self.settings.in_background)
         self.search: Search | None = None
+        self.communication = Communication()
         self.durations: list[float] = []
         self.ends: list[float] = []
+        self.held = Held()
         self.started = self.batch_started = 0.0
         self.end_subscription: Callable[[], None] | None = None
         self.laid_aside = ExitStack()
@@ -74,6 +96,7 @@ class DynamoCallback(Callback):
             self.show_plan(trainer, pl_module)
         self.started = time.perf_counter()
         self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
+        self.reports.communication = self.communication
         self.reports.begin(trainer)
         self.end_subscription = dynacompile.subscribe(self.ledger)
         if not self.settings.enabled:
@@ -130,8 +153,10 @@ class DynamoCallback(Callback):
         self.begin(trainer, pl_module)
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Modules that are compiled by themselves run uncompiled in the sanity check, so that its grad mode and batch don't seed the first entry."""
-        self.laid_aside.enter_context(self.run.modules_laid_aside())
+        """Where modules are compiled by themselves, the sanity check runs uncompiled, so that its grad mode and batch don't seed their first entries; its
+        steps too, whose graphs would not end at calls of modules that are not compiled yet."""
+        if self.run.modules:
+            self.laid_aside.enter_context(self.run.laid_aside())
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.laid_aside.close()
@@ -165,7 +190,9 @@ class DynamoCallback(Callback):
         taken = self.measurement.taken() + (self.search.taken() if self.search is not None else 0.0)
         self.durations.append((time.perf_counter() - self.batch_started - taken) * 1e3)
         self.ends.append(time.time())
+        self.held.note(pl_module.device)
         self.ledger.batch += 1
+        self.communication.batch_ended(trainer, self.ledger.batch, self.durations[-1], self.ledger.compile_seconds)
         self.reports.times = self.measurement.times
         self.reports.batch_ended(trainer)
 
@@ -230,7 +257,8 @@ class DynamoCallback(Callback):
 
     def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule, ended: str = "") -> Outcome:
         known = trainer.callback_metrics.items()
-        losses = {name: float(value) for name, value in known if "loss" in name and name not in self.reports.known}
+        on_bar = trainer.progress_bar_metrics
+        losses = {name: float(value) for name, value in known if ("loss" in name or name in on_bar) and name not in self.reports.known}
         on_gpu = pl_module.device.type == "cuda"
         idle = self.run.idle()
         is_fit = trainer.state.fn == TrainerFn.FITTING
@@ -252,5 +280,6 @@ class DynamoCallback(Callback):
             notes=tuple((name, text) for name, text in (("wandb.watch", hooks_of_wandb(pl_module)), *self.run.left(), *chosen) if text),
             ended=ended,
             trials=tuple(self.search.trials) if self.search is not None else (),
-            timeline=timeline(self.durations, self.ends),
+            timeline=timeline(self.durations, self.ends, self.held.at_ends),
+            communication=self.communication,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from dynacompile.callbacks.settings import TYPE, CompileSettings
+from dynacompile.callbacks.settings import STEP_NAMES, TYPE, CompileSettings
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError, nearest
 
@@ -55,7 +55,7 @@ def is_match(glob: str, name: str, module: nn.Module) -> bool:
 
 def resolve(settings: CompileSettings, root: nn.Module) -> list[Target]:
     """The modules of `root` that the globs match, parents first. Each option of a module is that of the most specific glob that gives it; of globs that
-    are as specific, of the later. Raises ConfigError for a glob that matches nothing."""
+    are as specific, of the later. Raises ConfigError for a glob or a dispatch that matches nothing."""
     modules = dict(root.named_modules())
     matched: dict[str, list[str]] = {}
     for glob in sorted(settings.of_modules, key=specificity):
@@ -64,6 +64,10 @@ def resolve(settings: CompileSettings, root: nn.Module) -> list[Target]:
             raise ConfigError(f"compile.modules: no module matches {glob!r}: {nearest(glob, suggestions(glob, modules))}")
         for name in names:
             matched.setdefault(name, []).append(glob)
+    steps = [name for name in STEP_NAMES if name != "optimizer_step"]
+    for name in settings.dispatch:
+        if name not in (*steps, *matched):
+            raise ConfigError(f"dispatch: {name!r} is no step and no module that compile.modules names: {nearest(name, (*steps, *matched))}")
     return [
         Target(name or type(root).__name__, module, settings.options(*matched[name]), tuple(matched[name]))
         for name, module in modules.items()

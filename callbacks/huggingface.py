@@ -23,7 +23,7 @@ from dynacompile.callbacks.ledger import Ledger, open_trace
 from dynacompile.callbacks.optimizer_step import OptimizerStep
 from dynacompile.callbacks.outcome import Outcome, show
 from dynacompile.callbacks.parts import CompiledParts
-from dynacompile.callbacks.record import timeline
+from dynacompile.callbacks.record import Held, timeline
 from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.run_folder import RunFiles
 from dynacompile.callbacks.settings import CompileSettings
@@ -67,6 +67,7 @@ class DynacompileCallback(TrainerCallback):
         self.files = RunFiles(None)
         self.durations: list[float] = []
         self.ends: list[float] = []
+        self.held = Held()
         self.modes: tuple[str, ...] = ()
         self.started = self.step_started = 0.0
         self.end_subscription: Callable[[], None] | None = None
@@ -112,6 +113,7 @@ class DynacompileCallback(TrainerCallback):
             return
         self.durations.append(milliseconds)
         self.ends.append(time.time())
+        self.held.note(args.device)
         self.ledger.batch += 1
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any) -> None:
@@ -143,7 +145,7 @@ class DynacompileCallback(TrainerCallback):
             peak_bytes=torch.cuda.max_memory_allocated(args.device) if on_gpu else None,
             logs=(str(self.files.folder),) if self.files.folder is not None else (),
             notes=tuple(self.parts.left()),
-            timeline=timeline(self.durations, self.ends),
+            timeline=timeline(self.durations, self.ends, self.held.at_ends),
         )
 
     def report(self, state: TrainerState, outcome: Outcome) -> None:

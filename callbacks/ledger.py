@@ -115,29 +115,28 @@ class Ledger:
         """Why nothing is compiled of a module or step that was called."""
         reasons = [event.reason for event in self.of(events.FrameSkipped) if event.region == region]
         reasons += [f"[{event.code}] {event.reason}" for event in self.of(events.GraphBroke) if event.region == region]
+        if not reasons and all(event.region != region for event in self.of(events.Compiled)):
+            return "nothing of it had been built when the run ended"
         return reasons[0] if reasons else "it has no operations on tensors"
 
     def told(self) -> list[Told]:
         """The events that a user wants to know of, in order. A recompile stands for the entry that it made."""
-        made: list[tuple[Event, Told]] = []
-        for batch, event in self.seen:
+        made: dict[int, Told] = {}
+        entries: dict[tuple[str, int, str], list[int]] = {}  # those that no recompile stands for, by what recompiles tell of them
+        for at, (batch, event) in enumerate(self.seen):
             if (row := row_of(batch, event)) is None:
                 continue
-            if isinstance(event, events.Recompiled):
-                same = (i for i in reversed(range(len(made))) if is_entry_of(made[i][0], event))
-                if (found := next(same, None)) is not None:
-                    del made[found]
-            made.append((event, row))
-        return [row for _, row in made]
+            made[at] = row
+            if isinstance(event, events.Compiled):
+                entries.setdefault((event.region, event.bucket, event.frame), []).append(at)
+            elif isinstance(event, events.Recompiled) and (known := entries.get((event.region, event.bucket, event.frame))):
+                del made[known.pop()]
+        return list(made.values())
 
     def rows(self) -> list[Row]:
         """The events worth a table row."""
         told = [(batch, event, describe(event)) for batch, event in self.seen]
         return [(batch, type(event).__name__, printable(event.region), printable(line, longest=4000)) for batch, event, line in told if line]
-
-
-def is_entry_of(entry: Event, again: events.Recompiled) -> bool:
-    return isinstance(entry, events.Compiled) and (entry.region, entry.bucket, entry.frame) == (again.region, again.bucket, again.frame)
 
 
 def row_of(batch: int, event: Event) -> Told | None:

@@ -1,4 +1,4 @@
-"""What the numbers are called, on which axis they lie, and where they go: every logger, `trainer.callback_metrics`, the largest of all ranks."""
+"""What the numbers are called, on which axis they lie, and where they go: every logger, `trainer.callback_metrics`, the largest of all ranks, or the sum."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def of_parts(ledger: Ledger, parts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def highest(of_ranks: Sequence[Mapping[str, float]], prefix: str) -> dict[str, float]:
-    """The largest value of each number. A speed-up is that of the slowest ranks' steps: the step of all is no faster."""
+def of_all(of_ranks: Sequence[Mapping[str, float]], prefix: str) -> dict[str, float]:
+    """The largest value of each number; of graph breaks the sum. A speed-up is that of the slowest ranks' steps: the step of all is no faster."""
     found: dict[str, float] = {}
     for numbers in of_ranks:
         for name, value in numbers.items():
-            found[name] = max(found.get(name, value), value)
+            found[name] = found.get(name, 0.0) + value if name.endswith("graph_breaks") else max(found.get(name, value), value)
     eager, compiled = (found.get(f"{prefix}{name}") for name in ("step_ms_eager", "step_ms_compiled"))
     if eager is not None and compiled:
         found[f"{prefix}speedup"] = eager / compiled
@@ -67,7 +67,7 @@ def over_ranks(trainer: L.Trainer, numbers: dict[str, float], prefix: str) -> di
         return numbers
     gathered: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(gathered, numbers)
-    return highest(gathered, prefix)
+    return of_all(gathered, prefix)
 
 
 def offer(trainer: L.Trainer, numbers: Mapping[str, float], unknown: Sequence[str] = ()) -> None:

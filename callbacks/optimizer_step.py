@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import dynacompile
 
@@ -39,6 +40,7 @@ class OptimizerStep:
         self.compiled: Step = dynacompile.compile(update if self.closure_first else self.original, **arguments)
         self.clipping: tuple[Callable, float] | None = None  # that waits for the step
         self.in_closure = self.active = False
+        self.wrapper = ""  # the class of parameters such as DTensors, whose steps are Python
 
     def __getattr__(self, name: str) -> Any:
         """Marks that others leave at the function, as schedulers do."""
@@ -52,10 +54,14 @@ class OptimizerStep:
         if isinstance(optimizer, torch.optim.SparseAdam):
             return f"{kind} takes sparse gradients"
         hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
-        return f"{kind} has hooks that run before or after its steps" if any(hooks) else ""
+        if any(hooks):
+            return f"{kind} has hooks that run before or after its steps"
+        return f"{kind} steps parameters of class {self.wrapper}, which are no plain tensors" if self.wrapper else ""
 
     def install(self) -> None:
         self.active = True
+        wrappers = [type(parameter).__name__ for parameter in parameters_of(self.optimizer) if is_traceable_wrapper_subclass(parameter)]
+        self.wrapper = wrappers[0] if wrappers else ""
         self.optimizer.__dict__["step"] = self
 
     def remove(self) -> None:

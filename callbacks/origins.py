@@ -1,4 +1,5 @@
-"""Where the settings of `compile` come from in a Hydra app: the command line, the app's own config, the config that the group names, or the defaults."""
+"""Where the settings of `compile` come from in a Hydra app: the command line, an experiment, the app's own config, the config that the group names, or the
+defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from dynacompile.callbacks.settings import as_glob
+from dynacompile.callbacks.settings import as_glob, by_glob
 from dynacompile.errors import ConfigError
 
 GROUP = "compile"
@@ -21,26 +22,31 @@ HYDRA = "hydra.core.hydra_config"
 @dataclass(frozen=True)
 class Origins:
     """What is known of a running Hydra job; nothing where there is none. given: overrides of single keys, by key below `compile`. own: what the app's own
-    config, of the name `config`, says of `compile`. choice: which config of the group is composed. loses: whether that comes after the app's own keys."""
+    config, of the name `config`, says of `compile`. choice: which config of the group is composed. loses: whether that comes after the app's own keys.
+    chosen: keys below `compile`, `modules.<glob>` among them, that a config of another group sets over the app's own: which, as in experiment=distill."""
 
     given: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
     config: str = ""
     choice: str = ""
     loses: bool = False
+    chosen: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, key: str) -> str:
         """Where the value of a key of the group comes from, that is not the default's."""
         if key in self.given:
             return "command line"
+        if key in self.chosen:
+            return self.chosen[key]
         if key in self.own:
             return f"{self.config}.yaml"
         return f"{GROUP}={self.choice}" if self.choice not in ("", "default") else "settings"
 
     def of_module(self, glob: str, option: str) -> str:
-        """Where an option of `modules` comes from: its glob, and whether that is the command line's."""
+        """Where an option of `modules` comes from: its glob, and whether that is the command line's or an experiment's."""
         typed = {as_glob(key.removeprefix("modules.")) for key in self.given}
-        return f"modules[{glob}]" + (", command line" if typed & {f"{glob}.{option}", glob, "modules"} else "")
+        by = "command line" if typed & {f"{glob}.{option}", glob, "modules"} else self.chosen.get(f"modules.{glob}")
+        return f"modules[{glob}]" + (f", {by}" if by else "")
 
     def check(self) -> None:
         """Raises ConfigError where the group overwrites what the app's own config says of it."""
@@ -64,24 +70,40 @@ def origins() -> Origins:
         if key.startswith(f"{GROUP}."):
             given[key.removeprefix(f"{GROUP}.")] = value
     name = told.job.config_name or ""
-    primary = read_primary(name.removesuffix(".yaml"), told.runtime.config_sources)
+    primary = read_written(name.removesuffix(".yaml"), told.runtime.config_sources)
     own = primary.get(GROUP)
     choice = str(told.runtime.choices.get(GROUP) or "")
-    return Origins(given, own if isinstance(own, Mapping) else {}, name.removesuffix(".yaml"), choice, comes_last(primary.get("defaults")))
+    loses = comes_last(primary.get("defaults"))
+    chosen = {
+        key: f"{group}={option}"
+        for group, option in told.runtime.choices.items()
+        if group != GROUP and not group.startswith("hydra/") and comes_last(primary.get("defaults"), group)
+        for key in keys_of_all(read_written(f"{group}/{option}", told.runtime.config_sources))
+    }
+    return Origins(given, own if isinstance(own, Mapping) else {}, name.removesuffix(".yaml"), choice, loses, chosen)
 
 
-def read_primary(name: str, sources: Sequence[Any]) -> Mapping[str, Any]:
-    """The app's own config as it is written; empty where it is no file."""
+def keys_of_all(written: Mapping[str, Any]) -> list[str]:
+    """The keys below `compile` that a config for the package of all sets."""
+    section = written.get(GROUP)
+    if not isinstance(section, Mapping):
+        return []
+    return [*section, *(f"modules.{glob}" for glob in by_glob(section.get("modules")))]
+
+
+def read_written(name: str, sources: Sequence[Any]) -> Mapping[str, Any]:
+    """A config as it is written; empty where it is no file, or, of a group, where its keys are not those of the whole config (`@package _global_`)."""
     for source in sources:
         path = Path(source.path) / f"{name}.yaml"
         if source.schema == "file" and path.is_file():
-            read = yaml.safe_load(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            read = yaml.safe_load(text) if "/" not in name or re.search(r"^#\s*@package\s+_global_\s*$", text, re.MULTILINE) else None
             return read if isinstance(read, Mapping) else {}
     return {}
 
 
-def comes_last(defaults: Any) -> bool:
-    """Whether a defaults list composes the group after the config's own keys."""
+def comes_last(defaults: Any, group: str = GROUP) -> bool:
+    """Whether a defaults list composes a group after the config's own keys."""
     entries = [entry if isinstance(entry, str) else str(next(iter(entry), "")) for entry in defaults] if isinstance(defaults, Sequence) else []
-    groups = [at for at, entry in enumerate(entries) if entry.lstrip("/").removeprefix("optional ").lstrip("/") == GROUP]
+    groups = [at for at, entry in enumerate(entries) if entry.lstrip("/").removeprefix("optional ").lstrip("/") == group]
     return "_self_" in entries and bool(groups) and entries.index("_self_") < max(groups)

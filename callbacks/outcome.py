@@ -18,6 +18,7 @@ from rich.text import Text
 
 from dynacompile import events
 from dynacompile.callbacks import times as step_times
+from dynacompile.callbacks.communication import Communication
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.record import RunRecord, times_as_json
 from dynacompile.callbacks.times import StepTimes
@@ -33,8 +34,8 @@ NOT_CALLED = "no call came through it: no step called it, or its forward was cal
 @dataclass(frozen=True)
 class Outcome:
     """modes: of what was to be compiled. modules: names of the modules and steps that are compiled. idle: those that no call came through. losses: the run's
-    last metrics with "loss" in their name. steps: training batches run. notes: further rows of the screen, name and text. ended: how the run ended, where
-    it did not end by itself. trials: of compile=auto.
+    last metrics with "loss" in their name, and those that its progress bar shows. steps: training batches run. notes: further rows of the screen, name and
+    text. ended: how the run ended, where it did not end by itself. trials: of compile=auto.
 
     timeline: the training batches as `record.timeline` has them. fit_seconds: wall time of the run. train_step_ms: median of the fit's own steps, optimizer
     included. peak_bytes: CUDA only.
@@ -56,6 +57,7 @@ class Outcome:
     ended: str = ""
     trials: tuple[Trial, ...] = ()
     timeline: tuple[tuple[float, ...], ...] = ()
+    communication: Communication = field(default_factory=Communication)
 
     @functools.cached_property
     def eager(self) -> Mapping[str, str]:
@@ -77,7 +79,7 @@ class Outcome:
         """Every number, by its name without prefix."""
         optional = {"train_step_ms": self.train_step_ms, "payoff_step": self.payoff_step, "peak_bytes": self.peak_bytes}
         known = {name: value for name, value in optional.items() if value is not None}
-        return self.ledger.metrics() | {"fit_seconds": self.fit_seconds} | measured(self.times, self.ledger) | known
+        return self.ledger.metrics() | {"fit_seconds": self.fit_seconds} | measured(self.times, self.ledger) | self.communication.metrics() | known
 
     def as_json(self, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """settings: those in force, as `texts.in_force` has them."""
@@ -136,6 +138,7 @@ def facts(outcome: Outcome) -> list[tuple[str, str]]:
     if not outcome.compiled and times is not None:
         times = dataclasses.replace(times, compiled=None)
     rows += step_times.rows(times, outcome.unmeasured, ledger.compile_seconds, outcome.steps)
+    rows += outcome.communication.rows()
     if outcome.train_step_ms is not None:
         rows.append(("training", f"{outcome.steps} batches, {outcome.train_step_ms:.1f} ms each (median, with optimizer), {outcome.fit_seconds:.0f} s in all"))
     if outcome.peak_bytes is not None:

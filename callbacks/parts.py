@@ -14,7 +14,7 @@ import dynacompile
 from dynacompile.callbacks import optimizer_step
 from dynacompile.callbacks.globs import Target
 from dynacompile.callbacks.optimizer_step import OptimizerStep
-from dynacompile.callbacks.settings import CompileSettings, call_arguments
+from dynacompile.callbacks.settings import CompileSettings, call_arguments, dispatch_arguments
 from dynacompile.config import CompileConfig
 from dynacompile.targets import nothing_compiled, was_called
 
@@ -57,14 +57,15 @@ class CompiledParts:
         with self.isolated():
             for target in targets:
                 before = {name: target.module.__dict__.get(name) for name in ("_compiled_call_impl", "buckets")}
-                dynacompile.compile(target.module, inplace=True, name=target.name, **call_arguments(target.options))
+                arguments = call_arguments(target.options) | dispatch_arguments(self.settings, target.name)
+                dynacompile.compile(target.module, inplace=True, name=target.name, **arguments)
                 self.modules[target.name], self._options[target.name] = target.module, target.options
                 self._own.callback(put_back, target.module, before)
 
     def arguments(self, name: str, varying: tuple[str, ...]) -> dict[str, Any]:
         """What compile() is called with for a step."""
         options = self.settings.of_step(name)
-        return call_arguments(dataclasses.replace(options, varying=(*options.varying, *varying)))
+        return call_arguments(dataclasses.replace(options, varying=(*options.varying, *varying))) | dispatch_arguments(self.settings, name)
 
     @contextmanager
     def isolated(self) -> Iterator[None]:

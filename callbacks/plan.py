@@ -35,10 +35,12 @@ def planned(settings: CompileSettings, module: L.LightningModule, targets: Seque
     if settings.enabled and settings.step:
         written = [name for name in steps if is_overridden(name, module) or name == "predict_step"]
         for name in (*written, *(("optimizer_step",) if "training_step" in steps else ())):
-            found.append(Planned(name, "step", list(reasons(settings, settings.of_step(name), settings.globs_of_step(name), known))))
+            of_step = reasons(settings, settings.of_step(name), settings.globs_of_step(name), known)
+            found.append(Planned(name, "step", [*of_step, *dispatched(settings, name)]))
     if settings.enabled:
         for target in targets:
-            found.append(Planned(target.name, type(target.module).__name__, list(reasons(settings, target.options, target.globs, known))))
+            of_module = reasons(settings, target.options, target.globs, known)
+            found.append(Planned(target.name, type(target.module).__name__, [*of_module, *dispatched(settings, target.name)]))
     return found
 
 
@@ -52,6 +54,15 @@ def reasons(settings: CompileSettings, options: CompileConfig, globs: Sequence[s
             yield f"{name}={value}", known.of_module(naming[-1], name)
         elif value != getattr(defaults, name):
             yield f"{name}={value}", known.of(name)
+
+
+def dispatched(settings: CompileSettings, name: str) -> Iterator[Reason]:
+    """By what the calls of a step or module have buckets, and the options that differ in each."""
+    if name in settings.dispatch:
+        given = settings.dispatch[name]
+        yield f"dispatch={given['by']!r}", "dispatch"
+        for key, options in given.get("options", {}).items():
+            yield from ((f"[{key}] {option}={value}", "dispatch") for option, value in options.items())
 
 
 def table(plan: Sequence[Planned]) -> Table:

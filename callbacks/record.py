@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import resource
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from dynacompile.callbacks.ledger import Ledger, read_trace
 from dynacompile.errors import ConfigError
 from dynacompile.run_files import write_whole
 
 SUMMARY, TRACE = "summary", "compile_events"
+SECONDS_BETWEEN = 0.5
 BUCKETS = 400  # points of a timeline at most
 
 
@@ -51,13 +57,39 @@ class RunRecord:
         return write_whole(path, json.dumps(self.summary, indent=2) + "\n", new=True)
 
 
-def timeline(durations: Sequence[float], ends: Sequence[float]) -> tuple[tuple[float, ...], ...]:
-    """Training batches in at most BUCKETS rows: first batch, the time at which the last one ended (as time.time()), median and greatest milliseconds."""
+@dataclass
+class Held:
+    """Bytes that this process holds at the ends of batches, asked at most once in SECONDS_BETWEEN, since asking takes time."""
+
+    at_ends: list[int] = field(default_factory=list)
+    asked: float = -math.inf
+
+    def note(self, device: torch.device) -> None:
+        """The end of a batch. On GPUs its tensors there count, else the memory that the process really has (0 where that can't be read)."""
+        at = time.monotonic()
+        if at - self.asked < SECONDS_BETWEEN:
+            self.at_ends.append(self.at_ends[-1])
+        else:
+            self.asked = at
+            self.at_ends.append(torch.cuda.memory_allocated(device) if device.type == "cuda" else resident_bytes())
+
+
+def resident_bytes() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def timeline(durations: Sequence[float], ends: Sequence[float], held: Sequence[int] = ()) -> tuple[tuple[float, ...], ...]:
+    """Training batches in at most BUCKETS rows: first batch, the time at which the last one ended (as time.time()), median and greatest milliseconds, and
+    the most bytes that were held at the end of one, where that is known."""
     width = max(1, -(-len(durations) // BUCKETS))
     rows = []
     for first in range(0, len(durations), width):
         part = sorted(durations[first : first + width])
-        rows.append((first, round(ends[min(first + width, len(ends)) - 1], 3), round(part[len(part) // 2], 3), round(part[-1], 3)))
+        most = (max(held[first : first + width]),) if held else ()
+        rows.append((first, round(ends[min(first + width, len(ends)) - 1], 3), round(part[len(part) // 2], 3), round(part[-1], 3), *most))
     return tuple(rows)
 
 

@@ -1,50 +1,25 @@
-"""The HTML report of one run: one page that needs no network and no scripts but the filter of its tables, made of what the run's folder keeps."""
+"""The HTML report of one run: one page that needs no network and no scripts but the filters of its tables, made of what the run's folder keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from dynacompile import events
 from dynacompile.callbacks import charts
-from dynacompile.callbacks.ledger import COLUMNS, Ledger, Told
+from dynacompile.callbacks.pages import rendered
 from dynacompile.callbacks.record import RunRecord
-from dynacompile.callbacks.source_lines import source
+from dynacompile.callbacks.report_rows import KernelRow, anchor, happened, kernel_rows, parts_of, why_apart
+from dynacompile.events import LimitHit
 from dynacompile.quoting import printable, printable_lines
 from dynacompile.run_files import write_whole
 
 SHOWN_KERNELS = 200
+SHOWN_EVENTS = 400
+SHOWN_ADVICE = 12
 CHARTED_KERNELS = 12
-
-
-@dataclass(frozen=True)
-class Part:
-    """A module or step that was to be compiled, or another compiled function of the program. runs: "compiled", or "as Python" and why. options: those in
-    which it differs from the settings of the run. lookup: nanoseconds of a check of its guards, of the slowest entry."""
-
-    name: str
-    runs: str
-    counts: Mapping[str, float]
-    options: str
-    entries: int
-    limit: int
-    lookup: float
-
-
-@dataclass(frozen=True)
-class KernelRow:
-    region: str
-    name: str
-    launches: int
-    megabytes: float
-    ops: str
-    sites: tuple[str, ...]
-    decisions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -52,29 +27,6 @@ class Chart:
     title: str
     about: str
     svg: Markup
-
-
-def parts_of(record: RunRecord) -> list[Part]:
-    summary, ledger = record.summary, record.ledger
-    counts = ledger.per_region()
-    states = dict.fromkeys(summary["modules"], "compiled") | {name: f"as Python: {reason}" for name, reason in summary["eager"].items()}
-    others = [name for name in counts if name not in states]
-    own = summary.get("settings", {}).get("parts", {})
-    limits = {event.region: event.limit for event in ledger.of(events.Recompiled)} | {event.region: event.limit for event in ledger.of(events.LimitHit)}
-    made = [event.region for event in ledger.of(events.Compiled)]
-    lookups = {name: max((e.lookup_ns for e in ledger.of(events.Compiled) if e.region == name), default=0.0) for name in counts}
-    return [
-        Part(
-            name,
-            states.get(name, "compiled, by itself"),
-            counts.get(name, {}),
-            ", ".join(f"{key}={value}" for key, value in own.get(name, {}).items()),
-            made.count(name),
-            limits.get(name, 0),
-            lookups.get(name, 0.0),
-        )
-        for name in (*states, *others)
-    ]
 
 
 def headline(record: RunRecord) -> list[str]:
@@ -103,52 +55,38 @@ def headline(record: RunRecord) -> list[str]:
         told.append(f"Compiling took {known['seconds']:.1f} s; what a step gains was not measured.")
     else:
         told.append("Nothing was compiled.")
+    if known["graphs"] and not to_gain(record):
+        told.append("Nothing was in the way: no graph break, no limit, and no recompile that a setting would have prevented.")
     if summary.get("ended"):
         told.append(f"The run was ended by {summary['ended']} after {summary['steps']} batches.")
     return told
 
 
 def to_gain(record: RunRecord) -> list[str]:
-    """What to change to gain more: each advice once, with how often it was given, and what it was given for."""
-    found: dict[str, list[str]] = {}
-    for event in record.ledger.of(events.LimitHit):
-        found.setdefault(event.override, []).append(f"{event.frame} runs as Python since its entries reached the limit of {event.limit}")
+    """What to change to gain more: each advice once, with what it was given for, how often, and the seconds that this cost."""
+    found: dict[str, list[tuple[str, float]]] = {}
+    for event in record.ledger.of(LimitHit):
+        found.setdefault(f"Set {event.override}", []).append((f"{event.frame} runs as Python since its entries reached the limit of {event.limit}", 0.0))
     for event in record.ledger.recompiles:
         if event.override:
-            found.setdefault(event.override, []).append(f"recompiles of {event.frame}")
+            found.setdefault(f"Set {event.override}", []).append((f"recompiles of {event.frame}", event.seconds))
     for event in record.ledger.breaks:
         if event.hint:
-            found.setdefault(event.hint, []).append(f"graph break at {event.site}")
+            found.setdefault(event.hint[:1].upper() + event.hint[1:], []).append((f"graph break at {event.site}", 0.0))
     for name, reason in record.summary["eager"].items():
-        found.setdefault(f"{name} runs as Python: {reason}", []).append("")
-    return [f"{printable(advice, longest=2000)}{because(reasons)}" for advice, reasons in found.items() if advice]
+        found.setdefault(f"{name} runs as Python: {reason}", []).append(("", 0.0))
+    return [f"{printable(advice, longest=2000)}{because(reasons)}" for advice, reasons in found.items()]
 
 
-def because(reasons: list[str]) -> str:
-    known = [printable(reason) for reason in dict.fromkeys(reasons) if reason]
+def because(reasons: list[tuple[str, float]]) -> str:
+    known = [printable(reason) for reason in dict.fromkeys(reason for reason, _ in reasons) if reason]
     if not known:
         return ""
-    more = f" and {len(known) - 1} more" if len(known) > 1 else ""
-    return f" ({known[0]}{more}; {len(reasons)} times)" if len(reasons) > 1 else f" ({known[0]})"
-
-
-def kernel_rows(ledger: Ledger) -> list[KernelRow]:
-    """Kernels and calls of all programs, those that move most first."""
-    decided: dict[tuple[str, str], list[str]] = {}
-    for event in ledger.of(events.FusionDecided):
-        verb = "fuses" if event.fused else "stays apart from"
-        saved = f", which saves {event.bytes_saved / 1e6:.2f} MB" if event.fused and event.bytes_saved else ""
-        decided.setdefault((event.region, event.kernel), []).append(f"{verb} {', '.join(event.members)}{saved}{': ' if event.reason else ''}{event.reason}")
-    for tuned in ledger.of(events.KernelTuned):
-        best = ", ".join(f"{name} {us:.1f} us" for name, us in sorted(tuned.candidates, key=lambda c: c[1])[:4])
-        decided.setdefault((tuned.region, tuned.kernel), []).append(f"tuned: {tuned.winner} of {len(tuned.candidates)} ({best})")
-    rows = []
-    for event in ledger.of(events.Scheduled):
-        for name, launches, moved, ops, sites in event.kernels:
-            told = decided.get((event.region, name), ()) or decided.get(("", name), ())
-            rows.append(KernelRow(event.region, name, launches, moved / 1e6, ", ".join(ops), tuple(sites), tuple(printable(t, longest=2000) for t in told)))
-        rows += [KernelRow(event.region, f"{op} (a library's)", count, 0.0, op, (), ()) for op, count in event.calls]
-    return sorted(rows, key=lambda row: -row.megabytes)
+    seconds = sum(seconds for _, seconds in reasons)
+    told = [known[0] + (f" and {len(known) - 1} more" if len(known) > 1 else "")]
+    told += [f"{len(reasons)} times"] if len(reasons) > 1 else []
+    told += [f"{seconds:.1f} s"] if seconds >= 0.05 else []
+    return f" ({'; '.join(told)})"
 
 
 def charts_of(record: RunRecord, kernels: Iterable[KernelRow]) -> list[Chart]:
@@ -158,7 +96,9 @@ def charts_of(record: RunRecord, kernels: Iterable[KernelRow]) -> list[Chart]:
     wanted = (
         ("Steps that were measured", "Milliseconds of eager and compiled steps, in turn; the bar is the median.", charts.rounds(known)),
         ("The run", "Milliseconds of each training batch, and the batches in which something was compiled.", charts.batches(summary, ledger)),
-        ("Where the compiler's seconds went", "Seconds of each stage of the compiler, by module or step.", charts.stages(ledger)),
+        ("How long batches took", "Those aside in which something was compiled, and the slowest hundredth.", charts.distribution(summary, ledger)),
+        ("Memory over the run", "GiB that the process holds at the ends of batches; on GPUs, those of its tensors.", charts.memory(summary)),
+        ("Where the compiler's seconds went", "All of them, below them each module's or step's, and below those the stages'.", charts.stages(ledger)),
         ("Kernels that move most", "Megabytes that the launches of a kernel read and write in a call.", charts.kernels(largest)),
     )
     return [
@@ -170,25 +110,28 @@ def charts_of(record: RunRecord, kernels: Iterable[KernelRow]) -> list[Chart]:
 
 def page_of(record: RunRecord) -> str:
     """The page. It says the same whether it is made as the run ends or later of the run's files."""
-    environment = Environment(loader=PackageLoader("dynacompile.callbacks"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    kernels = kernel_rows(record.ledger)
-    rows: list[tuple[Told, str]] = [(row, source(row.line)) for row in record.ledger.told()]
+    parts, kernels, rows, advice = parts_of(record), kernel_rows(record.ledger), happened(record.ledger), to_gain(record)
     settings = record.summary.get("settings", {})
-    values: dict[str, Any] = {
-        "headline": headline(record),
-        "to_gain": to_gain(record),
-        "facts": [(name, printable_lines(value)) for name, value in record.summary["facts"]],
-        "charts": charts_of(record, kernels),
-        "parts": parts_of(record),
-        "columns": COLUMNS,
-        "rows": rows,
-        "kernels": kernels[:SHOWN_KERNELS],
-        "left_out": max(0, len(kernels) - SHOWN_KERNELS),
-        "settings": sorted(settings.get("settings", {}).items()),
-        "versions": sorted(settings.get("versions", {}).items()),
-        "trace": record.trace,
-    }
-    return environment.get_template("report.html.j2").render(values)
+    return rendered(
+        "report.html.j2",
+        headline=headline(record),
+        to_gain=advice[:SHOWN_ADVICE],
+        more_to_gain=max(0, len(advice) - SHOWN_ADVICE),
+        facts=[(name, printable_lines(value)) for name, value in record.summary["facts"]],
+        charts=charts_of(record, kernels),
+        parts=parts,
+        places={anchor(part.name) for part in parts},
+        anchor=anchor,
+        rows=rows[:SHOWN_EVENTS],
+        rows_left_out=max(0, len(rows) - SHOWN_EVENTS),
+        kernels=kernels[:SHOWN_KERNELS],
+        is_timed=any(kernel.microseconds for kernel in kernels),
+        apart=why_apart(record.ledger),
+        left_out=max(0, len(kernels) - SHOWN_KERNELS),
+        settings=sorted(settings.get("settings", {}).items()),
+        versions=sorted(settings.get("versions", {}).items()),
+        trace=record.trace,
+    )
 
 
 def write_report(record: RunRecord, target: Path) -> Path:

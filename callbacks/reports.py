@@ -11,6 +11,7 @@ import lightning as L
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from dynacompile.callbacks import numbers
+from dynacompile.callbacks.communication import Communication
 from dynacompile.callbacks.ledger import Ledger, open_trace
 from dynacompile.callbacks.outcome import Outcome, measured, show
 from dynacompile.callbacks.report import write_report
@@ -28,13 +29,15 @@ WANDB = "dynacompile.callbacks.wandb_run"  # it imports wandb, and so is importe
 class Reports:
     """The reports of one run of `stage` ("fit", "validate", "test", "predict").
 
-    parts: names of the modules and steps that are compiled. times: what was measured, once it was. known: the numbers as they were last offered.
+    parts: names of the modules and steps that are compiled. times: what was measured, once it was. communication: between ranks, so far. known: the numbers
+    as they were last offered.
     """
 
     def __init__(self, settings: CompileSettings, ledger: Ledger, stage: str = "fit"):
         self.settings, self.ledger, self.stage = settings, ledger, stage
         self.parts: Sequence[str] = ()
         self.times: StepTimes | None = None
+        self.communication = Communication()
         self.files = RunFiles(None, stage)
         self.known: dict[str, float] = {}
         self.known_news = -1
@@ -54,7 +57,7 @@ class Reports:
     def offer(self, trainer: L.Trainer) -> None:
         """Gives callbacks the numbers as of now. Every rank calls this: as a run begins, after each of Lightning's resets, and where callbacks look."""
         self.known_news = self.news
-        self.share(trainer, self.ledger.metrics() | measured(self.times, self.ledger))
+        self.share(trainer, self.ledger.metrics() | measured(self.times, self.ledger) | self.communication.metrics())
 
     def batch_ended(self, trainer: L.Trainer) -> None:
         """Costs nothing where nothing happened since the last batch. Among several ranks, numbers change at steps that are logged, for all at once."""

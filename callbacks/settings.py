@@ -34,6 +34,9 @@ class CompileSettings:
     `modules` maps a glob over dotted module names to the options that differ there (null: none differ). `*` stands for one name between
     dots or a part of it, `**` for any number of names; `type:Block` is every module of that class. Of a module that several globs match, each option
     is that of the most specific glob that gives it. Names may be nested, too: {net: {mode: ..., head: {mode: ...}}} is about net and net.head.
+
+    `dispatch` is no key of the group, since it holds functions. It maps the name of a step or of a module that is compiled by itself to
+    {by: function of a call's arguments (without self) that gives a key, options: {key, or "*" for all others: what differs there}}; each key has a bucket.
     """
 
     enabled: bool = setting(True, "false: nothing is compiled; the eager step is measured all the same")
@@ -49,6 +52,7 @@ class CompileSettings:
     trace: bool = setting(True, "write every event to compile_events.jsonl and a report to compile_report.html beside the logs")
     log_prefix: str = setting("compile/", "what the names of all numbers in loggers and callback_metrics begin with")
     base: CompileConfig = CompileConfig()
+    dispatch: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_types(self, "compile.")
@@ -59,12 +63,14 @@ class CompileSettings:
             raise ConfigError(f"compile.auto must be a number of seconds >= 0, not {self.auto!r}")
         for glob in self.overrides:
             self.options(glob)
+        for name, given in self.dispatch.items():
+            check_dispatch(name, given)
         if self.enabled and not self.step and not self.of_modules:
             raise ConfigError("compile.step=false and compile.modules names no module, so nothing would be compiled: name one, or set compile=none")
 
     @classmethod
     def own_names(cls) -> tuple[str, ...]:
-        return tuple(f.name for f in dataclasses.fields(cls) if f.name != "base")
+        return tuple(f.name for f in dataclasses.fields(cls) if f.name not in ("base", "dispatch"))
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -184,6 +190,28 @@ def check_compiler_flags(values: CompileValues) -> None:
             f"compile.cpp_flags={next(filter(None, given))!r} comes from a config, and flags of the C++ compiler can run any program: "
             f"set {FLAGS_VARIABLE}=1 in the environment if you trust this config"
         )
+
+
+def check_dispatch(name: str, given: Any) -> None:
+    """Raises ConfigError for what is no form of one name's dispatch."""
+    if not isinstance(given, Mapping) or not callable(given.get("by")) or not isinstance(given.get("options", {}), Mapping):
+        raise ConfigError(f"dispatch[{name!r}] must be {{by: function of a call's arguments that gives a key, options: {{key: {{...}}}}}}, not {given!r}")
+    for key in given:
+        if key not in ("by", "options"):
+            raise ConfigError(f"dispatch[{name!r}]: unknown key {key!r}: {nearest(str(key), ('by', 'options'))}")
+    for key, options in given.get("options", {}).items():
+        try:
+            CompileConfig.of(options)
+        except ConfigError as error:
+            raise ConfigError(f"dispatch[{name!r}][{key!r}]: {error}") from error
+
+
+def dispatch_arguments(settings: CompileSettings, name: str) -> dict[str, Any]:
+    """The keyword arguments of `dynacompile.compile` that mean the dispatch of a step or module."""
+    given = settings.dispatch.get(name)
+    if given is None:
+        return {}
+    return {"dispatch": given["by"], "dispatch_options": {key: dict(options) for key, options in given.get("options", {}).items()}}
 
 
 def call_arguments(config: CompileConfig) -> dict[str, Any]:

@@ -15,13 +15,17 @@ TEXTS = frozenset(getattr(tokenize, name) for name in ("STRING", "COMMENT", "FST
 WORDS = re.compile(r"[^\s'\"]+")
 
 
-def source(place: str) -> str:
-    """The lines around a place ("file:line in function"), where the file is there to be read and is Python; else nothing."""
+def source(place: str, known: dict[str, list[str]] | None = None) -> str:
+    """The lines around a place ("file:line in function"), where the file is there to be read and is Python; else nothing. known: files that were read for
+    other places, to which this one's is added."""
     found = SITE.search(place)
     if found is None:
         return ""
-    line = int(found["line"])
-    lines = without_texts(linecache.getlines(found["file"].strip()))
+    line, file = int(found["line"]), found["file"].strip()
+    known = {} if known is None else known
+    if file not in known:
+        known[file] = without_texts(linecache.getlines(file))
+    lines = known[file]
     shown = range(max(1, line - AROUND), min(len(lines), line + AROUND) + 1)
     return "\n".join(printable(f"{'>' if n == line else ' '} {n:5d}  {lines[n - 1].rstrip()}") for n in shown) if line <= len(lines) else ""
 

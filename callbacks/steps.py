@@ -44,7 +44,8 @@ class CompiledRun(CompiledParts):
         for name in STEPS[trainer.state.fn]:  # type: ignore[index]
             if is_overridden(name, module) or name == "predict_step":
                 with self.isolated():
-                    compiled = dynacompile.compile(getattr(module, name), name=name, **self.arguments(name, VARYING))
+                    arguments = {"isolate_recompiles": True, **self.arguments(name, VARYING)}
+                    compiled = dynacompile.compile(getattr(module, name), name=name, **arguments)
                 self._own.callback(put_back, module, {name: module.__dict__.get(name)})
                 module.__dict__[name] = self.regions[name] = compiled
 

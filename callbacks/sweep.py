@@ -18,10 +18,12 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from dynacompile.callbacks.sweep_page import write_page
 from dynacompile.callbacks.sweep_plot import write_plot
-from dynacompile.callbacks.sweep_runs import ERROR_FILE, Run, first_line, saved_runs
+from dynacompile.callbacks.sweep_runs import ERROR_FILE, FILE, Run, first_line, saved_runs
 from dynacompile.callbacks.sweep_table import as_csv, as_markdown, comparison
 from dynacompile.complaints import Reporting
+from dynacompile.errors import ConfigError
 from dynacompile.run_files import write_whole
 
 GROUP_VARIABLE = "WANDB_RUN_GROUP"
@@ -86,9 +88,16 @@ def keep(config: DictConfig, run: Run, trace: str = "") -> None:
                 write_whole(folder / ERROR_FILE, trace)
 
 
+def show_again(folder: Path) -> None:
+    """As `show_sweep`, of a folder that a user names. Raises ConfigError where it holds no sweep."""
+    if not any(folder.rglob(FILE)):
+        raise ConfigError(f"no jobs in {folder}: it should hold 0/{FILE}, 1/{FILE}, ...")
+    show_sweep(folder.absolute())
+
+
 def show_sweep(folder: Path) -> int:
-    """Prints the comparison of the jobs in a sweep's folder, and writes it there as Markdown, CSV and a plot. Returns how many jobs failed. Raises OSError
-    and ValueError for files that are no sweep's."""
+    """Prints the comparison of the jobs in a sweep's folder, and writes it there as Markdown, CSV, a plot and a page. Returns how many jobs failed. Raises
+    OSError and ValueError for files that are no sweep's."""
     runs = list(saved_runs(folder))
     if not runs:
         print(f"no jobs in {folder}")
@@ -100,7 +109,7 @@ def show_sweep(folder: Path) -> int:
     with Reporting(f"writing the comparison in {folder}"):
         write_whole(folder / "sweep.md", as_markdown(runs))
         write_whole(folder / "sweep.csv", as_csv(runs))
-        places = ["sweep.md", "sweep.csv", *write_plot(runs, folder)]
+        places = ["sweep.md", "sweep.csv", *write_plot(runs, folder), write_page(runs, folder)]
         console.print(f"{folder}: {', '.join(places)}", soft_wrap=True, highlight=False, markup=False)
     failed = sum(bool(run.reason) for run in runs)
     if failed:

@@ -1,4 +1,5 @@
-"""python -m dynacompile report RUN: the report of a run again, from the files in its folder."""
+"""The compiler's own commands: `python -m dynacompile explain` tells what is made of a call, `report` and `sweep` write the pages of a run
+and of a sweep again."""
 
 from __future__ import annotations
 
@@ -8,21 +9,35 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dynacompile.errors import ConfigError
+from dynacompile import explain_command
+from dynacompile.errors import DynacompileError
 
-REPORT = "dynacompile.callbacks.report"  # it needs what the extra `train` installs
+REPORT, SWEEP = "dynacompile.callbacks.report", "dynacompile.callbacks.sweep"  # they need what the extra `train` installs
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m dynacompile", description="The compiler's own commands.")
-    commands = parser.add_subparsers(dest="command", required=True)
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m dynacompile", description="The compiler's own commands.")
+    commands = made.add_subparsers(dest="command", required=True)
     report = commands.add_parser("report", help="write the HTML report of a run again, from its summary and trace")
     report.add_argument("run", type=Path, help="the run's folder, or its summary.json")
     report.add_argument("--to", type=Path, default=Path("compile_report.html"), help="the new file (default: ./compile_report.html)")
-    chosen = parser.parse_args(arguments)
+    sweep = commands.add_parser("sweep", help="make the table, plot and page of a sweep again, also while its jobs run")
+    sweep.add_argument("folder", type=Path, help="the sweep's folder")
+    explain_command.add_arguments(commands.add_parser("explain", help="tell what the compiler makes of a call: graphs, breaks, guards, kernels, memory"))
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    chosen = parser().parse_args(arguments)
     try:
-        print(importlib.import_module(REPORT).report_again(chosen.run, chosen.to))
-    except (ConfigError, OSError) as error:
+        match chosen.command:
+            case "explain":
+                print(explain_command.run(chosen))
+            case "report":
+                print(importlib.import_module(REPORT).report_again(chosen.run, chosen.to))
+            case "sweep":
+                importlib.import_module(SWEEP).show_again(chosen.folder)
+    except (DynacompileError, OSError) as error:
         sys.exit(f"error: {error}")
 
 

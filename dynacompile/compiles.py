@@ -86,7 +86,9 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
             return raced(reason, info, code)
         if info.config.fullgraph:
             raise
-        SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=reason.site or frame_name(code), reason=f"[{reason.code}] {reason.reason}"))
+        if reason.code != "active-mode" or code not in info.met_modes:  # every call of such a frame comes here
+            site = reason.site or frame_name(code)
+            SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=site, reason=f"[{reason.code}] {reason.reason}"))
         if code is info.target and reason.code not in WITHOUT_WARNING:
             info.warn_of_python(reason)
         return left_to_python(reason, info, code)
@@ -202,6 +204,7 @@ def raced(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:
 def left_to_python(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:
     """The answer for a frame that can't be captured: this call alone, where another call may be captured, else every call."""
     if reason.code == "active-mode":
+        info.met_modes.add(code)
         return native.core().RUN_ONCE
     info.refused[code] += 1
     return native.core().RUN_ONCE if reason.code in OF_THE_CALL and info.refused[code] < MOST_REFUSALS else native.core().SKIP

@@ -36,6 +36,7 @@ class RegionInfo:
     first_steps: Counter[CodeType] = field(default_factory=Counter)  # calls that were left to Python, as optimizers made their state
     changes: set[CodeType] = field(default_factory=set)  # code of which a capture, without an entry, has told what changes
     outdated: Counter[CodeType] = field(default_factory=Counter)  # captures in the background that the program has overtaken
+    met_modes: set[CodeType] = field(default_factory=set)  # code that was called in a mode in which nothing is captured, which was told
     waited_for: set[CodeType] = field(default_factory=set)  # code whose compile needs settings of the process: calls wait for it
     races: Counter[CodeType] = field(default_factory=Counter)  # its compiles in the background that failed beside the program, and may not do so again
     errors: dict[CodeType, BaseException] = field(default_factory=dict)  # of compiles in the background, for the next call

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 from typing import TypeVar
 
@@ -27,10 +27,23 @@ def on_threads(count: int, work: Callable[[A], T], items: Iterable[A]) -> list[T
     if can_start_threads():
         try:
             with ThreadPoolExecutor(count, initializer=RUNNING.begin_helper) as pool:
-                return list(pool.map(work, given))
+                running = [submitted(pool, work, item) for item in given]
+                try:
+                    return [work(item) if one is None else one.result() for item, one in zip(given, running)]
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
         except Exiting:
             pass  # this thread does it, if it is the program's
     return [work(item) for item in given]
+
+
+def submitted(pool: ThreadPoolExecutor, work: Callable[[A], T], item: A) -> Future[T] | None:
+    """None where the pool takes nothing more, since the main thread has ended just now, or no thread can be started."""
+    try:
+        return pool.submit(work, item)
+    except RuntimeError:
+        return None
 
 
 def let_imports_end(seconds: float = 1.0) -> None:
@@ -58,8 +71,10 @@ def begin(work: Callable[[], T], name: str) -> Callable[[], T]:
     if not can_start_threads():
         return work
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=RUNNING.begin_helper)
-    running = thread.submit(work)
+    running = submitted(thread, lambda _: work(), None)
     thread.shutdown(wait=False)  # it ends when the work has
+    if running is None:
+        return work
 
     def result() -> T:
         try:

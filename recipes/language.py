@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import lightning as L
@@ -10,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dynacompile.recipes.optimizing import adamw
 from dynacompile.recipes.text import Batch
 
 
@@ -39,18 +39,4 @@ class NextByte(L.LightningModule):
             self.log("val/unigram_loss", unigram)
 
     def configure_optimizers(self) -> Any:
-        matrices = [p for p in self.parameters() if p.dim() >= 2]
-        vectors = [p for p in self.parameters() if p.dim() < 2]
-        groups = [{"params": matrices, "weight_decay": self.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-        optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=self.betas)
-        total = int(self.trainer.estimated_stepping_batches)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_share(step, self.warmup, total))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-def learning_rate_share(step: int, warmup: int, total: int) -> float:
-    """The share of the peak rate at optimizer step `step` (0-based) of `total`."""
-    if step < warmup:
-        return (step + 1) / warmup
-    progress = min((step - warmup) / max(total - warmup, 1), 1.0)
-    return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress))
+        return adamw(self, self.lr, self.warmup, self.weight_decay, self.betas)

@@ -25,8 +25,21 @@ from hydra.utils import instantiate
 from lightning.pytorch.utilities.data import extract_batch_size
 
 ROOT = Path(__file__).resolve().parent.parent
-RECIPES = {"gpt": ("model=gpt",), "mlp": ("model=mlp",), "conv": ("model=conv",), "gpt2_small": ("experiment=gpt2_small",)}
-DEVICES = {"cpu": ("gpt", "mlp", "conv"), "cuda": ("gpt", "mlp", "conv", "gpt2_small")}
+RECIPES = {
+    "gpt": ("experiment=lm",),
+    "mlp": ("model=mlp",),
+    "conv": ("model=conv",),
+    "vision": ("experiment=vision",),
+    "resnet": ("experiment=vision", "model=resnet"),
+    "distill": ("experiment=distill",),
+    "distill_whole": ("experiment=distill", "compile.modules=null"),
+    "varlen": ("experiment=varlen",),
+    "varlen_hot": ("experiment=varlen", "callbacks=hot_lengths"),
+    "rl": ("experiment=rl",),
+    "optimizer_bound": ("experiment=optimizer_bound",),
+    "gpt2_small": ("experiment=gpt2_small",),
+}
+DEVICES = {"cpu": tuple(name for name in RECIPES if name != "gpt2_small"), "cuda": tuple(RECIPES)}
 BARE = "dynacompile, bare loop"  # the same compiled step without Lightning: what the trainer itself costs
 SYSTEMS = ("eager", "torch.compile", "torch.compile, net", "thunder", "dynacompile", BARE)
 WARM_UP = 8  # steps, in which everything compiles
@@ -62,16 +75,18 @@ def why_missing(system: str) -> str:
     return "thunder is not installed" if system == "thunder" and importlib.util.find_spec("thunder") is None else ""
 
 
-def prepared(system: str, module: L.LightningModule, mode: str) -> tuple[Any, list[L.Callback]]:
-    """What is given to fit, and the callbacks. Each system is imported by its own worker alone."""
+def prepared(system: str, module: L.LightningModule, mode: str, callback: Any) -> tuple[Any, list[L.Callback]]:
+    """What is given to fit, and the callbacks. callback: the config of ours. Each system is imported by its own worker alone."""
     if system == "torch.compile":  # the way of Lightning's documentation
         return torch.compile(module, mode=None if mode == "default" else mode), []
     if system == "torch.compile, net":  # where the above fails: forward and backward of the net, and no more
-        module.net.compile(mode=None if mode == "default" else mode)
+        for net in module.children():
+            net.compile(mode=None if mode == "default" else mode)
     if system == "thunder":  # which compiles modules: the loss and the optimizer stay eager
-        module.net = importlib.import_module("thunder").jit(module.net)
+        for name, net in list(module.named_children()):
+            setattr(module, name, importlib.import_module("thunder").jit(net))
     if system == "dynacompile":
-        return module, [importlib.import_module("dynacompile.callbacks").DynamoCallback(mode=mode, measure_steps=0, trace=False)]
+        return module, [instantiate(callback)]
     return module, []
 
 
@@ -81,12 +96,13 @@ def worker(system: str, recipe: str, device: str, mode: str) -> dict[str, float]
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder, initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         options = [f"output={folder}", f"trainer.max_steps={WARM_UP + STEPS}", "trainer.val_check_interval=null", "trainer.check_val_every_n_epoch=1"]
-        options += ["trainer.limit_val_batches=0", f"trainer.accelerator={'gpu' if device == 'cuda' else 'cpu'}", "logger=none", "data.workers=0"]
+        options += ["trainer.limit_val_batches=0", f"trainer.accelerator={'gpu' if device == 'cuda' else 'cpu'}", "logger=none"]
+        options += [f"compile.mode={mode}", "compile.measure_steps=0", "compile.trace=false", *(() if recipe == "rl" else ("data.workers=0",))]
         config = compose("train", [*RECIPES[recipe], *options])
         L.seed_everything(config.seed, workers=True, verbose=False)
         torch.set_float32_matmul_precision(config.matmul_precision)
         watch = Stopwatch()
-        module, callbacks = prepared(system, instantiate(config.model), mode)
+        module, callbacks = prepared(system, instantiate(config.model), mode, config.callbacks.dynamo)
         trainer = instantiate(config.trainer, callbacks=[*callbacks, watch], logger=False, enable_progress_bar=False)
         if system == BARE:
             bare_loop(trainer, module, instantiate(config.data), watch, mode)
@@ -108,9 +124,9 @@ def bare_loop(trainer: L.Trainer, module: L.LightningModule, data: L.LightningDa
     data.prepare_data()
     data.setup("fit")
     module.to(device).train()
-    about = types.SimpleNamespace(estimated_stepping_batches=WARM_UP + STEPS)
-    module.trainer = about  # which the module holds weakly
-    module.log = lambda *args, **kwargs: None
+    about = types.SimpleNamespace(estimated_stepping_batches=WARM_UP + STEPS, lightning_module=module)
+    module.trainer = data.trainer = about  # which the module holds weakly
+    module.log = module.log_dict = lambda *args, **kwargs: None
     parts = module.configure_optimizers()
     optimizer, schedule = parts["optimizer"], parts["lr_scheduler"]["scheduler"]
     parameters = list(module.parameters())

@@ -12,7 +12,7 @@ import html
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dynacompile.build.device import measure_on_device
 from dynacompile.build.processor import measure_here
+from dynacompile.ir.calls import Call
 from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Buffer, Extern, Ref, levels, root
 from dynacompile.ir.schedule import Kernel, Launch, Module, Schedule
@@ -148,13 +149,24 @@ def row_of_kernel(step: Launch, module: Module, device: str) -> Row:
     kernel, built = plan.kernels[step.kernel], module.kernels[step.kernel]
     members = [step.buffers[i : i + len(kernel.params)] for i in range(0, len(step.buffers), len(kernel.params))]
     bytes = sum(touched(kernel, {p.name: plan.buffers[b] for p, b in zip(kernel.params, names)}) for names in members)
+    flops = 0 if step.sizes else arithmetic(kernel)
+    if kernel.call is not None:
+        bytes, flops = sum(plan.buffers[b].bytes for b in step.buffers), flops_of(kernel.call, step.buffers, plan)
     seconds = math.nan
     if not step.sizes and not (kernel.symbols and device == "cpu"):
         tensors = [memory_like(plan.buffers[b]) for b in step.buffers]
         seconds = (measure_on_device(built, tensors) if device == "cuda" else measure_here(built, tensors)) / 1e6  # type: ignore[arg-type]
     elif step.sizes:
         bytes = sum(plan.buffers[b].bytes for b in step.buffers)
-    return Row(f"{step.kernel} (a list)" if step.sizes else step.kernel, 1, bytes, 0 if step.sizes else arithmetic(kernel), seconds)
+    return Row(f"{step.kernel} (a list)" if step.sizes else step.kernel, 1, bytes, flops, seconds)
+
+
+def flops_of(call: Call, names: Sequence[str], plan: Schedule) -> int:
+    """Of the operator that a template stands for, by torch's own counter."""
+    memory = {f"p{i}": memory_like(plan.buffers[b]) for i, b in enumerate(names)}
+    with FlopCounterMode(display=False) as counter:
+        call.run(memory, {s: s.hint for s in call.symbols()})
+    return counter.get_total_flops()
 
 
 def row_of_call(step: Extern, plan: Schedule, device: str) -> Row:

@@ -27,6 +27,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.alike import DifferentiatedParts, Occurrence, Part, Parts
 from dynacompile.ir.graphs import Constant, Fresh, InputItself, Marks, Output, RuntimeContract, ViewOfInput, ViewOfOutput, output_args
 from dynacompile.ops.backward_steps import Step, TensorHook
+from dynacompile.ops.collectives import is_collective
 from dynacompile.ops.regions import FORMS
 
 Node = torch.fx.Node
@@ -465,11 +466,11 @@ def differentiate_parts(parts: Parts, env: Env) -> DifferentiatedParts | None:
 
 
 def is_ordered(node: Node) -> bool:
-    """Whether an operation has its place among those of other parts: it draws random numbers, or is there for what it does."""
+    """Whether an operation has its place among those of other parts: it draws random numbers, talks to other processes, or is there for what it does."""
     op = node.target
     if not isinstance(op, torch._ops.OpOverload) or op is torch.ops.aten.copy_.default:
         return False
-    return torch.Tag.nondeterministic_seeded in op.tags or op._schema.is_mutable or not op._schema.returns
+    return torch.Tag.nondeterministic_seeded in op.tags or is_collective(op) or op._schema.is_mutable or not op._schema.returns
 
 
 def is_simple(told: RuntimeContract) -> bool:

@@ -43,7 +43,7 @@ class Cuts:
 
     @property
     def has_views_of_inputs(self) -> bool:
-        """Then a gradient of an input that no tangent reaches may be zeros, which stand for a path outside of the graph."""
+        """Then a gradient of an input that no tangent reaches, in eager neither, is zeros that stand for a path outside of the graph."""
         return any(point.position is None for point in self.points)
 
     def heads(self, positions: Positions) -> dict[int, int]:

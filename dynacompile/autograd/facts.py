@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.ir.shapes import expression_of, hint_of
 from dynacompile.ops.checks import INDEXED
+from dynacompile.ops.collectives import is_collective
 from dynacompile.ops.table import TABLE
 
 Geometry = tuple[tuple[Any, ...], tuple[Any, ...], Any, torch.dtype]
@@ -39,8 +40,12 @@ def is_random(node: torch.fx.Node) -> bool:
 
 
 def has_effect(node: torch.fx.Node) -> bool:
-    """It draws random numbers, or gives nothing and so was called for what it does: raises, if a check fails."""
-    return is_random(node) or (node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns)
+    """It draws random numbers, talks to other processes, or gives nothing and so was called for what it does: raises, if a check fails."""
+    return (
+        is_random(node)
+        or is_collective(node.target)
+        or (node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns)
+    )
 
 
 def looks_at_values(node: torch.fx.Node) -> bool:

@@ -135,7 +135,7 @@ def trace_joint(
     if len(captured) != len(cuts.points):  # some formula has no gradient there
         return trace_joint(graph, fakes, table, careful, False, keeps_views)
     reached = tangents_of(recorder.graph, len(fakes))
-    grads = [(i, node) for i, node in grads if reached[node] or not cuts.has_views_of_inputs]
+    grads = [(i, node) for i, node in grads if reached[node] or eager.reached[i] or not cuts.has_views_of_inputs]
     if tangents and not grads and not cuts.has_views_of_inputs:
         raise no_gradient()
     recorder.graph.output((tuple(forward), tuple(written_nodes), tuple(node for _, node in grads), tuple(captured)))

@@ -16,6 +16,7 @@ from dynacompile.autograd.mincut import FlowNetwork
 from dynacompile.ir.graphs import Fresh, ViewOfOutput
 from dynacompile.ir.shapes import hint_of
 from dynacompile.ops.chunked_losses import KEEP
+from dynacompile.ops.collectives import is_collective
 
 Node = torch.fx.Node
 NEVER = 1 << 40
@@ -158,7 +159,7 @@ def recompute_costs(side: Sides) -> dict[Node, int]:
     costs: dict[Node, int] = {}
     for node in side.primal:
         what = kind(node)
-        if is_random(node) or what == "placeholder" or node.target is KEEP:
+        if is_random(node) or is_collective(node.target) or what == "placeholder" or node.target is KEEP:
             costs[node] = NEVER
         elif what in ("item", "view", "create", "get_attr") or node not in side.forward:
             costs[node] = 0

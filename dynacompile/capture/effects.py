@@ -39,7 +39,8 @@ class Effects:
     globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion). removed: those of them
     that the frame deleted, and whether it had set them before that, so that it does not matter if they were there.
     class_attributes: (class, name) -> what the frame assigned.
-    assumed: (tensor that the graph takes for true, function, its arguments, place): it is called where the tensor is false, and raises.
+    assumed: (tensor that the graph takes for true, function, its arguments, place): it is called where the tensor is false, and raises. Without a function
+    the argument is the exception.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class Effects:
         self.calls: list[Call] = []
         self.held: set[Value] = set()
         self.hidden: frozenset[str] = frozenset()
-        self.assumed: list[tuple[Value, Callable, list[Value], Position]] = []
+        self.assumed: list[tuple[Value, Callable | None, list[Value], Position]] = []
         self.modes = FunctionModes()
         self.settings = Settings()
         self.own_cells = False
@@ -83,7 +84,7 @@ class Effects:
         if name in self.hidden:
             raise unsupported("after-graph", f"{name} is read, which {self.calls[-1].function.__qualname__} may have changed: it is called after the graph")
 
-    def assume(self, condition: Value, function: Callable, args: list[Value], position: Position) -> None:
+    def assume(self, condition: Value, function: Callable | None, args: list[Value], position: Position) -> None:
         self.outside += 1
         self.assumed.append((condition, function, args, position))
 

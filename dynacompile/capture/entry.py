@@ -110,6 +110,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
     code = frame.code
     if not is_plain_frame(code):
         raise unsupported("frame-kind", f"{code.co_qualname} is a generator, coroutine or module body")
+    if str(frame.globals.get("__name__")).startswith("namedtuple_"):
+        raise unsupported("frame-kind", f"{code.co_qualname} makes a named tuple")
     if refusal(str(frame.globals.get("__name__"))) is not None:
         raise unsupported("frame-kind", f"{code.co_qualname} belongs to {frame.globals['__name__']}")
     state = global_state()

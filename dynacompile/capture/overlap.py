@@ -41,13 +41,14 @@ def reaches_out(args: Sequence[tuple[Any, Any]], kwargs: Mapping[str, tuple[Any,
     given = [a[1] for a in args[1:]] + [kwargs[name][1] for name in ("size", "stride") if name in kwargs]
     if len(given) < 2 or not isinstance(tensor, torch.Tensor):
         return True
-    wanted, there = reach(given[0], given[1]), reach(tensor.shape, tensor.stride())
-    return bool(wanted > there)
+    if is_undecidable(*given[0], *given[1], *tensor.shape, *tensor.stride()):
+        return True
+    return bool(reach(given[0], given[1]) > reach(tensor.shape, tensor.stride()))
 
 
-def reach(sizes: Sequence[Any], strides: Sequence[Any]) -> int:
-    """The place of the last element, as of a symbolic size's example."""
-    return -1 if any(hint_of(n) == 0 for n in sizes) else sum((hint_of(n) - 1) * hint_of(s) for n, s in zip(sizes, strides))
+def reach(sizes: Sequence[Any], strides: Sequence[Any]) -> Any:
+    """The place of the last element."""
+    return -1 if any(n == 0 for n in sizes) else sum((n - 1) * s for n, s in zip(sizes, strides))
 
 
 def writes_twice(name: str, args: Sequence[Any]) -> bool:

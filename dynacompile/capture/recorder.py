@@ -41,6 +41,7 @@ from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import is_undecided, symbolic_rules
 from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node, copy_node
+from dynacompile.ops.collectives import is_collective, not_computed
 from dynacompile.ops.fused_steps import FUSED_STEPS
 
 QUANTIZING = frozenset({"quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "dequantize", "int_repr"})
@@ -394,7 +395,8 @@ class Recorder:
     def run_once(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None) -> Any:
         if target in FUSED_STEPS:  # whose numbers say nothing of what is written; asking a symbol for its value would make it a constant
             kwargs = {k: 1.0 if isinstance(v, torch.SymFloat) else v for k, v in kwargs.items()}
-        with self.mode, symbolic_rules(self.mode), reads or nullcontext(), self.watch or nullcontext():
+        apart = not_computed(tensors_in((args, kwargs))) if is_collective(target) else nullcontext()
+        with self.mode, symbolic_rules(self.mode), reads or nullcontext(), self.watch or nullcontext(), apart:
             if kind == "call_method":
                 return getattr(args[0], target)(*args[1:], **kwargs)
             return target(*args, **kwargs)

@@ -329,13 +329,18 @@ class Builder:
         self.emit("BINARY_SUBSCR")
 
     def unless(self, condition: Value, function: Any, args: Sequence[Value], position: Position) -> None:
-        """Calls the function, which raises, where the condition is false. What is built for the call is not kept: the other path has not got it."""
+        """Calls the function, which raises, where the condition is false; without one raises the argument. What is built for that is not kept: the other path
+        has not got it."""
         before, self.position = self.position, position
         known, count = dict(self._temps), len(self.varnames)
         self.value(condition)
         jump = self.emit(JUMP_IF_TRUE)
-        self.call_function(function, args)
-        self.emit("POP_TOP")
+        if function is None:
+            self.value(args[0])
+            self.emit("RAISE_VARARGS", 1)
+        else:
+            self.call_function(function, args)
+            self.emit("POP_TOP")
         jump.target = self.emit("NOP")
         self._elsewhere.update(self.varnames[count:])
         self._temps = known

@@ -15,8 +15,6 @@ def never_negative(index: Any) -> bool:
         return True
     if not any(type(a) is Symbol or (type(a) is Var and not isinstance(a.size, (int, type(None)))) for m, _ in index.terms for a in m):
         return False
-    if any(s.low is None or s.low < 0 for s in index.symbols()):
-        return False
     for _ in range(len(index.terms) + 4):
         free = next((a for m, _ in index.terms for a in m if type(a) is not Symbol), None)
         if free is None:
@@ -26,6 +24,8 @@ def never_negative(index: Any) -> bool:
             return False
         index = least
     else:
+        return False
+    if any(s.low is None or s.low < 0 for s in index.symbols()):  # those of axes' sizes among them, which are there by now
         return False
     shifted = substitute(index, lambda a, itself: itself + a.bounds()[0])
     return shifted.constant >= 0 and all(c >= 0 for _, c in shifted.terms)

@@ -219,7 +219,8 @@ class Extern:
 
     args, kwargs: nested tuples/dicts with Ref for tensors. outputs: buffer names, None where an output is not used or no tensor.
     out: the overload's out= variant writes into `outputs`, which are then of kind "temp" (planned by us); else the op allocates.
-    mutates: input buffers that the op writes to. random: it consumes random numbers, so its order among such ops is kept.
+    mutates: input buffers that the op writes to. random: it consumes random numbers, or talks to other processes, so its order
+    among such ops is kept.
     after: buffers that it does not read, and that are made before it runs.
     template: the name of a kernel of ours that does the same and writes into `outputs`, which are then of kind "temp"; the schedule launches that. The op says
     what it computes, and interpreters call it.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from dynacompile.ir.fakes import StandIn
 from dynacompile.ir.guard_facts import Identity, identity
 
 MISSING = object()
@@ -171,9 +172,12 @@ class Names:
             self.lookups[key] = Lookup(weakref.ref(cls), cls.__qualname__, name, found, None if after is None else weakref.ref(after), by_source)
 
     def of_dict(self, table: dict[str, Any], where: str, name: str) -> None:
+        """A module that is not loaded, and that a stand-in answers for while we compile, is nothing that the program found there."""
         key = (id(table), name)
         if key not in self.lookups:
             raw = table.get(name, MISSING)
+            if isinstance(raw, StandIn):
+                return
             self.lookups[key] = Lookup(lambda: table, where, name, None if raw is MISSING else identity(raw))
 
     def of_code(self, function: types.FunctionType) -> None:

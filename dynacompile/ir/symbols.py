@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.extents import derived
 from dynacompile.ir.index import Extent, Index, Symbol, atom, constant, hint
 from dynacompile.ir.index import extent as simplest
-from dynacompile.ir.shapes import EXAMPLE
+from dynacompile.ir.shapes import EXAMPLE, SYMBOLIC
 from dynacompile.ir.sizes import Source
 
 __all__ = ["extent", "hint", "is_symbolic", "sources"]
@@ -31,7 +32,14 @@ def extent(value: int | torch.SymInt | Index) -> Extent:
     if not isinstance(value, torch.SymInt):
         return value
     known = value.node.maybe_as_int()
+    if known is None and value.node.has_hint() and value.node.hint in (0, 1) and is_fixed(value):
+        known = value.node.hint
     return known if known is not None else simplest(from_sympy(value.node.expr, value.node.shape_env))
+
+
+def is_fixed(value: torch.SymInt) -> bool:
+    """Whether the guards leave no other value than this call's. A size that was found to be 1 was broadcast, and its expression need not tell."""
+    return sys.modules[SYMBOLIC].statically_known_true(value == value.node.hint)
 
 
 def from_sympy(expr: Any, env: Any) -> Extent:

@@ -15,8 +15,9 @@ from dynacompile.ir.loops import Extern, Ref
 from dynacompile.ir.symbols import bare_symbol, extent
 from dynacompile.lower.attention import lower_attention
 from dynacompile.lower.context import Lowering, geometry, origin
-from dynacompile.lower.products import lower_small_product
+from dynacompile.lower.products import lower_rows_product, lower_small_product
 from dynacompile.ops.chunked_losses import ADD_PRODUCT, ADD_TO, AFTER, PRODUCT_INTO
+from dynacompile.ops.collectives import is_collective, is_wait
 from dynacompile.ops.table import Row
 
 aten = torch.ops.aten
@@ -39,13 +40,11 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
     if is_sum_in_place(low, node):
         lower_sum_in_place(low, node)
         return
-    if lower_small_product(low, node):
-        return
     args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}
-    if lower_attention(low, node, args, kwargs):  # type: ignore[arg-type]
+    if lower_rows_product(low, node, args, kwargs) or lower_small_product(low, node) or lower_attention(low, node, args, kwargs):  # type: ignore[arg-type]
         return
     mutated = mutated_args(low, node, op)
-    random = torch.Tag.nondeterministic_seeded in op.tags
+    random = torch.Tag.nondeterministic_seeded in op.tags or (is_collective(op) and not is_wait(op))
     out = OUT.get(row.detail) if row is not None else WITHOUT_ROWS.get(op)
     val = node.meta.get("val")
     aliased = [r.alias_info is not None and r.alias_info.is_write for r in op._schema.returns]
@@ -72,7 +71,12 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
 
 
 def made_before(low: Lowering, node: torch.fx.Node) -> tuple[str, ...]:
-    """What a call waits for and does not read."""
+    """What a call waits for and does not read; for the wait for a collective what that one reads, which is kept until then."""
+    if is_wait(node.target):
+        begun = cast(torch.fx.Node, node.args[0])
+        while begun.target is operator.getitem or getattr(begun.target, "is_view", False):
+            begun = begun.all_input_nodes[0]
+        return tuple(low.buffer_of(a).name for a in begun.all_input_nodes) if is_collective(begun.target) else ()
     return tuple(low.buffer_of(a.args[1]).name for a in node.all_input_nodes if a.target is AFTER)
 
 

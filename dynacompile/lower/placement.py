@@ -13,6 +13,7 @@ import torch.fx
 
 from dynacompile.ir.loops import Buffer
 from dynacompile.lower.context import DTYPES, Lowering
+from dynacompile.ops.collectives import is_collective
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 ON_HOST = frozenset({"pointwise", "create", "copy_into"})  # rows that have loops on the CPU for numbers beside a GPU
@@ -39,7 +40,7 @@ def fold(low: Lowering, node: torch.fx.Node) -> bool:
     val, op = node.meta.get("val"), node.target
     if not isinstance(val, torch.Tensor) or val.dim() or val.device.type != "cpu" or not isinstance(op, torch._ops.OpOverload):
         return False
-    if op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags or any(u.op == "output" or is_mutable(u) for u in node.users):
+    if is_collective(op) or op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags or any(u.op == "output" or is_mutable(u) for u in node.users):
         return False
     if any(isinstance(a, SYMBOLIC) for a in torch.utils._pytree.tree_leaves((node.args, node.kwargs))):
         return False

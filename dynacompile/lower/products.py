@@ -1,7 +1,7 @@
-"""Small products of matrices on CPUs: a nest that sums over the extent that the operands share, where loops take less time than the library's call.
+"""Products of matrices on CPUs that are no calls of the library, where they take less time than one.
 
-As a nest a product joins the kernels around it: casts of its operands, its bias, its activation. Its sum is made in float32 for 16-bit numbers and
-rounded once, as the library does.
+Small ones are a nest that sums over the extent that the operands share, which joins the kernels around it: casts of its operands, its bias, its activation.
+Its sum is made in float32 for 16-bit numbers and rounded once, as the library does. Of float32, many rows times a small matrix are a template of ours.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch.fx
 
 from dynacompile.env import Env
 from dynacompile.events import ProductDecided
-from dynacompile.ir.index import Index, strided
-from dynacompile.ir.loops import Buffer
-from dynacompile.lower.context import Lowering
+from dynacompile.ir.index import Index, hint, strided
+from dynacompile.ir.loops import Buffer, Extern
+from dynacompile.lower.context import Lowering, geometry, origin
 from dynacompile.lower.reduction import Loops
 from dynacompile.lower.values import Expander, Value
-from dynacompile.ops.product_costs import Choice, Product, choose
+from dynacompile.ops.product_costs import Choice, Product, choose, choose_blocks
 from dynacompile.ops.scalars import compute_dtype
 
 aten = torch.ops.aten
@@ -115,3 +115,44 @@ def broadcast(loops: Loops, buffer: Buffer) -> Index:
     """Where a point of the results reads what is added to them."""
     indices = loops.output[3 - len(buffer.size) :]
     return strided(indices, [0 if n == 1 else s for n, s in zip(buffer.size, buffer.stride, strict=True)], buffer.offset)
+
+
+def lower_rows_product(low: Lowering, node: torch.fx.Node, args: tuple, kwargs: dict[str, object]) -> bool:
+    """Appends the call with its template where that is expected to be faster. False: nothing was done. args, kwargs: as the call has them, with a Ref for each
+    tensor."""
+    product = rows_product_of(low, node)
+    choice = None if product is None else choose_blocks(product)
+    if choice is None:
+        return False
+    low.products.append((node, choice))
+    result = low.add(node.name, node.meta["val"])
+    low.values[node] = result.name
+    low.steps.append(Extern(node.name, node.target, args, kwargs, (result.name,), origins=(origin(node),), template="rows_product"))  # type: ignore[arg-type]
+    return True
+
+
+def rows_product_of(low: Lowering, node: torch.fx.Node) -> Product | None:
+    """The extents of a product that our template computes, else None: float32 on a CPU with the vectors that it was measured with, rows of consecutive elements
+    times a matrix of known extents, any of whose sides may be consecutive. The number of rows may be a symbol."""
+    count = SUMMANDS.get(node.target)  # type: ignore[call-overload]
+    if count is None or low.device.type != "cpu" or node.kwargs or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return None
+    *added, a, b = (low.buffer_of(n) for n in node.args)
+    size, stride = geometry(node.meta["val"])
+    known = (*a.size[1:], *a.stride, *b.size, *b.stride, b.offset, size[-1], *stride)
+    if len(size) != 2 or any(type(n) is not int for n in known) or a.stride[1] != 1 or stride[1] != 1 or 1 not in b.stride or a.size[0] == 0:
+        return None
+    if not all(is_float32(low, buffer) for buffer in (a, b, *added)) or not all(adds_rows(buffer, size) for buffer in added):
+        return None
+    return Product(0, hint(size[0]), size[1], a.size[1], torch.float32, True, b.stride[1] != 1)  # type: ignore[arg-type]
+
+
+def is_float32(low: Lowering, buffer: Buffer) -> bool:
+    owner = low.buffers[buffer.base or buffer.name]
+    return buffer.dtype == owner.dtype == torch.float32 and buffer.device.type == "cpu"
+
+
+def adds_rows(buffer: Buffer, size: Sequence[object]) -> bool:
+    """Whether what is added is a row for all rows, or a row for each."""
+    rows = buffer.size[:-1]
+    return len(rows) <= 1 and buffer.size[-1] == size[1] and buffer.stride[-1] == 1 and all(n in (1, size[0]) for n in rows)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from dynacompile.ir.loops import Extern, LoopProgram, Nest, root
 from dynacompile.ops.checks import INDEXED
+from dynacompile.ops.collectives import is_collective
 
 
 def prune(program: LoopProgram) -> LoopProgram:
@@ -22,7 +23,14 @@ def prune(program: LoopProgram) -> LoopProgram:
             live.update(a.buffer for a in step.loads())
         else:
             written = {memory[o] for o in step.outputs if o is not None}
-            if not step.random and not step.op._schema.is_mutable and step.op not in INDEXED and step.outputs and not written & live:
+            if (
+                not step.random
+                and not is_collective(step.op)
+                and not step.op._schema.is_mutable
+                and step.op not in INDEXED
+                and step.outputs
+                and not written & live
+            ):
                 continue
             live.update(memory[r] for r in step.reads())
         kept.append(step)

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dynacompile.events import AttentionFound, Compiled, Event, FrameSkipped, GraphBroke, MaskRead, ProductDecided, Recompiled, StageFinished
+from dynacompile.events import AttentionFound, Compiled, Event, FrameSkipped, GraphBroke, MaskRead, ProductDecided, Recompiled, Scheduled, StageFinished
 from dynacompile.quoting import printable_lines
+
+SHOWN_KERNELS = 12
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Explanation:
     products: tuple[ProductDecided, ...] = ()
     attention: tuple[AttentionFound, ...] = ()
     masks: tuple[MaskRead, ...] = ()
+    programs: tuple[Scheduled, ...] = ()
 
     @property
     def graph_count(self) -> int:
@@ -74,6 +77,7 @@ class Explanation:
         written = Counter((a.kernel, a.reason) for a in self.attention)
         lines += [f"  {n} written attentions {'run the operator of torch' if kernel else 'stay as they are'}: {why}" for (kernel, why), n in written.items()]
         lines += [f"  {n} masks of attention: {found}" for found, n in Counter(m.found for m in self.masks).items()]
+        lines += kernel_lines(self.programs)
         if self.peak():
             lines.append(f"  {self.peak():,} bytes at the peak of memory, {self.peak('unfused_peak'):,} with each operation by itself")
         totals: dict[str, float] = {}
@@ -84,9 +88,24 @@ class Explanation:
         return printable_lines("\n".join(lines))
 
 
+def kernel_lines(programs: Sequence[Scheduled]) -> list[str]:
+    """The kernels that move most, with their operations and the user's first line, and the operations that are calls of a library."""
+    kernels = sorted((kernel for program in programs for kernel in program.kernels), key=lambda kernel: -kernel[2])
+    lines = []
+    for name, launches, moved, ops, sites in kernels[:SHOWN_KERNELS]:
+        often = f"{launches} launches, " if launches > 1 else ""
+        lines.append(f"  kernel {name}: {often}{moved:,} bytes, of {', '.join(ops)}" + (f", at {sites[0]}" if sites else ""))
+    if len(kernels) > SHOWN_KERNELS:
+        lines.append(f"  and {len(kernels) - SHOWN_KERNELS} kernels that move less")
+    calls = Counter[str]()
+    for program in programs:
+        calls.update(dict(program.calls))
+    return lines + ([f"  calls of a library: {', '.join(f'{op} ({n})' for op, n in calls.most_common())}"] if calls else [])
+
+
 def explanation(events: Sequence[Event], result: object) -> Explanation:
     def only(kind: type) -> tuple:
         return tuple(e for e in events if isinstance(e, kind))
 
     found = only(Compiled), only(GraphBroke), only(FrameSkipped), only(Recompiled), only(StageFinished)
-    return Explanation(*found, result, only(ProductDecided), only(AttentionFound), only(MaskRead))
+    return Explanation(*found, result, only(ProductDecided), only(AttentionFound), only(MaskRead), only(Scheduled))

@@ -9,7 +9,15 @@ from torch.autograd.function import once_differentiable
 
 LIBRARY = torch.library.Library("dynacompile", "FRAGMENT")
 LIBRARY.define("cumprod_backward(Tensor grad, Tensor x, int dim, Tensor result) -> Tensor")
-LIBRARY.impl("cumprod_backward", lambda grad, x, dim, result: torch.ops.aten.cumprod_backward.default(grad, x, dim, result), "CPU")
+
+
+def gradient(grad: torch.Tensor, x: torch.Tensor, dim: int, result: torch.Tensor) -> torch.Tensor:
+    """ATen's, in memory of its own: of one element along `dim` ATen gives `grad` itself, whose memory a program uses again."""
+    found = torch.ops.aten.cumprod_backward.default(grad, x, dim, result)
+    return torch.empty_like(x).copy_(found) if x.numel() <= 1 or x.shape[dim] == 1 else found
+
+
+LIBRARY.impl("cumprod_backward", gradient, "CPU")
 LIBRARY.impl("cumprod_backward", lambda grad, x, dim, result: torch.empty_like(x), "Meta")
 BACKWARD = torch.ops.dynacompile.cumprod_backward.default
 

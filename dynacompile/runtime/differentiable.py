@@ -16,12 +16,15 @@ INT, FLOAT = -1, -2  # as real_number of region.h
 HERE = (0, False, True, False)  # of what is no view
 
 
-def differentiable(forward: Callable, make_backward: Callable[[], Callable] | None, contract: RuntimeContract) -> Any:
+def differentiable(
+    forward: Callable, make_backward: Callable[[], Callable] | None, contract: RuntimeContract, numbers: Numbers | None = None
+) -> Any:
     """A native callable: the flat graph inputs, positionally, to the tuple of user outputs.
 
     forward: a native Program, or any callable `forward(*inputs) -> tuple or list of tensors`. make_backward: called once, at the first
     backward, on whichever thread that runs; what it returns takes saved inputs, saved outputs and tangents, and gives the grads of the
     contract (None allowed). None for inference. Neither may own the compiled module: they live as long as the compiled entry.
+    numbers: what each call computes of its sizes, where there is more to compute than views of outputs need.
     Tangents arrive with the sizes and strides of the forward outputs, zeros where no gradient flowed; where none did that a gradient
     comes from, that gradient is None. In-place changes of saved tensors
     raise torch's usual error; so does a second backward without retain_graph. Double backward raises a RuntimeError.
@@ -40,7 +43,7 @@ def differentiable(forward: Callable, make_backward: Callable[[], Callable] | No
     expected = getattr(getattr(forward, "schedule", None), "outputs", None)
     if expected is not None and len(expected) < positions:
         raise VerifyError("autograd", f"the contract uses forward output {positions - 1}, the program has {len(expected)}")
-    numbers = Numbers(contract.sizes)
+    numbers = numbers or Numbers(contract.sizes)
     outputs = tuple(output_row(o, numbers) for o in contract.outputs)
     return native.core().make_differentiable(
         forward,

@@ -470,7 +470,7 @@ void Program::call_reference(Frame& frame, const Step& step) const {
     const int64_t one = 1;
     for (int32_t i = 0; i < step.count; ++i) {
         c10::TensorImpl* root = frame.tensor(operands[step.first + i]).get();
-        flat.emplace_back(make_alias(root, call.elements[i].value(frame.sizes.numbers.data()), one, 0, call.dtypes[i]));
+        flat.emplace_back(make_alias(root, std::max(INT64_C(0), call.elements[i].value(frame.sizes.numbers.data())), one, 0, call.dtypes[i]));
     }
     WithGil gil;
     try {

@@ -17,13 +17,13 @@ TO = {"input": 0, "output": 1, "written": 2, "hidden": 3}  # as enum To of regio
 
 def in_stages(forward: Callable, make_backwards: Sequence[Callable[[], Callable]], contract: RuntimeContract) -> tuple[Any, tuple[Any, ...]]:
     """As `differentiable`, of a contract with stages. Also the differentiable callables that stand for the stages."""
-    whole = differentiable(forward, make_backwards[0], contract)
     numbers = Numbers(contract.sizes)
+    hidden = [tuple(hidden_row(h, numbers) for h in stage.hidden) for stage in contract.stages]  # before the callable is made: each call computes these
+    whole = differentiable(forward, make_backwards[0], contract, numbers)
     stages = tuple(one(whole, make, stage, contract) for make, stage in zip(make_backwards, contract.stages, strict=True))
     rows = []
-    for made, stage in zip(stages, contract.stages, strict=True):
-        edges = tuple((TO[t.kind], t.index, t.slot) for t in (*stage.edges, *stage.further))
-        rows.append((made, edges, tuple(hidden_row(h, numbers) for h in stage.hidden)))
+    for made, stage, gradients in zip(stages, contract.stages, hidden, strict=True):
+        rows.append((made, tuple((TO[t.kind], t.index, t.slot) for t in (*stage.edges, *stage.further)), gradients))
     native.core().set_stages(whole, tuple(rows))
     return whole, stages
 

@@ -41,6 +41,24 @@ def test_a_compile_loads_no_rival(name):
     assert loaded_after("import torch, dynacompile" + PROGRAMS[name], "torch._dynamo", "torch._inductor") == "[]"
 
 
+def test_what_is_not_loaded_is_relied_on_by_no_entry():
+    """F.pad names `torch._dynamo`, for which a stand-in answers while we compile; it may be loaded later, too."""
+    program = """
+import torch, dynacompile
+from dynacompile.events import Compiled
+made = []
+dynacompile.subscribe(lambda event: made.append(event) if isinstance(event, Compiled) else None)
+pad = dynacompile.compile(lambda x: torch.nn.functional.pad(x, (1, 2)), backend="eager")
+for _ in range(3):
+    assert pad(torch.ones(2)).tolist() == [0, 1, 1, 0, 0]
+assert "torch._dynamo" not in sys.modules
+import torch._dynamo
+pad(torch.ones(2))
+assert len(made) == 1, made
+"""
+    loaded_after("import sys" + program)
+
+
 def test_the_rival_still_works_beside_us():
     program = """
 import torch, dynacompile

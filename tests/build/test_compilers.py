@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from dynacompile import compilers, native
 from dynacompile.build.cpp import compile_unit
 from dynacompile.compilers import SECONDS, run_compiler, time_limit, toolchain
 from dynacompile.errors import BuildError, ConfigError
+from dynacompile.threads import begin, on_threads
 from dynacompile.trusted import scratch_folder
 
 TEXT = 'extern "C" int seven() { return 7; }\n'
@@ -177,6 +179,40 @@ def gone(command: str) -> bool:
     while alive(command) and time.monotonic() < end:
         time.sleep(0.05)
     return not alive(command)
+
+
+def test_a_pool_that_takes_no_more_work_leaves_it_to_its_caller(monkeypatch):
+    """As where the main thread ends between the look whether it has ended and the next submission."""
+    taken, done = [], []
+    submit = ThreadPoolExecutor.submit
+
+    def submit_one(pool, *args):
+        taken.append(args)
+        if len(taken) > 1:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        return submit(pool, *args)
+
+    def work(item):
+        done.append((item, threading.current_thread() is threading.main_thread()))
+        return -item
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_one)
+    assert on_threads(2, work, [1, 2, 3]) == [-1, -2, -3]
+    assert sorted(done) == [(1, False), (2, True), (3, True)]
+    assert begin(lambda: 7, "late")() == 7
+
+
+def test_an_error_on_a_thread_ends_what_waits_for_one():
+    def work(item):
+        if item == 0:
+            raise ValueError("zero")
+        time.sleep(0.05)
+        done.append(item)
+
+    done: list[int] = []
+    with pytest.raises(ValueError, match="zero"):
+        on_threads(1, work, range(20))
+    assert len(done) <= 2
 
 
 def test_no_process_is_left_unwaited_for():

@@ -128,8 +128,13 @@ def test_stages_start_from_the_best_so_far_and_leave_what_the_user_set():
     assert list(offered("sizes", CompileSettings.of({"dynamic": False}), best, module)) == []
     assert list(offered("mode", CompileSettings.of({"mode": "max-autotune-no-cudagraphs"}), {}, module)) == []
     assert list(offered("memory", CompileSettings(), best, module)) == []  # on CPUs
-    (first, *_) = offered("parts", CompileSettings.of({"modules": {"net.head": {"fuse": False}}}), best, module)
-    assert first == {**best, "step": False, "modules": {"net.head": {"fuse": False}, "net": {}}}
+    parts = offered("parts", CompileSettings.of({"modules": {"net.head": {"fuse": False}}}), best, module)
+    assert next(parts) == {**best, "step": False}
+    assert next(parts) == {**best, "step": False, "modules": {"net.head": {"fuse": False}, "net": {}}}
+    own = {"net": {"fuse": False}}
+    parts = offered("parts", CompileSettings.of({"modules": own}), {}, module)
+    assert list(parts) == [{"step": False}, {"step": False, "modules": {**own, "net.blocks.*": {}}}]  # options of `net` stay, and no trial comes twice
+    assert {"step": False} not in offered("parts", CompileSettings.of({"modules": {"training_step": {"fuse": False}}}), {}, module)
     assert list(parts_of(module)) == ["net", "net.blocks.*"]
 
 

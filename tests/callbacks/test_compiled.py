@@ -8,7 +8,8 @@ import torch
 
 from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.outcome import NOT_CALLED, facts
-from dynacompile.errors import Unsupported
+from dynacompile.errors import ConfigError, Unsupported
+from dynacompile.events import Compiled, Recompiled
 from dynacompile.recipes import GPT, ByteText, NextByte
 from tests.callbacks.conftest import Regression
 
@@ -81,3 +82,53 @@ def test_a_module_that_is_called_by_its_forward_is_not_reported_as_compiled(fit)
 def test_under_fullgraph_a_module_that_is_called_by_its_forward_is_an_error(fit):
     with pytest.raises(Unsupported, match="no call of net came through its region"):
         fit(DynamoCallback({**QUICK, **MODULE_ALONE, "fullgraph": True}), cls=CallsForward)
+
+
+def test_dispatch_gives_each_key_of_a_steps_calls_a_bucket_with_its_options(fit):
+    def half(batch, index):
+        return "first" if index < 8 else "second"
+
+    callback = DynamoCallback(QUICK, dispatch={"training_step": {"by": half, "options": {"second": {"dynamic": True}}}})
+    plain, compiled = fit(), fit(callback)
+    torch.testing.assert_close(list(plain.parameters()), list(compiled.parameters()), rtol=1e-4, atol=1e-5)
+    regions = [event.region for event in callback.outcome.ledger.of(Compiled)]
+    assert {"training_step['first']", "training_step['second']"} <= set(regions) and "training_step" not in regions
+    assert callback.outcome.ledger.metrics()["recompiles"] == 0
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "message"),
+    [
+        ({"training_stp": {"by": len}}, "dispatch: 'training_stp' is no step .*: did you mean 'training_step'"),
+        ({"net": {"by": len}}, "dispatch: 'net' is no step and no module that compile.modules names"),
+        ({"training_step": {"by": "net"}}, r"dispatch\['training_step'\] must be"),
+        ({"training_step": {"by": len, "option": {}}}, "unknown key 'option': did you mean 'options'"),
+        (
+            {"training_step": {"by": len, "options": {1: {"dynamc": True}}}},
+            r"dispatch\['training_step'\]\[1\]: unknown compile option 'dynamc': did you mean 'dynamic'",
+        ),
+    ],
+    ids=["no such step", "module that is not compiled", "no function", "mistyped key", "mistyped option"],
+)
+def test_a_wrong_dispatch_is_an_error_that_names_the_nearest(fit, dispatch, message):
+    with pytest.raises(ConfigError, match=message):
+        fit(DynamoCallback(dispatch=dispatch))
+
+
+def test_the_sanity_check_leaves_no_graph_without_the_cuts_at_named_modules(fit):
+    """The validation step is captured once, with a cut at the call of `net`; it was captured whole in the sanity check, where `net` is not compiled."""
+    callback = DynamoCallback({**QUICK, "modules": ["net"]})
+    fit(callback, num_sanity_val_steps=2)
+    steps = [event for event in callback.outcome.ledger.of(Recompiled) if event.region == "validation_step"]
+    assert steps == []
+
+
+def test_the_screen_has_losses_and_what_the_progress_bar_shows(fit):
+    class Scored(Regression):
+        def validation_step(self, batch, index):
+            self.log("val/score", self.net(batch[0]).mean(), prog_bar=True)
+            self.log("val/hidden", self.net(batch[0]).mean())
+
+    callback = DynamoCallback(enabled=False, measure_steps=0)
+    fit(callback, cls=Scored)
+    assert set(callback.outcome.losses) == {"train/loss", "val/score"}

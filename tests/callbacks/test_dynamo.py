@@ -13,7 +13,7 @@ from dynacompile.callbacks.outcome import Outcome, facts, show
 from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.times import StepTimes
 from dynacompile.errors import ConfigError
-from dynacompile.events import Compiled, GraphBroke, LimitHit, Recompiled, StageFinished
+from dynacompile.events import Compiled, FrameSkipped, GraphBroke, LimitHit, Recompiled, StageFinished
 from tests.callbacks.conftest import FakeCompiler
 
 QUICK = {"measure_after": 2, "measure_steps": 1, "step": False, "modules": {"net": {}}}
@@ -162,3 +162,12 @@ def test_events_of_a_region_are_counted_apart():
     fake.tell("b", 0)
     fake.tell("b", 1)
     assert ledger.per_region() == {"a": {"seconds": 1.0, "graphs": 1}, "b": {"seconds": 2.0, "graphs": 2, "recompiles": 1}}
+
+
+def test_why_a_part_runs_as_python():
+    ledger = Ledger()
+    assert ledger.why_eager("step") == "nothing of it had been built when the run ended"
+    ledger(Compiled(region="step", frame="f", graph=0, ops=0, guards=1, kernels=0, seconds=0.1))
+    assert ledger.why_eager("step") == "it has no operations on tensors"
+    ledger(FrameSkipped(region="step", site="f", reason="[generator] a generator"))
+    assert ledger.why_eager("step") == "[generator] a generator"

@@ -80,6 +80,28 @@ def test_origins_tell_the_command_line_the_own_config_and_the_group(job):
     assert found["net.head"] == base | {"verify=True": "modules[net.head]"}
 
 
+def test_origins_tell_the_experiment_that_sets_an_option(job, tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "apart.yaml").write_text("# @package _global_\ncompile: {recompile_limit: 5, modules: {net: {head: {fuse: false}}}}\n")
+    (tmp_path / "experiment" / "other.yaml").write_text("compile: {mode: max-autotune}\n")  # of its own package: no setting of ours
+    told = []
+
+    def task(cfg):
+        known = origins()
+        told.append(
+            (DynamoCallback(cfg.compile).settings.base.recompile_limit, known.of("recompile_limit"), known.of_module("net.head", "fuse"), known.of("mode"))
+        )
+
+    job(task, "experiment=apart", defaults="[{compile: default}, {experiment: null}, _self_]", own="{recompile_limit: 3}")
+    job(task, "experiment=apart", defaults="[{compile: default}, _self_, {experiment: null}]", own="{recompile_limit: 3}")
+    job(task, "experiment=other", "compile.recompile_limit=2", defaults="[{compile: default}, _self_, {experiment: null}]")
+    assert told == [
+        (3, "own.yaml", "modules[net.head]", "settings"),
+        (5, "experiment=apart", "modules[net.head], experiment=apart", "settings"),
+        (2, "command line", "modules[net.head]", "settings"),
+    ]
+
+
 def test_own_keys_that_the_group_would_replace_are_refused(job):
     with pytest.raises(ConfigError, match="own.yaml sets compile.mode, and its defaults list composes `compile` after `_self_`.*put `_self_` after"):
         job(lambda cfg: DynamoCallback(cfg.compile), defaults="[_self_, {compile: default}]", own="{mode: max-autotune}")

@@ -12,6 +12,7 @@ from dynacompile import conf
 from dynacompile.callbacks import CompileSettings, DynamoCallback
 from dynacompile.callbacks.config_text import config_text, default_values
 from dynacompile.config import MODES
+from scripts import bench_lightning
 
 FOLDER = conf.folder()
 GROUPS = {
@@ -48,12 +49,14 @@ def test_every_mode_has_a_config():
 
 @pytest.mark.parametrize("override", [f"{group}={name}" for group, names in GROUPS.items() for name in names])
 def test_each_config_composes_and_resolves(override):
-    assert "callbacks" in OmegaConf.to_container(composed(override), resolve=True, throw_on_missing=True)
+    model = {"data=digits": ["model=vit"], "data=rollouts": ["model=ppo"]}.get(override, [])  # nets of text ask the data for its context
+    assert "callbacks" in OmegaConf.to_container(composed(override, *model), resolve=True, throw_on_missing=True)
 
 
 @pytest.mark.parametrize("name", GROUPS["model"])
 def test_each_model_is_made(name):
-    assert type(instantiate(composed(f"model={name}").model)).__name__ == "NextByte"
+    kinds = {"distill": "Distill", "ppo": "PPO"} | dict.fromkeys(("vit", "resnet", "additive"), "Classify")
+    assert type(instantiate(composed(f"model={name}").model)).__name__ == kinds.get(name, "NextByte")
 
 
 def test_override_of_modules_reaches_the_callback_as_it_was_typed():
@@ -96,3 +99,10 @@ def test_help_of_train_py_names_every_group_and_the_forms_of_overrides():
     text = (FOLDER / "hydra" / "help" / "train.yaml").read_text()
     for said in ("$APP_CONFIG_GROUPS", "compile.show=true", "compile.modules.net.blocks.*.mode=", "type:Block", "compile=none,default", "--cfg job"):
         assert said in text
+    assert all(recipe in text for recipe in GROUPS["experiment"] if recipe != "gpt2_small")
+
+
+@pytest.mark.parametrize("name", bench_lightning.RECIPES)
+def test_each_recipe_of_the_benchmark_composes_with_its_callback(name):
+    callback = instantiate(composed(*bench_lightning.RECIPES[name], "compile.mode=default").callbacks.dynamo)
+    assert isinstance(callback, DynamoCallback)

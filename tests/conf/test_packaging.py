@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -87,3 +88,52 @@ def test_the_wheel_works_from_an_empty_folder(wheel, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=empty, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.strip().endswith("works"), done.stdout + done.stderr
+
+
+OWN_APP = """
+import sys
+sys.path.insert(0, {installed!r})
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
+import hydra, lightning as L, torch
+from torch import nn
+from dynacompile.callbacks import DynamoCallback
+from dynacompile.callbacks.overrides import read_arguments
+
+class Own(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def training_step(self, batch, index):
+        return nn.functional.cross_entropy(self.net(batch), batch.argmax(1) % 3)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+@hydra.main(version_base="1.3", config_path=".", config_name="own")
+def main(cfg):
+    data = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+    quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu")
+    L.Trainer(callbacks=[DynamoCallback(cfg.compile)], max_epochs=cfg.epochs, **quiet).fit(Own(), data)
+
+read_arguments()
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_users_own_app_composes_compile_from_the_wheel(wheel, tmp_path):
+    installed = tmp_path / "installed"
+    zipfile.ZipFile(wheel).extractall(installed)
+    (tmp_path / "app.py").write_text(OWN_APP.format(installed=str(installed)))
+    (tmp_path / "own.yaml").write_text("defaults: [{compile: default}, _self_]\nepochs: 1\ncompile: {recompile_limit: 3}\n")
+
+    def run(*arguments: str) -> str:
+        environment = {**os.environ, "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([sys.executable, "app.py", *arguments], cwd=tmp_path, capture_output=True, text=True, env=environment)
+        return done.stdout + done.stderr
+
+    shown = run("compile=verify", "compile.modules.net.*.fuse=false", "compile.show=true")
+    assert "recompile_limit=3" in shown and "own.yaml" in shown and "compile=verify" in shown and "command line" in shown, shown
+    trained = run("compile.measure_steps=0")
+    assert "training_step, optimizer_step in mode default" in trained and "for 2 graphs" in trained, trained

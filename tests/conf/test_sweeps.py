@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 
+from dynacompile import __main__ as command
 from dynacompile.callbacks.sweep import show_sweep
 from dynacompile.callbacks.sweep_plot import chart
 from dynacompile.callbacks.sweep_runs import NO_WORD, Result, Run, saved_runs
@@ -222,6 +224,25 @@ def test_the_plot_is_drawn(tmp_path):
     assert show_sweep(tmp_path) == 0
     assert (tmp_path / "sweep.svg").read_text().startswith("<svg")
     assert json.loads((tmp_path / "sweep.vl.json").read_text())["data"]["values"]
+
+
+def test_a_folder_that_is_no_sweeps_is_named(tmp_path):
+    with pytest.raises(SystemExit, match="^error: no jobs in .*it should hold 0/run.json"):
+        command.main(["sweep", str(tmp_path)])
+
+
+def test_a_sweep_has_a_page_that_leads_to_the_reports_of_its_jobs(tmp_path):
+    for number, run in enumerate((measured(0, "x=<b>", eager=20.0, compiled=10.0), Run(("x=1",), failed="ConfigError: no", number=1))):
+        (tmp_path / str(number) / "csv").mkdir(parents=True)
+        run.write(tmp_path / str(number))
+    (tmp_path / "0" / "csv" / "compile_report.html").write_text("")
+    (tmp_path / "1" / "error.txt").write_text("")
+    command.main(["sweep", str(tmp_path)])
+    page = (tmp_path / "sweep.html").read_text()
+    assert 'href="0/csv/compile_report.html"' in page and 'href="1/error.txt"' in page and "ConfigError: no" in page
+    assert "Job 0 gains most: its compiled steps are 2.00 times as fast as its eager ones" in page and "1 of 2 jobs failed" in page
+    assert "x=&lt;b&gt;" in page and "<b>" not in page and page.count('<svg role="img"') <= 1
+    assert not re.findall(r"""(?:src|href)\s*=\s*["']https?:""", page)
 
 
 def test_a_result_is_the_number_that_is_optimised():

@@ -127,6 +127,7 @@ def compression() -> None:
         whole(model, k)
 
     agrees(step)
+    agrees(step, static_graph=True, gradient_as_bucket_view=True)
 
 
 def uneven_inputs() -> None:
@@ -216,6 +217,24 @@ def with_buffers() -> None:
         torch.testing.assert_close(mine, found[0])
 
 
+def synchronized_batch_norm() -> None:
+    """torch has none on CPUs: its own errors, from the module and from DDP."""
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(Layers(2), nn.BatchNorm1d(16)))
+    told = []
+    for called in (model, dynacompile.compile(model)):
+        try:
+            called(data(0))
+        except ValueError as error:
+            told.append(str(error))
+    assert len(told) == 2 and told[0] == told[1] and "SyncBatchNorm expected" in told[0], told
+    for wrap in (eager, inside):
+        try:
+            wrap(model)
+        except ValueError as error:
+            told.append(str(error))
+    assert len(told) == 4 and told[2] == told[3] and "SyncBatchNorm layers only work with GPU modules" in told[2], told
+
+
 def a_module_in_place() -> None:
     def wrap(model: nn.Module, **options: Any) -> nn.Module:
         copied = copy.deepcopy(model)
@@ -245,6 +264,7 @@ CASES = (
     one_rank_breaks_its_graphs,
     with_buffers,
     a_module_in_place,
+    synchronized_batch_norm,
 )
 
 

@@ -46,6 +46,7 @@ PROGRAMS = {
     "compared": (lambda x, f: (x > f, x.clamp(min=f), torch.where(x > 0, x, f), x.masked_fill(x == f, f)), calls(*FLOATS), 2),
     "scales": (lambda x, f: (torch.add(x, x, alpha=f), x.addcmul(x, x, value=f), x.addcdiv(x, x + 9, value=f)), calls(*FLOATS), 2),
     "activations": (lambda x, f: (F.leaky_relu(x, f), F.elu(x, f), F.softplus(x, f), F.threshold(x, f, f)), calls(*FLOATS), 2),
+    "padding": (lambda x, f: (F.pad(x, (1, 2), "constant", f), F.pad(x, (0, 1), value=f * 2)), calls(*FLOATS), 2),
     "matrix products": (lambda x, f: torch.addmm(x.expand(4, 4), x.expand(4, 4), x.expand(4, 4), beta=f, alpha=f), calls(*FLOATS), 2),
     "lists of tensors": (lambda x, f: [*torch._foreach_mul([x, x], f), *torch._foreach_add([x], [x], alpha=f)], calls(*FLOATS), 2),
     "powers": (lambda x, f: (x.abs().pow(f), f**x), calls(*[f for f in FLOATS if f > 0]), 2 + ROOTS),
@@ -67,7 +68,7 @@ def test_entries(name):
     assert check_varying(fn, given, entries)
 
 
-@pytest.mark.parametrize("name", ["product", "the program's order", "branch", "in factories", "factories alone", "of ints", "compared", "scales"])
+@pytest.mark.parametrize("name", ["product", "the program's order", "branch", "in factories", "factories alone", "of ints", "compared", "scales", "padding"])
 def test_kernels(name):
     fn, given, entries = PROGRAMS[name]
     assert check_varying(fn, given, entries, backend="default")

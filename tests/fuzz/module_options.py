@@ -10,10 +10,12 @@ import functools
 import random
 from typing import Any
 
+import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from torch import nn
 
+from dynacompile.callbacks.auto import changed, offered
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.origins import Origins
 from dynacompile.callbacks.overrides import in_hydras_syntax
@@ -169,7 +171,25 @@ def difference(seed: int) -> str | None:
                 glob = origin.removeprefix("modules[").removesuffix("]")
                 if settings.overrides[glob][option] != getattr(target.options, option):
                     return f"{form}: {target.name}.{option} is said to come from {glob}"
-    return mistyped(seed, options)
+    return mistyped(seed, options) or tried(root, options)
+
+
+def tried(root: nn.Module, options: dict[str, dict[str, Any]]) -> str | None:
+    """What compile=auto tries of parts has the user's options where it names what the user named, and nothing is tried twice."""
+    for module in root.modules():
+        module.register_parameter("own", nn.Parameter(torch.zeros(1)))
+    root.device = torch.device("cpu")  # type: ignore[assignment]
+    settings = CompileSettings.of({"modules": options})
+    named = {target.name: target.options for target in resolve(settings, root)}
+    seen: list[dict[str, CompileConfig]] = []
+    for changes in offered("parts", settings, {}, root):  # type: ignore[arg-type]
+        found = {target.name: target.options for target in resolve(changed(settings, changes), root)}
+        if {name: found.get(name) for name in named} != named:
+            return f"{changes} changes the options of modules that {options} name"
+        if found in seen:
+            return f"{changes} is tried twice"
+        seen.append(found)
+    return None
 
 
 def mistyped(seed: int, options: dict[str, dict[str, Any]]) -> str | None:
@@ -179,8 +199,8 @@ def mistyped(seed: int, options: dict[str, dict[str, Any]]) -> str | None:
     option = choose.choice(list(options[glob]))
     at = choose.randrange(1, len(option))
     wrong = option[:at] + option[at + 1 :]
-    changed = {**options, glob: {**options[glob], wrong: options[glob][option]}}
-    for given in (changed, nested(changed)):
+    misspelt = {**options, glob: {**options[glob], wrong: options[glob][option]}}
+    for given in (misspelt, nested(misspelt)):
         try:
             CompileSettings.of({"modules": given})
         except ConfigError as refused:

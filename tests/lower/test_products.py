@@ -109,7 +109,7 @@ def test_a_small_layer_is_one_kernel():
 def test_each_decision_is_told():
     events: list = []
     env = replace(ENV, emit=events.append)
-    for size in (4, 512):
+    for size in (4, 544):
         lower(trace(lambda x, w: x @ w, (torch.randn(size, size), torch.randn(size, size))), env)
     told = [e for e in events if isinstance(e, ProductDecided)]
     assert [e.fused for e in told] == [True, False]

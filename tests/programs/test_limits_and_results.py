@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dynacompile
 from dynacompile.errors import ConfigError, Unsupported
@@ -131,3 +132,20 @@ def test_numbers_that_a_dtype_does_not_hold(fn, dtype, backend):
     compiled = dynacompile.compile(fn, backend=backend, isolate_recompiles=True)
     for n in (3, 4, 300, 70000, 2**33, 2**62, -1):
         assert outcome(compiled, n) == outcome(fn, n), n
+
+
+def test_calls_inside_of_a_mode_are_told_of_once():
+    class Passes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    events = []
+    end = dynacompile.subscribe(events.append)
+    compiled = dynacompile.compile(lambda x: x.sin() + 1, backend="eager", isolate_recompiles=True)
+    with Passes():
+        for _ in range(5):
+            compiled(torch.ones(2))
+    assert len([e for e in events if isinstance(e, FrameSkipped) and "[active-mode]" in e.reason]) == 1
+    compiled(torch.ones(2))
+    end()
+    assert len([e for e in events if isinstance(e, Compiled)]) == 1  # outside of the mode it is compiled

@@ -287,3 +287,17 @@ def test_outputs_are_freed_with_their_nodes():
     h.grad_fn.metadata["flag"] = total.grad_fn.metadata["flag"] = Flag()
     del h, total
     assert freed == [1]
+
+
+def test_a_gradient_that_is_always_zeros_is_no_none():
+    """Eager's copysign gives its sign zeros, which depend on no tangent, also beside a view of an input that another output is computed from."""
+
+    def fn(x, w):
+        h = x.flatten()
+        return torch.copysign(x, w) * 2, h * 3, h
+
+    x, w = torch.randn(4, 4, dtype=D, requires_grad=True), torch.randn(4, 4, dtype=D, requires_grad=True)
+    outputs = dynacompile.compile(fn, isolate_recompiles=True, options={"reference": True})(x, w)
+    found = torch.autograd.grad(loss(outputs), (x, w))
+    torch.testing.assert_close(found, torch.autograd.grad(loss(fn(x, w)), (x, w)))
+    assert not found[1].any()

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import dynacompile
-import dynacompile.callbacks  # which says how Lightning's logging is to be called
+import dynacompile.callbacks.steps  # which says how Lightning's logging is to be called
 from dynacompile.events import Compiled, GraphBroke, Recompiled
 
 

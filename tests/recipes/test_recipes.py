@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dynacompile.recipes import GPT, MLP, ByteText, ConvNet, NextByte, corpus
-from dynacompile.recipes.language import learning_rate_share
+from dynacompile.recipes.optimizing import learning_rate_share
 from dynacompile.recipes.text import Windows
 
 NETS = {

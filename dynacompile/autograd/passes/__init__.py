@@ -17,6 +17,7 @@ from dynacompile.autograd.passes.fold import fold_constants
 from dynacompile.autograd.passes.merge import merge_equal, merge_views
 from dynacompile.autograd.passes.parts import read_parts
 from dynacompile.autograd.passes.products import apply_activations, widen_products
+from dynacompile.autograd.passes.waits import wait_for_all
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ PASSES = (
     Pass(apply_activations, "fused"),
     Pass(multiply_pixels, "fused"),
     Pass(widen_products, "fused"),
+    Pass(wait_for_all, "bitwise"),
 )
 
 

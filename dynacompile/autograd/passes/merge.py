@@ -7,17 +7,19 @@ import torch.fx
 
 from dynacompile.autograd.facts import escaping, is_random
 from dynacompile.ir.shapes import expression_of
+from dynacompile.ops.collectives import is_collective
 
 EMPTIES = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"})
 VIEW = torch.ops.aten.view.default
 
 
 def merge_equal(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """One node for all calls of an op with equal arguments. Two results that both leave the graph stay two tensors; random ops stay."""
+    """One node for all calls of an op with equal arguments. Two results that both leave the graph stay two tensors; random ops and collectives
+    stay."""
     kept = escaping(graph)
     known: dict[tuple, torch.fx.Node] = {}
     for node in list(graph.nodes):
-        if node.op != "call_function" or is_random(node) or is_uninitialised(node):
+        if node.op != "call_function" or is_random(node) or is_collective(node.target) or is_uninitialised(node):
             continue
         key = (node.target, frozen(node.args), frozen(node.kwargs))
         first = known.setdefault(key, node)

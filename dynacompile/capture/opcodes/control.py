@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dynacompile.capture.assertions import assumed
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.function_modes import DeviceBlock
@@ -37,14 +38,14 @@ def jump_always(f: SymbolicFrame, i: Instr) -> None:
 @opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", effect=-1)
 def pop_jump_if_true(f: SymbolicFrame, i: Instr) -> None:
     condition = f.pop()
-    if not branch(f, i, condition, True) and condition.truth(f.cx):
+    if not branch(f, i, condition, True) and not assumed(f, i, condition, True) and condition.truth(f.cx):
         jump(f, i)
 
 
 @opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", effect=-1)
 def pop_jump_if_false(f: SymbolicFrame, i: Instr) -> None:
     condition = f.pop()
-    if not branch(f, i, condition, False) and not condition.truth(f.cx):
+    if not branch(f, i, condition, False) and not assumed(f, i, condition, False) and not condition.truth(f.cx):
         jump(f, i)
 
 

@@ -89,6 +89,8 @@ class ClassValue(Value):
         if name in ("__mro__", "__bases__"):
             cx.names.of_ancestry(self.real)
             return cx.of(getattr(self.real, name))
+        if name == "mro" and cx.lookup(type(self.real), name) is type.__dict__[name] and cx.lookup(self.real, name) is MISSING:
+            return Method(self, name)
         raw, above = cx.lookup(self.real, name), cx.lookup(type(self.real), name)
         if above is not MISSING and (raw is MISSING or is_data_descriptor(above)) and not isinstance(self.real, enum.EnumMeta):
             if name != "__dict__" and isinstance(above, (types.FunctionType, property, classmethod, staticmethod)):
@@ -199,6 +201,8 @@ class ClassValue(Value):
         return self.real, self.real
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "mro" and not args and not kwargs:
+            return ListValue(self.get_attr(cx, "__mro__").elements(cx))
         if name in ("__or__", "__eq__", "__ne__"):
             return cx.pure(getattr(self.real, name), args, kwargs)
         if name in ("__getitem__", "__contains__") and isinstance(self.real, enum.EnumMeta):

@@ -6,6 +6,8 @@ import copy
 import copyreg
 from typing import TYPE_CHECKING
 
+import torch
+
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import is_plain_class
@@ -17,6 +19,7 @@ from dynacompile.capture.values.objects import ObjectValue, is_slot
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
+from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Attr
 
 if TYPE_CHECKING:
@@ -70,6 +73,13 @@ def copy_attributes(cx: Trace, value: ObjectValue, memo: dict[Value, Value]) -> 
     return {name: deep_copy(cx, attribute, memo) for name, attribute in attributes(cx, value).items()}
 
 
+def copies_by_itself(value: TensorValue) -> bool:
+    """Whether a clone is the deep copy: of all of its memory, without autograd. Views of one memory stay views of one."""
+    fake = value.fake
+    alone = not fake._is_view() and fake.is_contiguous() and fake.storage_offset() == 0
+    return alone and value.pytype() is torch.Tensor and not (fake.requires_grad or fake.is_conj() or fake.is_neg() or value.attributes)
+
+
 def deep_copy(cx: Trace, value: Value, memo: dict[Value, Value]) -> Value:
     """A copy of nested containers of constants; one object is copied once."""
     if value in memo:
@@ -90,6 +100,8 @@ def deep_copy(cx: Trace, value: Value, memo: dict[Value, Value]) -> Value:
             made.put(deep_copy(cx, value.content[key][0], memo), deep_copy(cx, value.at(cx, key), memo))  # type: ignore[attr-defined]
     elif isinstance(value, SetValue) and all(isinstance(v, ConstantValue) for v in value.content.values()):
         made = SetValue(list(value.content.values()))
+    elif type(value) is TensorValue and copies_by_itself(value) and not any(isinstance(v, TensorValue) for v in memo):
+        made = cx.op("call_method", "clone", [value], {})
     elif isinstance(value, InstanceDict):
         made = DictValue.of([(ConstantValue(name), attribute) for name, attribute in copy_attributes(cx, value.owner, memo).items()])
     elif isinstance(value, ObjectValue) and copies_plainly(value):

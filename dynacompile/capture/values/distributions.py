@@ -33,7 +33,9 @@ HARMLESS = frozenset(
     logsumexp dropout sum mean prod var std amax amin norm all any max min maximum minimum clamp clamp_min clamp_max clip where masked_fill nan_to_num
     mod remainder fmod ceil floor round trunc frac long int bool
     eq ne lt le gt ge and_ or_ xor invert logical_and logical_or logical_not isfinite isnan isinf _is_all_true
-    matmul mm bmm linear addmm einsum dot mv outer conv1d conv2d conv3d conv_transpose1d conv_transpose2d layer_norm group_norm rms_norm
+    cumsum cumprod logcumsumexp cummax cummin sort argsort topk argmax argmin unfold fold pixel_shuffle normalize cosine_similarity
+    matmul mm bmm baddbmm linear addmm einsum dot mv outer scaled_dot_product_attention conv1d conv2d conv3d
+    conv_transpose1d conv_transpose2d layer_norm group_norm rms_norm
     mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits max_pool2d avg_pool2d adaptive_avg_pool2d interpolate pad
     view reshape expand expand_as broadcast_to broadcast_tensors permute transpose t flatten unflatten unsqueeze squeeze chunk split cat stack concat
     unbind narrow select repeat tile flip roll movedim swapaxes tril triu diagonal diag diag_embed contiguous clone detach to type_as float double half
@@ -57,7 +59,7 @@ def assumes_valid(cx: Trace, flag: Value) -> bool:
     """
     frame = cx.frames[-1]
     found = VALIDATES.get(frame.code)
-    if found is None or len(cx.effects.assumed) == cx.assumable or cx.effects or cx.bodies or not all(leads_out(inner) for inner in cx.frames):
+    if found is None or not may_assume(cx):
         return False
     function, names = found
     owner = frame.slots[0]
@@ -70,6 +72,11 @@ def assumes_valid(cx: Trace, flag: Value) -> bool:
     given = [owner.get_attr(cx, name) if name.startswith("_") else frame.slots[frame.decoded.slots.index(name)] for name in names]
     cx.effects.assume(flag, function, [was, *(cx.force(value) for value in given if value is not None)], cx.frames[0].current.position)
     return True
+
+
+def may_assume(cx: Trace) -> bool:
+    """Whether an error may be raised after the graph instead of here."""
+    return len(cx.effects.assumed) != cx.assumable and not cx.effects and not cx.bodies and all(leads_out(inner) for inner in cx.frames)
 
 
 @handles(_lazy_property_and_property)

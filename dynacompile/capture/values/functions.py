@@ -72,6 +72,8 @@ class FunctionValue(CallableValue):
             return ConstantValue(getattr(self.real, name))
         if name == "__code__":
             return ConstantValue(self.code)
+        if name == "__class__":
+            return cx.class_value(types.FunctionType, None)
         if self.real is None:
             return self.made_with(name)
         if name in self.real.__dict__:

@@ -94,9 +94,8 @@ class InstanceDict(Value):
         owner = self.owner
         if owner.real is not None:
             cx.guard("DICT_KEYS", Attr(owner.source, "__dict__"), tuple(owner.own_dict()))
-        names = [n for n in dict.fromkeys((*owner.own_dict(), *owner.stored)) if not isinstance(cx.lookup(owner.cls, n), types.MemberDescriptorType)]
-        if any(owner.stored.get(n) is not DELETED and n in owner.stored for n in owner.own_dict()) and DELETED in owner.stored.values():
-            raise unsupported("unknown-operation", f"the order of {self.describe()} after a deletion")
+        stays = (n for n in owner.own_dict() if n not in owner.removed)  # what was removed and stored again comes last
+        names = [n for n in dict.fromkeys((*stays, *owner.stored)) if not isinstance(cx.lookup(owner.cls, n), types.MemberDescriptorType)]
         found = [(ConstantValue(n), self.find(cx, ConstantValue(n))) for n in names]
         return DictValue.of([(n, value) for n, value in found if value is not None])
 
@@ -121,6 +120,18 @@ class InstanceDict(Value):
             raise unsupported("mutation", f"{self.describe()}[{name!r}]")
         self.owner.store(cx, name, value)
 
+    def pop(self, cx: Trace, key: Value, *otherwise: Value) -> Value:
+        """Removes an entry past all hooks of the class, and gives it."""
+        found = self.find(cx, key)
+        if found is None:
+            if otherwise:
+                return otherwise[0]
+            raise raises(KeyError, key.constant())
+        if hasattr(self.owner, "tables") or not self.owner.stores_plainly(key.constant()):
+            raise unsupported("mutation", f"{self.describe()}, from which {key.constant()!r} is removed,")
+        self.owner.remove(cx, key.constant())
+        return found
+
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "get" and args and not kwargs:
             found = self.find(cx, args[0])
@@ -135,7 +146,18 @@ class InstanceDict(Value):
         if name == "__setitem__":
             self.set_item(cx, *args)
             return ConstantValue(None)
-        if name in ("keys", "values", "items", "copy"):
+        if name == "setdefault" and args and not kwargs:
+            found = self.find(cx, args[0])
+            if found is None:
+                found = args[1] if len(args) > 1 else ConstantValue(None)
+                self.set_item(cx, args[0], found)
+            return found
+        if name == "pop" and args and not kwargs:
+            return self.pop(cx, *args)
+        if name == "__delitem__":
+            self.pop(cx, *args)
+            return ConstantValue(None)
+        if name in ("keys", "values", "items", "copy", "__iter__", "__len__", "__eq__", "__ne__", "__or__", "__ror__"):
             return self.snapshot(cx).method(cx, name, args, kwargs)
         if name == "update":
             for key, value in [*(pairs_of(cx, args[0]) if args else ()), *((ConstantValue(k), v) for k, v in kwargs.items())]:

@@ -146,7 +146,7 @@ class ObjectValue(Value):
             if self.source is not None:
                 cx.guard("HASATTR", self.source, Presence(name, True))
             return True
-        if self.real is not None:
+        if self.real is not None and name not in self.stored:
             self.guard_absent(cx, name)
         return False
 
@@ -203,6 +203,10 @@ class ObjectValue(Value):
             self.read_slot(cx, name)
         elif InstanceDict(self).find(cx, ConstantValue(name)) is None:
             raise self.missing(name)
+        self.remove(cx, name)
+
+    def remove(self, cx: Trace, name: str) -> None:
+        """Of an attribute that is there."""
         cx.effects.touch(self)
         stored = self.stored.pop(name, DELETED)
         if self.real is not None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 # Operators that torch.SymInt computes as Python does, for ints of any sign.
-ARITHMETIC = frozenset({"add", "sub", "mul", "floordiv", "mod"})
+ARITHMETIC = frozenset({"add", "sub", "mul"})
 NO_NUMBERS = (types.NoneType, str, bytes, tuple, types.EllipsisType, torch.dtype, torch.device)
 """What no number equals, whatever its value."""
 COMPARISONS = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
@@ -233,8 +233,8 @@ def symbolic_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | No
         return cx.of(-numbers[0])
     if name == "abs":
         return cx.of(numbers[0] if numbers[0] >= 0 else -numbers[0])
-    if name in ("floordiv", "mod") and not divides_as_python(numbers[0], numbers[1]):
-        return None
+    if name in ("floordiv", "mod"):
+        return divided(cx, name, *numbers)
     if name in ("lshift", "rshift") and isinstance(numbers[1], int) and 0 <= numbers[1] < 31:
         return cx.of(numbers[0] * 2 ** numbers[1] if name == "lshift" else numbers[0] // 2 ** numbers[1])
     if name == "pow" and isinstance(numbers[1], int) and 1 <= numbers[1] <= 4:
@@ -341,9 +341,19 @@ def symbolic_power(cx: Trace, args: Sequence[Value]) -> Value | None:
     return float_value(cx.symbols, "pow", formula("tofloat", base), formula("tofloat", exponent))
 
 
-def divides_as_python(number: Any, divisor: Any) -> bool:
-    """Whether torch's symbolic // and % are Python's: of a positive divisor, and a number that is not negative."""
-    return bool(divisor > 0) and bool(number >= 0)
+def divided(cx: Trace, name: str, number: Any, divisor: Any) -> Value | None:
+    """number // divisor, or %, of operands whose signs are guarded: torch's are Python's for a number that is not negative and a positive divisor.
+    None where Python raises."""
+    if divisor == 0:
+        return None
+    if divisor < 0:
+        number, divisor, sign = -number, -divisor, -1
+    else:
+        sign = 1
+    if number >= 0:
+        return cx.of(number // divisor if name == "floordiv" else number % divisor * sign)
+    quotient = -((divisor - 1 - number) // divisor)
+    return cx.of(quotient if name == "floordiv" else (number - quotient * divisor) * sign)
 
 
 def symbolic_extreme(cx: Trace, function: Callable, args: Sequence[Value]) -> Value | None:

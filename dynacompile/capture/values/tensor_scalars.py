@@ -1,4 +1,5 @@
-"""Tensors where a number is meant: `x.add_(y, alpha=t)` reads the value of t in eager; the graph computes with t itself, rounding as eager does."""
+"""Tensors where a number is meant: `x.add_(y, alpha=t)` reads the value of t in eager; the graph computes with t itself, rounding as eager does.
+And floats that vary from call to call, where torch has another operation that takes them as they are."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import torch
 
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -57,6 +59,8 @@ ROWS: dict[str, tuple[int, str, Rewrite]] = {
 
 def with_tensor_scalar(cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """The result of an operation whose number is given as a tensor; None for all others."""
+    if name == "pad":
+        return padded_by_varying(cx, args, kwargs)
     row = ROWS.get(name)
     if row is None:
         return None
@@ -66,6 +70,17 @@ def with_tensor_scalar(cx: Trace, name: str, args: list[Value], kwargs: dict[str
     if len(args) == count + 1 and keyword != "alpha" and not kwargs and is_number(args[count], keyword):
         return rewrite(cx, name, args[:count], args[count])
     return None
+
+
+def padded_by_varying(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """F.pad with a number that varies, which torch's own operation makes a constant; None for all others."""
+    given = {**dict(zip(("input", "pad", "mode", "value"), args)), **kwargs}
+    mode = given.get("mode", ConstantValue("constant"))
+    if not isinstance(given.get("value"), (SymbolicFloat, SymbolicInt)) or not isinstance(mode, ConstantValue) or mode.value != "constant":
+        return None
+    if given.keys() - {"mode"} != {"input", "pad", "value"}:
+        return None
+    return cx.op("call_function", torch.constant_pad_nd, [given[name] for name in ("input", "pad", "value")], {})
 
 
 def is_number(value: Value, keyword: str) -> bool:

@@ -15,6 +15,7 @@ from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import BuiltinValue, handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.symbolic import is_int, symbolic_operator
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.values.torch_functions import TorchFunction
 from dynacompile.ir.namespaces import MISSING
@@ -117,6 +118,10 @@ def special_row(real: object, name: str) -> None:
             return args[0].method(cx, name, args[1:], kwargs)
         if any(isinstance(a, TensorValue) for a in args):
             raise unsupported("to-python", f"{name} of {next(a for a in args if isinstance(a, TensorValue)).describe()}")
+        if real is divmod and len(args) == 2 and all(map(is_int, args)):
+            quotient, remainder = (symbolic_operator(cx, part, args) for part in ("floordiv", "mod"))
+            if quotient is not None and remainder is not None:
+                return TupleValue([quotient, remainder])
         return cx.pure(real, args, kwargs)  # type: ignore[arg-type]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from dynacompile.codegen.cpp import attention
+from dynacompile.codegen.cpp import attention, product
 from dynacompile.codegen.cpp.column import Column
 from dynacompile.codegen.cpp.frame import Frame, decode
 from dynacompile.codegen.cpp.plan import GRAIN, Choice, Plan, choices, plan
@@ -60,13 +60,14 @@ def emit(kernel: Kernel, entry: str, loops: Plan) -> str:
 
 def emit_call(kernel: Kernel, call: Call, entry: str) -> str:
     """The function of a template."""
+    template = product if call.template == "rows_product" else attention
     out = Text()
-    out.line(attention.HEADER)
+    out.line(template.HEADER)
     for line in comments(kernel):
         out.line(f"// {comment(line)}")
     out.open(f'extern "C" void {entry}(void* const* params)')
     symbols(kernel, out, len(kernel.params))
-    for line in attention.statements(kernel, call):
+    for line in template.statements(kernel, call):
         out.line(line)
     out.close()
     return "\n".join(out.lines) + "\n"

@@ -126,7 +126,7 @@ def store(
     device: torch.device,
 ) -> None:
     index = as_index(access.index, grid, len(space), device)
-    level = access.added or any(index.shape[i] > 1 or value.shape[i] > 1 for i in reduced)
+    level = access.added or any(index.shape[i] != 1 or value.shape[i] != 1 for i in reduced)
     shape = [1 if i in reduced and not level else n for i, n in enumerate(space)]
     index, value = index.expand(shape).reshape(-1), value.expand(shape).reshape(-1).to(memory.dtype)
     if access.mask is not None:

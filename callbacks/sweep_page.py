@@ -1,0 +1,78 @@
+"""The HTML page of a sweep: its table and plot, which job was the fastest, why jobs failed, and links to the reports of single jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from dynacompile.callbacks.charts import FOR_LABELS, drawn
+from dynacompile.callbacks.pages import rendered
+from dynacompile.callbacks.sweep_plot import chart
+from dynacompile.callbacks.sweep_runs import ERROR_FILE, Run
+from dynacompile.callbacks.sweep_table import cells, heading, rows_of, shared_overrides
+from dynacompile.quoting import printable
+from dynacompile.run_files import write_whole
+
+PLOTTED = "Milliseconds of a training step of each job, eager and compiled; the bar is the median, the line the quartiles."
+
+
+@dataclass(frozen=True)
+class Job:
+    """A row of the table. links: what to read about the job, and where it lies from the sweep's folder."""
+
+    cells: Sequence[str]
+    links: Sequence[tuple[str, str]]
+
+
+def headline(runs: Sequence[Run]) -> list[str]:
+    """What a person reads first: the fastest job, and how many failed."""
+    rows = rows_of(runs)
+    told = []
+    known = [row for row in rows if row.speedup_over_eager is not None]
+    if known:
+        best = max(known, key=lambda row: row.speedup_over_eager or 0.0)
+        low, high = best.speedup_over_eager_low, best.speedup_over_eager_high
+        spread = f", between {low:.2f} and {high:.2f} with 90 %" if low is not None and high is not None else ""
+        with_what = printable(" ".join(o for o in best.overrides if o not in shared_overrides(runs))) or "defaults"
+        told.append(f"Job {best.job} gains most: its compiled steps are {best.speedup_over_eager:.2f} times as fast as its eager ones{spread} ({with_what}).")
+        if low is not None and low <= 1:
+            told.append("That is within the noise of this machine.")
+    elif rows:
+        told.append("No job has measured a compiled step.")
+    failed = [row for row in rows if row.failed and row.failed != "not finished"]
+    if failed:
+        told.append(f"{len(failed)} of {len(rows)} jobs failed; the last column says why.")
+    return told
+
+
+def links_of(run: Run, folder: Path) -> list[tuple[str, str]]:
+    """The reports of a job, and the trace of its error."""
+    place = folder / run.folder
+    found = [("report", path) for path in sorted(place.rglob("compile_report*.html"))]
+    found += [("error", place / ERROR_FILE)] if (place / ERROR_FILE).is_file() else []
+    return [(name, quote(str(path.relative_to(folder)))) for name, path in found]
+
+
+def page_of_sweep(runs: Sequence[Run], folder: Path) -> str:
+    names, rows = cells(runs)
+    spec = chart(runs)
+    spec = {name: value for name, value in spec.items() if name != "title"} | {"padding": FOR_LABELS}
+    return rendered(
+        "sweep.html.j2",
+        heading=heading(runs),
+        headline=headline(runs),
+        about=PLOTTED,
+        plot=Markup(drawn(spec, PLOTTED)) if spec["data"]["values"] else "",
+        names=names,
+        jobs=[Job(row, links_of(run, folder)) for row, run in zip(rows, runs, strict=True)],
+    )
+
+
+def write_page(runs: Sequence[Run], folder: Path) -> str:
+    """Writes sweep.html into the sweep's folder, and gives its name. Raises OSError."""
+    write_whole(folder / "sweep.html", page_of_sweep(runs, folder))
+    return "sweep.html"

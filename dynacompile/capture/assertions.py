@@ -1,0 +1,84 @@
+"""Statements that raise where a tensor is not what they ask for: `assert torch.isfinite(x).all()`, `if (x < 0).any(): raise ValueError("...")`.
+
+The frame goes on as if the tensor were, and residual code asks for it after the graph, under the conditions of validations (`values.distributions`):
+nothing that others see has changed before, nobody waits for the error, and what follows is harmless.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dynacompile.capture.breaks import Raised, Unsupported
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.distributions import may_assume
+from dynacompile.capture.values.exceptions import ExceptionValue, exception_of
+from dynacompile.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.bytecode import Instr
+    from dynacompile.capture.interpreter import SymbolicFrame
+
+# What makes an exception: its class, and arguments that capture knows.
+MAKES = frozenset(
+    """
+    LOAD_ASSERTION_ERROR LOAD_GLOBAL LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_DEREF LOAD_ATTR BINARY_SUBSCR PUSH_NULL PRECALL CALL
+    FORMAT_VALUE FORMAT_SIMPLE CONVERT_VALUE BUILD_STRING
+    """.split()
+)
+
+
+def assumed(frame: SymbolicFrame, instr: Instr, condition: Value, jumps_if: bool) -> bool:
+    """Whether the jump is one past a statement that raises, over a tensor that residual code asks: then it is taken."""
+    cx = frame.cx
+    if not isinstance(condition, TensorValue) or condition.source is not None or condition.number() is not None or condition.fake.numel() != 1:
+        return False
+    arm = raising(frame, instr)
+    if not arm or not may_assume(cx):
+        return False
+    error = made(frame, arm)
+    if error is None:
+        return False
+    flag = condition if jumps_if else cx.op("call_function", torch.logical_not, [condition], {})
+    cx.effects.assume(flag, None, [error], cx.frames[0].current.position)
+    frame.index = instr.target.index  # type: ignore[union-attr]
+    return True
+
+
+def raising(frame: SymbolicFrame, instr: Instr) -> list[Instr]:
+    """The instructions behind a jump that make an exception, and raise it; none where others stand there."""
+    found = []
+    for step in frame.decoded.instrs[instr.index + 1 :]:
+        found.append(step)
+        if step.op == "RAISE_VARARGS":
+            return found if step.arg == 1 and len(found) > 1 else []
+        if step.op not in MAKES:
+            return []
+    return []
+
+
+def made(frame: SymbolicFrame, arm: list[Instr]) -> ExceptionValue | None:
+    """The exception that an arm raises, without a change of the frame; None where capture does not know it whole."""
+    stack, current = list(frame.stack), frame.current
+    try:
+        frame.index = arm[0].index
+        for step in arm[:-1]:
+            if frame.index != step.index or step.op == "CALL" and not calls_exception(frame, step):
+                return None
+            frame.step()
+        error = exception_of(frame.cx, frame.pop())
+    except (Raised, Unsupported):
+        return None
+    finally:
+        frame.stack, frame.current, frame.kw_names = stack, current, ()
+    return error if error.source is None and not error.stored and all(arg.source is None for arg in error.known_args()) else None
+
+
+def calls_exception(frame: SymbolicFrame, step: Instr) -> bool:
+    """Whether a call makes an exception of a class that is written in C."""
+    for value in frame.stack[-step.arg - 2 :]:
+        cls = getattr(value, "real", None)
+        if isinstance(cls, type) and issubclass(cls, BaseException) and cls.__module__ == "builtins":
+            return True
+    return False

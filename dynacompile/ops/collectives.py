@@ -1,0 +1,37 @@
+"""Operations that talk to other processes. Each rank has to make the same calls in the same order, so that none is dropped, merged, repeated or made while
+compiling. They begin when they are called; until `wait_tensor` has returned, what they read and write is not to be touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
+WAITS = frozenset({"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"})
+
+
+def is_collective(op: object) -> bool:
+    """Whether the op begins to talk to other processes, or waits for the end."""
+    if isinstance(op, torch._ops.OpOverloadPacket):
+        return op._qualified_op_name.partition("::")[0] in NAMESPACES
+    return isinstance(op, torch._ops.OpOverload) and op.namespace in NAMESPACES
+
+
+def is_wait(op: object) -> bool:
+    return isinstance(op, torch._ops.OpOverload) and op._schema.name in WAITS
+
+
+@contextmanager
+def not_computed(operands: Sequence[torch.Tensor]) -> Iterator[None]:
+    """A block in which fakes whose value is known are as others: a fake mode calls the operator itself where it knows the values of all operands."""
+    known = [(fake, fake.constant) for fake in operands if isinstance(fake, FakeTensor) and fake.constant is not None]
+    for fake, _ in known:
+        fake.constant = None
+    try:
+        yield
+    finally:
+        for fake, value in known:
+            fake.constant = value

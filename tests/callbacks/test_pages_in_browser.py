@@ -1,0 +1,121 @@
+"""The report's page and a sweep's page in a browser: nothing complains, filters and links work, and no width of the window makes them scroll sideways."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynacompile.callbacks.report import write_report
+from dynacompile.callbacks.sweep_page import write_page
+from dynacompile.callbacks.sweep_runs import Run
+from scripts import pictures
+from tests.callbacks.test_report_page import long_run
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+
+def opened(page: Path, script: str, *arguments: str) -> Any:
+    """What a script gives in the page, of which nothing was said on the console."""
+    command = [sys.executable, "scripts/browser.py", str(page), "--run", script, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+    told = json.loads(done.stdout.splitlines()[-1]) if done.stdout.startswith("{") else None
+    assert told is not None and told["loaded"] and not told["console"], (told, done.stderr[-2000:])
+    return told["result"]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> None:
+    """Skips where there is none: the extra `browser` brings one, which needs libraries of the system, such as libnss3."""
+    if importlib.util.find_spec("PyQt6") is None or importlib.util.find_spec("PyQt6.QtWebEngineCore") is None:
+        pytest.skip("the extra `browser` is not installed")
+    page = tmp_path_factory.mktemp("browser") / "page.html"
+    page.write_text("<title>it starts</title>")
+    command = [sys.executable, "scripts/browser.py", str(page), "--run", "document.title"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+    if '"it starts"' not in done.stdout:
+        pytest.skip(f"the browser of PyQt6-WebEngine does not start here: {done.stderr.strip().splitlines()[-1:]}")
+
+
+@pytest.fixture(scope="module")
+def report(browser, tmp_path_factory) -> Path:
+    return write_report(long_run(), tmp_path_factory.mktemp("report") / "page.html")
+
+
+@pytest.fixture(scope="module")
+def sweep(browser, tmp_path_factory) -> Path:
+    numbers = {"step_ms_eager": 50.0, "step_ms_compiled": 40.0, "speedup": 1.25}
+    runs = [Run(("compile=default",), {f"compile/{name}": value for name, value in numbers.items()}), Run(("compile=x",), failed="ConfigError: no", number=1)]
+    folder = tmp_path_factory.mktemp("sweep")
+    return folder / write_page(runs, folder)
+
+
+FILTERED = """(() => {
+  const input = document.querySelector('#find-events');
+  input.value = 'move the print'; input.dispatchEvent(new Event('input'));
+  const rows = [...document.querySelectorAll('#events tbody tr')];
+  return [rows.filter(row => row.offsetParent).length, rows.length, document.querySelector('output[for=find-events]').textContent].join('|');
+})()"""
+
+
+def test_the_filter_shows_the_rows_that_match_and_says_how_many(report):
+    shown, rows, said = opened(report, FILTERED).split("|")
+    assert int(shown) == 1 < int(rows) and said == f"1 of {rows} rows"
+
+
+def test_a_count_leads_to_the_rows_of_its_module(report):
+    script = """(() => {
+      document.querySelector('#part-net a').click();
+      return [document.querySelector('#find-events').value, location.hash].join(' ');
+    })()"""
+    assert opened(report, script) == "net #happened"
+
+
+def test_every_link_within_the_page_has_its_place(report):
+    script = """[...document.querySelectorAll('a[href^="#"]')].map(a => a.getAttribute('href')).filter(h => !document.getElementById(h.slice(1))).join(' ')"""
+    assert opened(report, script) == ""
+
+
+def test_pictures_are_taken(report, sweep, tmp_path):
+    places = ["--run", str(report.parent), "--sweep", str(sweep.parent), "--to", str(tmp_path), "--size", "500x400"]
+    (report.parent / "compile_report.html").write_bytes(report.read_bytes())
+    pictures.main(places)
+    for name in ("report", "report-dark", "sweep"):
+        header = (tmp_path / f"{name}.png").read_bytes()[:24]
+        assert header.startswith(b"\x89PNG") and (int.from_bytes(header[16:20]), int.from_bytes(header[20:24])) == (500, 400)
+
+
+@pytest.mark.parametrize("name", ["report", "sweep"])
+@pytest.mark.parametrize("size", ["320x700", "390x800", "1000x980"])
+def test_pages_do_not_scroll_sideways(name, size, request):
+    page = request.getfixturevalue(name)
+    wide, window = opened(page, "document.documentElement.scrollWidth + ' ' + window.innerWidth", "--size", size).split()
+    assert int(wide) <= int(window) == int(size.split("x")[0])
+
+
+@pytest.mark.parametrize("name", ["report", "sweep"])
+@pytest.mark.parametrize("look", ["light", "dark"])
+def test_text_has_contrast(name, look, request):
+    """Of every text with its background at least 4.5, as WCAG asks for."""
+    script = """(() => {
+      const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).slice(0, 3).map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+      const behind = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor; if (!c.endsWith(', 0)')) return c; }
+        return 'rgb(255, 255, 255)'; };
+      let least = 99, text = '';
+      for (const e of document.querySelectorAll('main *:not(svg *)')) {
+        if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
+        const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort((x, y) => y - x);
+        if ((a + 0.05) / (b + 0.05) < least) { least = (a + 0.05) / (b + 0.05); text = e.textContent.slice(0, 40); }
+      }
+      return JSON.stringify([least, text, matchMedia('(prefers-color-scheme: dark)').matches]);
+    })()"""
+    least, text, is_dark = json.loads(opened(request.getfixturevalue(name), script, *(["--dark"] if look == "dark" else [])))
+    assert least >= 4.5, text
+    assert is_dark == (look == "dark")

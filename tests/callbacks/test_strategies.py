@@ -1,0 +1,73 @@
+"""Fits of two processes of gloo under Lightning's strategies: with the callback as without it, told once, and Lightning's own errors where it has one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import lightning as L
+import pytest
+from lightning.pytorch.strategies import FSDPStrategy
+
+from dynacompile.callbacks import DynamoCallback
+from tests.callbacks.strategies_fit import ALONE, CASES
+from tests.callbacks.test_loops import QUIET, Project, loader
+from tests.distributed.ranks import Ended, start
+
+ROOT = Path(__file__).parent.parent.parent
+SCREEN = "─ dynacompile ─"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("strategies")
+
+
+@pytest.fixture(scope="module")
+def ended(folder) -> list[Ended]:
+    return start("tests.callbacks.strategies_fit", str(folder), timeout=280)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*CASES, *ALONE])
+def test_both_ranks_train_as_without_the_callback(case, ended):
+    for rank, process in enumerate(ended):
+        assert f"held {case}" in process.out.splitlines(), f"rank {rank} ended with {process.code}:\n{process.err[-3000:]}"
+
+
+@pytest.mark.slow
+def test_the_closing_screen_is_the_first_ranks_alone(ended):
+    assert [process.out.count(SCREEN) for process in ended] == [len(CASES) + sum(fits for _, fits in ALONE.values()), 0]
+
+
+@pytest.mark.slow
+def test_processes_that_lightning_spawns(tmp_path, folder, ended):
+    command = [sys.executable, "-m", "tests.callbacks.spawned_fit", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in (0, 1):
+        eager = (folder / "ddp" / f"loss{rank}").read_text()
+        assert (tmp_path / f"rank{rank}").read_text() == f"optimizer_step training_step validation_step, 0 recompiles, loss {eager}"
+    assert done.stdout.count(SCREEN) == 1 and len(list(tmp_path.rglob("summary*.json"))) == len(list(tmp_path.rglob("compile_report*"))) == 1
+
+
+# what Lightning refuses, it refuses in its own words
+
+
+def raised(**options) -> str:
+    with pytest.raises(Exception) as told:
+        L.Trainer(**QUIET, **options).fit(Project(), loader())
+    return f"{told.type.__name__}: {told.value}"
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", FSDPStrategy(), "deepspeed_stage_2"], ids=["fsdp", "FSDPStrategy", "deepspeed_stage_2"])
+def test_what_lightning_refuses_on_cpus(strategy, tmp_path):
+    if strategy == "deepspeed_stage_2" and importlib.util.find_spec("deepspeed") is not None:
+        pytest.skip("deepspeed is installed")
+    options = {"strategy": strategy, "devices": 2, "default_root_dir": tmp_path}
+    plain, compiled = raised(**options), raised(**options, callbacks=[DynamoCallback()])
+    assert plain == compiled
+    assert ("requires a GPU accelerator" if strategy != "deepspeed_stage_2" else "DeepSpeed") in compiled, compiled

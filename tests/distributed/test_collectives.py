@@ -1,0 +1,126 @@
+"""Collectives in graphs: each call of the user is one call, in the program's order, begun early and waited for late, and what it reads is kept until then."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import dynacompile
+from dynacompile.events import GraphBroke, Scheduled
+from dynacompile.ir.loops import Extern
+from dynacompile.ir.schedule import Launch
+from tests.lower.tracing import stages, trace
+
+ops = torch.ops._c10d_functional
+
+
+@pytest.fixture(autouse=True)
+def two_processes():
+    dynacompile.reset()
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+def counted(function, *args) -> dict[str, int]:
+    """How often each collective is called by the programs of a compiled call, backward included."""
+    told: list = []
+    end = dynacompile.subscribe(told.append)
+    made = dynacompile.compile(function)(*args)
+    if made.requires_grad:
+        made.sum().backward()
+    end()
+    assert not [e for e in told if isinstance(e, GraphBroke)]
+    found: dict[str, int] = {}
+    for event in told:
+        if isinstance(event, Scheduled):
+            for op, count in event.calls:
+                if "c10d" in op:
+                    name = op.partition("_c10d_functional.")[2].partition(".")[0] or op
+                    found[name] = found.get(name, 0) + count
+    return found
+
+
+def test_a_result_that_nothing_uses_is_still_reduced():
+    def function(x):
+        functional.all_reduce(x * 2, "sum", [0, 1])
+        return x + 1
+
+    assert counted(function, torch.ones(4)) == {"all_reduce": 1, "wait_tensor": 1}
+
+
+def test_equal_collectives_are_two():
+    def function(x):
+        return functional.all_reduce(x, "sum", [0, 1]) + functional.all_reduce(x, "sum", [0, 1])
+
+    assert counted(function, torch.ones(4)) == {"all_reduce": 2, "wait_tensor": 2}
+
+
+def test_a_constant_is_reduced_by_each_call_and_not_while_compiling():
+    def function(x):
+        return x * functional.all_reduce(torch.tensor(3.0), "sum", [0, 1])
+
+    with torch.profiler.profile() as seen:
+        assert counted(function, torch.ones(4)) == {"all_reduce": 1, "wait_tensor": 1}
+    assert sum(event.name == "c10d::allreduce_" for event in seen.events()) == 1
+
+
+def test_a_backward_repeats_no_collective():
+    weight = torch.ones(64, requires_grad=True)
+
+    def function(x):
+        return (weight * functional.all_reduce(x.sin(), "sum", [0, 1])).exp()
+
+    assert counted(function, torch.ones(64)) == {"all_reduce": 1, "wait_tensor": 1}
+
+
+def steps(function, *args) -> list[str]:
+    """What runs, in order: names of collectives, and `kernel`."""
+    _, plan = stages(trace(function, args))
+    told = [step.op._schema.name.partition("::")[2] if isinstance(step, Extern) else "kernel" for step in plan.steps if isinstance(step, (Extern, Launch))]
+    return told
+
+
+def test_begun_early_and_waited_for_late():
+    def function(x, y):
+        begun = ops.all_reduce(x, "sum", "0")
+        waited = ops.wait_tensor(begun)
+        other = y.sin().sum(0).exp().sum() * y  # two passes over y
+        return other, waited + 1
+
+    told = steps(function, torch.ones(8), torch.ones(6, 7))
+    assert told[0] == "all_reduce" and told[-2:] == ["wait_tensor", "kernel"] and told.count("kernel") >= 2, told
+
+
+def test_collectives_keep_their_order():
+    def function(x, y):
+        second = (y.sum(0).exp().sum() * x).sum()
+        first = ops.all_reduce(second, "sum", "0")
+        last = ops.all_reduce(x, "max", "0")
+        return ops.wait_tensor(last), ops.wait_tensor(first)
+
+    plan = stages(trace(function, (torch.ones(8), torch.ones(6, 7))))[1]
+    assert [step.args[1] for step in plan.steps if isinstance(step, Extern) and step.op is ops.all_reduce.default] == ["sum", "max"]
+
+
+def test_what_is_sent_lives_until_it_has_been_waited_for():
+    def function(x):
+        sent = x * 2
+        begun = ops.all_gather_into_tensor(sent, 2, "0")
+        other = (x.sum(0, keepdim=True) + x).sin().sum(1).exp()
+        return other, ops.wait_tensor(begun) + 1
+
+    plan = stages(trace(function, (torch.ones(6, 7),)))[1]
+    gathers = next(step for step in plan.steps if isinstance(step, Extern) and step.op is ops.all_gather_into_tensor.default)
+    waits = next(step for step in plan.steps if isinstance(step, Extern) and step.op is ops.wait_tensor.default)
+    assert gathers.args[0].buffer in waits.after
+
+
+def test_a_collective_without_a_wait_is_waited_for():
+    def function(x):
+        return ops.all_gather_into_tensor(x * 2, 2, "0") * 1
+
+    assert counted(function, torch.ones(4)) == {"all_gather_into_tensor": 1, "wait_tensor": 1}

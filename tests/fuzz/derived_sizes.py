@@ -1,0 +1,218 @@
+"""Programs whose sizes are computed of their inputs' sizes and of an int: slices, paddings, factories, reshapes, broadcasts, reductions and branches, forward
+and backward, in float64, called with sizes that change, 0 and 1 among them.
+
+    python -m tests.fuzz.derived_sizes FIRST LAST [--backend aot_eager|reference|default] [--show]
+
+A statement is kept if eager runs it for the first call's sizes. Where eager raises for a later call's, the compiled program has to raise, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+import dynacompile
+from tests.fuzz.compare import apart, weights
+
+NUMBERS = (
+    "{a} - {b}", "{a} + {b}", "{a} * {b}", "{a} // 2", "{a} % 2", "{a} % 3", "-{a} % 4", "-(-{a} // 2)", "{a} // {b}", "{a} - 1", "{a} - 2", "{a} + 1",
+    "max({a}, {b})", "min({a}, {b})", "abs({a} - {b})", "{t}.shape[-1]", "{t}.size(0)", "{t}.numel()", "len({t})", "{t}.stride(0)", "({a} + 1) // 2",
+    "int({a} > {b})", "divmod({a}, 3)[1]", "{a} if {a} != 1 else {b}",
+)  # fmt: skip
+TENSORS = (
+    "{t}[:{n}]", "{t}[{n}:]", "{t}[..., :{n}]", "{t}[..., -{n}:]", "{t}[{n}]", "{t}.narrow({d}, 0, {n})", "{t}.split({n})[0]", "{t}.split({n}, {d})[-1]",
+    "{t}.chunk(2, {d})[-1]", "{t}.unbind({d})[0]", "{t}.unfold({d}, {n}, 1)", "{t}.diagonal()", "{t}.tril({n})", "{t}.roll({n}, {d})", "{t}.flip({d})",
+    "{t}.index_select({d}, torch.arange({n}))", "{t}.new_ones({n}, {m}) * {f}", "{t}.new_full(({n},), {f})", "torch.zeros({n}, {m}, dtype=torch.float64)",
+    "torch.arange({n}, dtype=torch.float64)", "torch.eye({n}, {m}, dtype=torch.float64)", "F.pad({t}, (0, {n}))", "F.pad({t}, ({n}, 1), value={f})",
+    "{t}.sum({d}, keepdim=True)", "{t}.mean({d}, keepdim=True)", "{t}.sum({d})", "{t}.sum()", "{t}.amax({d})", "{t}.var({d}, correction=0)", "{t}.prod({d})",
+    "{t}.cumsum({d})", "{t}.cumprod({d})", "{t}.logcumsumexp({d})", "{t}.softmax({d})", "F.layer_norm({t}, {t}.shape[-1:])", "{t}.logsumexp({d})",
+    "{t}.unsqueeze({d})", "{t}.squeeze({d})", "{t}.squeeze()", "{t}.transpose({d}, {e})", "{t}.movedim({d}, {e})", "{t}.contiguous()", "{t}.reshape(-1)",
+    "{t}.reshape(-1, {n})", "{t}.reshape({n}, -1)", "{t}.reshape({n}, {m}, -1)", "{t}.view({n}, -1)", "{t}.flatten()", "{t}.flatten({d}, {e})",
+    "{t}.unflatten({d}, (-1, {n}))", "{t}.expand({n}, *{t}.shape)", "{t}.expand({n}, -1)", "torch.broadcast_to({t}, ({n}, {m}))",
+    "{t}.sum_to_size({n}, 1)", "{t}.repeat({n}, 1)", "{t}.repeat(2, {n}, 1)", "{t}.repeat_interleave({n}, {d})", "{t}.tile({n})",
+    "torch.stack([{t}, {t}], {d})",
+    "torch.cat([{t}, {u}], {d})", "torch.cat([{t}, {t}[:{n}]])", "{t} + {u}", "{t} * {u}", "{t} - {u}", "{t} / ({u}.square() + 1)", "{t} + {u}", "{t} * {u}",
+    "{t}[:{n}] * 2 + {u}", "torch.where({u} > 0, {t}[:{n}], {u})", "{t}.new_ones({n}, {m}) + {u}", "{t}[..., :{n}].sum_to_size({n}, 1) - {u}",
+    "torch.where({t} > 0, {t}, {u})", "torch.maximum({t}, {u})", "{t}.masked_fill({u} > 0, {f})", "{t}.lerp({u}, 0.25)", "{t} @ {u}", "{t} @ {u}.t()",
+    "torch.outer({t}.flatten(), {u}.flatten())", "{t} * {n}", "{t} / ({n} + 1)", "{t}.sin()", "{t}.relu()", "{t} * ({n} == 1)", "{t} * {f}",
+    "({t} * 2 if {n} == 1 else {t} + {u})", "({t}.sum(0, keepdim=True) if {n} > 2 else {t})", "({u} if {n} == {m} else {t}.exp())",
+    "({t}.sin() if {t}.shape[{d}] < 2 else {t} * 3)", "({t} if {u}.shape == {t}.shape else {u})", "{t}.gather({d}, torch.zeros_like({t}, dtype=torch.int64))",
+    "{t}.index_add(0, torch.arange({n}), {u}[:{n}])", "F.mse_loss({t}, {t}.roll(1, {d}))", "{t}.view_as({u})",
+)  # fmt: skip
+WRITES = ("{t}[:{n}] = {f}", "{t}[{n}:] *= 2", "{t}[..., :{n}] += 1", "{t}[:{n}] = {u}[:{n}]", "{t}[..., 0] = {u}", "{t}.mul_({u})", "{t}[{t} > 0] = {f}")
+SIZES = (0, 1, 1, 2, 3, 4, 4, 5, 6, 8)
+MOST = 3000  # elements of a tensor
+
+
+@dataclass(frozen=True)
+class Program:
+    """calls: the sizes of x and y, and k. dynamic, lenient: how it is compiled; lenient: size 1 needs no entry of its own."""
+
+    seed: int
+    source: str
+    calls: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...]
+    dynamic: bool | None
+    lenient: bool
+
+    def function(self) -> Callable[..., Any]:
+        space: dict[str, Any] = {"torch": torch, "F": F}
+        exec(compile(self.source, f"<program {self.seed}>", "exec"), space)
+        return space["program"]
+
+    def arguments(self, call: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        generator = torch.Generator().manual_seed(self.seed * 16 + call)
+        of_x, of_y, k = self.calls[call]
+        x, y = (torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in (of_x, of_y))
+        return x, y, k
+
+
+class Writer:
+    """Statements that run for one call's arguments."""
+
+    def __init__(self, seed: int, x: torch.Tensor, y: torch.Tensor, k: int):
+        self.pick, self.lines = random.Random(seed), []
+        self.space: dict[str, Any] = {"torch": torch, "F": F, "x": x, "y": y, "k": k}
+        self.tensors, self.numbers = ["x", "y"], ["k", "x.shape[0]", "y.shape[-1]", "x.size(-1)"]
+
+    def filled(self, form: str) -> str:
+        pick, (t, u) = self.pick, (self.pick.choice(self.tensors[-4:] + ["x", "y"]) for _ in range(2))
+        rank = max(1, self.space[t].dim())
+        n, m, a, b = (pick.choice(self.numbers) if pick.random() < 0.85 else str(pick.randint(1, 4)) for _ in range(4))
+        return form.format(t=t, u=u, n=n, m=m, a=a, b=b, d=pick.randrange(-rank, rank), e=pick.randrange(rank), f=pick.choice(("0.5", "-1.25", "2.0")))
+
+    def add(self) -> None:
+        pick = self.pick
+        chance = pick.random()
+        try:
+            if chance < 0.25:
+                text = self.filled(pick.choice(NUMBERS))
+                value = eval(text, self.space)
+                if not isinstance(value, int) or not -3 <= value <= 40:
+                    return
+                name = f"n{len(self.lines)}"
+                self.numbers.append(name)
+            elif chance < 0.32:
+                made = next((t for t in reversed(self.tensors) if t not in "xy"), None)
+                if made is None:
+                    return
+                copy, name = f"{made}.clone()", f"t{len(self.lines)}"
+                self.space[name] = eval(copy, self.space)
+                self.tensors.append(name)
+                write = self.filled(pick.choice(WRITES).replace("{t}", name))
+                try:
+                    exec(write, self.space)
+                except Exception:
+                    self.tensors.pop()
+                    raise
+                self.lines += [f"{name} = {copy}", write]
+                return
+            else:
+                text = self.filled(pick.choice(TENSORS))
+                value = eval(text, self.space)
+                if value.numel() > MOST or not value.detach().isfinite().all() or value.numel() and value.detach().abs().max() > 1e4:
+                    return
+                name = f"t{len(self.lines)}"
+                self.tensors.append(name)
+        except Exception:  # noqa: BLE001 - no statement for these sizes
+            return
+        self.space[name] = value
+        self.lines.append(f"{name} = {text}")
+
+
+def generate(seed: int) -> Program:
+    pick = random.Random(seed)
+    ranks = pick.randint(1, 3), pick.randint(1, 2)
+    shapes = [tuple(pick.choice(SIZES[1:]) for _ in range(rank)) for rank in ranks]
+    calls = [(shapes[0], shapes[1], pick.randint(1, 4))]
+    for _ in range(pick.randint(2, 4)):
+        one, other, k = calls[-1]
+        if pick.random() < 0.4:  # sizes that were equal stay equal
+            renamed = {n: pick.choice(SIZES) for n in {*one, *other}}
+            one, other = (tuple(renamed[n] for n in shape) for shape in (one, other))
+        else:
+            one, other = (tuple(pick.choice(SIZES) if pick.random() < 0.4 else n for n in shape) for shape in (one, other))
+        calls.append((one, other, k if pick.random() < 0.7 else pick.randint(0, 4)))
+    program = Program(seed, "", tuple(calls), pick.choice((True, True, None)), pick.random() < 0.3)
+    writer = Writer(seed, *program.arguments(0))
+    wanted = pick.randint(3, 12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(8 * wanted):
+            if len(writer.lines) >= wanted:
+                break
+            writer.add()
+    made = [t for t in writer.tensors if t not in "xy"] or ["x * 2"]
+    results = list(dict.fromkeys([made[-1], *(pick.choice(made) for _ in range(2)), *([writer.numbers[-1]] if pick.random() < 0.5 else [])]))
+    body = "".join(f"    {line}\n" for line in writer.lines)
+    return Program(seed, f"def program(x, y, k):\n{body}    return {', '.join(results)},\n", program.calls, program.dynamic, program.lenient)
+
+
+def outcome(function: Callable, program: Program, call: int) -> tuple[list[Any], list[torch.Tensor | None]] | Exception:
+    """Results and gradients of x and y; or the error."""
+    x, y, k = program.arguments(call)
+    try:
+        made = list(function(x, y, k))
+        roots = [t for t in made if isinstance(t, torch.Tensor) and t.requires_grad]
+        if roots:
+            torch.autograd.backward(roots, [weights(t) for t in roots])
+    except (RuntimeError, IndexError, ValueError, ZeroDivisionError, TypeError) as error:
+        return error
+    return made, [x.grad, y.grad]
+
+
+def check_program(program: Program, counts: Counter, backend: str = "reference") -> None:
+    """Raises AssertionError for what differs from eager."""
+    dynacompile.reset()
+    options: dict[str, Any] = {"fallback": "none", "verify": True, "specialize_zero_one": not program.lenient}
+    if backend == "reference":
+        backend, options["reference"] = "default", True
+    compiled = dynacompile.compile(program.function(), backend=backend, isolate_recompiles=True, dynamic=program.dynamic, options=options)
+    for call in range(len(program.calls)):
+        want, got = outcome(program.function(), program, call), outcome(compiled, program, call)
+        counts["errors" if isinstance(want, Exception) else "calls"] += 1
+        if isinstance(want, Exception) or isinstance(got, Exception):
+            assert isinstance(got, Exception) and isinstance(want, Exception), f"call {call}: {str(got)[:700]}, and eager {str(want)[:300]}"
+            continue
+        for i, (a, b) in enumerate(zip(got[0] + got[1], want[0] + want[1], strict=True)):
+            where = f"call {call}: " + (f"result {i}" if i < len(want[0]) else f"gradient of {'xy'[i - len(want[0])]}")
+            if not isinstance(b, torch.Tensor):
+                assert type(a) is type(b) and a == b, f"{where}: {a!r}, eager's {b!r}"
+                continue
+            assert isinstance(a, torch.Tensor), f"{where}: {a!r}"
+            assert (a.shape, a.dtype, a.requires_grad) == (b.shape, b.dtype, b.requires_grad), f"{where}: {a.shape}, eager's {b.shape}"
+            told = apart(a.detach(), b.detach(), b.detach())
+            assert told is None, f"{where}: {told}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.derived_sizes", description="Compare programs over computed sizes with eager's.")
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    parser.add_argument("--backend", default="reference")
+    parser.add_argument("--show", action="store_true")
+    given = parser.parse_args()
+    failed, counts = 0, Counter()
+    warnings.simplefilter("ignore")
+    for seed in range(given.first, given.last):
+        program = generate(seed)
+        if given.show:
+            print(program.source, program.calls, program.dynamic, program.lenient, flush=True)
+        try:
+            check_program(program, counts, given.backend)
+        except Exception as error:  # noqa: BLE001 - told, with its program
+            failed += 1
+            print(f"seed {seed}: {type(error).__name__}: {str(error)[:900]}\n{program.source}{program}\n", flush=True)
+    print(f"{given.last - given.first} programs, {failed} differ: {dict(sorted(counts.items()))}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
