@@ -50,7 +50,7 @@ def moved(view: torch.Tensor, of: torch.Tensor) -> Extent:
 def reshaped_strides(size: Sequence[Extent], stride: Sequence[Extent], wanted: Sequence[Extent]) -> tuple[Extent, ...] | None:
     """Strides that give `wanted` sizes over the same elements in the same order without moving any, else None."""
     old = [(n, s) for n, s in zip(size, stride, strict=True) if n != 1]
-    if any(n == 0 for n in size):
+    if any(n == 0 for n in (*size, *wanted)):  # a guard may tell it of one alone
         return tuple(1 for _ in wanted)
     merged: list[tuple[Extent, Extent]] = []
     for n, s in old:
