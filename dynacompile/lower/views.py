@@ -30,7 +30,8 @@ def lower_view(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         wanted = reshaped_strides(buffer.size, buffer.stride, size)
         if wanted is None and node.target is torch.ops.aten.view.default and (buffer.size, buffer.stride) == geometry(origin):
             wanted = stride  # torch knows more of its symbols than we do
-        if wanted is None or (0 not in size and any(n != 1 and a != b for n, a, b in zip(size, wanted, stride, strict=True))):
+        is_empty = 0 in (*buffer.size, *size)
+        if wanted is None or (not is_empty and any(n != 1 and a != b for n, a, b in zip(size, wanted, stride, strict=True))):
             copy_reshaped(low, node, buffer.name)
             return
         low.add_view(node.name, buffer, size, stride, buffer.offset)
