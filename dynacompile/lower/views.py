@@ -30,7 +30,8 @@ def lower_view(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         wanted = reshaped_strides(buffer.size, buffer.stride, size)
         if wanted is None and node.target is torch.ops.aten.view.default and (buffer.size, buffer.stride) == geometry(origin):
             wanted = stride  # torch knows more of its symbols than we do
-        if wanted is None or any(n != 1 and n != 0 and a != b for n, a, b in zip(size, wanted, stride, strict=True)):
+        is_empty = 0 in (*buffer.size, *size)
+        if wanted is None or (not is_empty and any(n != 1 and a != b for n, a, b in zip(size, wanted, stride, strict=True))):
             copy_reshaped(low, node, buffer.name)
             return
         low.add_view(node.name, buffer, size, stride, buffer.offset)
@@ -50,7 +51,7 @@ def moved(view: torch.Tensor, of: torch.Tensor) -> Extent:
 def reshaped_strides(size: Sequence[Extent], stride: Sequence[Extent], wanted: Sequence[Extent]) -> tuple[Extent, ...] | None:
     """Strides that give `wanted` sizes over the same elements in the same order without moving any, else None."""
     old = [(n, s) for n, s in zip(size, stride, strict=True) if n != 1]
-    if any(n == 0 for n in size):
+    if any(n == 0 for n in (*size, *wanted)):  # a guard may tell it of one alone
         return tuple(1 for _ in wanted)
     merged: list[tuple[Extent, Extent]] = []
     for n, s in old:

@@ -40,13 +40,13 @@ def runs_along(indices: Iterable[Index], axes: Sequence[Axis], inner: Var) -> bo
 
 def normalize(nest: Nest) -> Nest:
     """x axes in the order of the store's memory, r axes in the order of the largest load's, adjacent ones merged, named x0.. and r0... An axis that is
-    reduced over in another order than its elements lie in (a group of channels, channels last) is split first."""
+    gone through in another order than its elements lie in (a group of channels, channels last) is split first."""
     indices = indices_of(nest)
     whole = {i: w for i in indices if (w := recombined(i)) != i}
     if whole:
         nest = with_indices(nest, lambda index: whole.get(index, index))
-    if nest.r_axes and not keeps_order(nest):
-        nest = split_axes(nest, "r")
+    if not keeps_order(nest):
+        nest = split_axes(nest, "r" if nest.r_axes else "x")
     if len(nest.axes) > 1:
         stores, loads = nest.stores(), nest.loads()
         x = sorted_by_stride(nest.x_axes, stores[0].index) if stores else nest.x_axes

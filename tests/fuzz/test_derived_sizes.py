@@ -33,6 +33,7 @@ FOUND = {
     "a count of repetitions that may be negative": ("n = len(y) - min(len(y), k)", "y.sin().repeat(2, n, 1)", (((6,), (8, 6), 4), ((6,), (9, 6), 3))),
     "a norm of nothing": ("t = x.new_full((-(-len(y) // 2) - len(x),), -1.0)", "F.layer_norm(t, t.shape), x + 1", (((2,), (8,), 1), ((4,), (8,), 1))),
     "a product of one element along the dimension": ("t = x.cumprod(-1)", "t.exp(), x.logcumsumexp(1)", (((6, 1), (1, 3), 4), ((5, 1), (1, 3), 4))),
+    "no repetitions of a row": ("t = y.repeat_interleave(k, -1)", "t[..., 0:], x + 1", (((1,), (1,), 4), ((8,), (8,), 0))),
     "a square of an int that becomes 0": ("t = torch.zeros(k, k)", "t, x + 1", (((2,), (2,), 4), ((2,), (2,), 0))),
 }
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dynacompile.events import FusionDecided
+import dynacompile
+from dynacompile.events import FusionDecided, Scheduled
 from dynacompile.ir.schedule import Schedule
 from tests.lower.tracing import ENV, UNFUSED, compare, stages, trace
 
@@ -108,6 +109,28 @@ def test_small_gelu_mlp() -> None:
 
 def test_reductions_of_the_same_rows_are_one_kernel() -> None:
     assert launches(lambda x: (x.sum(-1), x.amax(-1), (x * x).mean(-1)), torch.randn(6, 32)) == 1
+
+
+def test_group_norm_of_channels_last_images_is_one_pass_each_way() -> None:
+    """Statistics and results go through the groups in one order, though the results are stored in another one."""
+
+    def grouped(x: torch.Tensor) -> torch.Tensor:
+        return F.group_norm(x.to(memory_format=torch.channels_last), 8).relu()
+
+    x = torch.randn(4, 64, 16, 16, requires_grad=True)
+    made: list[Scheduled] = []
+    end = dynacompile.subscribe(lambda event: made.append(event) if isinstance(event, Scheduled) else None)
+    try:
+        out = dynacompile.compile(grouped, isolate_recompiles=True)(x)
+        tangent = torch.randn_like(out)
+        found = torch.autograd.grad(out, x, tangent)
+    finally:
+        end()
+    torch.testing.assert_close(found, torch.autograd.grad(grouped(x), x, tangent), rtol=1e-4, atol=1e-5)
+    image, statistic = x.numel() * 4, 4 * 8 * 4
+    forward, backward = ([moved for _, _, moved, _, _ in program.kernels] for program in made)
+    assert forward == [2 * image + 2 * statistic]
+    assert backward == [3 * image + 2 * statistic]
 
 
 def test_row_and_column_sums_are_two_kernels() -> None:
