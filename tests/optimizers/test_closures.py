@@ -120,6 +120,17 @@ def test_after_dynamo_has_left_steps_alone(name, told):
     assert frames(told, "Fit.closure") >= 1
 
 
+def test_a_scheduler_around_a_step_that_dynamo_has_left_alone(told):
+    """It wraps the step, and has Dynamo's marks of it."""
+    torch.compile(torch.sin, backend="eager")(torch.ones(1))
+
+    def scheduled(fit: Fit) -> Callable:
+        torch.optim.lr_scheduler.ExponentialLR(fit.optimizer, 0.9)
+        return compiled(fit.step)
+
+    trained("LBFGS", told, scheduled)
+
+
 @pytest.mark.parametrize("name", ["LBFGS", "AdamW foreach"])
 def test_what_was_reset_is_met_again(name, told):
     trained(name, told)

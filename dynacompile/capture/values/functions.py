@@ -12,7 +12,7 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import Lazy, Value, wraps
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.replaced import kept_in_python, replaced_by_dynamo
+from dynacompile.capture.values.replaced import is_around_such_a_part, kept_in_python, replaced_by_dynamo
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, function_facts, identity
 from dynacompile.ir.source import Attr, DefaultArg, DictAttr, Source
@@ -294,7 +294,8 @@ class OptimizerStep(RefusedValue):
 def is_disabled(function: types.FunctionType) -> bool:
     """Whether a function carries a mark to run as plain Python: ours, or the ones that torch.compiler.disable leaves."""
     marks = function.__dict__
-    return DISABLED in marks or bool(marks.get("_torchdynamo_disable")) or bool(marks.get("_torchdynamo_forbidden"))
+    by_torch = bool(marks.get("_torchdynamo_disable")) or bool(marks.get("_torchdynamo_forbidden"))
+    return DISABLED in marks or by_torch and not is_around_such_a_part(function)
 
 
 @wraps(types.FunctionType)

@@ -19,13 +19,19 @@ def replaced_by_dynamo(function: FunctionType, source: Source) -> tuple[Function
     """The function that one of Dynamo's stands for, and where it is; None for all others, disabled ones of users among them."""
     original = function.__dict__.get(ORIGINAL)
     if isinstance(original, FunctionType):
-        return (original, Attr(source, ORIGINAL)) if is_part_of_an_optimizer(original) else None
+        return (original, Attr(source, ORIGINAL)) if is_part_of_an_optimizer(original) and not is_around_such_a_part(function) else None
     if not str(function.__globals__.get("__name__")).endswith(TAGS):
         return None
     for index, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or ())):
         if name in TAGGED:
             return cell.cell_contents, ClosureCell(source, name, index)
     return None
+
+
+def is_around_such_a_part(function: FunctionType) -> bool:
+    """Whether it wraps a part of an optimizer that Dynamo has disabled, as a scheduler's does: functools.wraps has copied the marks, which are not its own."""
+    original = function.__dict__.get(ORIGINAL)
+    return isinstance(original, FunctionType) and is_part_of_an_optimizer(original) and function.__dict__.get("__wrapped__") is not original
 
 
 def is_part_of_an_optimizer(function: FunctionType) -> bool:
