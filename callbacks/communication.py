@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import lightning as L
 from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    import lightning as L
 
 FIRST_BATCHES, EVERY = 16, 50
 """At the end of which batches DDP is asked, which takes a tenth of a millisecond: the first ones, and some of the rest."""

@@ -16,9 +16,7 @@ INT, FLOAT = -1, -2  # as real_number of region.h
 HERE = (0, False, True, False)  # of what is no view
 
 
-def differentiable(
-    forward: Callable, make_backward: Callable[[], Callable] | None, contract: RuntimeContract, numbers: Numbers | None = None
-) -> Any:
+def differentiable(forward: Callable, make_backward: Callable[[], Callable] | None, contract: RuntimeContract, numbers: Numbers | None = None) -> Any:
     """A native callable: the flat graph inputs, positionally, to the tuple of user outputs.
 
     forward: a native Program, or any callable `forward(*inputs) -> tuple or list of tensors`. make_backward: called once, at the first

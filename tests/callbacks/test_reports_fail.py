@@ -37,7 +37,7 @@ PLACES = {
     "summary": ("dynacompile.callbacks.record.write_whole", 1),
     "page": ("dynacompile.callbacks.report.write_whole", 1),
     "screen": ("dynacompile.callbacks.reports.show", 1),
-    "template": ("dynacompile.callbacks.report.PackageLoader", 1),
+    "template": ("dynacompile.callbacks.pages.PackageLoader", 1),
 }
 
 

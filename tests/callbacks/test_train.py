@@ -75,9 +75,7 @@ def test_a_sweep_ends_with_a_comparison(tmp_path):
     written = {path.name: path.read_text() for path in folder.glob("sweep.*")}
     for name in written:
         (folder / name).unlink()
-    again = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "sweep.py"), str(folder)], capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"}
-    )
+    again = subprocess.run([sys.executable, "-m", "dynacompile", "sweep", str(folder)], capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"})
     assert "comparison of 2 runs" in again.stdout
     assert written == {path.name: path.read_text() for path in folder.glob("sweep.*")}
 
