@@ -39,7 +39,7 @@ FOUND = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["reference", "default"])
+@pytest.mark.parametrize("backend", ["reference", pytest.param("default", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FOUND)
 def test_found(name, backend):
     statements, results, calls = FOUND[name]

@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.optimizers import check_program, generate
 
 
-@pytest.mark.parametrize("first", range(0, 80, 10))
+@pytest.mark.parametrize("first", [*range(0, 40, 10), *(pytest.param(first, marks=pytest.mark.slow) for first in range(40, 80, 10))])
 def test_seeds(first):
     for seed in range(first, first + 10):
         assert not check_program(generate(seed), "eager", Counter()), generate(seed)

@@ -59,6 +59,7 @@ def test_lm_is_one_graph_and_learns(tmp_path):
     assert fit.metric("val/loss") < fit.metric("val/unigram_loss") - 0.1
 
 
+@pytest.mark.slow
 def test_vision_with_a_vit_is_one_graph_and_reads_digits(tmp_path):
     pytest.importorskip("sklearn")
     fit = fitted("vision", tmp_path, 120, "model.net.patch=4", "model.net.layers=1")
@@ -74,6 +75,7 @@ def test_vision_with_a_resnet_is_one_graph_and_reads_digits(tmp_path):
     assert fit.metric("val/accuracy") > 0.9
 
 
+@pytest.mark.slow
 def test_optimizer_bound_steps_all_its_small_parameters_in_one_graph(tmp_path):
     pytest.importorskip("sklearn")
     fit = fitted("optimizer_bound", tmp_path, 60)
@@ -89,6 +91,7 @@ def test_varlen_serves_every_length_by_one_graph(tmp_path):
     assert fit.metric("val/loss") < fit.metric("val/unigram_loss") - 0.1
 
 
+@pytest.mark.slow
 def test_varlen_with_hot_lengths_has_a_graph_more_for_the_longest(tmp_path):
     small = ("model.net.layers=1", "model.net.width=32", "data.context=64", "trainer.limit_val_batches=2", "callbacks=hot_lengths", "compile.backend=aot_eager")
     fit = fitted("varlen", tmp_path, 12, *small)
