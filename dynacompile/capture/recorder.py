@@ -37,10 +37,11 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
 from dynacompile.ir.fakes import fake_mode, fake_of
 from dynacompile.ir.memory import Folded
+from dynacompile.ir.nodes import copy_node, new_node, new_placeholder
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import is_undecided, symbolic_rules
 from dynacompile.ir.source import Source
-from dynacompile.ir.symbolic_graphs import add_node, copy_node
+from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.collectives import is_collective, not_computed
 from dynacompile.ops.fused_steps import FUSED_STEPS
 
@@ -120,11 +121,8 @@ class Recorder:
 
     def placeholder(self, source: Source, value: object) -> torch.fx.Node:
         """A new placeholder behind those that there are."""
-        last = self._last_placeholder
-        with self.root.inserting_before(None) if last is None else self.root.inserting_after(last):  # None: at the beginning
-            name = "self_" if source.text() == "self" else source.text()  # a graph's forward has a self of its own
-            node = self.root.create_node("placeholder", name, (), {}, name=name)
-        node.target = node.name
+        text = source.text()
+        node = new_placeholder(self.root, "self_" if text == "self" else text, self._last_placeholder)  # a graph's forward has a self of its own
         node.meta["val"] = node.meta["example_value"] = value
         self._last_placeholder = node
         return node
@@ -457,7 +455,7 @@ class Recorder:
             return self.values[id(item)]
         if not isinstance(item, (torch.Tensor, tuple, list)):
             return self.result(node, item)
-        part = self.graph.call_function(operator.getitem, (node, index))
+        part = new_node(self.graph, "call_function", operator.getitem, (node, index), {}, "getitem")
         self.annotate(part, item)
         return self.result(part, item)
 

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 
+from dynacompile.ir.fakes import new_fake
+
 PLAIN = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 OPERATORS = frozenset(getattr(operator, name) for name in operator.__all__)
 OTHER = ("builtins", "math")
@@ -136,7 +138,7 @@ class Results:
     def made(self, look: Look) -> FakeTensor:
         size, stride, dtype, device = look
         with torch._C._DisableTorchDispatch():
-            return FakeTensor(self.mode, torch.empty_strided(size, stride, dtype=dtype, device="meta"), device)
+            return new_fake(self.mode, size, stride, dtype, device)
 
 
 def fresh_look(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Look | None:

@@ -85,6 +85,30 @@ def fake_mode(**settings: Any) -> FakeMode:
         return constructed({"allow_non_fake_inputs": False, "static_shapes": True, **settings})
 
 
+def new_fake(
+    mode: FakeTensorMode, size: Sequence[int | torch.SymInt], stride: Sequence[int | torch.SymInt], dtype: torch.dtype, device: torch.device, grad: bool = False
+) -> FakeTensor:
+    """A fake in memory of its own. grad: whether it requires gradients. Torch's dispatch must be off (`_DisableTorchDispatch`).
+
+    Torch's constructor sets two dozen attributes one by one, by descriptors, which takes four times as long as all else. They are the same for all fakes
+    of one mode and device: the first one is constructed, and the others get its attributes."""
+    elements = torch.empty_strided(size, stride, dtype=dtype, device="meta")  # type: ignore[call-overload]
+    alike: dict[torch.device, dict[str, Any]] = mode.__dict__.setdefault("_dynacompile_fakes", {})
+    attributes = alike.get(device)
+    if attributes is None:
+        made = FakeTensor(mode, elements, device)
+        if device.index is not None or device.type == "cpu":  # torch completes another one by the current device
+            alike[device] = {name: value for name, value in made.__dict__.items() if value is not mode}
+        return made.requires_grad_(grad)
+    made = MAKE_SUBCLASS(FakeTensor, elements, grad, dispatch_device=True, device_for_backend_keys=device)
+    torch._C._set_throw_on_mutable_data_ptr(made)
+    made.__dict__.update(attributes, fake_mode=mode)
+    return made
+
+
+MAKE_SUBCLASS: Any = torch.Tensor._make_subclass
+
+
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
     """A fake with the size, strides, dtype, device and requires_grad of a strided tensor; its storage offset is 0, its storage its own.
 
@@ -98,12 +122,11 @@ def fake_with(mode: FakeTensorMode, real: torch.Tensor, size: Sequence[int | tor
     """As `fake_of`, with a size and stride of its own."""
     is_computed = real.requires_grad and not real.is_leaf
     with torch._C._DisableTorchDispatch():
-        elements = torch.empty_strided(size, stride, dtype=real.dtype, device="meta")  # type: ignore[call-overload]
-        fake = FakeTensor(mode, elements, real.device)
         if is_computed and not refuses_writes(real):
+            fake = new_fake(mode, size, stride, real.dtype, real.device)
             with torch.enable_grad():
                 return Computed.apply(torch.empty((), requires_grad=True), fake)
-        fake.requires_grad_(real.requires_grad)
+        fake = new_fake(mode, size, stride, real.dtype, real.device, real.requires_grad)
     if is_computed:
         with torch.enable_grad():
             return torch.ops.aten.alias.default(fake)
