@@ -22,7 +22,7 @@ from dynacompile.pipeline import GraphCall, compile_graph, trace_graph
 
 
 def default(captured: Captured, env: Env) -> GraphCall:
-    return compile_graph(captured.graph, [i.fake for i in captured.inputs], env)  # type: ignore[arg-type]
+    return compile_graph(captured.compact, [i.given for i in captured.inputs], env)  # type: ignore[arg-type]
 
 
 def eager(captured: Captured, env: Env) -> GraphCall:
@@ -156,7 +156,7 @@ def with_code(backend: Callable[[Captured, Env], GraphCall]) -> Callable[[Captur
     """A backend that runs captured graphs as Python: their code is written before it gets them."""
 
     def call(captured: Captured, env: Env) -> GraphCall:
-        if captured.graph is not None:
+        if captured.compact is not None:
             _LazyGraphModule.force_recompile(captured.graph)
         return backend(captured, env)
 

@@ -24,6 +24,7 @@ from dynacompile import native
 from dynacompile.autograd import differentiate, differentiate_parts, find_parts
 from dynacompile.build import begin_build, expect_builds
 from dynacompile.capture import CodeCache, capture_frame
+from dynacompile.capture.breaks import unsupported
 from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
@@ -36,6 +37,8 @@ from dynacompile.ir.determinism import under
 from dynacompile.ir.fakes import dynamo_unloaded
 from dynacompile.ir.graphs import ForwardBackward, RuntimeContract, Stage
 from dynacompile.ir.guard_facts import Flag
+from dynacompile.ir.looks import made
+from dynacompile.ir.rounds import is_again, unroll
 from dynacompile.ir.schedule import Schedule
 from dynacompile.ir.segments import depends_on_values
 from dynacompile.ir.shapes import ShapePolicy, forget_shape_envs
@@ -70,7 +73,7 @@ def compile_frame(
         with under(captured.settings, native.core().set_deterministic_algorithms):
             flags: list[Flag] = []
             told = replace(env, breaks=captured.break_ is not None, rely=lambda name, read, value: flags.append(Flag(name, read, value)))
-            call = make_call(captured, told) if captured.graph is not None else None
+            call = make_call(captured, told) if captured.compact is not None else None
         asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)
         call = with_plain(call, asked) if call is not None and asked else call
         settings = tuple(Guard("FLAG", None, flag, captured.site) for flag in dict.fromkeys(flags))
@@ -159,8 +162,11 @@ def unseen_by_hooks() -> Iterator[None]:
 
 
 def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
-    """A torch-level graph as a native callable that autograd can differentiate; a chain of such where values decide sizes in it."""
+    """A torch-level graph as a native callable that autograd can differentiate; a chain of such where values decide sizes in it.
+
+    Rounds of loops may be single nodes in it, and fakes be made later (`ir.rounds`)."""
     if depends_on_values(graph):
+        unroll(graph)
         later = replace(env, rely=None)  # parts are compiled when a call comes to them
         return chain(graph, lambda part, given: compile_part(part, given, later))
     return compile_part(graph, fakes, env)
@@ -171,15 +177,25 @@ def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
     found = None if parts is None else stage("differentiate", env, differentiate_parts, parts, env)
     if found is not None:
         return compile_parts(found, env)
+    graph, fakes = whole(graph, fakes, env)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     forward = begin_kernels(planned(pair.forward, env), env)
     later = replace(env, rely=None)  # guards hold when the forward runs
     plans = [planned(g, later, saved, early) for (g, saved), early in zip(backward_graphs(pair), given_early(pair, env), strict=True)]
     backwards = [disable(begin_kernels(plan, later)) for plan in plans]  # they build beside the forward's
-    made = forward()
+    forward_call = forward()
     if env.config.background:  # the call that would wait for the backward is to wait for nothing
         backwards = [disable(functools.partial(given, finish())) for finish in backwards]
-    return joined(made, backwards, pair, graph, fakes, [plan.gives() for plan in plans])
+    return joined(forward_call, backwards, pair, graph, fakes, [plan.gives() for plan in plans])
+
+
+def whole(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> tuple[torch.fx.GraphModule, list[object]]:
+    """The graph with all of its operations, and the fakes of its inputs. Raises Unsupported where it has more than may be traced."""
+    count, limit = sum(len(n.target.nodes) for n in graph.graph.nodes if is_again(n)), env.config.trace_limit  # type: ignore[union-attr]
+    if limit and count and count + len(graph.graph.nodes) > limit:
+        raise unsupported("too-many-operations", limit)
+    unroll(graph)
+    return graph, [made(fake) for fake in fakes]
 
 
 def compile_parts(found: DifferentiatedParts, env: Env) -> GraphCall:

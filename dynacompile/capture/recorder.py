@@ -25,7 +25,7 @@ from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_
 from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_part, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
-from dynacompile.capture.results import ALL, Look, Results
+from dynacompile.capture.results import ALL, Results
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
@@ -34,11 +34,13 @@ from dynacompile.capture.values.symbolic import SymbolicInt, is_symbolic, number
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.wider import may_outgrow, without_write
 from dynacompile.errors import Unsupported
-from dynacompile.ir.captured import GraphInput, Site
+from dynacompile.ir.captured import GraphInput, Site, TensorFacts
 from dynacompile.ir.fakes import fake_mode, fake_of
+from dynacompile.ir.looks import Later, Look, Looks
 from dynacompile.ir.memory import Folded
 from dynacompile.ir.nodes import copy_node, new_node, new_placeholder
 from dynacompile.ir.recurrence import check_recurs
+from dynacompile.ir.rounds import Again
 from dynacompile.ir.shapes import is_undecided, symbolic_rules
 from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node
@@ -74,13 +76,17 @@ class Recorder:
         self.graph = self.root = torch.fx.Graph()  # graph: the one that grows now, below `root` while the body of a transform is traced
         self.symbols, self.heeds_marks = symbols, heeds_marks
         self.mode = fake_mode() if symbols is None else symbols.mode
-        self.results = Results(self.mode)
+        self.looks = Looks(self.mode)
+        self.results = Results(self.mode, self.looks)
         self.asked: list[GraphInput] = []  # of classes that override torch's functions
         self.inputs: list[GraphInput] = []
+        self.tensors: dict[str, TensorValue] = {}  # those of the inputs that are tensors, by the names of their placeholders
         self.values: dict[int, TensorValue] = {}  # id of a fake -> the value it belongs to; the values keep the fakes alive
         self.versions: dict[int, int] = {}  # id of an input's fake -> its version at the start
+        self.tensor_facts: dict[tuple[Look, type], TensorFacts] = {}
         self.ops = 0
-        self.limit = math.inf  # of operations
+        self.rolled = 0  # of these, operations that are no nodes of their own
+        self.limit = math.inf  # of the others
         self.graphs: dict[str, torch.fx.GraphModule] = {}  # bodies that the graph, or another body, refers to by name
         self.watch: Draws | None = None
         self.bases: dict[int, TensorValue] = {}  # id of a storage -> the tensor that the frame read `.data` of
@@ -101,17 +107,53 @@ class Recorder:
         """A placeholder for a tensor that exists before the frame runs."""
         if self.symbols is None and self.heeds_marks and is_marked(real):
             raise NeedsSymbols
+        look = self.look(real, source)
+        if look is not None:
+            later = Later(look)
+            node = self.placeholder(source, later)
+            self.inputs.append(GraphInput(node.name, source, later))
+            value = self.tensors[node.name] = TensorValue(node, later, source, real, self)
+            return value
         fake = self.fake(real, source)
         node = self.placeholder(source, fake)
         self.inputs.append(GraphInput(node.name, source, fake, is_asked(type(real))))
         if self.inputs[-1].is_asked:
             self.asked.append(self.inputs[-1])
-        value = self.values[id(fake)] = TensorValue(node, fake, source, real)
+        value = self.tensors[node.name] = self.values[id(fake)] = TensorValue(node, fake, source, real)
         self.versions[id(fake)] = fake._version
         if real.is_inference():
             self.inference_memory.add(storage_of(fake))
             self.inference_inputs.add(storage_of(fake))
         return value
+
+    def look(self, real: torch.Tensor, source: Source) -> Look | None:
+        """What an input looks like, where its metadata is all that there is to its fake."""
+        if type(real) not in PLAIN_CLASSES or not real.is_leaf or real.is_inference():
+            return None
+        if self.symbols is not None and not self.symbols.has_static_extents(real, source):
+            return None
+        return self.looks.of(real.size(), real.stride(), real.dtype, real.device, real.requires_grad)
+
+    def made(self, value: TensorValue, fake: torch.Tensor) -> None:
+        """The fake of a tensor is there now."""
+        self.values[id(fake)] = value
+        give(value.node, fake)
+        if value.real is not None:
+            self.versions[id(fake)] = fake._version
+        value.count_writes(value.writes)
+
+    def facts(self, value: TensorValue) -> TensorFacts:
+        """What the guard on an input demands."""
+        cls, given = type(value.real), value.given
+        if type(given) is Later:
+            look = given.look
+            found = self.tensor_facts.get((look, cls))
+            if found is None:
+                found = TensorFacts(cls, look.dtype, look.device, look.grad, tuple(look.size), look.stride)
+                self.tensor_facts[look, cls] = found
+            return found
+        fake = value.fake
+        return TensorFacts(cls, fake.dtype, fake.device, fake.requires_grad, *self.static_parts(fake, value.source))
 
     def number_input(self, source: Source, number: torch.SymInt | torch.SymFloat) -> torch.fx.Node:
         """A placeholder for a symbolic int or float that exists before the frame runs, or is computed then."""
@@ -123,13 +165,14 @@ class Recorder:
         """A new placeholder behind those that there are."""
         text = source.text()
         node = new_placeholder(self.root, "self_" if text == "self" else text, self._last_placeholder)  # a graph's forward has a self of its own
-        node.meta["val"] = node.meta["example_value"] = value
+        give(node, value)
         self._last_placeholder = node
         return node
 
     def placeholder_of(self, source: Source) -> torch.fx.Node:
         """The placeholder of the tensor at a source."""
-        return next(self.values[id(i.fake)].node for i in self.inputs if i.source == source)
+        value = next(self.tensors[i.name] for i in self.inputs if i.source == source)
+        return value.node if value.has_fake else self.values[id(value.fake)].node
 
     def fake(self, real: torch.Tensor, source: Source) -> torch.Tensor:
         return fake_of(self.mode, real) if self.symbols is None else self.symbols.fake(real, source)
@@ -153,7 +196,7 @@ class Recorder:
         return self.log[since:]  # type: ignore[return-value]
 
     def refuse_more(self) -> None:
-        if self.ops >= self.limit:
+        if self.ops - self.rolled >= self.limit:
             raise unsupported("too-many-operations", self.limit)
 
     def copy(self, operation: Operation, nodes: dict[torch.fx.Node, torch.fx.Node]) -> None:
@@ -166,13 +209,24 @@ class Recorder:
             self.nodes.append(nodes[node])
         self.ops += bool(operation.nodes)
 
+    def repeat(self, again: Again, operands: tuple[torch.fx.Node, ...], count: int, writes: bool) -> None:
+        """Adds one node for operations that were recorded for other operands. count: how many they are."""
+        self.refuse_more()
+        if writes and self.held:  # which of the other tensors they write is not asked
+            raise unsupported("after-graph", "a tensor is written after a call that is made after the graph was given another")
+        node = new_node(self.graph, "call_function", again, operands, {}, again.__name__)
+        node.meta["site"] = again.nodes[0].meta["site"]
+        self.ops += count
+        self.rolled += count - 1
+        self.log.append(None)
+
     def copy_fresh(self, operation: Operation, nodes: dict[torch.fx.Node, torch.fx.Node], look: Look) -> TensorValue:
         """As `copy`, of an operation with one result, in memory of its own: a tensor like that one."""
         self.copy(operation, nodes)
-        node, fake = nodes[operation.nodes[0]], self.results.made(look)
-        node.meta["val"] = node.meta["example_value"] = fake
-        value = self.values[id(fake)] = TensorValue(node, fake)
-        return value
+        node = nodes[operation.nodes[0]]
+        later = Later(look)
+        give(node, later)
+        return TensorValue(node, later, recorder=self)
 
     def run_and_record(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> tuple[Value, frozenset[int]]:
         """What the operation gives, and the storages that it writes."""
@@ -474,10 +528,12 @@ class Recorder:
         self.log.append(None)
 
     def written_inputs(self) -> list[GraphInput]:
-        return [i for i in self.inputs if isinstance(i.fake, torch.Tensor) and (self.is_counted(id(i.fake)) or id(i.fake) in self.data_written)]
+        return [i for i in self.inputs if (value := self.tensors.get(i.name)) is not None and self.was_written(value)]
 
     def was_written(self, value: TensorValue) -> bool:
         """Whether the frame wrote an input so far."""
+        if not value.has_fake:
+            return value.writes > 0
         return self.is_counted(id(value.fake)) or id(value.fake) in self.data_written
 
     def is_counted(self, key: int) -> bool:
@@ -494,13 +550,27 @@ class Recorder:
 
     def fresh_inputs(self) -> tuple[GraphInput, ...]:
         """The inputs with the metadata they have before the graph runs, also where the graph writes them."""
-        written = {id(i.fake) for i in self.written_inputs()}
         out = []
-        nodes = {n.name: n for n in self.root.nodes if n.op == "placeholder"}
         for item in self.inputs:
-            if id(item.fake) in written:
-                fresh = self.fake(self.values[id(item.fake)].real, item.source)
-                nodes[item.name].meta["val"] = nodes[item.name].meta["example_value"] = fresh
-                item = replace(item, fake=fresh)
+            value = self.tensors.get(item.name)
+            if value is not None and self.was_written(value):
+                fresh = Later(item.given.look) if type(item.given) is Later else self.fake(value.real, item.source)
+                give(value.node, fresh)
+                item = replace(item, given=fresh)
             out.append(item)
         return tuple(out)
+
+
+def give(node: torch.fx.Node, fake: object) -> None:
+    """Notes what a node stands for, a fake that may be made later."""
+    meta = node.meta
+    if type(fake) is Later:
+        meta.pop("val", None)
+        meta.pop("example_value", None)
+        meta["later"] = fake
+    else:
+        meta.pop("later", None)
+        meta["val"] = meta["example_value"] = fake
+
+
+PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)

@@ -10,14 +10,15 @@ import torch
 
 from dynacompile.capture.breaks import Raised
 from dynacompile.capture.recorded import Operation, storage_of
-from dynacompile.capture.repeats import DiffersError, State, appearance, leaves, state_now
-from dynacompile.capture.results import Look
+from dynacompile.capture.repeats import DiffersError, State, leaves, state_now
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import Unsupported, VerifyError
+from dynacompile.ir.looks import Look
+from dynacompile.ir.rounds import Again
 
 if TYPE_CHECKING:
     from dynacompile.capture.interpreter import SymbolicFrame
@@ -43,7 +44,8 @@ class Append:
 class Round:
     """One round that was followed. inputs: its item and the results of reads; written: how often it wrote each tensor among them; invariant: storages of the
     other tensors that it used; needed: the operations whose results are appended to lists; fresh: by the id of an operation among those, what its result
-    looks like, where that is one tensor in memory of its own; variables: those that it may have read, by slot."""
+    looks like, where that is one tensor in memory of its own; variables: those that it may have read, by slot; again: what repeats all of them as one node,
+    where nobody sees what they give."""
 
     item: Value
     reads: tuple[Read, ...]
@@ -55,6 +57,7 @@ class Round:
     written: tuple[tuple[TensorValue, int], ...]
     invariant: frozenset[int]
     state: State
+    again: Again | None
 
 
 class Repetition:
@@ -98,7 +101,7 @@ class Repetition:
         elif type(then) is not type(now):
             raise DiffersError
         elif isinstance(then, TensorValue) and isinstance(now, TensorValue):
-            if then.pytype() is not now.pytype() or facts(then) != facts(now) or appearance(then.fake) != appearance(now.fake):
+            if then.pytype() is not now.pytype() or facts(then) != facts(now) or then.appearance() != now.appearance():
                 raise DiffersError
             self.nodes[then.node] = now.node
             self.tensors[id(now)] = now
@@ -116,21 +119,25 @@ class Repetition:
 
     def check_memory(self) -> None:
         """What the round works on shares no memory, as in the round that was followed."""
-        storages = {storage_of(value.fake) for value in self.tensors.values()}
-        if len(storages) < len(self.tensors) or not storages.isdisjoint(self.known.invariant):
+        shown = [value for value in self.tensors.values() if value.has_fake]  # what has none yet has memory of its own
+        storages = {storage_of(value.fake) for value in shown}
+        if len(storages) < len(shown) or not storages.isdisjoint(self.known.invariant):
             raise DiffersError
 
     # recording
 
     def record(self) -> None:
         cx, known = self.cx, self.known
-        for index, operation in enumerate(known.operations):
-            self.perform(operation, index in known.needed)
+        if known.again is not None:
+            writes = any(operation.writes for operation in known.operations)
+            cx.recorder.repeat(known.again, tuple([self.nodes[node] for node in known.again.inputs]), len(known.operations), writes)
+        else:
+            for index, operation in enumerate(known.operations):
+                self.perform(operation, index in known.needed)
         for value, count in known.written:
             now = self.now[id(value)]
             assert isinstance(now, TensorValue)
-            for _ in range(count):
-                torch._C._increment_version([now.fake])
+            now.count_writes(count)
         for append in known.appends:
             append.target.method(cx, "append", [self.renamed(append.value)], {})
 

@@ -17,9 +17,9 @@ import torch
 
 from dynacompile.capture.opcodes.names import attribute_name
 from dynacompile.capture.recorded import Operation, storage_of
-from dynacompile.capture.repeats import appearance, leaves, state_now, tensors_in
+from dynacompile.capture.repeats import leaves, state_now, tensors_in
 from dynacompile.capture.repetition import Append, Read, Repetition, Round, is_operand, is_unchanged
-from dynacompile.capture.results import Look, fresh_look
+from dynacompile.capture.results import fresh_look
 from dynacompile.capture.values.base import NULL, IteratorValue, Lazy, Method, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.functions import FunctionValue
@@ -33,6 +33,9 @@ from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.tensor import BECOMING, METHODS, TensorValue
 from dynacompile.capture.values.torch_functions import TorchFunction
 
+from dynacompile.ir.looks import Look, Looks
+from dynacompile.ir.rounds import Again
+
 if TYPE_CHECKING:
     from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 KEPT = 16  # rounds of one loop that later ones are compared with
+WORTH = 3  # nodes, from which on a round that nobody sees the results of is one node where it is repeated
 MOST_FAILURES = 3  # rounds of one loop that cannot be repeated, after which none is watched any more
 
 # Instructions that move values, and look at none.
@@ -430,8 +434,9 @@ class Watch:
         counts = [(value, value.fake._version - self.versions[key]) for key, value in self.inputs.items()]
         written = tuple(pair for pair in counts if pair[1])
         needed = self.needed(operations, made)
-        fresh = {id(o): look for o in (operations[i] for i in needed) if (look := fresh_result(o)) is not None}
-        return Round(self.item, tuple(self.reads), tuple(self.appends), tuple(operations), needed, fresh, variables, written, invariant, self.state)
+        fresh = {id(o): look for o in (operations[i] for i in needed) if (look := fresh_result(cx.recorder.looks, o)) is not None}
+        again = None if needed else again_of(operations, [value.node for value in self.inputs.values()])
+        return Round(self.item, tuple(self.reads), tuple(self.appends), tuple(operations), needed, fresh, variables, written, invariant, self.state, again)
 
     def variables(self) -> tuple[tuple[int, Value | None], ...]:
         """The variables that live from round to round. None of them has changed, unless it is always the same constant."""
@@ -486,12 +491,19 @@ class Watch:
         return found
 
 
-def fresh_result(operation: Operation) -> Look | None:
+def again_of(operations: Sequence[Operation], inputs: Sequence[torch.fx.Node]) -> Again | None:
+    """What repeats the operations of a round as one node; None where that is hardly less than they are."""
+    nodes = tuple(node for operation in operations for node in operation.nodes)
+    read = {operand for node in nodes for operand in node.all_input_nodes}
+    return Again(nodes, tuple(dict.fromkeys(node for node in inputs if node in read))) if len(nodes) >= WORTH else None
+
+
+def fresh_result(looks: Looks, operation: Operation) -> Look | None:
     """What the result of an operation looks like, where it is one tensor in memory of its own, of which nothing else is known."""
     result = operation.result
     if operation.writes or type(result) is not TensorValue or operation.nodes != (result.node,) or result.attributes or result.number() is not None:
         return None
-    return fresh_look(result.fake, [t.fake for t in tensors_in(*operation.args, *operation.kwargs.values())])
+    return fresh_look(looks, result.fake, [t.fake for t in tensors_in(*operation.args, *operation.kwargs.values())])
 
 
 def read(frame: SymbolicFrame, count: int) -> list[Value]:
@@ -508,4 +520,4 @@ def is_plain_iterator(iterator: Value) -> bool:
 
 def looks(item: Value) -> tuple:
     """Differs for items whose rounds differ, as far as that is seen at once."""
-    return tuple(appearance(leaf.fake) if isinstance(leaf, TensorValue) else type(leaf) for leaf in leaves(item))
+    return tuple(leaf.appearance() if isinstance(leaf, TensorValue) else type(leaf) for leaf in leaves(item))

@@ -23,6 +23,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 
 from dynacompile.ir.guard_facts import plain_twin
 from dynacompile.ir.layouts import LAYOUTS, laid_out
+from dynacompile.ir.looks import new_fake
 
 CreationMeta, get_creation_meta = torch._C._autograd.CreationMeta, torch._C._autograd._get_creation_meta  # type: ignore[attr-defined]
 DYNAMO = f"{torch.__name__}._dynamo"
@@ -83,30 +84,6 @@ def fake_mode(**settings: Any) -> FakeMode:
         FakeTensorMode.cache_clear()
     with dynamo_unloaded():
         return constructed({"allow_non_fake_inputs": False, "static_shapes": True, **settings})
-
-
-def new_fake(
-    mode: FakeTensorMode, size: Sequence[int | torch.SymInt], stride: Sequence[int | torch.SymInt], dtype: torch.dtype, device: torch.device, grad: bool = False
-) -> FakeTensor:
-    """A fake in memory of its own. grad: whether it requires gradients. Torch's dispatch must be off (`_DisableTorchDispatch`).
-
-    Torch's constructor sets two dozen attributes one by one, by descriptors, which takes four times as long as all else. They are the same for all fakes
-    of one mode and device: the first one is constructed, and the others get its attributes."""
-    elements = torch.empty_strided(size, stride, dtype=dtype, device="meta")  # type: ignore[call-overload]
-    alike: dict[torch.device, dict[str, Any]] = mode.__dict__.setdefault("_dynacompile_fakes", {})
-    attributes = alike.get(device)
-    if attributes is None:
-        made = FakeTensor(mode, elements, device)
-        if device.index is not None or device.type == "cpu":  # torch completes another one by the current device
-            alike[device] = {name: value for name, value in made.__dict__.items() if value is not mode}
-        return made.requires_grad_(grad)
-    made = MAKE_SUBCLASS(FakeTensor, elements, grad, dispatch_device=True, device_for_backend_keys=device)
-    torch._C._set_throw_on_mutable_data_ptr(made)
-    made.__dict__.update(attributes, fake_mode=mode)
-    return made
-
-
-MAKE_SUBCLASS: Any = torch.Tensor._make_subclass
 
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:

@@ -17,13 +17,14 @@ from dynacompile.capture.values.descriptors import bind_descriptor
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
-from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence
+from dynacompile.ir.looks import Later, appearance
 from dynacompile.ir.namespaces import MISSING, is_data
 from dynacompile.ir.source import Attr, Constant, Source
 from dynacompile.ops.flexible_attention import index_by_points
 
 if TYPE_CHECKING:
+    from dynacompile.capture.recorder import Recorder
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
@@ -143,25 +144,68 @@ def refuse_patched(cx: Trace, *names: str) -> None:
 
 
 class TensorValue(Value):
-    """node: its value in the graph. fake: its metadata. real: the tensor at capture, for inputs only. new_grad: what the frame assigned to `.grad`.
-    is_number: a Python float in eager. has_become: it was no view, and stands for a view of what it was."""
+    """node: its value in the graph. given: its metadata, as a fake that may be made later. real: the tensor at capture, for inputs only. recorder: is told when
+    the fake is made. writes: how often it was written by then. new_grad: what the frame assigned to `.grad`. is_number: a Python float in eager. has_become: it
+    was no view, and stands for a view of what it was."""
 
-    def __init__(self, node: torch.fx.Node, fake: torch.Tensor, source: Source | None = None, real: Any = None):
-        self.node, self.fake, self.source, self.real = node, fake, source, real
+    def __init__(self, node: torch.fx.Node, fake: torch.Tensor | Later, source: Source | None = None, real: Any = None, recorder: Recorder | None = None):
+        self.node, self.given, self.source, self.real, self.recorder = node, fake, source, real, recorder
+        self.writes = 0
         self.new_grad: Value | None = None
         self.attributes: dict[str, Value] = {}  # what the frame assigned beside that
         self.is_number = False
         self.has_become = False
 
+    @property
+    def fake(self) -> torch.Tensor:
+        """Its metadata, in memory of its own, with the version that it has by now."""
+        given = self.given
+        if type(given) is Later:
+            given = self.given = given.get()
+            assert self.recorder is not None
+            self.recorder.made(self, given)
+        return given  # type: ignore[return-value]
+
+    @fake.setter
+    def fake(self, fake: torch.Tensor) -> None:
+        self.given = fake
+
+    @property
+    def sample(self) -> torch.Tensor:
+        """A fake of the same metadata, for who does not look at its memory, or its version."""
+        given = self.given
+        return given.look.sample if type(given) is Later else given  # type: ignore[return-value]
+
+    @property
+    def has_fake(self) -> bool:
+        return type(self.given) is not Later
+
+    def appearance(self) -> tuple:
+        """What Python can read of it, but its values."""
+        given = self.given
+        return given.look.appearance if type(given) is Later else appearance(given)  # type: ignore[arg-type]
+
+    def count_writes(self, count: int) -> None:
+        """Notes that operations have written it."""
+        if type(self.given) is Later:
+            self.writes += count
+            return
+        for _ in range(count):
+            torch._C._increment_version([self.given])  # type: ignore[list-item]
+
     def describe(self) -> str:
         return f"tensor {self.source.text() if self.source else self.node.name}"
 
     def pytype(self) -> type:
-        return torch.nn.Parameter if isinstance(self.real, torch.nn.Parameter) else torch.Tensor
+        real = self.real
+        if real is None or type(real) is torch.nn.Parameter:
+            return torch.Tensor if real is None else torch.nn.Parameter
+        return torch.nn.Parameter if isinstance(real, torch.nn.Parameter) else torch.Tensor
 
     def number(self) -> Any:
         """The number that it holds, where the frame made it of a known one; else None."""
-        return known_number(self.fake)
+        given = self.given
+        return None if type(given) is Later else known_number(given)
 
     def truth(self, cx: Trace) -> bool:
         refuse_patched(cx, "__bool__")
@@ -192,7 +236,7 @@ class TensorValue(Value):
         if name == "is_leaf" and self.real is not None:
             return ConstantValue(self.is_leaf(cx))
         if name in FACTS:
-            return cx.of(getattr(self.fake, name))
+            return cx.of(getattr(self.sample, name))
         if name in VIEWS:
             return cx.op("call_function", getattr, [self, ConstantValue(name)], {})
         if name == "grad":
@@ -440,7 +484,8 @@ def is_step_of_optimizer(cx: Trace) -> bool:
 
 
 def shares_input(cx: Trace, fake: torch.Tensor) -> bool:
-    return any(fake.untyped_storage()._cdata == item.fake.untyped_storage()._cdata for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor))
+    memory = fake.untyped_storage()._cdata
+    return any(value.has_fake and value.fake.untyped_storage()._cdata == memory for value in cx.recorder.tensors.values())
 
 
 def check_kind(real: torch.Tensor, source: Source) -> None:
@@ -467,7 +512,5 @@ def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:
     """A tensor that exists before the frame runs becomes an input of the graph."""
     check_kind(real, source)
     value = cx.recorder.input(real, source)
-    fake = value.fake  # the guard is of what was traced, also where another thread changes the tensor's metadata meanwhile
-    sizes, strides = cx.recorder.static_parts(fake, source)
-    cx.guard("TENSOR_MATCH", source, TensorFacts(type(real), fake.dtype, fake.device, fake.requires_grad, sizes, strides))
+    cx.guard("TENSOR_MATCH", source, cx.recorder.facts(value))  # of what was traced, also where another thread changes the tensor's metadata meanwhile
     return value
