@@ -19,7 +19,7 @@ import torch.fx
 
 from dynacompile.autograd.components import Component, Kind
 from dynacompile.autograd.phases import phases
-from dynacompile.autograd.steps import Lists, Node, Round, Step, WholeError, lists_of, may_write, steps_of, weight
+from dynacompile.autograd.steps import Lists, Node, Round, Step, WholeError, lists_of, may_write, node_of, step_value, steps_of, weight
 from dynacompile.ir.alike import Occurrence, Part, Parts
 from dynacompile.ir.graphs import output_args
 from dynacompile.ir.looks import Later, memory_of, sample_of, value_of
@@ -113,10 +113,10 @@ class Finding:
         self.first: dict[Step, int] = {}
         self.of: list[int] = []
 
-    def value(self, node: Node) -> Any:
-        """The fake of a node, or one that looks the same."""
-        place = self.placeholders.get(node)
-        return value_of(node) if place is None else sample_of(self.given[place])
+    def value(self, step: Step) -> Any:
+        """The fake of a result, or one that looks the same."""
+        place = self.placeholders.get(step)  # type: ignore[call-overload]
+        return step_value(step) if place is None else sample_of(self.given[place])
 
     def shared_inputs(self) -> set[Node]:
         """Numbers, and tensors of one element that nobody writes: any number of parts may read them."""
@@ -137,6 +137,8 @@ class Finding:
         if found is None:
             found = self.first[step] = len(self.of)
             self.of += range(found, found + count)
+            if type(step) is Round and step.node is not None:
+                self.first[step.node] = found
         return found
 
     def root(self, number: int) -> int:
@@ -169,7 +171,7 @@ class Finding:
                 self.connect_list(step, count)
                 continue
             operands = step.all_input_nodes
-            if not operands and not isinstance(value_of(step), torch.Tensor):  # type: ignore[arg-type]
+            if not operands and not isinstance(step_value(step), torch.Tensor):
                 raise WholeError
             own = self.number(step)
             for operand in operands:
@@ -241,7 +243,7 @@ class Finding:
     def outputs(self, outputs: Sequence[object]) -> dict[int, list[tuple[int, Node]]]:
         """Which outputs each part makes."""
         told: dict[int, list[tuple[int, Node]]] = {}
-        own = set(self.steps)
+        own = set(map(node_of, self.steps))
         for i, value in enumerate(outputs):
             if not isinstance(value, Node) or value.op == "placeholder" or value not in own:
                 continue

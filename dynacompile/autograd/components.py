@@ -13,6 +13,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 
 from dynacompile.autograd.steps import Node, Round, Step, WholeError, weight
 from dynacompile.ir.looks import Later, appearance_of, made, memory_of
+from dynacompile.ir.rounds import LIST_OPS
 
 if TYPE_CHECKING:
     from dynacompile.autograd.alike import Finding
@@ -41,6 +42,8 @@ class Component:
                     source, k = lists.results[operand]
                     numbers[operand] = numbers[source], operations[source].index(k)
             numbers[step] = len(numbers)
+            if type(step) is Round and step.node is not None:
+                numbers[step.node] = numbers[step]
         for _, node in outputs:
             if node in lists.results and node not in numbers:
                 source, k = lists.results[node]
@@ -106,6 +109,7 @@ class Component:
     def graph(self) -> tuple[torch.fx.Graph, list[Node]]:
         """The part as a graph of its own, and what its inputs are in the whole, in the order in which its operations read them."""
         graph, copies, inputs, lists = torch.fx.Graph(), {}, [], self.finding.lists
+        members: dict[tuple[Step, int], Node] = {}  # nodes that take members of lists
 
         def known(node: Node) -> Node:
             if node in copies:
@@ -118,17 +122,29 @@ class Component:
                 made_here.meta = {**node.meta, "val": made(self.finding.given[self.finding.placeholders[node]])}
             else:
                 source, k = lists.results[node]
-                made_here = graph.call_function(operator.getitem, (copies[source], self.operations[source].index(k)))
-                made_here.meta = with_value(node.meta)
+                made_here = member(source, self.operations[source].index(k))
             copies[node] = made_here
             return made_here
 
+        def listed(step: Step, arg: Any) -> Any:
+            """The part's members of a list, one by one, also where it is the whole result of another operation."""
+            if step.target in LIST_OPS and step in lists.members and isinstance(arg, Node) and arg in lists.members:
+                return [member(arg, i) for i in range(len(self.operations[arg]))]
+            return torch.fx.node.map_arg(self.own(step, arg), known)
+
+        def member(source: Node, i: int) -> Node:
+            if (source, i) not in members:
+                members[source, i] = graph.call_function(operator.getitem, (copies[source], i))
+                given = copies[source].meta.get("val")
+                members[source, i].meta = {**copies[source].meta, "val": None if given is None else given[i]}
+            return members[source, i]
+
         for step in self.operations:
             if type(step) is Round:
-                self.add_round(graph, step, known)
+                self.add_round(graph, step, known, copies)
                 continue
-            args = torch.fx.node.map_arg(tuple(self.own(step, a) for a in step.args), known)
-            kwargs = torch.fx.node.map_arg({k: self.own(step, v) for k, v in step.kwargs.items()}, known)
+            args = tuple(listed(step, a) for a in step.args)
+            kwargs = {k: listed(step, v) for k, v in step.kwargs.items()}
             result = copies[step] = graph.create_node(step.op, step.target, args, kwargs, name=step.name)  # type: ignore[union-attr]
             result.meta = with_value(step.meta)
             value = result.meta.get("val")
@@ -139,7 +155,7 @@ class Component:
         graph.output(tuple(known(node) for _, node in self.outputs))
         return graph, inputs
 
-    def add_round(self, graph: torch.fx.Graph, step: Round, known: Any) -> None:
+    def add_round(self, graph: torch.fx.Graph, step: Round, known: Any, copies: dict[Node, Node]) -> None:
         again = step.target
         own: dict[Node, Node] = {}
         given = dict(zip(again.inputs, step.args))
@@ -151,6 +167,8 @@ class Component:
             args, kwargs = torch.fx.node.map_arg(node.args, operand), torch.fx.node.map_arg(dict(node.kwargs), operand)
             own[node] = graph.create_node(node.op, node.target, args, kwargs, name=node.name)  # type: ignore[arg-type]
             own[node].meta = with_value(node.meta)
+        if step.node is not None:
+            copies[step.node] = own[again.output]
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from dynacompile.ir.rounds import Again, is_again
+from dynacompile.ir.looks import LaterList, value_of
+from dynacompile.ir.rounds import LIST_OPS, Again, is_again
 
 Node = torch.fx.Node
-LIST_OPS = frozenset(getattr(torch, name) for name in dir(torch) if name.startswith(("_foreach_", "_fused_")))
 IN_PLACE = frozenset(
     getattr(operator, n) for n in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "setitem", "ilshift")
 )
@@ -45,6 +45,7 @@ class Round:
 
     pattern: Pattern
     args: tuple[Node, ...]
+    node: Node | None  # what stands for its result
     all_input_nodes: tuple[Node, ...] = ()
     op: str = "call_function"
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -72,17 +73,30 @@ def steps_of(nodes: Sequence[Node]) -> list[Step]:
     for again, pattern in patterns.items():
         own = set(again.nodes)
         start = places.get(again.nodes[0], len(nodes))
-        if tuple(nodes[start : start + len(own)]) != again.nodes or any(user not in own for n in again.nodes for user in n.users):
+        if tuple(nodes[start : start + len(own)]) != again.nodes or any(user not in own for n in again.nodes if n is not again.output for user in n.users):
             raise WholeError
         inside |= own
         ends[again.nodes[-1]] = pattern
     found: list[Step] = []
     for node in nodes:
         if node in ends:
-            found.append(Round(ends[node], ends[node].again.inputs))
+            found.append(Round(ends[node], ends[node].again.inputs, ends[node].again.output))
+        elif is_again(node):
+            pattern = patterns[node.target]  # type: ignore[index]
+            found.append(Round(pattern, node.args, node if pattern.again.output is not None else None))  # type: ignore[arg-type]
         elif node not in inside:
-            found.append(Round(patterns[node.target], node.args) if is_again(node) else node)  # type: ignore[index, arg-type]
+            found.append(node)
     return found
+
+
+def node_of(step: Step) -> Any:
+    """What others name its result by; itself where it has none."""
+    return step.node or step if type(step) is Round else step
+
+
+def step_value(step: Step) -> Any:
+    """The fake of its result, or one that looks the same."""
+    return None if type(step) is Round and step.node is None else value_of(node_of(step))
 
 
 def weight(step: Step) -> int:
@@ -108,12 +122,12 @@ def lists_of(steps: Sequence[Step]) -> Lists:
     for node in steps:
         if type(node) is not Node:
             continue
-        if node.target in LIST_OPS and node.args and isinstance(node.args[0], (list, tuple)):
-            count = len(node.args[0])
-            lists = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, (list, tuple)) and a]
-            if count < 2 or any(len(a) != count for a in lists) or any(u.target is not operator.getitem for u in node.users):
-                continue
-            members[node] = count
+        if node.target in LIST_OPS and node.args:
+            counts = {n for a in (*node.args, *node.kwargs.values()) if (n := length(a, members))}
+            if len(counts) == 1 and length(node.args[0], members) > 1 and all(takes_members(u, node) for u in node.users):
+                members[node] = counts.pop()
+            elif any(is_list(a) for a in (*node.args, *node.kwargs.values())):
+                raise WholeError
         elif node.target is torch.unbind and is_taken_apart(node):
             stack: Any = node.args[0]
             members[stack] = members[node] = len(stack.args[0])
@@ -122,15 +136,29 @@ def lists_of(steps: Sequence[Step]) -> Lists:
     return Lists(members, results)
 
 
+def length(arg: Any, members: Mapping[Step, int]) -> int:
+    """The number of members of an argument that is a list; else 0."""
+    return len(arg) if isinstance(arg, (list, tuple)) else members.get(arg, 0) if isinstance(arg, Node) else 0
+
+
+def takes_members(user: Node, node: Node) -> bool:
+    """Whether a node takes a list member by member."""
+    return user.target is operator.getitem or user.target in LIST_OPS and any(a is node for a in (*user.args, *user.kwargs.values()))
+
+
+def is_list(arg: Any) -> bool:
+    return isinstance(arg, Node) and type(arg.meta.get("later")) is LaterList
+
+
 def is_taken_apart(unbind: Node) -> bool:
     """Whether it gives the tensors of a stack that nothing else sees."""
     stack: Any = unbind.args[0]
     if not isinstance(stack, Node) or stack.target is not torch.stack or len(stack.users) != 1 or not is_first(unbind) or not is_first(stack):
         return False
     members: Any = stack.args[0]
-    if not isinstance(members, (list, tuple)) or not all(isinstance(m, Node) and isinstance(m.meta.get("val"), torch.Tensor) for m in members):
+    if not isinstance(members, (list, tuple)) or not all(isinstance(m, Node) and isinstance(value_of(m), torch.Tensor) for m in members):
         return False
-    if len({m.meta["val"].dtype for m in members}) != 1 or len(members) < 2:
+    if len({value_of(m).dtype for m in members}) != 1 or len(members) < 2:
         return False
     return all(u.target is operator.getitem and all(by.op != "output" for by in u.users) for u in unbind.users)
 

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.list_operations import LIST_OPS, is_plain, record_over_lists
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
 from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_wide_int, is_asked, target_name, tensors_in
 from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_part, writes_twice
@@ -36,7 +37,7 @@ from dynacompile.capture.wider import may_outgrow, without_write
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site, TensorFacts
 from dynacompile.ir.fakes import fake_mode, fake_of
-from dynacompile.ir.looks import Later, Look, Looks
+from dynacompile.ir.looks import Later, Look, Looks, give
 from dynacompile.ir.memory import Folded
 from dynacompile.ir.nodes import copy_node, new_node, new_placeholder
 from dynacompile.ir.recurrence import check_recurs
@@ -137,7 +138,8 @@ class Recorder:
     def made(self, value: TensorValue, fake: torch.Tensor) -> None:
         """The fake of a tensor is there now."""
         self.values[id(fake)] = value
-        give(value.node, fake)
+        if value.has_node:
+            give(value.node, fake)
         if value.real is not None:
             self.versions[id(fake)] = fake._version
         value.count_writes(value.writes)
@@ -184,6 +186,10 @@ class Recorder:
     def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Runs and records one operation. kind: call_function or call_method."""
         self.refuse_more()
+        if kind == "call_function" and target in LIST_OPS and is_plain(self):
+            over_lists = record_over_lists(self, target, args, kwargs, self._site())
+            if over_lists is not None:
+                return over_lists
         before = len(self.nodes)
         made, writes = self.run_and_record(kind, target, args, kwargs)
         given = tuple(map(as_it_is, args)), {k: as_it_is(v) for k, v in kwargs.items()}
@@ -209,7 +215,7 @@ class Recorder:
             self.nodes.append(nodes[node])
         self.ops += bool(operation.nodes)
 
-    def repeat(self, again: Again, operands: tuple[torch.fx.Node, ...], count: int, writes: bool) -> None:
+    def repeat(self, again: Again, operands: tuple[torch.fx.Node, ...], count: int, writes: bool) -> torch.fx.Node:
         """Adds one node for operations that were recorded for other operands. count: how many they are."""
         self.refuse_more()
         if writes and self.held:  # which of the other tensors they write is not asked
@@ -219,6 +225,7 @@ class Recorder:
         self.ops += count
         self.rolled += count - 1
         self.log.append(None)
+        return node
 
     def copy_fresh(self, operation: Operation, nodes: dict[torch.fx.Node, torch.fx.Node], look: Look) -> TensorValue:
         """As `copy`, of an operation with one result, in memory of its own: a tensor like that one."""
@@ -482,9 +489,12 @@ class Recorder:
         return None
 
     def annotate(self, node: torch.fx.Node, result: Any) -> None:
-        self._use()
-        site = self._site()
         node.meta["val"] = node.meta["example_value"] = result
+        self.note_node(node, self._site())
+
+    def note_node(self, node: torch.fx.Node, site: Site) -> None:
+        """Notes where the user's code has an operation that was recorded."""
+        self._use()
         node.meta["site"] = site
         self.nodes.append(node)
         node.stack_trace = f'  File "{site.file}", line {site.line}, in {site.function}'
@@ -559,18 +569,6 @@ class Recorder:
                 item = replace(item, given=fresh)
             out.append(item)
         return tuple(out)
-
-
-def give(node: torch.fx.Node, fake: object) -> None:
-    """Notes what a node stands for, a fake that may be made later."""
-    meta = node.meta
-    if type(fake) is Later:
-        meta.pop("val", None)
-        meta.pop("example_value", None)
-        meta["later"] = fake
-    else:
-        meta.pop("later", None)
-        meta["val"] = meta["example_value"] = fake
 
 
 PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)

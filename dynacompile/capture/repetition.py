@@ -17,7 +17,7 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import Unsupported, VerifyError
-from dynacompile.ir.looks import Look
+from dynacompile.ir.looks import Later, Look, give
 from dynacompile.ir.rounds import Again
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Round:
     """One round that was followed. inputs: its item and the results of reads; written: how often it wrote each tensor among them; invariant: storages of the
     other tensors that it used; needed: the operations whose results are appended to lists; fresh: by the id of an operation among those, what its result
     looks like, where that is one tensor in memory of its own; variables: those that it may have read, by slot; again: what repeats all of them as one node,
-    where nobody sees what they give."""
+    where nobody sees what they give, but for one tensor; given: that tensor, and what it looks like."""
 
     item: Value
     reads: tuple[Read, ...]
@@ -58,6 +58,7 @@ class Round:
     invariant: frozenset[int]
     state: State
     again: Again | None
+    given: tuple[TensorValue, Look] | None
 
 
 class Repetition:
@@ -130,7 +131,13 @@ class Repetition:
         cx, known = self.cx, self.known
         if known.again is not None:
             writes = any(operation.writes for operation in known.operations)
-            cx.recorder.repeat(known.again, tuple([self.nodes[node] for node in known.again.inputs]), len(known.operations), writes)
+            node = cx.recorder.repeat(known.again, tuple([self.nodes[node] for node in known.again.inputs]), len(known.operations), writes)
+            if known.given is not None:
+                then, look = known.given
+                later = Later(look)
+                give(node, later)
+                made = self.now[id(then)] = TensorValue(node, later, recorder=cx.recorder)
+                made.is_number = then.is_number
         else:
             for index, operation in enumerate(known.operations):
                 self.perform(operation, index in known.needed)

@@ -435,8 +435,26 @@ class Watch:
         written = tuple(pair for pair in counts if pair[1])
         needed = self.needed(operations, made)
         fresh = {id(o): look for o in (operations[i] for i in needed) if (look := fresh_result(cx.recorder.looks, o)) is not None}
-        again = None if needed else again_of(operations, [value.node for value in self.inputs.values()])
-        return Round(self.item, tuple(self.reads), tuple(self.appends), tuple(operations), needed, fresh, variables, written, invariant, self.state, again)
+        again, given = self.again(operations, needed, fresh)
+        return Round(self.item, tuple(self.reads), tuple(self.appends), tuple(operations), needed, fresh, variables, written, invariant, self.state, again, given)
+
+    def again(self, operations: Sequence[Operation], needed: frozenset[int], fresh: Mapping[int, Look]) -> tuple[Again | None, tuple[TensorValue, Look] | None]:
+        """What repeats the operations as one node, and the tensor that it gives, with its look; None where it gives none, or where it is hardly less than they
+        are."""
+        nodes = tuple(node for operation in operations for node in operation.nodes)
+        read = {operand for node in nodes for operand in node.all_input_nodes}
+        inputs = tuple(dict.fromkeys(node for value in self.inputs.values() if (node := value.node) in read))
+        if not needed:
+            return (Again(nodes, inputs), None) if len(nodes) >= WORTH else (None, None)
+        shown = {id(leaf): operation for operation in operations for leaf in leaves(operation.result)}
+        made = {id(leaf): leaf for append in self.appends for leaf in leaves(append.value) if id(leaf) in shown and not is_operand(shown[id(leaf)])}
+        if len(made) != 1 or len(needed) != 1 or len(nodes) < 2:
+            return None, None
+        ((key, value),) = made.items()
+        look = fresh.get(id(shown[key]))
+        if look is None or not isinstance(value, TensorValue):
+            return None, None
+        return Again(nodes, inputs, value.node), (value, look)
 
     def variables(self) -> tuple[tuple[int, Value | None], ...]:
         """The variables that live from round to round. None of them has changed, unless it is always the same constant."""
@@ -489,13 +507,6 @@ class Watch:
         if shown & inputs or any(operations[i].writes & inputs for i in found):
             raise NotRepeatableError
         return found
-
-
-def again_of(operations: Sequence[Operation], inputs: Sequence[torch.fx.Node]) -> Again | None:
-    """What repeats the operations of a round as one node; None where that is hardly less than they are."""
-    nodes = tuple(node for operation in operations for node in operation.nodes)
-    read = {operand for node in nodes for operand in node.all_input_nodes}
-    return Again(nodes, tuple(dict.fromkeys(node for node in inputs if node in read))) if len(nodes) >= WORTH else None
 
 
 def fresh_result(looks: Looks, operation: Operation) -> Look | None:

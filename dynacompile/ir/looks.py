@@ -62,13 +62,26 @@ class Later:
         return self.made
 
 
+class LaterList:
+    """Fakes of which some are made later. kind: list or tuple."""
+
+    __slots__ = ("items", "kind")
+
+    def __init__(self, items: list[Any], kind: Any):
+        self.items, self.kind = items, kind
+
+
 def made(given: Any) -> Any:
-    """A fake, or what is none, itself."""
+    """A fake, a list of fakes, or what is none, itself."""
+    if type(given) is LaterList:
+        return given.kind(map(made, given.items))
     return given.get() if type(given) is Later else given
 
 
 def sample_of(given: Any) -> Any:
     """A fake of the same metadata as one that may not be made yet. Its memory is not the same."""
+    if type(given) is LaterList:
+        return given.kind(map(sample_of, given.items))
     return given.look.sample if type(given) is Later and given.made is None else made(given)
 
 
@@ -76,6 +89,21 @@ def value_of(node: torch.fx.Node) -> Any:
     """What fx keeps of a node's result as `val`, or, where that is to be made later, a sample of it."""
     found = node.meta.get("val")
     return sample_of(node.meta["later"]) if found is None and "later" in node.meta else found
+
+
+
+
+
+def give(node: torch.fx.Node, fake: object) -> None:
+    """Notes what a node stands for, a fake that may be made later."""
+    meta = node.meta
+    if type(fake) is Later:
+        meta.pop("val", None)
+        meta.pop("example_value", None)
+        meta["later"] = fake
+    else:
+        meta.pop("later", None)
+        meta["val"] = meta["example_value"] = fake
 
 
 def appearance_of(given: Any) -> tuple:

@@ -40,6 +40,16 @@ def new_node(graph: torch.fx.Graph, op: str, target: Any, args: tuple, kwargs: d
     return node
 
 
+def new_node_after(other: Node, op: str, target: Any, args: tuple, kwargs: dict[str, Any], base: str) -> Node:
+    """The same behind another node."""
+    if not KNOWN:
+        with other.graph.inserting_after(other):
+            return other.graph.create_node(op, target, args, kwargs, base)
+    node = linked(other.graph, op, target, args, kwargs, base)
+    other.append(node)
+    return node
+
+
 def new_placeholder(graph: torch.fx.Graph, text: str, after: Node | None) -> Node:
     """A placeholder behind another one; at the beginning of the graph where that is None. text: what it stands for."""
     name = ILLEGAL.sub("_", text) or "_unnamed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,9 @@ from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.ir.guard_facts import Presence
-from dynacompile.ir.looks import Later, appearance
+from dynacompile.ir.looks import Later, appearance, give
 from dynacompile.ir.namespaces import MISSING, is_data
+from dynacompile.ir.nodes import new_node_after
 from dynacompile.ir.source import Attr, Constant, Source
 from dynacompile.ops.flexible_attention import index_by_points
 
@@ -143,18 +145,59 @@ def refuse_patched(cx: Trace, *names: str) -> None:
             raise unsupported("unknown-function", f"torch.Tensor.{name}, which was replaced,")
 
 
+class Members:
+    """The list that an operation gave, and the nodes that take its members."""
+
+    def __init__(self, node: torch.fx.Node, count: int):
+        self.node, self.count, self.last = node, count, node
+
+    def take(self, index: int, given: object) -> torch.fx.Node:
+        made = self.last = new_node_after(self.last, "call_function", operator.getitem, (self.node, index), {}, "getitem")
+        give(made, given)
+        made.meta["site"] = self.node.meta["site"]
+        made.stack_trace = self.node.stack_trace
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    of: Members
+    index: int
+
+    def take(self, given: object) -> torch.fx.Node:
+        return self.of.take(self.index, given)
+
+
 class TensorValue(Value):
     """node: its value in the graph. given: its metadata, as a fake that may be made later. real: the tensor at capture, for inputs only. recorder: is told when
     the fake is made. writes: how often it was written by then. new_grad: what the frame assigned to `.grad`. is_number: a Python float in eager. has_become: it
     was no view, and stands for a view of what it was."""
 
-    def __init__(self, node: torch.fx.Node, fake: torch.Tensor | Later, source: Source | None = None, real: Any = None, recorder: Recorder | None = None):
-        self.node, self.given, self.source, self.real, self.recorder = node, fake, source, real, recorder
+    def __init__(self, node: torch.fx.Node | Member, fake: torch.Tensor | Later, source: Source | None = None, real: Any = None, recorder: Recorder | None = None):
+        self.given, self.source, self.real, self.recorder = fake, source, real, recorder
+        self.member = node if type(node) is Member else None
+        self._node = node if self.member is None else None
         self.writes = 0
         self.new_grad: Value | None = None
         self.attributes: dict[str, Value] = {}  # what the frame assigned beside that
         self.is_number = False
         self.has_become = False
+
+    @property
+    def node(self) -> torch.fx.Node:
+        """Its value in the graph; one of a list is taken from it at the first use."""
+        if self._node is None:
+            assert self.member is not None
+            self._node = self.member.take(self.given)
+        return self._node
+
+    @node.setter
+    def node(self, node: torch.fx.Node) -> None:
+        self._node, self.member = node, None
+
+    @property
+    def has_node(self) -> bool:
+        return self._node is not None
 
     @property
     def fake(self) -> torch.Tensor:
