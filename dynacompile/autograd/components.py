@@ -12,7 +12,7 @@ import torch.fx
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from dynacompile.autograd.steps import Node, Round, Step, WholeError, weight
-from dynacompile.ir.looks import Later, appearance_of, made, memory_of
+from dynacompile.ir.looks import Later, LaterList, appearance_of, given_by, made, memory_of, sample_of
 from dynacompile.ir.rounds import LIST_OPS
 
 if TYPE_CHECKING:
@@ -103,8 +103,16 @@ class Component:
     def results(self, step: Step) -> Any:
         if type(step) is Round:
             return tuple(self.finding.value(node) for node in step.target.nodes)
-        value = self.finding.value(step)
-        return self.own(step, value) if isinstance(value, (tuple, list)) else value
+        return sample_of(self.own_result(step))
+
+    def own_result(self, step: Node) -> Any:
+        """What a node gives of which this part has some members; None where it gives one tensor of all of them."""
+        given = given_by(step)
+        if step not in self.finding.lists.members:
+            return given
+        if type(given) is LaterList:
+            return given.only(self.operations[step])
+        return self.own(step, given) if isinstance(given, (list, tuple)) else None
 
     def graph(self) -> tuple[torch.fx.Graph, list[Node]]:
         """The part as a graph of its own, and what its inputs are in the whole, in the order in which its operations read them."""
@@ -119,7 +127,7 @@ class Component:
                 with graph.inserting_before(None) if last is None else graph.inserting_after(last):  # None: at the beginning
                     made_here = graph.create_node("placeholder", node.name, name=node.name)
                 inputs.append(node)
-                made_here.meta = {**node.meta, "val": made(self.finding.given[self.finding.placeholders[node]])}
+                made_here.meta = with_value(node.meta, self.finding.given[self.finding.placeholders[node]])
             else:
                 source, k = lists.results[node]
                 made_here = member(source, self.operations[source].index(k))
@@ -136,7 +144,7 @@ class Component:
             if (source, i) not in members:
                 members[source, i] = graph.call_function(operator.getitem, (copies[source], i))
                 given = copies[source].meta.get("val")
-                members[source, i].meta = {**copies[source].meta, "val": None if given is None else given[i]}
+                members[source, i].meta = with_value(copies[source].meta, None if given is None else given[i])
             return members[source, i]
 
         for step in self.operations:
@@ -146,12 +154,7 @@ class Component:
             args = tuple(listed(step, a) for a in step.args)
             kwargs = {k: listed(step, v) for k, v in step.kwargs.items()}
             result = copies[step] = graph.create_node(step.op, step.target, args, kwargs, name=step.name)  # type: ignore[union-attr]
-            result.meta = with_value(step.meta)
-            value = result.meta.get("val")
-            if step in lists.members and isinstance(value, (list, tuple)):
-                result.meta["val"] = type(value)(value[k] for k in self.operations[step])
-            elif step in lists.members:
-                result.meta.pop("val", None)
+            result.meta = with_value(step.meta, self.own_result(step))
         graph.output(tuple(known(node) for _, node in self.outputs))
         return graph, inputs
 
@@ -166,7 +169,7 @@ class Component:
 
             args, kwargs = torch.fx.node.map_arg(node.args, operand), torch.fx.node.map_arg(dict(node.kwargs), operand)
             own[node] = graph.create_node(node.op, node.target, args, kwargs, name=node.name)  # type: ignore[arg-type]
-            own[node].meta = with_value(node.meta)
+            own[node].meta = with_value(node.meta, given_by(node))
         if step.node is not None:
             copies[step.node] = own[again.output]
 
@@ -185,12 +188,11 @@ class Kind:
     devices: frozenset[str]
 
 
-def with_value(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of a node, with the value that may be made later."""
-    kept = dict(meta)
-    later = kept.pop("later", None)
-    if later is not None:
-        kept.setdefault("val", made(later))
+def with_value(meta: Mapping[str, Any], given: Any) -> dict[str, Any]:
+    """What is kept of a node, with a value that may be made later."""
+    kept = {name: value for name, value in meta.items() if name not in ("later", "val")}
+    if given is not None:
+        kept["val"] = made(given)
     return kept
 
 

@@ -70,6 +70,10 @@ class LaterList:
     def __init__(self, items: list[Any], kind: Any):
         self.items, self.kind = items, kind
 
+    def only(self, places: Sequence[int]) -> LaterList:
+        """Some of them."""
+        return LaterList([self.items[k] for k in places], self.kind)
+
 
 def made(given: Any) -> Any:
     """A fake, a list of fakes, or what is none, itself."""
@@ -85,10 +89,15 @@ def sample_of(given: Any) -> Any:
     return given.look.sample if type(given) is Later and given.made is None else made(given)
 
 
+def given_by(node: torch.fx.Node) -> Any:
+    """What fx keeps of a node's result as `val`, or what that is made of later."""
+    found = node.meta.get("val")
+    return node.meta.get("later") if found is None else found
+
+
 def value_of(node: torch.fx.Node) -> Any:
     """What fx keeps of a node's result as `val`, or, where that is to be made later, a sample of it."""
-    found = node.meta.get("val")
-    return sample_of(node.meta["later"]) if found is None and "later" in node.meta else found
+    return sample_of(given_by(node))
 
 
 
