@@ -131,8 +131,7 @@ class NoOverrides(ContextValue):
         cx.overrides.state = self.before.pop()
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(self.cls)
+        out.callee(self.cls)
         out.call(0)
 
 

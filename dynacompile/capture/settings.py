@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.bytecode import Handler
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.cpython.instructions import Handler
 from dynacompile.ir.determinism import READERS, restore
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
+    from dynacompile.cpython.instructions import Instr
 
 UNINITIALIZED = frozenset({torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted, "new_empty", "new_empty_strided", torch.Tensor.new_empty})
 """What gives memory that deterministic programs find filled."""

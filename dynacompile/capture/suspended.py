@@ -84,8 +84,7 @@ class Made:
         if generator is None:
             return False
         function, held = generator.goes_on()
-        out.push_null()
-        out.const(leaves)
+        out.callee(leaves)
         out.leaf(function)
         out.leaf(value.owner.stored["__doc__"])  # type: ignore[attr-defined]
         for item in held:
@@ -96,8 +95,7 @@ class Made:
         return True
 
     def write_entered(self, context: ContextValue, out: RecipeWriter) -> None:
-        out.push_null()
-        out.const(entered)
+        out.callee(entered)
         if context.source is not None:
             out.leaf(context)
         else:

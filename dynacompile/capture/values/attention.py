@@ -52,8 +52,7 @@ class StateContext(ContextValue):
 
     def rebuild(self, out: Builder) -> None:
         self.refuse_entered()
-        out.push_null()
-        out.const(Changed)
+        out.callee(Changed)
         for part in (self.change, self.restore, self.arguments):
             out.const(part)
         out.call(3)

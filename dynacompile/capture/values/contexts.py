@@ -139,8 +139,7 @@ class GradModeContext(RepeatableContext):
         if not self.by_hand and self.cls is not torch.set_grad_enabled:
             self.rebuild_new(out)
             return
-        out.push_null()
-        out.const(object.__new__)  # set_grad_enabled(mode) would set the mode
+        out.callee(object.__new__)  # set_grad_enabled(mode) would set the mode
         out.const(self.cls)
         out.call(1)
         for name, value in (("prev", bool(self.before)), ("mode", self.mode)):
@@ -150,8 +149,7 @@ class GradModeContext(RepeatableContext):
             out.store_attr(name)
 
     def rebuild_new(self, out: Builder | RecipeWriter) -> None:
-        out.push_null()
-        out.const(self.cls)
+        out.callee(self.cls)
         if self.cls is torch.set_grad_enabled:
             out.const(self.mode)
         out.call(int(self.cls is torch.set_grad_enabled))
@@ -180,8 +178,8 @@ class DecoratedValue(CallableValue):
         return (self.context, self.function)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.value(self.context)
+        with out.calling():
+            out.value(self.context)
         out.value(self.function)
         out.call(1)
 

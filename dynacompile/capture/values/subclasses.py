@@ -203,8 +203,7 @@ class SubclassTensor(TensorValue):
     def rebuild(self, out: Builder) -> None:
         """The graph's output is a new tensor that nobody else has, so it can become one of the class; an alias in eager is one here."""
         if self.is_alias and not (self.fake.is_leaf and self.fake.requires_grad):
-            out.push_null()
-            out.const(alias_of)
+            out.callee(alias_of)
             out.graph_output(self)
             out.const(self.cls)
             out.call(2)

@@ -46,8 +46,7 @@ class AutocastContext(RepeatableContext):
 
     def rebuild(self, out: Builder) -> None:
         self.refuse_entered()
-        out.push_null()
-        out.const(torch.amp.autocast_mode.autocast)
+        out.callee(torch.amp.autocast_mode.autocast)
         for argument in self.arguments:
             out.const(argument)
         out.call(4)
@@ -94,8 +93,7 @@ class InferenceContext(RepeatableContext):
 
     def rebuild(self, out: Builder) -> None:
         self.refuse_entered()
-        out.push_null()
-        out.const(torch.inference_mode)
+        out.callee(torch.inference_mode)
         out.const(self.mode)
         out.call(1)
 

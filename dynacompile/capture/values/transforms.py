@@ -47,8 +47,7 @@ class TransformValue(CallableValue):
 
     def rebuild(self, out: Builder) -> None:
         args, kwargs = self.made_with
-        out.push_null()
-        out.const(self.real)
+        out.callee(self.real)
         for value in self.children():
             out.value(value)
         out.call(len(args) + len(kwargs), tuple(kwargs))
