@@ -2,6 +2,12 @@
 #ifndef DYNACOMPILE_CPYTHON_API
 #define DYNACOMPILE_CPYTHON_API
 
+// Exported, and declared in internal headers alone.
+extern "C" {
+int _PyOS_IsMainThread(void);
+int _PySet_NextEntry(PyObject* set, Py_ssize_t* at, PyObject** key, Py_hash_t* hash);
+}
+
 namespace dynacompile {
 
 // Whether the cyclic collector may run when a container is made, rather than between instructions only.
