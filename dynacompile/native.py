@@ -30,6 +30,7 @@ from dynacompile.env import native_dir, secret_key
 from dynacompile.errors import BuildError, ConfigError
 from dynacompile.ir.guard_facts import GLOBAL_HOOKS
 from dynacompile.libraries import load_copy
+from dynacompile.private import of_python, of_torch
 from dynacompile.quoting import printable
 from dynacompile.threads import on_threads
 from dynacompile.trusted import Untrusted, drop, locked, open_folder, private_folder, read_own, scratch_folder, sealed, touch, unsealed, write_own
@@ -102,7 +103,7 @@ def usable() -> tuple[bool, str]:
 @functools.cache
 def selftest_failure() -> str:
     """The first thing that the start-up self-test found wrong, or an empty string."""
-    return selftest.failure(sys.modules[NAME])
+    return of_torch.NAMES.failure() or of_python.NAMES.failure() or selftest.failure(sys.modules[NAME])
 
 
 def load(content: bytes, path: Path) -> ModuleType:

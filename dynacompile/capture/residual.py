@@ -6,8 +6,6 @@ import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
-
 from dynacompile import native
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import Decoded
@@ -37,6 +35,7 @@ from dynacompile.ir.source import (
     Source,
     TypeOf,
 )
+from dynacompile.private import of_torch
 
 
 class Pool:
@@ -290,7 +289,7 @@ class Builder(CallWriter):
     def call_graph(self, roots: Sequence[Source], uncounted: Sequence[TensorValue]) -> None:
         """Calls the graph and keeps its outputs in a local. uncounted: inputs whose version stays as it is."""
         for value in uncounted:
-            self.callee(torch._C._autograd._unsafe_set_version_counter)
+            self.callee(of_torch.unsafe_set_version_counter)
             self.source(value.source)
             self.emit("COPY", 1)
             self.load_attr("_version")
@@ -334,7 +333,7 @@ class Builder(CallWriter):
         self.position = before
 
     def grad_mode(self, mode: bool) -> None:
-        self.callee(torch._C._set_grad_enabled)
+        self.callee(of_torch.set_grad_enabled)
         self.const(mode)
         self.call(1)
         self.emit("POP_TOP")

@@ -9,7 +9,6 @@ function is left to Python, it makes real ones, by the same instructions.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import _GeneratorContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,12 @@ from dynacompile.capture.values.functions import BoundMethod, FunctionValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.private import of_python
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
-MANAGER: Any = _GeneratorContextManager
+MANAGER: Any = of_python.GeneratorContextManager
 ENTERED = {"gen", "__doc__"}  # attributes of one that was entered
 
 

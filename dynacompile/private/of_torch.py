@@ -1,6 +1,7 @@
 """torch's private names. `of_torch.set_grad_enabled` is what the row of that name leads to, looked up when it is first used.
 
-A name that is written with a capital is a class. Adding one is adding it to the group of its purpose; `tests/architecture/test_private.py` finds what has no row.
+A name that is written with a capital is a class. Adding one is adding it to the group of its purpose; `tests/architecture/test_private.py` finds what has
+no row.
 """
 
 from __future__ import annotations
@@ -11,26 +12,22 @@ import torch
 
 from dynacompile.private.rows import Names, reader
 
-if TYPE_CHECKING:
-    from torch._C import Argument, OptionalType, TensorType
-    from torch._guards import SLoc
-    from torch._guards import Source as TorchSource
-    from torch._ops import OpOverload, OpOverloadPacket
-    from torch._subclasses.fake_tensor import (
-        DataDependentOutputException,
-        DynamicOutputShapeException,
-        FakeTensor,
-        FakeTensorMode,
-        UnsupportedOperatorException,
-    )
-    from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
-    from torch.utils._device import DeviceContext
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    __all__ = [
-        *("Argument", "DataDependentOutputException", "DeviceContext", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode", "LazyGraphModule"),
-        *("OpOverload", "OpOverloadPacket", "OptionalType", "SLoc", "TensorType", "TorchDispatchMode", "TorchSource", "UnsupportedOperatorException"),
-    ]
+if TYPE_CHECKING:  # classes that annotations name
+    from torch._C import Argument as Argument
+    from torch._C import OptionalType as OptionalType
+    from torch._C import TensorType as TensorType
+    from torch._guards import SLoc as SLoc
+    from torch._guards import Source as TorchSource  # noqa: F401
+    from torch._ops import OpOverload as OpOverload
+    from torch._ops import OpOverloadPacket as OpOverloadPacket
+    from torch._subclasses.fake_tensor import DataDependentOutputException as DataDependentOutputException
+    from torch._subclasses.fake_tensor import DynamicOutputShapeException as DynamicOutputShapeException
+    from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+    from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+    from torch._subclasses.fake_tensor import UnsupportedOperatorException as UnsupportedOperatorException
+    from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule  # noqa: F401
+    from torch.utils._device import DeviceContext as DeviceContext
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 NAMES = Names("torch", torch.__version__)
 add = NAMES.add
@@ -202,7 +199,11 @@ add(
     log_api_usage_once="torch._C._log_api_usage_once",
     lazy_property_and_property="torch.distributions.utils._lazy_property_and_property",
 )
-add("hooks of the rival's frames, which are off inside of ours", "a call of torch.compile's code from a region", set_eval_frame="torch._C._dynamo.eval_frame.set_eval_frame")
+add(
+    "hooks of the rival's frames, which are off inside of ours",
+    "a call of torch.compile's code from a region",
+    set_eval_frame="torch._C._dynamo.eval_frame.set_eval_frame",
+)
 add(
     "control flow as operators",
     "torch.cond, scan, map and while_loop in a graph",
@@ -262,7 +263,12 @@ add(
     aten_unique2="torch.ops.aten._unique2.default",
     aten_unsafe_view="torch.ops.aten._unsafe_view.default",
 )
-add("collectives in a graph", "collectives in a graph", wait_tensor="torch.ops._c10d_functional.wait_tensor.default", functional_collectives="torch.distributed._functional_collectives")
+add(
+    "collectives as operators of a graph",
+    "a collective in a graph",
+    wait_tensor="torch.ops._c10d_functional.wait_tensor.default",
+    functional_collectives="torch.distributed._functional_collectives",
+)
 add(
     "oneDNN's linear layer of 16-bit numbers",
     "oneDNN's linear layer with its bias in one call",
@@ -271,4 +277,11 @@ add(
     linear_pointwise="torch.ops.mkldnn._linear_pointwise.default",
 )
 add("memory of CUDA graphs", "mode reduce-overhead", cuda_end_allocate_to_pool="torch._C._cuda_endAllocateToPool")
-add("tensors that are made of tensors, in the callback", "the callback's copy of a model's state", is_traceable_wrapper_subclass="torch.utils._python_dispatch.is_traceable_wrapper_subclass")
+add(
+    "optimizers and loaders that the callback follows",
+    "the callback's compiled optimizer step",
+    is_traceable_wrapper_subclass="torch.utils._python_dispatch.is_traceable_wrapper_subclass",
+    global_optimizer_pre_hooks="torch.optim.optimizer._global_optimizer_pre_hooks",
+    global_optimizer_post_hooks="torch.optim.optimizer._global_optimizer_post_hooks",
+    BaseDataLoaderIter="torch.utils.data.dataloader._BaseDataLoaderIter",
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import sys
 from collections.abc import Callable
@@ -39,7 +40,10 @@ def number(version: str) -> tuple[int, ...]:
 class Missing:
     """Stands for a name that this version does not have: whoever uses it is refused by name."""
 
+    __code__ = (lambda: None).__code__  # of modules that ask a function for its code as they are loaded
+
     def __init__(self, alias: str, row: Row, of: str):
+        self.__name__ = alias
         self._refusal = refusal(alias, row, of)
 
     def _refuse(self) -> NoReturn:
@@ -119,12 +123,15 @@ def resolve(path: str, load: bool) -> Any:
     found: Any = sys.modules.get(parts[0]) or importlib.import_module(parts[0])
     for place, part in enumerate(parts[1:], 2):
         module = ".".join(parts[:place])
-        following = getattr(found, part, NOT_FOUND)
+        # a package may export a function by the name of one of its modules
+        following = sys.modules.get(module, NOT_FOUND) if place < len(parts) else NOT_FOUND
+        if following is NOT_FOUND:
+            following = getattr(found, part, NOT_FOUND)
         if following is NOT_FOUND and isinstance(found, type(sys)):
             following = sys.modules.get(module, NOT_FOUND)
             if following is NOT_FOUND:
                 if not load and hasattr(found, "__path__"):
-                    return NOT_LOADED
+                    return NOT_FOUND if importlib.util.find_spec(module) is None else NOT_LOADED
                 following = imported(module)
         if following is NOT_FOUND:
             return NOT_FOUND

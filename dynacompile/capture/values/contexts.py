@@ -13,6 +13,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, FunctionValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.errors import Unsupported
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -243,7 +244,7 @@ def perform(cx: Trace, function: Value, args: list[Value]) -> Value | None:
 
 def switch(cx: Trace, mode: bool) -> None:
     """torch._C._set_grad_enabled(mode), which torch-function modes are asked about."""
-    if cx.overrides.call(torch._C._set_grad_enabled, [ConstantValue(mode)], {}) is None:
+    if cx.overrides.call(of_torch.set_grad_enabled, [ConstantValue(mode)], {}) is None:
         cx.set_grad_mode(mode)
 
 
@@ -303,7 +304,7 @@ def leave_grad_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
     return ConstantValue(None)
 
 
-@handles(torch._C._set_grad_enabled)
+@handles(of_torch.set_grad_enabled)
 def set_grad_enabled(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cx.set_grad_mode(args[0].truth(cx))
     return ConstantValue(None)

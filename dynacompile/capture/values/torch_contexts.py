@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments, wraps
@@ -13,6 +12,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue, RepeatableContext
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.source import Source
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -32,7 +32,7 @@ class AutocastContext(RepeatableContext):
         return torch.amp.autocast_mode.autocast
 
     def enter(self, cx: Trace) -> Value:
-        self.active.append(cx.enter_autocast(_enter_autocast, _exit_autocast, self.arguments))
+        self.active.append(cx.enter_autocast(of_torch.enter_autocast, of_torch.exit_autocast, self.arguments))
         return self
 
     def exit(self, cx: Trace) -> None:
