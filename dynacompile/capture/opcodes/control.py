@@ -131,9 +131,9 @@ def before_with(f: SymbolicFrame, i: Instr) -> None:
     raise unsupported("context-manager", manager.describe())
 
 
-@opcode("RETURN_GENERATOR", effect=0)
+@opcode("RETURN_GENERATOR", effect=1)
 def return_generator(f: SymbolicFrame, i: Instr) -> None:
-    """The body starts with the None that the first next() sends; CPython does not book it."""
+    """The body starts with the None that the first next() sends."""
     f.push(ConstantValue(None))
 
 
