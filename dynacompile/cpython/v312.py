@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType
 
 from dynacompile.cpython.instructions import COMPARISON_BITS, Instr, Pair, Version
@@ -18,6 +18,10 @@ def load_attr(code: CodeType, instrs: Sequence[Instr], at: int) -> Sequence[Pair
 def intrinsic(code: CodeType, instrs: Sequence[Instr], at: int) -> Sequence[Pair]:
     arg = instrs[at].arg
     return [(INTRINSICS[arg], 0)] if arg in INTRINSICS else [("CALL_INTRINSIC_1", arg)]
+
+
+def write_intrinsic(arg: int) -> Callable[[Sequence[Instr], int], Sequence[Pair]]:
+    return lambda instrs, at: [("CALL_INTRINSIC_1", arg)]
 
 
 def comparison(instrs: Sequence[Instr], at: int) -> Sequence[Pair]:
@@ -42,7 +46,7 @@ VERSION = Version(
         "LOAD_ATTR": lambda instrs, at: [("LOAD_ATTR", instrs[at].arg << 1)],
         "LOAD_METHOD": lambda instrs, at: [("LOAD_ATTR", instrs[at].arg << 1 | 1)],
         "COMPARE_OP": comparison,
-        **{name: lambda instrs, at, arg=arg: [("CALL_INTRINSIC_1", arg)] for arg, name in INTRINSICS.items()},
+        **{name: write_intrinsic(arg) for arg, name in INTRINSICS.items()},
     },
     null_first=True,
     send_keeps_receiver=True,
