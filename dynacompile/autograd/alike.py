@@ -26,9 +26,10 @@ from dynacompile.ir.looks import Later, memory_of, sample_of, value_of
 from dynacompile.ops.backward_steps import Step as BackwardStep
 from dynacompile.ops.backward_steps import TensorHook
 from dynacompile.ops.regions import FORMS
+from dynacompile.private import of_torch
 
 WORTH = 48  # nodes that need not be looked at, from which on parts are made
-SETS_GRAD = torch._C._set_grad_enabled
+SETS_GRAD = of_torch.set_grad_enabled
 
 
 def find_parts(graph: torch.fx.GraphModule, given: Sequence[object], worth: int | None = None) -> Parts | None:

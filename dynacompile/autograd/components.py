@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from dynacompile.autograd.steps import Node, Round, Step, WholeError, weight
 from dynacompile.ir.looks import Later, LaterList, appearance_of, given_by, made, memory_of, sample_of
 from dynacompile.ir.rounds import LIST_OPS
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.autograd.alike import Finding
@@ -89,8 +89,8 @@ class Component:
             numbers[node] = len(numbers)
             if node.op != "placeholder":
                 rows.append((node.op, node.target, token(node.args, numbers), token(dict(node.kwargs), numbers)))
-        with _use_lazy_graph_module(True):  # it is interpreted node by node
-            module = _make_graph_module(torch.nn.Module(), graph)
+        with of_torch.use_lazy_graph_module(True):  # it is interpreted node by node
+            module = of_torch.make_graph_module(torch.nn.Module(), graph)
         return Kind(tuple(rows), module, tuple(map(made, given)), order, sum(map(weight, self.operations)) + len(self.inputs), self.device_types())
 
     def device_types(self) -> frozenset[str]:

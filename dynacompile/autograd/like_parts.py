@@ -14,6 +14,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.alike import DifferentiatedParts, Parts
 from dynacompile.ir.graphs import Constant, Fresh, InputItself, Marks, Output, RuntimeContract, ViewOfInput, ViewOfOutput, output_args
 from dynacompile.ops.collectives import is_collective
+from dynacompile.private import of_torch
 
 
 def differentiate_parts(parts: Parts, env: Env) -> DifferentiatedParts | None:
@@ -61,7 +62,7 @@ def differentiate_parts(parts: Parts, env: Env) -> DifferentiatedParts | None:
 def is_ordered(node: Node) -> bool:
     """Whether an operation has its place among those of other parts: it draws random numbers, talks to other processes, or is there for what it does."""
     op = node.target
-    if not isinstance(op, torch._ops.OpOverload) or op is torch.ops.aten.copy_.default:
+    if not isinstance(op, of_torch.OpOverload) or op is torch.ops.aten.copy_.default:
         return False
     return torch.Tag.nondeterministic_seeded in op.tags or is_collective(op) or op._schema.is_mutable or not op._schema.returns
 

@@ -12,12 +12,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-)
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.list_operations import LIST_OPS, is_plain, record_over_lists
@@ -47,6 +41,7 @@ from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.collectives import is_collective, not_computed
 from dynacompile.ops.fused_steps import FUSED_STEPS
+from dynacompile.private.of_torch import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, TorchDispatchMode
 
 QUANTIZING = frozenset({"quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "dequantize", "int_repr"})
 STRIDED = ("as_strided", torch.as_strided)

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses import FakeTensor, FakeTensorMode
+
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
 
 class Look:
@@ -28,7 +30,7 @@ class Look:
 
     def make(self) -> FakeTensor:
         """A fake of its own."""
-        with torch._C._DisableTorchDispatch():
+        with of_torch.DisableTorchDispatch():
             return new_fake(self.mode, self.size, self.stride, self.dtype, self.device, self.grad)
 
 
@@ -150,9 +152,9 @@ def new_fake(
             alike[device] = {name: value for name, value in made.__dict__.items() if value is not mode}
         return made.requires_grad_(grad)
     made = MAKE_SUBCLASS(FakeTensor, elements, grad, dispatch_device=True, device_for_backend_keys=device)
-    torch._C._set_throw_on_mutable_data_ptr(made)
+    of_torch.set_throw_on_mutable_data_ptr(made)
     made.__dict__.update(attributes, fake_mode=mode)
     return made
 
 
-MAKE_SUBCLASS: Any = torch.Tensor._make_subclass
+MAKE_SUBCLASS: Any = of_torch.make_subclass
