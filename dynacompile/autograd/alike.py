@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from dynacompile.autograd.components import Component, Kind
+from dynacompile.autograd.components import Component, Kind, Rows
 from dynacompile.autograd.phases import phases
 from dynacompile.autograd.steps import Lists, Node, Round, Step, WholeError, lists_of, may_write, node_of, step_value, steps_of, weight
 from dynacompile.ir.alike import Occurrence, Part, Parts
@@ -110,6 +110,7 @@ class Finding:
         placed: list[Any] = [n for n in steps if n.op == "placeholder"] if inputs is None else list(inputs)
         own = {*earlier, *steps} if inputs is not None else set(placed)
         self.placeholders: dict[Node, int] = {n: i for i, n in enumerate(placed) if n in own and (n.op == "placeholder" or n in earlier)}
+        self.rows = Rows(self.lists.members)
         self.shared = self.shared_inputs()
         self.first: dict[Step, int] = {}
         self.of: list[int] = []

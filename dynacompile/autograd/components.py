@@ -30,24 +30,37 @@ class Component:
         self.finding, self.operations, self.outputs = finding, operations, outputs
         self.numbers: dict[Any, Any] = {}
         self.inputs: list[Node] = []
-        lists, placeholders, numbers = finding.lists, finding.placeholders, self.numbers
-        for step in operations:
-            for operand in self.operands(step):
-                if operand in numbers:
-                    continue
-                if operand in placeholders:
-                    numbers[operand] = -len(self.inputs) - 1
-                    self.inputs.append(operand)
-                elif operand in lists.results:
-                    source, k = lists.results[operand]
-                    numbers[operand] = numbers[source], operations[source].index(k)
+        self.rows: list[tuple] = []
+        numbers, number = self.numbers, self.number
+        for step, places in operations.items():
+            row = finding.rows.of(step)
+            told: list[Any] = [row.head, len(places)]
+            told += [numbers[n] if n in numbers else number(n) for n in row.singles]
+            for column in row.columns:
+                for k in places:
+                    member = column[k]
+                    if type(member) is Node:
+                        told.append(numbers[member] if member in numbers else number(member))
+                    else:
+                        told.append(token(member, numbers))
+            self.rows.append(tuple(told))
             numbers[step] = len(numbers)
             if type(step) is Round and step.node is not None:
                 numbers[step.node] = numbers[step]
         for _, node in outputs:
-            if node in lists.results and node not in numbers:
-                source, k = lists.results[node]
-                numbers[node] = numbers[source], operations[source].index(k)
+            if node not in numbers and node in finding.lists.results:
+                number(node)
+
+    def number(self, operand: Node) -> Any:
+        """What stands for an operand that has no number yet: an input, or a member of a list."""
+        if operand in self.finding.placeholders:
+            found: Any = -len(self.inputs) - 1
+            self.inputs.append(operand)
+        else:
+            source, k = self.finding.lists.results[operand]
+            found = self.numbers[source], self.operations[source].index(k)
+        self.numbers[operand] = found
+        return found
 
     def own(self, step: Step, arg: Any) -> Any:
         """An argument of an operation, with those members of a list that this part has."""
@@ -55,27 +68,11 @@ class Component:
             return type(arg)(arg[k] for k in self.operations[step])
         return arg
 
-    def operands(self, step: Step) -> Iterator[Node]:
-        if step not in self.finding.lists.members:
-            yield from step.all_input_nodes
-            return
-        for arg in (*step.args, *step.kwargs.values()):
-            own = self.own(step, arg)
-            yield from (a for a in (own if isinstance(own, (list, tuple)) else (own,)) if isinstance(a, Node))
-
     def key(self) -> tuple:
         """Equal for parts that are alike; different for some that are, too, where one has a round that the other has as nodes."""
-        finding = self.finding
-        rows: list[Any] = list(looks([finding.given[finding.placeholders[n]] for n in self.inputs], self.inputs, False))
-        for step in self.operations:
-            if type(step) is Round:
-                rows.append((step.pattern, *[self.numbers[n] for n in step.all_input_nodes]))
-                continue
-            args = tuple([token(self.own(step, a), self.numbers) for a in step.args])
-            kwargs = tuple([(k, token(self.own(step, v), self.numbers)) for k, v in step.kwargs.items()]) if step.kwargs else ()
-            rows.append((step.op, step.target, args, kwargs))
-        rows.append(tuple([self.numbers[node] for _, node in self.outputs]))
-        return tuple(rows)
+        given, places = self.finding.given, self.finding.placeholders
+        inputs = tuple(looks([given[places[n]] for n in self.inputs], self.inputs, False))
+        return (inputs, tuple(self.rows), tuple([self.numbers[node] for _, node in self.outputs]))
 
     def kind(self) -> Kind:
         """The part, of which this is the first occurrence."""
@@ -175,6 +172,48 @@ class Component:
 
 
 @dataclass(frozen=True)
+class Row:
+    """What a step does, but for its operands. head: equal for steps that do the same. singles: the operands that are no members of lists, in their order;
+    columns: the lists of which each part has some members, constants among them."""
+
+    head: Any
+    singles: tuple[Node, ...]
+    columns: tuple[Sequence[Any], ...] = ()
+
+
+class Rows:
+    """The rows of one graph's steps."""
+
+    def __init__(self, members: Mapping[Step, int]) -> None:
+        self.members = members
+        self.found: dict[Step, Row] = {}
+        self.heads: dict[tuple, int] = {}
+
+    def of(self, step: Step) -> Row:
+        found = self.found.get(step)
+        if found is None:
+            found = self.found[step] = self.made(step)
+        return found
+
+    def made(self, step: Step) -> Row:
+        if type(step) is Round:
+            return Row(step.pattern, step.all_input_nodes)
+        singles: list[Node] = []
+        columns: list[Sequence[Any]] = []
+        lists = step in self.members
+
+        def shape(arg: Any) -> Any:
+            if lists and isinstance(arg, (list, tuple)) and arg:
+                columns.append(arg)
+                return type(arg), "members"
+            return token(arg, {}, singles)
+
+        args, kwargs = tuple(map(shape, step.args)), tuple([(k, shape(v)) for k, v in step.kwargs.items()])
+        head = self.heads.setdefault((step.op, step.target, args, kwargs), len(self.heads))
+        return Row(head, tuple(singles), tuple(columns))
+
+
+@dataclass(frozen=True)
 class Kind:
     """A part that occurs in a graph. key: equal for parts that are alike. order: of the inputs of its graph, the places among those of the component.
 
@@ -196,17 +235,21 @@ def with_value(meta: Mapping[str, Any], given: Any) -> dict[str, Any]:
     return kept
 
 
-def token(arg: Any, numbers: Mapping[Any, Any]) -> Any:
+def token(arg: Any, numbers: Mapping[Any, Any], met: list[Node] | None = None) -> Any:
+    """Equal for arguments that are alike. numbers: of their nodes; where `met` is given, it gets the nodes in their order instead."""
     if isinstance(arg, Node):
-        return Node, numbers[arg]
+        if met is None:
+            return Node, numbers[arg]
+        met.append(arg)
+        return Node
     if isinstance(arg, PLAIN):
         return type(arg), repr(arg)
     if isinstance(arg, (list, tuple)):
-        return (type(arg), *[token(a, numbers) for a in arg])
+        return (type(arg), *[token(a, numbers, met) for a in arg])
     if isinstance(arg, dict):
-        return tuple([(k, token(v, numbers)) for k, v in arg.items()])
+        return tuple([(k, token(v, numbers, met)) for k, v in arg.items()])
     if isinstance(arg, slice):
-        return slice, token(arg.start, numbers), token(arg.stop, numbers), token(arg.step, numbers)
+        return slice, token(arg.start, numbers, met), token(arg.stop, numbers, met), token(arg.step, numbers, met)
     raise WholeError
 
 

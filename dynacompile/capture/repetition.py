@@ -36,7 +36,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Append:
-    target: Value
+    target: ListValue
     value: Value
 
 
@@ -61,20 +61,37 @@ class Round:
     given: tuple[TensorValue, Look] | None
 
 
+class Known:
+    """A round that was followed, as it is seen while no instruction is interpreted. holds: whether what rounds have in common is as it was then.
+
+    told: what is known of its tensors, by their ids."""
+
+    def __init__(self, cx: Trace, known: Round, frame: SymbolicFrame):
+        self.round = known
+        self.holds = state_now(cx) == known.state and all(is_unchanged(value, frame.slots[slot]) for slot, value in known.variables)
+        self.told: dict[int, tuple] = {}
+
+    def of(self, value: TensorValue) -> tuple:
+        found = self.told.get(id(value))
+        if found is None:
+            found = self.told[id(value)] = told(value)
+        return found
+
+
 class Repetition:
     """The attempt to repeat a round for another item. now: id of a value of the round -> the value that stands for it."""
 
-    def __init__(self, cx: Trace, known: Round):
-        self.cx, self.known = cx, known
+    def __init__(self, cx: Trace, then: Known):
+        self.cx, self.then, self.known = cx, then, then.round
         self.now: dict[int, Value] = {}
         self.nodes: dict[torch.fx.Node, torch.fx.Node] = {}
         self.tensors: dict[int, TensorValue] = {}
 
-    def repeat(self, frame: SymbolicFrame, item: Value, counted: bool) -> bool:
+    def repeat(self, item: Value, counted: bool) -> bool:
         """Whether it was; nothing has changed where it was not, but that what both rounds read is guarded."""
         cx, known = self.cx, self.known
         depth, handling = len(cx.frames), cx.handling
-        if state_now(cx) != known.state or not all(is_unchanged(value, frame.slots[slot]) for slot, value in known.variables):
+        if not self.then.holds:
             return False
         try:
             self.compare(known.item, item, counted)
@@ -102,7 +119,7 @@ class Repetition:
         elif type(then) is not type(now):
             raise DiffersError
         elif isinstance(then, TensorValue) and isinstance(now, TensorValue):
-            if then.pytype() is not now.pytype() or facts(then) != facts(now) or then.appearance() != now.appearance():
+            if self.then.of(then) != told(now):
                 raise DiffersError
             self.nodes[then.node] = now.node
             self.tensors[id(now)] = now
@@ -146,7 +163,8 @@ class Repetition:
             assert isinstance(now, TensorValue)
             now.count_writes(count)
         for append in known.appends:
-            append.target.method(cx, "append", [self.renamed(append.value)], {})
+            cx.effects.touch(append.target)
+            append.target.items.append(self.renamed(append.value))
 
     def perform(self, operation: Operation, needed: bool) -> None:
         """An operation once more: on fakes, or, where nobody will see what it gives, as nodes that share the fakes of the first time."""
@@ -197,6 +215,11 @@ class Repetition:
             items = [self.renamed(item) for item in value.items]
             return TupleValue(items, value.cls) if type(value) is TupleValue else ListValue(items)
         return value
+
+
+def told(value: TensorValue) -> tuple:
+    """Equal for tensors that look the same to Python and to capture."""
+    return value.pytype(), facts(value), value.appearance()
 
 
 def facts(value: TensorValue) -> tuple:

@@ -18,7 +18,7 @@ import torch
 from dynacompile.capture.calling import called
 from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.repeats import leaves, state_now, tensors_in
-from dynacompile.capture.repetition import Append, Read, Repetition, Round, is_operand, is_unchanged
+from dynacompile.capture.repetition import Append, Known, Read, Repetition, Round, is_operand, is_unchanged
 from dynacompile.capture.results import fresh_look
 from dynacompile.capture.values.base import NULL, IteratorValue, Lazy, Method, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
@@ -115,17 +115,24 @@ class Rounds:
         loop.followed = True
         if loop.begun < 2 or loop.failures >= MOST_FAILURES or not self.is_plain():
             return item
-        while iterator.remaining() and self.repeat(loop, frame, item):
+        known: dict[int, Known] = {}
+        while iterator.remaining() and self.repeat(loop, frame, item, known):
             item = iterator.next(cx)
             assert item is not None
         if iterator.remaining() and loop.kept < KEPT and cx.watching is None:
             cx.watching = Watch(cx, loop, frame, instr, item)
         return item
 
-    def repeat(self, loop: Loop, frame: SymbolicFrame, item: Value) -> bool:
+    def repeat(self, loop: Loop, frame: SymbolicFrame, item: Value, known: dict[int, Known]) -> bool:
+        """Whether a round for an item was recorded again. known: by id, the rounds that were asked since the last instruction."""
         counted = isinstance(loop.iterator, EnumerateIterator)
-        known = loop.rounds.get(looks(item), ())
-        return any(Repetition(self.cx, one).repeat(frame, item, counted) for one in reversed(known))
+        for one in reversed(loop.rounds.get(looks(item), ())):
+            then = known.get(id(one))
+            if then is None:
+                then = known[id(one)] = Known(self.cx, one, frame)
+            if Repetition(self.cx, then).repeat(item, counted):
+                return True
+        return False
 
     def loop_of(self, frame: SymbolicFrame, instr: Instr, iterator: IteratorValue) -> Loop:
         key = id(frame), instr.index
@@ -530,4 +537,6 @@ def is_plain_iterator(iterator: Value) -> bool:
 
 def looks(item: Value) -> tuple:
     """Differs for items whose rounds differ, as far as that is seen at once."""
+    if type(item) is TensorValue:
+        return item.appearance()
     return tuple(leaf.appearance() if isinstance(leaf, TensorValue) else type(leaf) for leaf in leaves(item))
