@@ -116,9 +116,10 @@ class Rounds:
         if loop.begun < 2 or loop.failures >= MOST_FAILURES or not self.is_plain():
             return item
         known: dict[int, Known] = {}
-        while iterator.remaining() and self.repeat(loop, frame, item, known):
-            item = iterator.next(cx)
-            assert item is not None
+        with cx.held():
+            while iterator.remaining() and self.repeat(loop, frame, item, known):
+                item = iterator.next(cx)
+                assert item is not None
         if iterator.remaining() and loop.kept < KEPT and cx.watching is None:
             cx.watching = Watch(cx, loop, frame, instr, item)
         return item

@@ -244,6 +244,8 @@ class TensorValue(Value):
         real = self.real
         if real is None or type(real) is torch.nn.Parameter:
             return torch.Tensor if real is None else torch.nn.Parameter
+        if type(real) is torch.Tensor:
+            return torch.nn.Parameter if getattr(real, "_is_param", False) else torch.Tensor
         return torch.nn.Parameter if isinstance(real, torch.nn.Parameter) else torch.Tensor
 
     def number(self) -> Any:
