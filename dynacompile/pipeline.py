@@ -95,7 +95,7 @@ def forgetting_shape_envs(policy: ShapePolicy | None) -> Iterator[None]:
             forget_shape_envs()
 
 
-RARE = 50_000  # objects that are made before Python looks for garbage among them
+RARE = 200_000  # objects that are made before Python looks for garbage among them
 BESIDE = 5_000  # beside the program, which waits for each look; a look at all objects, which takes a tenth of a second, comes after the compile
 
 

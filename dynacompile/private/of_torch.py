@@ -223,6 +223,7 @@ add(
     "steps of optimizers that run over lists of tensors",
     "a compiled optimizer step",
     optimizer_get_value="torch.optim.optimizer._get_value",
+    optimizer_stack_if_compiling="torch.optim.optimizer._stack_if_compiling",
     group_tensors_by_device_and_dtype="torch._C._group_tensors_by_device_and_dtype",
     foreach_group_tensors="torch.utils._foreach_utils._group_tensors_by_device_and_dtype",
     optimizer_group_tensors="torch.optim.Optimizer._group_tensors_by_device_and_dtype",
