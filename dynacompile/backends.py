@@ -156,8 +156,8 @@ def with_code(backend: Callable[[Captured, Env], GraphCall]) -> Callable[[Captur
     """A backend that runs captured graphs as Python: their code is written before it gets them."""
 
     def call(captured: Captured, env: Env) -> GraphCall:
-        if captured.compact is not None:
-            LazyGraphModule.force_recompile(captured.graph)
+        if (graph := captured.graph) is not None:
+            LazyGraphModule.force_recompile(graph)
         return backend(captured, env)
 
     return call

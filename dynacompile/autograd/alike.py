@@ -108,8 +108,9 @@ class Finding:
         self.steps, self.given = steps, given
         self.lists: Lists = lists_of(steps)
         placed: list[Any] = [n for n in steps if n.op == "placeholder"] if inputs is None else list(inputs)
-        own = {*earlier, *steps} if inputs is not None else set(placed)
-        self.placeholders: dict[Node, int] = {n: i for i, n in enumerate(placed) if n in own and (n.op == "placeholder" or n in earlier)}
+        before = set(earlier)
+        own = {*before, *steps} if inputs is not None else set(placed)
+        self.placeholders: dict[Node, int] = {n: i for i, n in enumerate(placed) if n in own and (n.op == "placeholder" or n in before)}
         self.rows = Rows(self.lists.members)
         self.shared = self.shared_inputs()
         self.first: dict[Step, int] = {}
@@ -117,7 +118,7 @@ class Finding:
 
     def value(self, step: Step) -> Any:
         """The fake of a result, or one that looks the same."""
-        place = self.placeholders.get(step)  # type: ignore[call-overload]
+        place = self.placeholders.get(step)  # type: ignore[arg-type]
         return step_value(step) if place is None else sample_of(self.given[place])
 
     def shared_inputs(self) -> set[Node]:

@@ -102,9 +102,9 @@ class Component:
             return tuple(self.finding.value(node) for node in step.target.nodes)
         return sample_of(self.own_result(step))
 
-    def own_result(self, step: Node) -> Any:
+    def own_result(self, step: Step) -> Any:
         """What a node gives of which this part has some members; None where it gives one tensor of all of them."""
-        given = given_by(step)
+        given = given_by(step)  # type: ignore[arg-type]  # a round is none of these
         if step not in self.finding.lists.members:
             return given
         if type(given) is LaterList:
@@ -113,7 +113,9 @@ class Component:
 
     def graph(self) -> tuple[torch.fx.Graph, list[Node]]:
         """The part as a graph of its own, and what its inputs are in the whole, in the order in which its operations read them."""
-        graph, copies, inputs, lists = torch.fx.Graph(), {}, [], self.finding.lists
+        graph, lists = torch.fx.Graph(), self.finding.lists
+        copies: dict[Any, Node] = {}
+        inputs: list[Node] = []
         members: dict[tuple[Step, int], Node] = {}  # nodes that take members of lists
 
         def known(node: Node) -> Node:
@@ -137,7 +139,7 @@ class Component:
                 return [member(arg, i) for i in range(len(self.operations[arg]))]
             return torch.fx.node.map_arg(self.own(step, arg), known)
 
-        def member(source: Node, i: int) -> Node:
+        def member(source: Step, i: int) -> Node:
             if (source, i) not in members:
                 members[source, i] = graph.call_function(operator.getitem, (copies[source], i))
                 given = copies[source].meta.get("val")
@@ -155,9 +157,9 @@ class Component:
         graph.output(tuple(known(node) for _, node in self.outputs))
         return graph, inputs
 
-    def add_round(self, graph: torch.fx.Graph, step: Round, known: Any, copies: dict[Node, Node]) -> None:
+    def add_round(self, graph: torch.fx.Graph, step: Round, known: Any, copies: dict[Any, Node]) -> None:
         again = step.target
-        own: dict[Node, Node] = {}
+        own: dict[Any, Node] = {}
         given = dict(zip(again.inputs, step.args))
         for node in again.nodes:
 

@@ -59,7 +59,7 @@ def differentiate_parts(parts: Parts, env: Env) -> DifferentiatedParts | None:
     return DifferentiatedParts(parts, tuple(pairs), contract, tuple(positions), count, facts, passed)
 
 
-def is_ordered(node: Node) -> bool:
+def is_ordered(node: torch.fx.Node) -> bool:
     """Whether an operation has its place among those of other parts: it draws random numbers, talks to other processes, or is there for what it does."""
     op = node.target
     if not isinstance(op, of_torch.OpOverload) or op is torch.ops.aten.copy_.default:

@@ -64,7 +64,8 @@ Step = Node | Round
 
 def steps_of(nodes: Sequence[Node]) -> list[Step]:
     """The nodes, and in the place of each round one step."""
-    patterns = {again: Pattern(again) for again in dict.fromkeys(n.target for n in nodes if is_again(n))}  # type: ignore[arg-type]
+    repeated: list[Any] = [n.target for n in nodes if is_again(n)]
+    patterns: dict[Again, Pattern] = {again: Pattern(again) for again in dict.fromkeys(repeated)}
     if not patterns:
         return list(nodes)
     ends: dict[Node, Pattern] = {}

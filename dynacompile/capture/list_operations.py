@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from dynacompile.capture.recorder import Recorder
 
 LIST_OPS = frozenset(
-    getattr(torch, name) for name in dir(torch) if name.startswith("_foreach_") and name != "_foreach_copy_" or name.startswith("_fused_") and name.endswith("_")
+    getattr(torch, name)
+    for name in dir(torch)
+    if name.startswith("_foreach_") and name != "_foreach_copy_" or name.startswith("_fused_") and name.endswith("_")
 )
 MANY = 8  # members, from which on those that look the same are taken for each other
 NUMBERS = (ConstantValue, SymbolicFloat, SymbolicInt)
@@ -50,7 +52,8 @@ class Call:
     count: int = 0
 
     def read(self) -> None:
-        for place, value in (*enumerate(self.args), *self.kwargs.items()):
+        given: list[tuple[int | str, Value]] = [*enumerate(self.args), *self.kwargs.items()]
+        for place, value in given:
             if isinstance(value, SequenceValue) and value.pytype() in (list, tuple):
                 if value.items:
                     self.columns[place] = [value.settled(i) for i in range(len(value.items))]
@@ -96,14 +99,14 @@ def is_odd(fake: torch.Tensor) -> bool:
 def look_of(looks: Looks, value: Value) -> Any:
     """Equal for members that look the same."""
     if type(value) is TensorValue:
-        given = value.given
+        given: Any = value.given
         if type(given) is Later:
             return given.look
         try:
             found = member_token(given)
         except UnknownError as reason:
             raise GeneralError from reason
-        if given._is_view():  # type: ignore[attr-defined]
+        if given._is_view():
             return found
         return looks.of(given.size(), given.stride(), given.dtype, given.device, given.requires_grad)
     if type(value) is ConstantValue and type(value.value) in (int, float, bool):
@@ -170,7 +173,8 @@ def fake_of(value: Value) -> Any:
 
 
 def run(recorder: Recorder, call: Call, few: Mapping[int | str, list[Value]], fakes: Mapping[int | str, list[Any]]) -> tuple[Any, dict[int | str, list[int]]]:
-    """What the operation gives for the first member of each kind: the looks of its results, None where these are the members of the first list. And how often each was written."""
+    """What the operation gives for the first member of each kind: the type of its list of results, and the looks of these, None where they are the members
+    of the first list; None where it gives nothing. And how often it wrote each member."""
     before = {place: [version(f) for f in column] for place, column in fakes.items()}
     singles = {place: value.argument()[1] for place, value in (*enumerate(call.args), *call.kwargs.items()) if place not in fakes}
 

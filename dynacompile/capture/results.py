@@ -27,6 +27,7 @@ LIST_OPS = frozenset(getattr(torch, name) for name in dir(torch) if name.startsw
 ALL = object()
 MANY = 8  # members of a list, from which on those of one kind are run once
 
+
 class UnknownError(Exception):
     """An argument that no key can be made of."""
 

@@ -32,7 +32,6 @@ from dynacompile.capture.values.sequence import ListValue, SequenceIterator, Tup
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.tensor import BECOMING, METHODS, TensorValue
 from dynacompile.capture.values.torch_functions import TorchFunction
-
 from dynacompile.ir.looks import Look, Looks
 from dynacompile.ir.rounds import Again
 
@@ -443,7 +442,8 @@ class Watch:
         needed = self.needed(operations, made)
         fresh = {id(o): look for o in (operations[i] for i in needed) if (look := fresh_result(cx.recorder.looks, o)) is not None}
         again, given = self.again(operations, needed, fresh)
-        return Round(self.item, tuple(self.reads), tuple(self.appends), tuple(operations), needed, fresh, variables, written, invariant, self.state, again, given)
+        reads, appends = tuple(self.reads), tuple(self.appends)
+        return Round(self.item, reads, appends, tuple(operations), needed, fresh, variables, written, invariant, self.state, again, given)
 
     def again(self, operations: Sequence[Operation], needed: frozenset[int], fresh: Mapping[int, Look]) -> tuple[Again | None, tuple[TensorValue, Look] | None]:
         """What repeats the operations as one node, and the tensor that it gives, with its look; None where it gives none, or where it is hardly less than they

@@ -102,9 +102,6 @@ def value_of(node: torch.fx.Node) -> Any:
     return sample_of(given_by(node))
 
 
-
-
-
 def give(node: torch.fx.Node, fake: object) -> None:
     """Notes what a node stands for, a fake that may be made later."""
     meta = node.meta

@@ -174,10 +174,12 @@ class TensorValue(Value):
     the fake is made. writes: how often it was written by then. new_grad: what the frame assigned to `.grad`. is_number: a Python float in eager. has_become: it
     was no view, and stands for a view of what it was."""
 
-    def __init__(self, node: torch.fx.Node | Member, fake: torch.Tensor | Later, source: Source | None = None, real: Any = None, recorder: Recorder | None = None):
+    def __init__(
+        self, node: torch.fx.Node | Member, fake: torch.Tensor | Later, source: Source | None = None, real: Any = None, recorder: Recorder | None = None
+    ):
         self.given, self.source, self.real, self.recorder = fake, source, real, recorder
         self.member = node if type(node) is Member else None
-        self._node = node if self.member is None else None
+        self._node: torch.fx.Node | None = None if type(node) is Member else node  # type: ignore[assignment]
         self.writes = 0
         self.new_grad: Value | None = None
         self.attributes: dict[str, Value] = {}  # what the frame assigned beside that
