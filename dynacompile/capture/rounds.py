@@ -331,6 +331,8 @@ class Watch:
             return None
         if not self.is_own(owner):
             return self.from_outside(frame)
+        if type(owner) is DictValue and name == "get":
+            return lambda: self.mark(frame)
         if type(owner) is not TensorValue or type(owner.fake) is torch.Tensor:
             raise NotRepeatableError
         if owner.source is None:
@@ -378,6 +380,8 @@ class Watch:
         if isinstance(callee, Method) and type(callee.owner) is ListValue and callee.name == "append" and not bound and instr.arg == 1 and not names:
             return self.see_append(callee.owner, stack[-1])
         args = bound + list(read(frame, instr.arg))
+        if isinstance(callee, Method) and type(callee.owner) is DictValue:
+            return self.see_get(frame, callee, args, bool(names))
         own = [self.is_own(value) for value in args]
         if isinstance(callee, FunctionValue):
             steps = self.cx.steps
@@ -395,6 +399,15 @@ class Watch:
             own.append(self.is_own(callee.owner))  # type: ignore[attr-defined]
         positional, keywords = args[: len(args) - len(names)], dict(zip(names, args[len(args) - len(names) :])) if names else {}
         return self.noting(frame, callee, positional, keywords, any(own))
+
+    def see_get(self, frame: SymbolicFrame, callee: Method, args: Sequence[Value], named: bool) -> Callable[[], None]:
+        """dict.get of a constant key, which changes nothing."""
+        owner = callee.owner
+        if callee.name != "get" or named or not self.is_own(owner) or not all(type(value) is ConstantValue and not self.is_own(value) for value in args):
+            raise NotRepeatableError
+        if owner in self.cx.effects.touched:
+            raise NotRepeatableError
+        return self.reading(frame, lambda cx, owner, *args: owner.method(cx, "get", list(args), {}), owner, *args)
 
     def see_followed(self, steps: int) -> None:
         if self.cx.steps == steps:  # a function that is known, and not followed

@@ -147,7 +147,8 @@ def new_fake(
         made = FakeTensor(mode, elements, device)
         if device.index is not None or device.type == "cpu":  # torch completes another one by the current device
             alike[device] = {name: value for name, value in made.__dict__.items() if value is not mode}
-        return made.requires_grad_(grad)
+        made.requires_grad_(grad)
+        return made
     made = MAKE_SUBCLASS(FakeTensor, elements, grad, dispatch_device=True, device_for_backend_keys=device)
     of_torch.set_throw_on_mutable_data_ptr(made)
     made.__dict__.update(attributes, fake_mode=mode)

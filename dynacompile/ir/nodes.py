@@ -11,6 +11,8 @@ from typing import Any
 
 import torch.fx
 
+from dynacompile.private import of_torch
+
 Node = torch.fx.Node
 ILLEGAL = re.compile("[^0-9a-zA-Z_]+")
 PARTS = ("_graph_namespace", "_find_nodes_lookup_table", "_insert", "_len", "_root")
@@ -64,7 +66,7 @@ def new_placeholder(graph: torch.fx.Graph, text: str, after: Node | None) -> Nod
     return node
 
 
-RESERVED = frozenset(torch.fx.graph._illegal_names)
+RESERVED = frozenset(of_torch.illegal_names)
 
 
 def linked(graph: torch.fx.Graph, op: str, target: Any, args: tuple, kwargs: dict[str, Any], base: str) -> Node:

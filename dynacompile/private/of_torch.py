@@ -73,6 +73,7 @@ add(
 add(
     "graph modules whose Python code is made when somebody asks for it",
     LazyGraphModule="torch.fx._lazy_graph_module._LazyGraphModule",
+    illegal_names="torch.fx.graph._illegal_names",
     make_graph_module="torch.fx._lazy_graph_module._make_graph_module",
     use_lazy_graph_module="torch.fx._lazy_graph_module._use_lazy_graph_module",
 )
