@@ -4,16 +4,9 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include "frame/outside.h"
+#include "frame/torch_autocast.h"
 #include "frame/turns.h"
 #include "hook.h"
-
-// Exported by torch; their own header takes ten seconds to compile.
-namespace at::autocast {
-at::ScalarType get_autocast_dtype(at::DeviceType device_type);
-void set_autocast_dtype(at::DeviceType device_type, at::ScalarType dtype);
-bool is_autocast_cache_enabled();
-void set_autocast_cache_enabled(bool enabled);
-}  // namespace at::autocast
 
 namespace dynacompile {
 namespace {

@@ -2,7 +2,7 @@
 #include "frame/outside.h"
 
 #include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
+#include <ATen/ThreadLocalState.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <structmember.h>
@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstddef>
 
+#include "frame/torch_autocast.h"
 #include "hook.h"
 
 namespace dynacompile {
@@ -321,7 +322,8 @@ bool watch_collections() {
 }  // namespace
 
 Outside::Outside()
-    : cache_(at::autocast::is_autocast_cache_enabled()),
+    : state_(std::make_unique<at::ThreadLocalState>()),
+      cache_(at::autocast::is_autocast_cache_enabled()),
       nesting_(nesting()),
       around_(innermost),
       handlers_(find_handlers()) {
@@ -338,7 +340,7 @@ void Outside::restore() {
     KeptError kept;
     let_go(kept.exception(), 0);
     PyErr_Clear();
-    at::ThreadLocalState::setThreadLocalState(state_);
+    at::ThreadLocalState::setThreadLocalState(*state_);
     at::autocast::set_autocast_cache_enabled(cache_);
     while (nesting() > nesting_) at::autocast::decrement_nesting();
     while (nesting() < nesting_) at::autocast::increment_nesting();
@@ -366,7 +368,7 @@ bool Outside::handles_signals(PyCodeObject* code) const {
     return false;
 }
 
-Outside::Visit::Visit(Outside* outside) : state_(std::make_unique<at::ThreadLocalStateGuard>(outside->state_)), cache_(at::autocast::is_autocast_cache_enabled()) {
+Outside::Visit::Visit(Outside* outside) : state_(std::make_unique<at::ThreadLocalStateGuard>(*outside->state_)), cache_(at::autocast::is_autocast_cache_enabled()) {
     at::autocast::set_autocast_cache_enabled(outside->cache_);
 }
 

@@ -52,6 +52,8 @@ typedef int v4si __attribute__((vector_size(16)));
 typedef long long v4di __attribute__((vector_size(32)));
 DC_INTRINSIC int _mm_movemask_ps(__m128 x) { return __builtin_ia32_movmskps((v4sf)x); }
 DC_INTRINSIC int _mm256_movemask_ps(__m256 x) { return __builtin_ia32_movmskps256((v8sf)x); }
+DC_INTRINSIC __m256 _mm256_load_ps(const float* p) { return *(const __m256*)p; }
+DC_INTRINSIC __m256 _mm256_permutevar8x32_ps(__m256 x, __m256i at) { return (__m256)__builtin_ia32_permvarsf256((v8sf)x, (v8si)at); }
 DC_INTRINSIC __m128i _mm_maskload_epi32(const int* p, __m128i m) { return (__m128i)__builtin_ia32_maskloadd((const v4si*)p, (v4si)m); }
 DC_INTRINSIC __m256i _mm256_maskload_epi32(const int* p, __m256i m) { return (__m256i)__builtin_ia32_maskloadd256((const v8si*)p, (v8si)m); }
 DC_INTRINSIC __m256i _mm256_maskload_epi64(const long long* p, __m256i m) { return (__m256i)__builtin_ia32_maskloadq256((const v4di*)p, (v4di)m); }

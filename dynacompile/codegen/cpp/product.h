@@ -8,11 +8,11 @@
 
 namespace {
 
-// T: of all matrices. N: columns. A_APART: from one row of the first operand to the next, 0 where its columns are consecutive.
-// Turned: the second operand's columns are consecutive, not its rows.
-template <class T_, int N_, int A_APART_, bool Turned_> struct Sizes {
+// T: of all matrices. N: columns. Columns, Turned: those of the first operand, and of the second, are consecutive, not the rows.
+// A_APART: from one row of the first operand to the next, where its rows are consecutive.
+template <class T_, int N_, bool Columns_, int A_APART_, bool Turned_> struct Sizes {
   using T = T_;
-  static constexpr bool Turned = Turned_, Columns = A_APART_ == 0, Copied = Columns || !same<T, f32>;
+  static constexpr bool Turned = Turned_, Columns = Columns_, Copied = Columns || !same<T, f32>;
   static constexpr int W = lanes_of(4), N = N_, A_APART = A_APART_, V = 2, R = W == 16 ? 14 : 6, Panel = V * W, Panels = (N + Panel - 1) / Panel;
 };
 

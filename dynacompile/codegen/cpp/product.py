@@ -25,5 +25,6 @@ def statements(kernel: Kernel, call: Call) -> list[str]:
 
     fields = [*(pointer(view, f"const {element}") for view in (a, b, added)), pointer(out, element)]
     fields += map(str, (*a.size, a.stride[1], b.stride[1 if turned else 0], apart, out.stride[0]))
-    sizes = f"Sizes<{element}, {b.size[1]}, {0 if columns else a.stride[0]}, {str(turned).lower()}>"
+    layout = f"{str(columns).lower()}, {0 if columns else a.stride[0]}, {str(turned).lower()}"
+    sizes = f"Sizes<{element}, {b.size[1]}, {layout}>"
     return [f"const BlockedProduct<{sizes}> product = {{", *(f"  {field}," for field in fields), "};", "product.run();"]
