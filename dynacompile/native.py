@@ -37,10 +37,16 @@ NAME = "dynacompile_native"
 ROOT = Path(__file__).parent
 FOLDERS = ("frame", "guards", "runtime")
 HEADERS = "native_headers"  # what is included instead of the compiler's own headers
-# Files that include the same headers of torch, which take longer to compile than all of the files: each group is compiled as one.
+# Files that include the same headers, which take longer to compile than the files themselves: each group is compiled as one.
 TOGETHER = (
-    ("guards/autograd_meta.cpp", "runtime/asked.cpp", "runtime/continuation.cpp", "runtime/view_writes.cpp"),
+    ("frame/hook.cpp", "frame/dispatch.cpp", "frame/index.cpp", "frame/proxy.cpp", "frame/region.cpp"),
+    ("frame/outside.cpp", "frame/background.cpp"),
+    ("guards/build.cpp", "guards/features.cpp", "guards/gather.cpp", "guards/machine.cpp", "guards/names.cpp", "guards/shapes.cpp", "guards/snapshot.cpp"),
+    ("guards/global_state.cpp", "guards/tensor_match.cpp"),
+    ("guards/autograd_meta.cpp", "runtime/again.cpp", "runtime/asked.cpp", "runtime/continuation.cpp", "runtime/view_writes.cpp"),
     ("runtime/externs.cpp", "runtime/packed.cpp"),
+    ("runtime/program.cpp", "runtime/objects.cpp", "runtime/paused.cpp", "runtime/program_type.cpp", "runtime/stages.cpp"),
+    ("runtime/graph_memory.cpp", "runtime/cpu_memory.cpp", "runtime/cuda_driver.cpp", "runtime/fake_devices.cpp", "runtime/marks.cpp", "runtime/sizes.cpp"),
 )
 VERSIONS = ((3, 11), (3, 12))  # what frame_compat.h knows
 FLAGS = (

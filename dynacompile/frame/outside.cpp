@@ -232,7 +232,7 @@ PyObject* set_deterministic_algorithms(PyObject*, PyObject* args) {
     Py_RETURN_NONE;
 }
 
-PyMethodDef functions[] = {
+PyMethodDef outside_functions[] = {
     {"set_deterministic_algorithms", boundary<set_deterministic_algorithms>, METH_VARARGS,
      "set_deterministic_algorithms(enabled, warn_only, fill): for the compile of this thread, which puts back what was there if it raises, unless others set it."},
     {"changed_by_compiles", boundary<changed_by_compiles>, METH_VARARGS,
@@ -380,7 +380,7 @@ bool init_outside(PyObject* module) {
     places = new std::vector<Place>();
     settings = new std::vector<Setting>();
     PyObject* method = PyType_FromSpec(&mode_method_spec);
-    return method && PyModule_AddObject(module, "ModeMethod", method) == 0 && PyModule_AddFunctions(module, functions) == 0 && find_warnings() && watch_collections();
+    return method && PyModule_AddObject(module, "ModeMethod", method) == 0 && PyModule_AddFunctions(module, outside_functions) == 0 && find_warnings() && watch_collections();
 }
 
 }  // namespace dynacompile
