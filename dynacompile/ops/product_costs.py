@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from dynacompile.private import of_torch
+
 HALVES = (torch.bfloat16, torch.float16)
 CLEAR = 0.8  # of the library's time that loops may take
 MOST = 4_000_000  # multiplications, above which the library's threads are not idle
@@ -122,7 +124,7 @@ def library_multiplies(dtype: torch.dtype) -> bool:
     """Whether oneDNN has products of such 16-bit numbers on this machine."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return False
-    asked = {torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported, torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported}.get(dtype)
+    asked = {torch.bfloat16: of_torch.is_mkldnn_bf16_supported, torch.float16: of_torch.is_mkldnn_fp16_supported}.get(dtype)
     return asked is not None and bool(asked())
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.autograd.facts import geometry
 from dynacompile.autograd.passes.products import chain_of, replace_chain
 from dynacompile.ops.product_costs import Product, choose, library_multiplies
+from dynacompile.private.of_torch import FakeTensor
 
 aten = torch.ops.aten
 Scalars = tuple[float, ...]
@@ -69,7 +69,7 @@ def layer(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
     val: FakeTensor = b.meta["val"]  # type: ignore[union-attr]
     with graph.inserting_before(node):
         weight = b.args[0] if b.target is aten.t.default else graph.call_function(aten.t.default, (b,))  # type: ignore[union-attr]
-        made = graph.call_function(torch.ops.mkldnn._linear_pointwise.default, (a, weight, bias, "none", (), ""))
+        made = graph.call_function(of_torch.linear_pointwise, (a, weight, bias, "none", (), ""))
     with val.fake_mode:
         if "val" not in weight.meta:  # type: ignore[union-attr]
             weight.meta = {**b.meta, "val": aten.t.default(val)}  # type: ignore[union-attr]
