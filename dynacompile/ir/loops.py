@@ -18,7 +18,7 @@ from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import Site
 from dynacompile.ir.index import Extent, Index, Symbol, Var, extent, hint
 from dynacompile.ir.sizes import Sizes, symbols_in
-from dynacompile.ops.scalars import REDUCTIONS, SCALARS
+from dynacompile.ops.scalars import PLACES, REDUCTIONS, SCALARS, SCANS
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,26 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """Attribute of a scan. kind: of ops.scalars.SCANS. reverse: it runs from the last point to the first."""
+
+    kind: str
+    reverse: bool = False
+
+    def __repr__(self) -> str:
+        return f"{self.kind}{' from the end' if self.reverse else ''}"
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """One SSA value; its id is its position in the body. name is one of
 
     a row of ops.scalars.SCALARS; "load" (attr: Access); "store" (args: the value, attr: Access, no result); "constant" (attr: number);
     "index" (attr: Index; dtype int64 or int32); "given" (attr: a real Symbol; float64); "reduce" (args: the value, attr: a kind of
     ops.scalars.REDUCTIONS): over all r axes,
-    argmax and argmin give the first winning position in the flattened r axes, as int64, NaN winning; "product" (args: two loads of one dtype, attr:
+    argmax and argmin give the first winning position in the flattened r axes, as int64, NaN winning; "scan" (args: the value, attr: Scan): what the points
+    up to and including this one give, in the order of the flattened r axes; argmax and argmin give the latest winning position, NaN winning, and max and min
+    the value there; a second arg is a bool that tells where the scan starts anew; "product" (args: two loads of one dtype, attr:
     Contraction; float32): the sum over all r axes of one times the other, of which one varies along rows, the other along columns.
     An Index may use `Var("%7")`: the integer value of op 7 (an indirect access).
     """
@@ -131,9 +144,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class Nest:
-    """Loops with a body: pointwise where no axis has role "r", else a reduction. Axes: x axes first, then r axes, outer to inner.
+    """Loops with a body: pointwise where no axis has role "r", else a reduction or a scan. Axes: x axes first, then r axes, outer to inner.
 
-    An op is at level "x" when it depends on no r axis, else at level "r"; a reduce takes level r to level x; a store at level x
+    An op is at level "x" when it depends on no r axis, else at level "r", as every scan is; a reduce takes level r to level x; a store at level x
     happens once per x point, but one that adds happens at every point. In a fused kernel, an x-level op may use the results of reduces,
     and r-level ops may use x-level ones: that makes several passes over the r axes.
     """
@@ -160,6 +173,9 @@ class Nest:
     @property
     def is_reduction(self) -> bool:
         return any(op.name == "reduce" for op in self.body)
+
+    def scans(self) -> tuple[Scan, ...]:
+        return tuple(op.attr for op in self.body if op.name == "scan")  # type: ignore[misc]
 
     @property
     def adds(self) -> bool:
@@ -350,6 +366,8 @@ def verify_body(stage: str, nest: Nest) -> None:
         elif op.name == "reduce":
             if op.attr not in REDUCTIONS or not nest.r_axes:
                 raise VerifyError(stage, f"{where}: unknown reduction {op.attr!r}, or no axis to reduce")
+        elif op.name == "scan":
+            verify_scan(stage, where, nest, op)
         elif op.name == "product":
             if len(op.args) != 2 or op.dtype != torch.float32 or not nest.r_axes or any(nest.body[a].name != "load" for a in op.args):
                 raise VerifyError(stage, f"{where}: the operands of a product are two loads, its result is float32, and it sums over an axis")
@@ -360,6 +378,17 @@ def verify_body(stage: str, nest: Nest) -> None:
                 raise VerifyError(stage, f"{where}: {op.attr!r} is no float of a call")
         elif op.name not in ("load", "store", "constant", "index"):
             raise VerifyError(stage, f"{where}: unknown op")
+
+
+def verify_scan(stage: str, where: str, nest: Nest, op: Op) -> None:
+    """A scan is of numbers, and positions are int64."""
+    if not isinstance(op.attr, Scan) or op.attr.kind not in SCANS or not nest.r_axes:
+        raise VerifyError(stage, f"{where}: unknown scan {op.attr!r}, or no axis to run along")
+    value = nest.body[op.args[0]].dtype if op.args else torch.bool
+    if value == torch.bool or op.dtype != (torch.int64 if op.attr.kind in PLACES else value):
+        raise VerifyError(stage, f"{where} makes {op.dtype} of {value}")
+    if len(op.args) > 2 or any(nest.body[a].dtype != torch.bool for a in op.args[1:]):
+        raise VerifyError(stage, f"{where}: what tells where a scan starts anew is one bool")
 
 
 def verify_added(stage: str, where: str, nest: Nest, op: Op) -> None:
@@ -382,6 +411,9 @@ def levels(nest: Nest) -> tuple[str, ...]:
     for op in nest.body:
         if op.name in ("reduce", "product"):
             out.append("x")
+            continue
+        if op.name == "scan":
+            out.append("r")
             continue
         deep = any(out[a] == "r" for a in op.args)
         index = op.attr.index if isinstance(op.attr, Access) else op.attr if isinstance(op.attr, Index) else None

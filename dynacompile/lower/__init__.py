@@ -27,6 +27,7 @@ from dynacompile.lower.pointwise import lower_copy_into, lower_create, lower_poi
 from dynacompile.lower.products import decided
 from dynacompile.lower.prune import prune
 from dynacompile.lower.reduction import lower_extremum, lower_reduction, lower_variance
+from dynacompile.lower.scans import lower_running_extremum, lower_running_extremum_backward, lower_scan
 from dynacompile.lower.views import lower_view
 from dynacompile.lower.windows import (
     lower_adaptive_avg_pool,
@@ -50,6 +51,9 @@ KINDS: dict[str, Callable[[Lowering, torch.fx.Node, Row], None]] = {
     "reduction": lower_reduction,
     "extremum": lower_extremum,
     "variance": lower_variance,
+    "scan": lower_scan,
+    "running_extremum": lower_running_extremum,
+    "running_extremum_backward": lower_running_extremum_backward,
     "cat": lower_cat,
     "pad": lower_pad,
     "slice_scatter": lower_slice_scatter,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dynacompile.codegen.reference.scans import scan
 from dynacompile.ir.index import Index, Symbol, Var, evaluated
 from dynacompile.ir.loops import Access, Nest, Op
 from dynacompile.ir.schedule import Kernel, Member
@@ -82,6 +83,9 @@ def run_op(
         case "reduce":
             shape = [n if i in reduced else args[0].shape[i] for i, n in enumerate(space)]
             return reduce(str(op.attr), args[0].expand(shape), reduced)
+        case "scan":
+            shape = [n if i in reduced else max(a.shape[i] for a in args) for i, n in enumerate(space)]
+            return scan(op.attr, [a.expand(shape) for a in args], reduced)
         case "product":
             return product(args[0], args[1], space, reduced)
         case "cast":
