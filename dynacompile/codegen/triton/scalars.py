@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dynacompile.codegen.triton import trigonometry
+from dynacompile.codegen.triton import scan_functions, trigonometry
 from dynacompile.errors import Unsupported
 
 POINTERS: dict[torch.dtype, str] = {
@@ -296,6 +296,7 @@ def arg_min(a, i, b, j):
     take = (b < a) | ((b != b) & (a == a)) | (tie & (j < i))
     return tl.where(take, b, a), tl.where(take, j, i)
 """,
+    **scan_functions.FUNCTIONS,
 }
 
 
