@@ -178,6 +178,11 @@ class Nest:
         return tuple(op.attr for op in self.body if op.name == "scan")  # type: ignore[misc]
 
     @property
+    def scans_both_ways(self) -> bool:
+        """Whether some scans run from the first point on, and others from the last."""
+        return len({s.reverse for s in self.scans()}) > 1
+
+    @property
     def adds(self) -> bool:
         """Whether it has stores that add: the order of its r axes means something."""
         return any(a.added for a in self.stores())

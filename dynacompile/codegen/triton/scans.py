@@ -133,10 +133,5 @@ def joined_scans(nest: Nest) -> dict[int, int]:
     return found
 
 
-def turns(nest: Nest) -> bool:
-    """Whether some scans run from the first point on, and others from the last, so that one block has to take in all of r."""
-    return len({s.reverse for s in nest.scans()}) > 1
-
-
 def is_reverse(attr: object) -> bool:
     return isinstance(attr, Scan) and attr.reverse

@@ -9,7 +9,6 @@ from math import prod
 from dynacompile.codegen.triton.indexing import LIMIT, Dim, needs_int64
 from dynacompile.codegen.triton.parts import parts_of
 from dynacompile.codegen.triton.reductions import online_pairs
-from dynacompile.codegen.triton.scans import turns
 from dynacompile.ir.extents import ceil_div
 from dynacompile.ir.index import Extent, Index, Var, extent, hint
 from dynacompile.ir.loops import Access, Axis, Nest, levels
@@ -218,7 +217,7 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
     passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2 or misaligned(kernel, x)
     fits = width <= PERSISTENT and width * live // (LANES * 16) <= REGISTERS
-    held = width <= 1024 or (fits and (passes > 1 or (width <= SCANNED and bool(kernel.nest.scans())))) or turns(kernel.nest)
+    held = width <= 1024 or (fits and (passes > 1 or (width <= SCANNED and bool(kernel.nest.scans())))) or kernel.nest.scans_both_ways
     if not isinstance(r.size, int):
         return True, unmasked(unknown_row_candidates(x, width if held else min(width, 4096), live), ("XBLOCK", x.size))
     if held:
@@ -287,7 +286,7 @@ def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candi
     width, columns = power(r.hint), power(x.hint)
     passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2
-    if isinstance(r.size, int) and (width <= 64 or turns(kernel.nest) or (passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512)):
+    if isinstance(r.size, int) and (width <= 64 or kernel.nest.scans_both_ways or (passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512)):
         most = clamp((8192 if narrow and width > 64 else 4096) // width, 32, 64)
         across = min(clamp(power(x.hint // PROGRAMS + 1), 16, most), columns)
         together = sums_together(kernel.nest)
