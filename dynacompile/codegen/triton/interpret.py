@@ -45,7 +45,7 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     stands for a table of their addresses."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("TRITON_INTERPRET=1 must be set before Triton is imported")
-    name, text = f"<{entry}>", text.replace("tl.range(", "range(")
+    name, text = f"<{entry}>", text.replace("tl.range(", "range(").replace("tl.associative_scan(", "associative_scan(")
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     module: dict = {"__name__": entry}
     exec(compile(text, name, "exec"), module)  # our own text
@@ -53,6 +53,7 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
         tl = module["tl"]
         module["libdevice"] = SimpleNamespace(**{n: lift(f, tl) for n, f in LIBDEVICE.items()})
     module["range"] = numbers
+    module["associative_scan"] = scanning(module["tl"])
     for name in DEVICE_FUNCTIONS.keys() & module.keys():
         module[name] = lift(DEVICE_FUNCTIONS[name], module["tl"])
     for name in {
@@ -64,6 +65,30 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
         module[name] = lambda a, b, total, tl=tl: tl.dot(a.to(tl.float32), b.to(tl.float32), total)
     with np.errstate(all="ignore"):
         module[entry][grid](*(argument(a, module["tl"]) for a in arguments), **blocks)
+
+
+def scanning(tl: Any) -> Callable:
+    """A scan in as many calls of the function that combines elements as it has doublings, where the interpreter makes one for each element."""
+
+    def block(array: np.ndarray, like: Any) -> Any:
+        kind = tl.block_type(like.type.scalar, [int(n) for n in array.shape])
+        return tl.core.tensor(type(like.handle)(array, like.handle.dtype), kind)
+
+    def associative_scan(given: Any, axis: int, combine: Callable, reverse: bool = False) -> Any:
+        parts = list(given) if isinstance(given, tuple) or type(given).__name__ == "tuple" else [given]
+        arrays = [np.moveaxis(np.array(p.handle.data), axis, 0) for p in parts]
+        arrays = [a[::-1].copy() if reverse else a.copy() for a in arrays]
+        step = 1
+        while step < len(arrays[0]):
+            earlier = [np.roll(a, step, 0) for a in arrays]
+            result = combine(*(block(a, p) for both in (earlier, arrays) for a, p in zip(both, parts, strict=True)))
+            for a, found in zip(arrays, [result] if len(parts) == 1 else list(result), strict=True):
+                a[step:] = found.handle.data[step:]
+            step *= 2
+        whole = [block(np.ascontiguousarray(np.moveaxis(a[::-1] if reverse else a, 0, axis)), p) for a, p in zip(arrays, parts, strict=True)]
+        return whole[0] if len(parts) == 1 else tuple(whole)
+
+    return associative_scan
 
 
 def argument(given: Any, tl: Any) -> Any:
