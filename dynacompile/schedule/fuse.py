@@ -35,6 +35,7 @@ class Loops:
     ordered: bool
     column: bool  # the reduced elements are not adjacent in memory
     ways: frozenset[bool]  # in which its scans run; True: from the end
+    reduces: bool
     device: object
     loads: dict[str, set[Index]]
     stores: dict[str, set[Index]]
@@ -63,18 +64,20 @@ class Fuser:
         stores: dict[str, set[Index]] = {}
         count, ordered = 0, False
         ways: set[bool] = set()
+        reduces = False
         form: list[tuple] = []
         for _, nest in unit.members:
             count += len(nest.body)
             ordered = ordered or keeps_order(nest)
             ways |= {scan.reverse for scan in nest.scans()}
+            reduces = reduces or nest.is_reduction
             for op in nest.body:
                 form.append((op.name, op.args, op.dtype))
                 if type(op.attr) is Access:
                     (loads if op.name == "load" else stores).setdefault(op.attr.buffer, set()).add(op.attr.index)
         inner = unit.axes[-1].var if r != 1 else None
         column = inner is not None and not runs_along((i for found in loads.values() for i in found), unit.axes, inner)
-        return Loops(x, r, count, ordered, column, frozenset(ways), self.units.buffer(next(iter(unit.writes))).device, loads, stores, hash(tuple(form)))
+        return Loops(x, r, count, ordered, column, frozenset(ways), reduces, self.units.buffer(next(iter(unit.writes))).device, loads, stores, hash(tuple(form)))
 
     def push(self, a: Unit, b: Unit) -> None:
         """Makes a pair wait, by what fusing it may save at most."""
@@ -225,7 +228,7 @@ class Fuser:
         one, two = self.loops[a.id], self.loops[b.id]
         reduced = {x.var for x in axes if x.role == "r"}
         saved = 0
-        if not adds_alike(a, b, axes) or (len(one.ways | two.ways) > 1 and not can_turn(one, two)):
+        if not adds_alike(a, b, axes) or not scans_meet(one, two):
             return False
         for name in a.writes & b.reads:
             written = {i.subs(to_a) for i in one.stores[name]}
@@ -280,10 +283,13 @@ class Fuser:
         return merged
 
 
-def can_turn(one: Loops, two: Loops) -> bool:
-    """Whether one kernel may have scans that run both ways: one block of a GPU's has to take in all of r."""
-    sizes = {loops.r for loops in (one, two) if loops.r != 1}
+def scans_meet(one: Loops, two: Loops) -> bool:
+    """Whether the scans of both, and the reductions of what is scanned from the end, can be one kernel: a block of a GPU's that takes in all of r."""
+    ways = one.ways | two.ways
     cuda = one.device.type == "cuda"  # type: ignore[attr-defined]
+    if len(ways) < 2:
+        return cuda or True not in ways or not (one.reduces or two.reduces)
+    sizes = {loops.r for loops in (one, two) if loops.r != 1}
     return cuda and all(isinstance(n, int) and n <= TURNING[one.column or two.column] for n in sizes)
 
 

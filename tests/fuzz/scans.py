@@ -32,17 +32,17 @@ from tests.codegen.product_cases import ENV, on_cpu, plan_on_gpu
 EXACT: tuple[Callable, ...] = (torch.neg, torch.abs, torch.relu, lambda y: y * 0.5, lambda y: torch.where(y > 0, y, -1.0), lambda y: y.clamp(-2, 3))
 ROUNDED: tuple[Callable, ...] = (torch.sin, torch.tanh, torch.sigmoid, lambda y: y * 0.37 + 0.1, lambda y: (y * 0.3).exp())
 SCANS: dict[str, Callable] = {
-    "sum": lambda y, d: y.cumsum(d) * 0.1,
-    "sum of float64": lambda y, d: y.cumsum(d, dtype=torch.float64).to(y.dtype) * 0.1,
-    "prod": lambda y, d: scans.cumprod(1 + 0.02 * y.sin(), d),
-    "prod with zeros": lambda y, d: scans.cumprod(torch.where(y == 0.5, 0.0, 1 + 0.02 * y.sin()), d),
-    "logsumexp": lambda y, d: y.logcumsumexp(d),
-    "count": lambda y, d: (y > 0).cumsum(d).to(y.dtype) * 0.125,
-    "from the end": lambda y, d: y.flip(d).cumsum(d).flip(d) * 0.1,
-    "logsumexp from the end": lambda y, d: y.flip(d).logcumsumexp(d).flip(d),
+    "sum": lambda of, y, d: y.cumsum(d) * 0.1,
+    "sum of float64": lambda of, y, d: y.cumsum(d, dtype=torch.float64).to(y.dtype) * 0.1,
+    "prod": lambda of, y, d: of.cumprod(1 + 0.02 * y.sin(), d),
+    "prod with zeros": lambda of, y, d: of.cumprod(torch.where(y == 0.5, 0.0, 1 + 0.02 * y.sin()), d),
+    "logsumexp": lambda of, y, d: y.logcumsumexp(d),
+    "count": lambda of, y, d: (y > 0).cumsum(d).to(y.dtype) * 0.125,
+    "from the end": lambda of, y, d: y.flip(d).cumsum(d).flip(d) * 0.1,
+    "logsumexp from the end": lambda of, y, d: y.flip(d).logcumsumexp(d).flip(d),
 }  # fmt: skip
 STEPWISE = ("count", "prod with zeros")  # of rounded numbers another count is as good
-EXTREMA = {"max": scans.cummax, "min": scans.cummin}
+EXTREMA = ("cummax", "cummin")
 SHORT, LONG = (1, 2, 3, 5, 7, 8, 16, 17, 33, 40, 64, 100), (1000, 1024, 1500, 4100)
 DTYPES = (torch.float32,) * 4 + (torch.float64, torch.bfloat16, torch.float16)
 LAYOUTS = ("plain", "plain", "turned", "sliced", "expanded")
@@ -84,11 +84,8 @@ class Program:
 
         return [*(made(layout) for layout in self.layouts), torch.randn(self.size, generator=generator).to(self.dtype)]
 
-    @torch.enable_grad()
-    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        a, b, tangent = tensors
-        if self.differentiated:
-            a, b = (t.detach().requires_grad_() for t in (a, b))
+    def forward(self, a: torch.Tensor, b: torch.Tensor, of: object = torch) -> list[torch.Tensor]:
+        """The results. of: what has the functions whose gradients are ours in graphs."""
         kept: list[torch.Tensor] = []
         y = a
         for what, *rest in self.steps:
@@ -102,9 +99,9 @@ class Program:
                 case "flip":
                     y = y.flip(rest[0])
                 case "scan":
-                    y = SCANS[rest[0]](y, rest[1])
+                    y = SCANS[rest[0]](of, y, rest[1])
                 case "extremum":
-                    y, places = EXTREMA[rest[0]](y, rest[1])
+                    y, places = getattr(of, rest[0])(y, rest[1])
                     kept += [places] if rest[2] else []
                 case "center":
                     y = y - y.mean(rest[0], keepdim=True)
@@ -114,7 +111,15 @@ class Program:
                     kept.append(y)
                 case "total":
                     kept.append(y.sum(rest[0]))
-        results = [y, *kept]
+        return [y, *kept]
+
+    @torch.enable_grad()
+    def __call__(self, *tensors: torch.Tensor, of: object = torch, forward: Callable | None = None) -> list[torch.Tensor]:
+        """The results, and gradients of the two tensors. forward: what gives the results, else `self.forward`."""
+        a, b, tangent = tensors
+        if self.differentiated:
+            a, b = (t.detach().requires_grad_() for t in (a, b))
+        results = forward(a, b) if forward is not None else self.forward(a, b, of)
         if not self.differentiated:
             return results
         floats = [t for t in results if t.requires_grad]
@@ -151,7 +156,7 @@ def generate(seed: int) -> Program:
         scanned += what in ("scan", "extremum")
         choices: dict[str, tuple] = {
             "exact": (r.randrange(len(EXACT)) if exact else r.choice((0, 3)),), "rounded": (r.randrange(len(ROUNDED)),), "join": (r.random() < 0.5 and not exact,), "keep": (),
-            "scan": (r.choice([name for name in SCANS if was_exact or name not in STEPWISE]), d), "extremum": (r.choice(list(EXTREMA)), d, r.random() < 0.5),
+            "scan": (r.choice([name for name in SCANS if was_exact or name not in STEPWISE]), d), "extremum": (r.choice(EXTREMA), d, r.random() < 0.5),
         }  # fmt: skip
         steps.append((what, *choices.get(what, (d,))))
     special = r.random() < 0.15
@@ -183,7 +188,7 @@ def judge(program: Program, got: Sequence[torch.Tensor | None]) -> None:
 
 
 def planned(program: Program) -> Schedule:
-    return plan_on_gpu(program, tuple(program.inputs()), ENV, None)
+    return plan_on_gpu(lambda *tensors: program(*tensors, of=scans), tuple(program.inputs()), ENV, None)
 
 
 def interpreted(program: Program) -> Schedule:
@@ -195,20 +200,8 @@ def interpreted(program: Program) -> Schedule:
 
 def native(program: Program) -> None:
     """Runs the program compiled for the CPU."""
-    dynacompile.reset()
-    compiled = dynacompile.compile(WithMethods(program), isolate_recompiles=True, fullgraph=True)
-    judge(program, compiled(*program.inputs()))
-
-
-class WithMethods:
-    """The program, called as users write it: gradients are taken outside of what is compiled."""
-
-    def __init__(self, program: Program):
-        self.program = program
-        self.__name__ = "program"
-
-    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        return self.program(*tensors)
+    compiled = dynacompile.compile(lambda a, b: program.forward(a, b), isolate_recompiles=True, fullgraph=True)
+    judge(program, program(*program.inputs(), forward=compiled))
 
 
 def triton_jobs(plan: Schedule, inputs: Sequence[torch.Tensor], seed: int) -> tuple[list[tuple], dict[str, torch.Tensor]]:
@@ -220,7 +213,9 @@ def triton_jobs(plan: Schedule, inputs: Sequence[torch.Tensor], seed: int) -> tu
             memory[name] = tensor.as_strided((length,), (1,)).clone()
     for name, buffer in plan.buffers.items():
         if buffer.base is None and name not in memory:
-            memory[name] = plan.constants[name].reshape(-1).clone() if name in plan.constants else torch.zeros(evaluated(buffer.storage_elements, {}), dtype=buffer.dtype)
+            memory[name] = (
+                plan.constants[name].reshape(-1).clone() if name in plan.constants else torch.zeros(evaluated(buffer.storage_elements, {}), dtype=buffer.dtype)
+            )
     jobs = []
     for step in plan.steps:
         if not isinstance(step, Launch):
