@@ -45,7 +45,6 @@ from scripts import (  # noqa: E402
     bench_budget,
     bench_capture,
     bench_guards,
-    bench_lightning,
     bench_optimizers,
     bench_roofline,
     bench_symbolic,
@@ -280,8 +279,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="roofline: where the picture and all figures are written")
     parser.add_argument("--against", type=Path, help="trees: the other checkout")
     parser.add_argument("--rounds", type=int, default=5, help="trees, lightning: how often each is measured; turns: a fifth of that")
-    parser.add_argument("--worker", choices=sorted({*SYSTEMS, *bench_background.SYSTEMS, *bench_lightning.SYSTEMS}), help=argparse.SUPPRESS)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    bench_lightning: Any = importlib.import_module("scripts.bench_lightning") if args.what == "lightning" else None  # which needs Lightning and Hydra
     if args.worker and args.what == "lightning":
         print(json.dumps(bench_lightning.worker(args.worker, args.only, args.device, args.mode)))
         return
