@@ -25,7 +25,7 @@ from dynacompile.schedule.inline import inline
 from dynacompile.schedule.layout import pad_matrices
 from dynacompile.schedule.lists import Group, gather
 from dynacompile.schedule.memory import CPU, NOTHING, GivenUp, Run, buffers_of, plan, unfused_peak
-from dynacompile.schedule.mirror import read_forward
+from dynacompile.schedule.mirror import facing_forward
 from dynacompile.schedule.order import order
 from dynacompile.schedule.parts import Copies, Names, joined, moved, named_apart
 from dynacompile.schedule.product_model import expected, is_known
@@ -77,7 +77,7 @@ def prepared(program: LoopProgram, env: Env) -> LoopProgram:
     """The program with what fusing starts from. New buffers have names of their own within it."""
     if env.config.fuse:
         program = pad_matrices(inline(program))
-    program = replace(program, steps=tuple(normalize(read_forward([without_one_hot_sums(s)])[0]) if isinstance(s, Nest) else s for s in program.steps))
+    program = replace(program, steps=tuple(normalize(facing_forward(without_one_hot_sums(s))) if isinstance(s, Nest) else s for s in program.steps))
     if env.config.fuse:
         program = split_reductions(program)
     return program

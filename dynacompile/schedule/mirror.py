@@ -37,6 +37,11 @@ def read_forward(nests: Sequence[Nest]) -> list[Nest]:
     return [turned(nest, axis) for nest in nests]
 
 
+def facing_forward(nest: Nest) -> Nest:
+    """The same of one nest. A running extremum stays as it is: the nest of its places, which may not be turned, can only join one that runs as it does."""
+    return nest if any(s.kind in ("max", "min") for s in nest.scans()) else read_forward([nest])[0]
+
+
 def turned(nest: Nest, axis: Axis) -> Nest:
     """The nest with an axis gone through the other way."""
     found = remap(nest, {axis.var: from_end(axis)}, nest.axes)

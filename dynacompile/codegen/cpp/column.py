@@ -161,7 +161,7 @@ class Column:
         given = self.ready | self.columns
         frame.statements(frame.scalars(starts, given))
         steps, lane = frame.parts(starts, given)
-        self.scans = Scans(frame, [i for i in lane if i not in given])
+        self.scans = Scans(frame, [i for i in lane if i not in given], k)
         if self.scans:
             for kind, name in self.scans.arrays():
                 out.line(f"alignas(64) {kind} {name}[{plan.tile}];")

@@ -102,7 +102,7 @@ class Row:
         frame.statements(frame.scalars(starts, self.ready))
         steps, lane = frame.parts(starts, self.ready)
         acc = Accumulators(frame, [i for i in starts if self.body[i].name == "reduce"])
-        self.scans = Scans(frame, [i for i in lane if i not in self.ready])
+        self.scans = Scans(frame, [i for i in lane if i not in self.ready], k)
         self.scans.declare()
         if self.scans.reverse and acc.reduces:
             raise VerifyError("schedule", "a kernel for CPUs reduces what it scans from the end")

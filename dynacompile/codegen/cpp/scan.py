@@ -27,10 +27,10 @@ class State:
 
 
 class Scans:
-    """The scans among some ops, of one pass."""
+    """The scans among some ops, of one pass, which has a number."""
 
-    def __init__(self, frame: Frame, ids: list[int]):
-        self.frame, self.body, self.values = frame, frame.body, frame.values
+    def __init__(self, frame: Frame, ids: list[int], number: int = 0):
+        self.frame, self.body, self.values, self.number = frame, frame.body, frame.values, number
         self.ids = [i for i in ids if self.body[i].name == "scan"]
         ways = {self.body[i].attr.reverse for i in self.ids}  # type: ignore[union-attr]
         if len(ways) > 1:
@@ -43,7 +43,7 @@ class Scans:
     def states(self, i: int) -> list[State]:
         attr: Scan = self.body[i].attr  # type: ignore[assignment]
         dtype = self.body[self.body[i].args[0]].dtype
-        name = f"{self.values.names[i]}_state"
+        name = f"{self.values.names[i]}_state{self.number or ''}"
         if attr.kind in PLACES:
             return [State(name, value_type(dtype), literal(self.start(attr.kind[3:], dtype), dtype)), State(f"{name}_at", "i64", "0l")]
         wide = WIDE.get(attr.kind, dtype) if dtype == torch.float32 else dtype

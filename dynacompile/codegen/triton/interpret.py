@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import linecache
+import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ def required(inside: torch.Tensor) -> torch.Tensor:
     return inside
 
 
+OURS = ("range", "associative_scan", "cumsum", "cumprod")  # of tl: what we do otherwise
 DEVICE_FUNCTIONS: dict[str, Callable] = {  # those that are inline assembly, or that the interpreter does otherwise
     "require": required,
     "nearest_bf16": lambda a: a.bfloat16().float(),
@@ -45,7 +47,9 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     stands for a table of their addresses."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("TRITON_INTERPRET=1 must be set before Triton is imported")
-    name, text = f"<{entry}>", text.replace("tl.range(", "range(").replace("tl.associative_scan(", "associative_scan(")
+    name = f"<{entry}>"
+    for function in OURS:
+        text = text.replace(f"tl.{function}(", f"{function}(")
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     module: dict = {"__name__": entry}
     exec(compile(text, name, "exec"), module)  # our own text
@@ -53,7 +57,9 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
         tl = module["tl"]
         module["libdevice"] = SimpleNamespace(**{n: lift(f, tl) for n, f in LIBDEVICE.items()})
     module["range"] = numbers
-    module["associative_scan"] = scanning(module["tl"])
+    module["associative_scan"] = scan = scanning(module["tl"])
+    module["cumsum"] = lambda x, axis, reverse=False: scan(x, axis, operator.add, reverse)
+    module["cumprod"] = lambda x, axis, reverse=False: scan(x, axis, operator.mul, reverse)
     for name in DEVICE_FUNCTIONS.keys() & module.keys():
         module[name] = lift(DEVICE_FUNCTIONS[name], module["tl"])
     for name in {
@@ -68,7 +74,8 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
 
 
 def scanning(tl: Any) -> Callable:
-    """A scan in as many calls of the function that combines elements as it has doublings, where the interpreter makes one for each element."""
+    """A scan in as many calls of the function that combines elements as it has doublings, where the interpreter makes one for each element, and adds floats
+    up one after the other, which a GPU does not."""
 
     def block(array: np.ndarray, like: Any) -> Any:
         kind = tl.block_type(like.type.scalar, [int(n) for n in array.shape])
