@@ -254,7 +254,13 @@ def argmax(m: Maker) -> Iterator[Sample]:
 def scanned(m: Maker) -> Iterator[Sample]:
     """Dimensions and layouts."""
     yield from (args(m.floats(3, 4, 5), d) for d in (0, 1, -1))
-    yield from (args(m.floats(5, 6).t(), 1), args(m.floats(3, 1), 1), args(m.floats(0, 3), 0), args(m.floats()[...], 0), args(m.floats(2, 3).expand(4, 2, 3), 0))
+    yield from (
+        args(m.floats(5, 6).t(), 1),
+        args(m.floats(3, 1), 1),
+        args(m.floats(0, 3), 0),
+        args(m.floats()[...], 0),
+        args(m.floats(2, 3).expand(4, 2, 3), 0),
+    )
     yield args(torch.tensor([[1.0, math.nan, 2.0, -math.inf], [math.inf, 1.0, 1.0, -math.inf], [-math.inf, -math.inf, 0.0, -0.0]]), 1)
     yield from (args(m.floats(3, 4, dtype=d), 1) for d in (torch.float64, torch.bfloat16))
 

@@ -77,7 +77,9 @@ class Fuser:
                     (loads if op.name == "load" else stores).setdefault(op.attr.buffer, set()).add(op.attr.index)
         inner = unit.axes[-1].var if r != 1 else None
         column = inner is not None and not runs_along((i for found in loads.values() for i in found), unit.axes, inner)
-        return Loops(x, r, count, ordered, column, frozenset(ways), reduces, self.units.buffer(next(iter(unit.writes))).device, loads, stores, hash(tuple(form)))
+        return Loops(
+            x, r, count, ordered, column, frozenset(ways), reduces, self.units.buffer(next(iter(unit.writes))).device, loads, stores, hash(tuple(form))
+        )
 
     def push(self, a: Unit, b: Unit) -> None:
         """Makes a pair wait, by what fusing it may save at most."""

@@ -155,7 +155,8 @@ def generate(seed: int) -> Program:
         exact = exact and what not in ("rounded", "scan", "center", "scale")
         scanned += what in ("scan", "extremum")
         choices: dict[str, tuple] = {
-            "exact": (r.randrange(len(EXACT)) if exact else r.choice((0, 3)),), "rounded": (r.randrange(len(ROUNDED)),), "join": (r.random() < 0.5 and not exact,), "keep": (),
+            "exact": (r.randrange(len(EXACT)) if exact else r.choice((0, 3)),), "rounded": (r.randrange(len(ROUNDED)),),
+            "join": (r.random() < 0.5 and not exact,), "keep": (),
             "scan": (r.choice([name for name in SCANS if was_exact or name not in STEPWISE]), d), "extremum": (r.choice(EXTREMA), d, r.random() < 0.5),
         }  # fmt: skip
         steps.append((what, *choices.get(what, (d,))))

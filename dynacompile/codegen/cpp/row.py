@@ -118,7 +118,13 @@ class Row:
             if acc.reduces:
                 out.line(f"merge_parts(parts{k}, {plan.chunks});")
                 out.line(f"const Part{k}& part{k} = parts{k}[0];")
-        elif plan.walked and not self.scans and self.is_long(acc, self.sets(lane)) and not plan.middle and hint(plan.chunk_of) <= BLOCK * WIDEST * self.sets(lane):
+        elif (
+            plan.walked
+            and not self.scans
+            and self.is_long(acc, self.sets(lane))
+            and not plan.middle
+            and hint(plan.chunk_of) <= BLOCK * WIDEST * self.sets(lane)
+        ):
             self.short_stretch(k, acc, lane)
         else:
             self.stretch(k, acc, steps, lane, f"const Part{k} part{k}", "0", str(plan.chunk_of), plan.chunk_of)

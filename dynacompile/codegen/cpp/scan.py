@@ -121,4 +121,3 @@ class Scans:
 def steps_loop(begin: str, end: str, reverse: bool) -> str:
     """The head of a loop over steps."""
     return f"for (i64 s = {end} - 1; s >= {begin}; --s)" if reverse else f"for (i64 s = {begin}; s < {end}; ++s)"
-

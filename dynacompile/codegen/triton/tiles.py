@@ -286,7 +286,9 @@ def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candi
     width, columns = power(r.hint), power(x.hint)
     passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2
-    if isinstance(r.size, int) and (width <= 64 or kernel.nest.scans_both_ways or (passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512)):
+    if isinstance(r.size, int) and (
+        width <= 64 or kernel.nest.scans_both_ways or (passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512)
+    ):
         most = clamp((8192 if narrow and width > 64 else 4096) // width, 32, 64)
         across = min(clamp(power(x.hint // PROGRAMS + 1), 16, most), columns)
         together = sums_together(kernel.nest)
