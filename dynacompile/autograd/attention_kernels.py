@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.fx
@@ -46,7 +45,8 @@ class ByKernels:
             key, value = (t.expand(query.shape[0], *t.shape[1:]) for t in (key, value))
             operands = [t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value)]
             first, second = self.flexible.reads
-            reads = [*self.before[0].run(rest[:first]), *self.before[1].run(rest[first : first + second])]
+            given = rest[:first], rest[first : first + second]
+            reads = [read for before, own in zip(self.before, given, strict=True) for read in before.run(own, query.device)]
             made = Attention.apply(self.form, *operands, *reads, *rest[first + second :])
         return made if self.flexible.auxiliary else made[:1]
 
@@ -61,8 +61,6 @@ def by_kernels(node: torch.fx.Node, operator: FlexibleKernel | None, env: Env) -
     dtypes = {t.dtype for t in autocast(query, key, value)}
     if len(dtypes) > 1 or dtypes.isdisjoint((*HALVES, torch.float32)):
         raise Refused("its operands have no dtype, or several, that the tensor cores multiply")
-    if any(not isinstance(t, torch.Tensor) or t.device != query.device for t in operands if isinstance(t, torch.Tensor)):
-        raise Refused("its functions read tensors of another device")
     shapes = [[as_static(n) for n in t.shape] for t in (query, key, value)]
     if any(type(shape[d]) is not int for shape in shapes for d in (1, 3)):
         raise Refused("its heads differ in number or size from call to call")
@@ -80,9 +78,8 @@ def by_kernels(node: torch.fx.Node, operator: FlexibleKernel | None, env: Env) -
         raise Refused("every result of half precision is to be rounded as in eager")
     reads = sum(len(b.reads) for b in found.before)
     blocks = flexible.blocks or EVERYWHERE
-    form = Form(
-        found.score, found.mask, found.derivative, found.numbers, reads, blocks, found.wanted, flexible.scale, precision_of(env) if dtype == torch.float32 else ""
-    )
+    precision = precision_of(env) if dtype == torch.float32 else "ieee"
+    form = Form(found.score, found.mask, found.derivative, found.numbers, reads, blocks, found.wanted, flexible.scale, precision)
     return ByKernels(flexible, form, found.before, operator)
 
 
@@ -91,8 +88,10 @@ def float32_precision() -> str:
 
 
 def precision_of(env: Env) -> str:
-    """Of products of float32: as torch's setting says, which is then guarded; each term as float32 has it where nothing may rely on that."""
-    if env.rely is None or env.config.precise:
+    """Of products of float32: as torch's setting says, which is then guarded; with float32's digits where nothing may rely on that."""
+    if env.config.precise:
+        return "exact"
+    if env.rely is None:
         return "ieee"
     env.rely("torch.backends.cuda.matmul.fp32_precision", float32_precision, float32_precision())
     return "tf32" if float32_precision() == "tf32" else "ieee"

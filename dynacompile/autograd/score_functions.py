@@ -1,5 +1,5 @@
-"""The functions of flex_attention as kernels take them: what does not depend on a score or its place is computed before, for the tensors that are read; the rest
-is a function of points (`ops/point_functions.py`), with its derivative, which the joint graph of the function gives. What has no such form is refused by name.
+"""The functions of flex_attention as kernels take them: what does not depend on a score or its place is computed before, for the tensors that are read; the
+rest is a function of points (`ops/point_functions.py`), with its derivative, which the function's joint graph gives. What has no such form is refused by name.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Before:
     inputs: tuple[Node, ...] = ()
     reads: tuple[Node, ...] = ()
 
-    def run(self, given: Sequence[Any]) -> list[torch.Tensor]:
-        """given: for the inputs."""
+    def run(self, given: Sequence[Any], device: torch.device) -> list[torch.Tensor]:
+        """given: for the inputs. device: that the reads are wanted on: numbers may be elsewhere."""
         values: dict[Node, Any] = dict(zip(self.inputs, given, strict=True))
         for node in self.nodes:
             if node.op == "get_attr":
@@ -50,7 +50,7 @@ class Before:
                 continue
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = run_node(node, args, kwargs)
-        return [values[node] for node in self.reads]
+        return [values[node].to(device) for node in self.reads]
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def apart(module: torch.fx.GraphModule, own: int) -> Apart:
 
 
 def subscripts_by_points(module: torch.fx.GraphModule, own: int) -> torch.fx.Graph:
-    """A copy of the graph in which a tensor is read at one place, which has all its indices: `t[h][q, k]` is `t[h, q, k]`, and of `t[0, q]` the first index, which
-    does not vary, is taken first."""
+    """A copy of the graph in which a tensor is read at one place, which has all its indices: `t[h][q, k]` is `t[h, q, k]`, and of `t[0, q]` the first index,
+    which does not vary, is taken first."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     next(iter(reversed(graph.nodes))).meta = dict(next(iter(reversed(module.graph.nodes))).meta)
@@ -149,7 +149,7 @@ def functions_of(score: torch.fx.GraphModule | None, mask: torch.fx.GraphModule 
     if score is not None:
         found = apart(score, 1 + len(PLACE))
         joint = traced(found, recorded)
-        names = {n: name for n, name in zip(joint.placeholders, [*("score", *PLACE), *read_names(found, 0), "grad"], strict=False)}
+        names = dict(zip(joint.placeholders, ["score", *PLACE, *read_names(found, 0), "grad"]))
         (result,) = joint.groups[0]
         if result.meta["val"].dtype != dtype or result.meta["val"].dim():
             raise Refused(f"a function of scores gives {described(result)}, not a number of {named(dtype)}")
@@ -184,12 +184,15 @@ def named(dtype: torch.dtype) -> str:
 def traced(found: Apart, recorded: bool) -> JointGraph:
     """The rest of a function as a joint graph. recorded: the score wants a gradient, and so do the reads that have one."""
     fakes: list[Any] = [n.meta["val"] for n in found.places]
+    device = fakes[0].device
     for i, fake in enumerate(fakes):
         needs = recorded and (i == 0 or (i >= found.own and fake.requires_grad))
         if not isinstance(fake, FakeTensor):
             raise Refused("a function reads what is no tensor")
+        if fake.device != device and fake.dim():
+            raise Refused("a function reads tensors of another device")
         with fake.fake_mode, torch.no_grad():
-            fakes[i] = fake.detach().requires_grad_(needs)
+            fakes[i] = fake.detach().to(device).requires_grad_(needs)
     try:
         with torch.set_grad_enabled(recorded), torch.autocast(fakes[0].device.type, enabled=False):
             return trace_joint(found.rest, fakes, decomposition_table())

@@ -30,7 +30,7 @@ FORWARD = torch.ops.dynacompile.attention.default
 """(the attention, the logarithms of the sums of exponentials, the largest scores). Queries that see no key get zeros, and minus infinity. block_size: queries
 and keys of a block; blocks: for each block of queries how many blocks of keys it sees in part, and which; then the same of blocks that it sees as a whole, to
 which the mask is not applied, where the mask tells them apart. Without blocks every key is looked at. score, mask: functions of points, "" for none. precision:
-"ieee" or "tf32", of products of float32."""
+of products of float32: "ieee", "tf32", or "exact", by multiplications and additions of float32."""
 QUERY_GRADIENT = torch.ops.dynacompile.attention_query_gradient.default
 """The gradient of the queries, and those of the reads at the places `wanted`, in float32. delta: of each query the sum of its result times its gradient, less
 the gradient of its logarithm. derivative: of the function of scores, a function of the score and the gradient of its result; "" where there is none."""
