@@ -95,8 +95,7 @@ def apart(module: torch.fx.GraphModule, own: int) -> Apart:
 
 
 def subscripts_by_points(module: torch.fx.GraphModule, own: int) -> torch.fx.Graph:
-    """A copy of the graph in which a tensor is read at one place, which has all its indices: `t[h][q, k]` is `t[h, q, k]`, and of `t[0, q]` the first index,
-    which does not vary, is taken first."""
+    """A copy of the graph in which a tensor is read at one place, which has all its indices: `t[h][q, k]` is `t[h, q, k]`."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     next(iter(reversed(graph.nodes))).meta = dict(next(iter(reversed(module.graph.nodes))).meta)
@@ -108,23 +107,10 @@ def subscripts_by_points(module: torch.fx.GraphModule, own: int) -> torch.fx.Gra
         of = node.args[0] if node.args else None
         if not isinstance(of, Node):
             continue
-        if node.target is operator.getitem and of not in varying and node in varying:
-            split_subscript(node, of)
-        elif node.target is index_by_points and of.target is index_by_points and node in varying:
+        if node.target is index_by_points and of.target is index_by_points and node in varying:
             node.args = (*of.args, *node.args[1:])
     graph.eliminate_dead_code()
     return graph
-
-
-def split_subscript(node: Node, of: Node) -> None:
-    key = node.args[1] if isinstance(node.args[1], (tuple, list)) else (node.args[1],)
-    if any(not isinstance(k, (int, Node)) or isinstance(k, bool) for k in key) or not isinstance(of.meta.get("val"), FakeTensor):
-        return
-    fixed = tuple(slice(None) if isinstance(k, Node) else k for k in key)
-    with node.graph.inserting_before(node):
-        first = node.graph.call_function(operator.getitem, (of, fixed))
-    first.meta = {**of.meta, "val": of.meta["val"][fixed]}
-    node.target, node.args = index_by_points, (first, *(k for k in key if isinstance(k, Node)))
 
 
 @dataclass(frozen=True)
@@ -233,14 +219,14 @@ def check_line(node: Node, what: str) -> None:
     title = f"the function of {'scores' if what != 'mask' else 'the mask'} does {node.target if node.op == 'call_function' else node.op}"
     if row is None or not isinstance(val, torch.Tensor) or val.dtype not in DTYPES:
         raise Refused(title)
-    operands = [n.meta["val"] for n in node.all_input_nodes]
+    operands, args = [n.meta["val"] for n in node.all_input_nodes], node.args  # type: list[Any], Any
     match row.kind:
         case "pointwise" | "create" if not val.dim() and not any(t.dim() for t in operands):
             return
         case "view" if all(is_read(n) for n in node.all_input_nodes):
             return
-        case "index" if not val.dim() and is_read(node.args[0]) and all(isinstance(i, Node) and not i.meta["val"].dim() for i in node.args[1]):
-            if any(i.meta["val"].dtype == torch.bool for i in node.args[1]):
+        case "index" if not val.dim() and is_read(args[0]) and all(isinstance(i, Node) and not i.meta["val"].dim() for i in args[1]):
+            if any(i.meta["val"].dtype == torch.bool for i in args[1]):
                 raise Refused("a function reads a tensor by truth values")
             return
     raise Refused(f"{title} of tensors with dimensions")
@@ -304,4 +290,4 @@ def is_zero(node: object) -> bool:
     row = TABLE.get(str(node.target))
     if row is None or row.kind != "create":
         return False
-    return row.detail == "0" or (row.detail == "fill" and node.args[-1] == 0)
+    return row.detail == "0" or (row.detail == "fill" and node.args[-1] == 0)  # type: ignore[return-value]

@@ -150,8 +150,7 @@ def query_gradient(
     sums = {f"r{i}": torch.zeros(reads[i].shape, dtype=torch.float32, device=query.device) for i in wanted}
     for name, indices, added in found.additions:
         if indices:
-            places = [i.expand(added.shape) for i in indices]
-            sums[name].index_put_(places, added.to(torch.float32), accumulate=True)
+            sums[name].index_put_(tuple(i.expand(added.shape) for i in indices), added.to(torch.float32), accumulate=True)
         else:
             sums[name] += added.sum()
     made = (found.scores @ each_head(wide(key), query.shape[1])).to(query.dtype)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from dynacompile.codegen.triton.attention_bodies import BodyFunction, Derivative, device_function
-from dynacompile.codegen.triton.attention_tiles import Shape, candidates_for, power
+from dynacompile.codegen.triton.attention_tiles import Shape, candidates_for, padded
 from dynacompile.codegen.triton.emit import HEADER, LIBDEVICE, device_functions, user_line
 from dynacompile.ir.calls import Call
 from dynacompile.ir.extents import LIMIT, ceil_div, example_reach
@@ -70,7 +70,7 @@ class Matrix:
     def masks(self, spread: str, across: str, cut: bool) -> list[str]:
         """Conditions under which elements exist. cut: tiles reach beyond the rows."""
         found = [f"{self.along}_inside{spread}"] if cut else []
-        return found + ([f"({self.column}{across} < {self.width})"] if self.column and power(self.width) != self.width else [])
+        return found + ([f"({self.column}{across} < {self.width})"] if self.column and padded(self.width) != self.width else [])
 
 
 def times(place: str, stride: Extent) -> str:
@@ -131,8 +131,13 @@ class AttentionText:
     def is_cut(self, dim: str) -> bool:
         """Whether some tile reaches beyond the end, or beyond its block."""
         steps = [c.blocks[f"{dim.upper()}BLOCK"] for c in self.candidates]
-        wholes = [self.length(dim), *([self.block(dim)] if self.blocks else [])]
-        return any(type(whole) is not int or whole % step for whole in wholes for step in steps)
+        length = self.length(dim)
+        if self.blocks:
+            count, block = self.blocks[0].size[2] if dim == self.kept else None, self.block(dim)
+            if type(length) is not int or length % block or (count is not None and count != length // block):
+                return True
+            length = block
+        return type(length) is not int or any(length % step for step in steps)
 
     @property
     def kept(self) -> str:
@@ -227,7 +232,7 @@ class AttentionText:
     def column_lines(self) -> list[str]:
         """Places along heads, as rows and as columns of tiles, for those matrices that have them so."""
         value = int(self.call.argument("value").size[3])
-        return [f"d = tl.arange(0, {power(int(self.width))})", f"e = tl.arange(0, {power(value)})"]
+        return [f"d = tl.arange(0, {padded(int(self.width))})", f"e = tl.arange(0, {padded(value)})"]
 
     def loaded(self, role: str, at: str, turned: bool = False) -> str:
         """A block of a matrix; turned: with its rows along the second dimension of a tile."""
@@ -411,7 +416,7 @@ class Forward(AttentionText):
             f"query = {self.loaded('query', self.matrices['query'].start('h'))}",
             f"key_at = {self.matrices['key'].start(shared)}",
             f"value_at = {self.matrices['value'].start(shared)}",
-            f"acc = tl.zeros([MBLOCK, {power(value)}], tl.float32)",
+            f"acc = tl.zeros([MBLOCK, {padded(value)}], tl.float32)",
             "total = tl.zeros([MBLOCK], tl.float32)",
             f"top = tl.full([MBLOCK], {minus_infinity()}, tl.float32)",
             *self.walks(self.KEPT, self.given, "h"),
@@ -481,8 +486,8 @@ class QueryGradient(Backward):
             f"delta = {self.loaded('delta', self.matrices['delta'].start('h'))}",
             f"key_at = {self.matrices['key'].start(shared)}",
             f"value_at = {self.matrices['value'].start(shared)}",
-            f"acc = tl.zeros([MBLOCK, {power(int(self.width))}], tl.float32)",
-            *(f"{name} = tl.zeros({derivative.shape(i)}, tl.float32)" for i, name in (derivative.sums().items() if derivative else ())),
+            f"acc = tl.zeros([MBLOCK, {padded(int(self.width))}], tl.float32)",
+            *(derivative.begin_sums() if derivative is not None else ()),
             *self.walks(self.kept_names, self.given, "h"),
             *self.stored("of_queries", f"acc * {number(self.scale)}"),
         ]
@@ -531,7 +536,7 @@ class KeyGradient(Backward):
     def kernel_text(self) -> str:
         group = int(self.heads) // int(self.key_heads)  # type: ignore[call-overload]
         value = int(self.call.argument("value").size[3])
-        widths = {"of_keys": power(int(self.width)), "of_values": power(value)}
+        widths = {"of_keys": padded(int(self.width)), "of_values": padded(value)}
         lines = [
             *self.head_lines(),
             *self.column_lines(),

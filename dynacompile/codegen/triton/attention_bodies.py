@@ -110,6 +110,9 @@ class Derivative(BodyFunction):
         common, lane, dims = self.values.indexer.address(op.attr.index)  # type: ignore[union-attr]
         return self.values.address(op.attr.buffer, common, lane), dims & {"m", "n"}  # type: ignore[union-attr]
 
+    def begin_sums(self) -> list[str]:
+        return [f"{name} = tl.zeros({self.shape(i)}, tl.float32)" for i, name in self.sums().items()]
+
     def shape(self, i: int) -> str:
         """Of a sum that is kept."""
         return f"[{'MBLOCK' if 'm' in self.place(self.nest.body[i])[1] else '1'}, 1]"

@@ -88,10 +88,15 @@ def candidates_for(shape: Shape) -> tuple[Candidate, ...]:
     return tuple(made.values())
 
 
+def padded(width: int) -> int:
+    """How wide the tiles are that hold rows of a head."""
+    return max(SMALLEST, power(width))
+
+
 def shared(shape: Shape, queries: int, keys: int, stages: int) -> int:
     """Bytes of shared memory that the blocks of a program take, about."""
     size = shape.dtype.itemsize
-    width, value = power(shape.width), power(shape.value_width)
+    width, value = padded(shape.width), padded(shape.value_width)
     kept, walked = (keys, queries) if shape.template == "attention_key_gradient" else (queries, keys)
     own = kept * (width if shape.template == "attention" else width + value)
     return size * (own + stages * walked * (width + value))
