@@ -28,7 +28,7 @@ from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, fle
 
 import dynacompile
 from dynacompile.events import AttentionFound, FrameSkipped, GraphBroke
-from dynacompile.ir.schedule import Candidate, KernelSource
+from dynacompile.ir.schedule import Candidate, Kernel, KernelSource
 from tests.attention_kernels import by_triton, on_cpu
 
 STEPS = (
@@ -282,13 +282,13 @@ def results(call: Callable, operands: Sequence[torch.Tensor], reads: dict[str, t
     return [*made, *torch.autograd.grad(used, leaves, tangents, allow_unused=True)]
 
 
-def check(program: Program, interpret: bool = True) -> list[AttentionFound]:
-    """Raises AssertionError where the compiled program differs."""
+def check(program: Program, interpret: bool = True, choose: Callable[[KernelSource], Candidate] | None = None) -> tuple[list[AttentionFound], list[Kernel]]:
+    """Raises AssertionError where the compiled program differs. Gives what was decided, and the kernels that ran."""
     reads = program.reads(program.dtype)
     events: list[Any] = []
     options: dict[str, Any] = {"attention_scores": 0, "fallback": "none", "reference": True}
-    manager: AbstractContextManager = by_triton(tiles(program)) if interpret else on_cpu()
-    with warnings.catch_warnings(), manager:
+    manager: AbstractContextManager = by_triton(choose or tiles(program)) if interpret else on_cpu()
+    with warnings.catch_warnings(), manager as kernels:
         warnings.simplefilter("ignore")
         dynacompile.reset()
         backend = "default" if interpret else "aot_eager"
@@ -313,7 +313,7 @@ def check(program: Program, interpret: bool = True) -> list[AttentionFound]:
         assert one is not None or other is None, f"result {i} is missing"
         if one is not None and other is not None and right is not None:
             check_close(i, one, other, right, torch.finfo(program.dtype).eps)
-    return [e for e in events if isinstance(e, AttentionFound)]
+    return [e for e in events if isinstance(e, AttentionFound)], kernels or []
 
 
 def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tensor, eps: float) -> None:
@@ -341,7 +341,7 @@ def main() -> int:
     for seed in range(given.first, given.last):
         program = generate(seed)
         try:
-            counts.update((e.kernel, e.ours, "" if e.ours else e.reason) for e in check(program, not given.defined))
+            counts.update((e.kernel, e.ours, "" if e.ours else e.reason) for e in check(program, not given.defined)[0])
         except Exception as error:  # noqa: BLE001 - told, with its program
             failed += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:900]}\n{program.text()}\n", flush=True)

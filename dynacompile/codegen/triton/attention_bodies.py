@@ -154,8 +154,9 @@ class Derivative(BodyFunction):
         for i, name in self.sums().items():
             op = self.nest.body[i]
             pointer, dims = self.place(op)
-            mask = ", mask=mmask" if "m" in dims and "m" in self.masked else ""
-            lines += [f"require({inside})" for inside in self.values.inside(op.attr)]  # type: ignore[arg-type]
+            cut = "m" in dims and "m" in self.masked
+            mask, otherwise = (", mask=mmask", " | (mmask == 0)") if cut else ("", "")
+            lines += [f"require({inside}{otherwise})" for inside in self.values.inside(op.attr)]  # type: ignore[arg-type]
             lines.append(f"tl.atomic_add({pointer} + tl.zeros({self.shape(i)}, tl.int32), {name}{mask}, sem=\"relaxed\")")
         lines = [*self.begin(), *lines]
         return device_function(f"{self.name}_finish", [p if p not in ("MBLOCK", "NBLOCK") else f"{p}: tl.constexpr" for p in self.finish_parameters()], lines)
