@@ -1,4 +1,4 @@
-"""Kernels of flex_attention without a GPU: programs for a CPU that have them, whose text Triton's interpreter runs, or whose operators run as they are defined."""
+"""Kernels of flex_attention without a GPU: programs for a CPU that have them, run by Triton's interpreter, or as their operators are defined."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A program is its seed: sizes (lengths that no tile divides, heads of odd width, grouped heads, one batch of keys for several of queries), layouts of the
 operands, steps of which the function of scores is made (what they read may have gradients, at places that vary with queries, keys, both or neither), a mask,
 the size of its blocks, whether it is made in the frame, a scale, what is returned, which results have tangents, tiles, and symbolic sizes. Kernels are run by
-Triton's interpreter, in this process; with --defined the operators as they are defined.
+Triton's interpreter; with --defined the operators as they are defined.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import logging
 import math
 import os
 import random
+import subprocess
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,8 +22,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import torch
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention, noop_mask
@@ -320,7 +320,8 @@ def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tens
     assert (have.dtype, have.shape) == (want.dtype, want.shape), f"result {i}: another type"
     infinite = best.isinf()
     assert torch.equal(have.isinf(), infinite), f"result {i}: other places are infinite"
-    assert torch.equal(have.isnan(), best.isnan()), f"result {i}: other places are NaN"
+    # Where the definition multiplies infinity by the gradient zero of a score that a mask hides, kernels do not look.
+    assert not (have.isnan() & ~best.isnan()).any(), f"result {i}: other places are NaN"
     finite = best.isfinite() & want.isfinite()
     if not finite.any():
         return
@@ -336,6 +337,9 @@ def main() -> int:
     parser.add_argument("last", type=int)
     parser.add_argument("--defined", action="store_true", help="run operators as they are defined, not kernels")
     given = parser.parse_args()
+    if not given.defined and os.environ.get("TRITON_INTERPRET") != "1":  # which Triton reads when it is imported
+        command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.flexible", *sys.argv[1:]]
+        return subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}).returncode
     logging.disable(logging.ERROR)
     failed, counts = 0, Counter()
     for seed in range(given.first, given.last):
