@@ -75,9 +75,7 @@ class Flexible:
     __module__, __name__ = __name__, "flex_attention"
     blocks: Blocks | None = None
 
-    def __init__(
-        self, score: torch.fx.GraphModule | None, mask: torch.fx.GraphModule | None, reads: tuple[int, int], scale: float, auxiliary: bool
-    ):
+    def __init__(self, score: torch.fx.GraphModule | None, mask: torch.fx.GraphModule | None, reads: tuple[int, int], scale: float, auxiliary: bool):
         self.score, self.mask, self.reads, self.scale, self.auxiliary = score, mask, reads, scale, auxiliary
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *reads: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -130,17 +128,13 @@ class FlexibleKernel:
             made = self.without_mask(given, visible, reader, attention)
             return (laid_like(self.masked(given, visible, reader, attention) if made is None else made, query),)
 
-    def given(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, reads: Sequence[torch.Tensor]
-    ) -> tuple[dict[str, Any], torch.Tensor | None]:
+    def given(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, reads: Sequence[torch.Tensor]) -> tuple[dict[str, Any], torch.Tensor | None]:
         """The operator's arguments, and where keys are seen."""
         key, value = self.form.spread(query, key, value)
         given = {name: t if t.stride(-1) == 1 else t.contiguous() for name, t in (("query", query), ("key", key), ("value", value))}
         return {**given, "scale": self.form.scale}, self.form.visible(query, key, reads)
 
-    def without_mask(
-        self, given: dict[str, Any], visible: torch.Tensor | None, reader: Reader, attention: Callable[..., torch.Tensor]
-    ) -> torch.Tensor | None:
+    def without_mask(self, given: dict[str, Any], visible: torch.Tensor | None, reader: Reader, attention: Callable[..., torch.Tensor]) -> torch.Tensor | None:
         """The attention where the operator needs no mask for it."""
         if visible is None:
             return attention(**given)

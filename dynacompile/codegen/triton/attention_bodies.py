@@ -134,7 +134,7 @@ class Derivative(BodyFunction):
             pointer, value, mask = f"tl.broadcast_to({pointer}, [MBLOCK, NBLOCK])", value, "visible"
         else:
             value, mask = f"tl.sum({value}, 0)[None, :]", "nmask" if "n" in self.masked else ""
-        return [*checks, f"tl.atomic_add({pointer}, {value}{f', mask={mask}' if mask else ''}, sem=\"relaxed\")"]
+        return [*checks, f'tl.atomic_add({pointer}, {value}{f", mask={mask}" if mask else ""}, sem="relaxed")']
 
     def parameters(self) -> list[str]:
         return [*super().parameters(), *(["visible"] if self.additions else []), *self.sums().values()]
@@ -157,7 +157,7 @@ class Derivative(BodyFunction):
             cut = "m" in dims and "m" in self.masked
             mask, otherwise = (", mask=mmask", " | (mmask == 0)") if cut else ("", "")
             lines += [f"require({inside}{otherwise})" for inside in self.values.inside(op.attr)]  # type: ignore[arg-type]
-            lines.append(f"tl.atomic_add({pointer} + tl.zeros({self.shape(i)}, tl.int32), {name}{mask}, sem=\"relaxed\")")
+            lines.append(f'tl.atomic_add({pointer} + tl.zeros({self.shape(i)}, tl.int32), {name}{mask}, sem="relaxed")')
         lines = [*self.begin(), *lines]
         return device_function(f"{self.name}_finish", [p if p not in ("MBLOCK", "NBLOCK") else f"{p}: tl.constexpr" for p in self.finish_parameters()], lines)
 
