@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.autograd.decompose import decomposition_table
 from dynacompile.autograd.functionalize import run_node
@@ -20,6 +19,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ops.flexible_attention import index_by_points
 from dynacompile.ops.point_functions import PLACE, Writer
 from dynacompile.ops.table import TABLE
+from dynacompile.private.of_torch import FakeTensor
 
 Node = torch.fx.Node
 aten = torch.ops.aten

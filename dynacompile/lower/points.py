@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dynacompile.ir.body import Body
 from dynacompile.ir.index import Extent, Index, Var, atom, strided
@@ -24,6 +23,7 @@ from dynacompile.ops.point_functions import PLACE, Name, PointFunction, parsed
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import compute_dtype
 from dynacompile.ops.table import TABLE
+from dynacompile.private.of_torch import FakeTensorMode
 
 KINDS: dict[str, Callable] = {"pointwise": lower_pointwise, "create": lower_create, "index": lower_index, "view": lower_view}
 VARIABLES = ("b", "h", "m", "n")  # of batches, heads, queries and keys, as kernels call them

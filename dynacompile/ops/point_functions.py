@@ -21,6 +21,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from dynacompile.private import of_torch
+
 PLACE = ("b", "h", "q", "k")
 NUMBERS = {"inf": float("inf"), "nan": float("nan")}
 KINDS = (torch.dtype, torch.layout, torch.memory_format)
@@ -33,7 +35,7 @@ class Name(str):
 @dataclass(frozen=True)
 class Line:
     name: Name
-    op: torch._ops.OpOverload
+    op: of_torch.OpOverload
     args: tuple
     kwargs: Mapping[str, Any]
 
@@ -153,8 +155,8 @@ def value_of(node: ast.expr) -> Any:
     raise ValueError(f"no argument of a function of points: {ast.unparse(node)}")
 
 
-def operator_of(node: ast.expr) -> torch._ops.OpOverload:
+def operator_of(node: ast.expr) -> of_torch.OpOverload:
     namespace, name, overload = ast.unparse(node).split(".")
     found = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-    assert isinstance(found, torch._ops.OpOverload)
+    assert isinstance(found, of_torch.OpOverload)
     return found
