@@ -59,6 +59,21 @@ def by_triton(choose: Choose = first) -> Iterator[list[Kernel]]:
         yield seen
 
 
+@contextmanager
+def only_noted() -> Iterator[list[Kernel]]:
+    """Kernels of attention are noted, and no kernel runs, where the option `reference` is on: for sizes that an interpreter is too slow for."""
+    seen: dict[str, Kernel] = {}
+
+    def note(kernel: Kernel | Member, tensors: Sequence[torch.Tensor], sizes: Sequence[int] = ()) -> None:
+        if isinstance(kernel, Kernel) and kernel.call is not None:
+            seen.setdefault(kernel.digest(), kernel)
+
+    found: list[Kernel] = []
+    with on_cpu(), patch.object(pipeline, "run_kernel", note):
+        yield found
+    found.extend(seen.values())
+
+
 def launch(source: KernelSource, candidate: Candidate, sizes: Sequence[int]) -> tuple[dict[str, int], tuple[int, int, int]]:
     """The constants of a candidate, and its grid in a call with these values of symbols."""
     values = dict(zip(source.kernel.symbols, sizes, strict=True))

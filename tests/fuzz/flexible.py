@@ -18,7 +18,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -38,7 +38,6 @@ STEPS = (
 MASKS = ("none", "none", "noop", "causal", "strict", "window", "documents", "padded", "by head", "any", "nothing", "prefix", "chunks")
 LAYOUTS = ("plain", "plain", "heads inside", "one tensor", "turned")
 BLOCKS = ((16, 16), (16, 16), (32, 32), (32, 16), (16, 48), (24, 24), (20, 36), (8, 8), (128, 128))
-TILES = (16, 16, 32, 64)
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,7 @@ class Program:
     wanted: tuple[bool, ...]
     wanted_reads: bool
     symbolic: bool
+    device: str = "cpu"
 
     def text(self) -> str:
         return "\n".join(f"  {name}: {value}" for name, value in vars(self).items())
@@ -75,7 +75,7 @@ class Program:
             (keys, self.groups, self.lengths[1], self.widths[0]),
             (keys, self.groups, self.lengths[1], self.widths[1]),
         ]
-        made = [torch.randn(s, generator=generator).to(self.dtype).to(dtype) for s in sizes]
+        made = [torch.randn(s, generator=generator).to(self.dtype).to(self.device, dtype) for s in sizes]
         laid = [self.laid(t, layout) for t, layout in zip(made, self.layouts, strict=True)]
         return [t.requires_grad_(grad and w) for t, w in zip(laid, self.wanted, strict=True)]
 
@@ -97,12 +97,13 @@ class Program:
             "bias": (self.heads, queries, keys), "batch": (self.batch, 1, queries, keys), "slopes": (self.heads,), "table": (self.heads, queries + keys),
             "queries": (self.batch, queries), "keys": (keys,), "number": (),
         }  # fmt: skip
-        made = {name: torch.randn(size, generator=generator).to(own).to(dtype).requires_grad_(grad and self.wanted_reads) for name, size in sizes.items()}
+        made = {name: torch.randn(size, generator=generator).to(own).to(self.device, dtype) for name, size in sizes.items()}
         count = max(queries, keys)
         made["documents"] = torch.randint(0, 3, (self.batch, count), generator=generator)
         made["ends"] = torch.randint(0, keys + 1, (self.batch,), generator=generator)
         made["any"] = torch.rand((self.batch, self.heads, queries, keys), generator=generator) < 0.4
-        return made
+        made = {name: t.to(self.device) for name, t in made.items()}
+        return {name: t.requires_grad_(grad and self.wanted_reads and t.is_floating_point()) for name, t in made.items()}
 
     def score(self, reads: dict[str, torch.Tensor], score: Any, b: Any, h: Any, q: Any, k: Any, whole: bool = False) -> Any:
         """whole: all scores at once."""
@@ -186,7 +187,7 @@ class Program:
     def block_mask(self, mask_mod: Callable) -> Any:
         batch = None if self.broad[0] and self.mask not in ("documents", "padded", "any") and not self.shared_batch else self.batch
         heads = None if self.broad[1] and self.mask not in ("by head", "any") else self.heads
-        return create_block_mask(mask_mod, batch, heads, *self.lengths, device="cpu", BLOCK_SIZE=self.blocks)
+        return create_block_mask(mask_mod, batch, heads, *self.lengths, device=self.device, BLOCK_SIZE=self.blocks)
 
     def compiled(self, reads: dict[str, torch.Tensor]) -> Callable:
         score_mod, mask_mod = self.functions(reads)
@@ -213,7 +214,7 @@ class Program:
         each = self.heads // self.groups
         key, value = (t.repeat_interleave(each, 1).expand(self.batch, -1, -1, -1) for t in (key, value))
         scores = query.to(wide) @ key.to(wide).mT * (1 / math.sqrt(self.widths[0]) if self.scale is None else self.scale)
-        b, h, q, k = (torch.arange(n).reshape([-1 if d == i else 1 for d in range(4)]) for i, n in enumerate(scores.shape))
+        b, h, q, k = (torch.arange(n, device=self.device).reshape([-1 if d == i else 1 for d in range(4)]) for i, n in enumerate(scores.shape))
         scores = self.score(reads, scores, b, h, q, k, True).expand(scores.shape)
         if self.mask not in ("none", "noop"):
             scores = torch.where(self.visible(reads, b, h, q, k).expand(scores.shape), scores, -math.inf)
@@ -278,21 +279,22 @@ def results(call: Callable, operands: Sequence[torch.Tensor], reads: dict[str, t
     if not used or not leaves:
         return list(made)
     # Sums of queries that see nothing are no numbers, and have no gradient.
-    tangents = [torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64).view(t.shape).to(program.dtype).to(t.dtype) for t in used]
+    tangents = [torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64, device=t.device).view(t.shape).to(program.dtype).to(t.dtype) for t in used]
     return [*made, *torch.autograd.grad(used, leaves, tangents, allow_unused=True)]
 
 
 def check(program: Program, interpret: bool = True, choose: Callable[[KernelSource], Candidate] | None = None) -> tuple[list[AttentionFound], list[Kernel]]:
-    """Raises AssertionError where the compiled program differs. Gives what was decided, and the kernels that ran."""
+    """Raises AssertionError where the compiled program differs. Gives what was decided, and the kernels that the interpreter ran. interpret: on a CPU, run
+    kernels, not operators as they are defined; programs of a GPU run their kernels there."""
     reads = program.reads(program.dtype)
     events: list[Any] = []
-    options: dict[str, Any] = {"attention_scores": 0, "fallback": "none", "reference": True}
-    manager: AbstractContextManager = by_triton(choose or tiles(program)) if interpret else on_cpu()
+    built = program.device != "cpu"
+    options: dict[str, Any] = {"fallback": "none"} if not built and not interpret else {"attention_scores": 0, "fallback": "none", "reference": not built}
+    manager: AbstractContextManager = nullcontext([]) if built else by_triton(choose or tiles(program)) if interpret else on_cpu()
     with warnings.catch_warnings(), manager as kernels:
         warnings.simplefilter("ignore")
         dynacompile.reset()
-        backend = "default" if interpret else "aot_eager"
-        options = options if interpret else {"fallback": "none"}
+        backend = "default" if built or interpret else "aot_eager"
         call = dynacompile.compile(program.compiled(reads), backend=backend, isolate_recompiles=True, dynamic=program.symbolic or None, options=options)
         end = dynacompile.subscribe(events.append)
         try:
