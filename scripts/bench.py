@@ -9,7 +9,7 @@
     python scripts/bench.py roofline --only "GPT*" --folder FOLDER  # the kernels of a step that lose most time beside what memory and arithmetic allow
     python scripts/bench.py budget  # peak memory against step time for several values of memory_budget
     python scripts/bench.py turns --only "product:*"  # eager, torch.compile and ours in turn in one process, with many rounds
-    python scripts/bench.py attention  # flex_attention in eager, by torch.compile and ours: results, steps, kernels, each tile of ours (--only "*4096*": further rows)
+    python scripts/bench.py attention  # flex_attention by eager, torch.compile and ours: results, steps, kernels, tiles (--only "*4096*": further rows)
     python scripts/bench.py background  # compiling in the background against waiting: seconds until steps are fast, and what steps wait meanwhile
     python scripts/bench.py trees --against FOLDER  # another checkout and this one in turn: did a change make anything slower?
 

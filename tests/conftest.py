@@ -11,7 +11,8 @@ import torch
 TESTS = Path(__file__).parent
 SLOW = frozenset(
     """
-    architecture/test_imports.py build/test_attention_builds.py callbacks/test_inert.py callbacks/test_loggers.py callbacks/test_measure.py callbacks/test_reports.py
+    architecture/test_imports.py build/test_attention_builds.py
+    callbacks/test_inert.py callbacks/test_loggers.py callbacks/test_measure.py callbacks/test_reports.py
     callbacks/test_run_folder.py callbacks/test_train.py capture/test_dropped.py
     codegen/test_cpp_groups.py codegen/test_triton.py codegen/test_triton_attention.py codegen/test_triton_lists.py codegen/test_triton_products.py
     dynamic/test_backend_programs.py dynamic/test_backend_triton.py dynamic/test_triton_forms.py optimizers/test_every_form.py

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +49,7 @@ def test_numbers(found, name):
 
 def test_golden(found):
     """The text of all three kernels, looked at only after their numbers were right."""
-    text = "\n\n".join(kernels(found, "golden").values())
+    text = re.sub(r"(\.py):\d+", r"\1", "\n\n".join(kernels(found, "golden").values()))  # lines of the fuzzer's file, which move
     if os.environ.get("DYNACOMPILE_WRITE_GOLDEN"):
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
