@@ -275,11 +275,12 @@ class Extern:
         def moved(op: Op) -> Op:
             return replace(op, attr=op.attr.at(op.attr.index, op.attr.mask, (owner or name)(op.attr.buffer)))
 
+        # Arguments come first, since `name` may number what it is asked for.
+        args, kwargs = new(self.args), {k: new(v) for k, v in self.kwargs.items()}
         outputs = tuple(None if o is None else name(o) for o in self.outputs)
-        kwargs = {k: new(v) for k, v in self.kwargs.items()}
         bodies = {role: renamed(nest) for role, nest in self.bodies.items()}
         mutates, after = (tuple(map(name, names)) for names in (self.mutates, self.after))
-        return replace(self, args=new(self.args), kwargs=kwargs, outputs=outputs, mutates=mutates, after=after, bodies=bodies)
+        return replace(self, args=args, kwargs=kwargs, outputs=outputs, mutates=mutates, after=after, bodies=bodies)
 
 
 def refs(args: object) -> list[str]:
