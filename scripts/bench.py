@@ -9,6 +9,7 @@
     python scripts/bench.py roofline --only "GPT*" --folder FOLDER  # the kernels of a step that lose most time beside what memory and arithmetic allow
     python scripts/bench.py budget  # peak memory against step time for several values of memory_budget
     python scripts/bench.py turns --only "product:*"  # eager, torch.compile and ours in turn in one process, with many rounds
+    python scripts/bench.py attention  # flex_attention by eager, torch.compile and ours: results, steps, kernels, tiles (--only "*4096*": further rows)
     python scripts/bench.py background  # compiling in the background against waiting: seconds until steps are fast, and what steps wait meanwhile
     python scripts/bench.py trees --against FOLDER  # another checkout and this one in turn: did a change make anything slower?
 
@@ -41,6 +42,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts import (  # noqa: E402
+    bench_attention,
     bench_background,
     bench_budget,
     bench_capture,
@@ -266,7 +268,7 @@ def main() -> None:
         "what",
         nargs="?",
         default="steps",
-        choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees", "roofline", "budget", "lightning", "background", "turns"),
+        choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees", "roofline", "budget", "lightning", "background", "turns", "attention"),
         help="workloads' steps, first calls with backend='eager', optimizers' compiles, guards, symbolic sizes, another checkout and this one in turn, "
         "kernels beside their roof, memory against time, the recipes' whole training steps under Lightning, compiling in the background "
         "against waiting, or the systems in turn in one process",
@@ -330,6 +332,9 @@ def main() -> None:
         about = f"`python scripts/bench.py budget --device {args.device}` on {machine(args.device)}."
         print(f"{about}\n\n{bench_budget.table(args.only, args.device, args.seconds)}")
         return
+    if args.what == "attention":
+        print(f"`python scripts/bench.py attention` on {machine(args.device)}. Medians of {bench_attention.ROUNDS} rounds.")
+        sys.exit(bench_attention.main(None if args.only == "*" else args.only))
     if args.what == "turns":
         about = f"`python scripts/bench.py turns --device {args.device} --mode {args.mode}` on {machine(args.device)}."
         about += f" The shortest of {5 * args.rounds} rounds each."

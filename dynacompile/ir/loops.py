@@ -7,8 +7,8 @@ A nest's body is straight-line SSA, executed once for each point of its iteratio
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -235,6 +235,10 @@ class Ref:
     buffer: str
 
 
+SCORE, GRADIENT, RESULT = POINT_BUFFERS = ("<score>", "<gradient>", "<result>")
+"""What bodies of templates read and write of their point: a score, the gradient of its result, and the result."""
+
+
 @dataclass(frozen=True)
 class Extern:
     """A call of an ATen (or custom) op on whole tensors.
@@ -246,6 +250,8 @@ class Extern:
     after: buffers that it does not read, and that are made before it runs.
     template: the name of a kernel of ours that does the same and writes into `outputs`, which are then of kind "temp"; the schedule launches that. The op says
     what it computes, and interpreters call it.
+    bodies: of a template that computes with functions of the caller's, these by their role, as nests over the points that the kernel walks. They read and write
+    buffers that own memory, and, under the names POINT_BUFFERS, what the kernel has at a point.
     """
 
     name: str
@@ -259,13 +265,43 @@ class Extern:
     origins: tuple[Origin, ...] = ()
     after: tuple[str, ...] = ()
     template: str | None = None
+    bodies: Mapping[str, Nest] = field(default_factory=dict)
 
     def reads(self) -> tuple[str, ...]:
         return tuple(refs(self.args)) + tuple(refs(tuple(self.kwargs.values()))) + self.after
 
+    def symbols(self) -> set[Symbol]:
+        """The symbols in its arguments and bodies."""
+        return set(symbols_in((self.args, dict(self.kwargs)))).union(*(nest.symbols() for nest in self.bodies.values()))
+
     def text(self) -> str:
         template = f" by {self.template}" if self.template else ""
-        return f"{', '.join(o or '_' for o in self.outputs)} = {self.op}({self.args}, {dict(self.kwargs)}){template}"
+        line = f"{', '.join(o or '_' for o in self.outputs)} = {self.op}({self.args}, {dict(self.kwargs)}){template}"
+        return "\n".join([line, *(f"  {role}: {nest.text()}" for role, nest in self.bodies.items())])
+
+    def with_names(self, name: Callable[[str], str], owner: Callable[[str], str] | None = None) -> Extern:
+        """The call of other buffers. owner: the new name of a buffer that owns memory, where that is not `name` of it."""
+
+        def new(value: Any) -> Any:
+            if isinstance(value, Ref):
+                return Ref(name(value.buffer))
+            if isinstance(value, (tuple, list)):
+                return type(value)(map(new, value))
+            return {k: new(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+        def renamed(nest: Nest) -> Nest:
+            body = [op if type(op.attr) is not Access or op.attr.buffer in POINT_BUFFERS else moved(op) for op in nest.body]
+            return replace(nest, body=tuple(body))
+
+        def moved(op: Op) -> Op:
+            return replace(op, attr=op.attr.at(op.attr.index, op.attr.mask, (owner or name)(op.attr.buffer)))
+
+        # Arguments come first, since `name` may number what it is asked for.
+        args, kwargs = new(self.args), {k: new(v) for k, v in self.kwargs.items()}
+        outputs = tuple(None if o is None else name(o) for o in self.outputs)
+        bodies = {role: renamed(nest) for role, nest in self.bodies.items()}
+        mutates, after = (tuple(map(name, names)) for names in (self.mutates, self.after))
+        return replace(self, args=args, kwargs=kwargs, outputs=outputs, mutates=mutates, after=after, bodies=bodies)
 
 
 def refs(args: object) -> list[str]:

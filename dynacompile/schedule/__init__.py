@@ -27,7 +27,7 @@ from dynacompile.schedule.lists import Group, gather
 from dynacompile.schedule.memory import CPU, NOTHING, GivenUp, Run, buffers_of, plan, unfused_peak
 from dynacompile.schedule.mirror import facing_forward
 from dynacompile.schedule.order import order
-from dynacompile.schedule.parts import Copies, Names, joined, moved, named_apart
+from dynacompile.schedule.parts import Copies, Names, joined, named_apart
 from dynacompile.schedule.product_model import expected, is_known
 from dynacompile.schedule.products import fuse_products
 from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums, without_settled_choices
@@ -151,7 +151,7 @@ def kernel_nests(units: Units) -> dict[int, Nest]:
 def call_of(step: Extern, roots: Mapping[str, str], names: Names) -> Run:
     reads = tuple(dict.fromkeys(roots[r] for r in step.reads()))
     writes = tuple(dict.fromkeys([*(roots[o] for o in step.outputs if o is not None), *(roots[m] for m in step.mutates)]))
-    return moved(step, names.__getitem__) if names.suffix or names.inputs else step, names.all(reads), names.all(writes)
+    return step.with_names(names.__getitem__) if names.suffix or names.inputs else step, names.all(reads), names.all(writes)
 
 
 def launch_of_list(group: Group, nests: Mapping[int, Nest], kernels: Kernels, env: Env, copies: Copies) -> Run:
@@ -182,7 +182,7 @@ def symbols_used(buffers: Mapping[str, Buffer], kernels: Mapping[str, Kernel], s
         found.update(kernel.symbols)
     for step in steps:
         if isinstance(step, Extern):
-            found.update(symbols_in((step.args, dict(step.kwargs))))
+            found |= step.symbols()
     return found
 
 

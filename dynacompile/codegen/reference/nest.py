@@ -96,7 +96,7 @@ def run_op(
 
 def as_index(index: Index, grid: Mapping[Any, object], rank: int, device: torch.device) -> torch.Tensor:
     value = index.evaluate(grid)
-    return value if isinstance(value, torch.Tensor) else torch.full([1] * rank, value, device=device)
+    return value.to(torch.int64) if isinstance(value, torch.Tensor) else torch.full([1] * rank, value, device=device)
 
 
 def load(op: Op, access: Access, values: list[torch.Tensor], grid: Mapping[Any, object], memory: torch.Tensor, rank: int, device: torch.device) -> torch.Tensor:
