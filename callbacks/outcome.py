@@ -37,8 +37,8 @@ class Outcome:
     last metrics with "loss" in their name, and those that its progress bar shows. steps: training batches run. notes: further rows of the screen, name and
     text. ended: how the run ended, where it did not end by itself. trials: of compile=auto.
 
-    timeline: the training batches as `record.timeline` has them. fit_seconds: wall time of the run. train_step_ms: median of the fit's own steps, optimizer
-    included. peak_bytes: CUDA only.
+    timeline: the training batches as `record.timeline` has them. started: when the run began, as time.time(). measuring: from when to when steps were measured.
+    fit_seconds: wall time of the run. train_step_ms: median of the fit's own steps, optimizer included. peak_bytes: CUDA only.
     """
 
     modes: tuple[str, ...]
@@ -58,6 +58,8 @@ class Outcome:
     trials: tuple[Trial, ...] = ()
     timeline: tuple[tuple[float, ...], ...] = ()
     communication: Communication = field(default_factory=Communication)
+    started: float = 0.0
+    measuring: tuple[tuple[float, float], ...] = ()
 
     @functools.cached_property
     def eager(self) -> Mapping[str, str]:
@@ -86,6 +88,7 @@ class Outcome:
         parts = {"modes": list(self.modes), "modules": list(self.compiled), "eager": dict(self.eager)}
         ran = {"steps": self.steps, "ended": self.ended, "losses": dict(self.losses), "compile": self.metrics()}
         more = {"facts": facts(self), "times": times_as_json(self.times), "timeline": self.timeline, "settings": settings or {}}
+        more |= {"started": self.started, "measuring": self.measuring}
         return json.loads(json.dumps({**parts, **ran, **more, **self.trials_as_json()}))
 
     def trials_as_json(self) -> dict[str, Any]:
