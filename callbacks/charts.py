@@ -13,7 +13,7 @@ DRAWS = "vl_convert"
 MISSING = "Charts need the package vl-convert-python: pip install vl-convert-python, then `python -m dynacompile report` on the run's folder."
 EAGER, COMPILED, COMPILING, MEASURING, PLAIN, ALARM = "#d97706", "#3b82f6", "#8b5cf6", "#14b8a6", "#94a3b8", "#dc2626"
 PALETTE = (COMPILED, COMPILING, "#06b6d4", "#22c55e", "#eab308", "#f97316", "#64748b", "#ec4899")
-WIDE, NARROW = 760, 300  # pixels of a chart's plot in a wide window, and on a phone
+WIDE, NARROW = 860, 300  # pixels of a chart's plot in a wide window, and on a phone
 CHARACTER = 6.4  # pixels of a label's letter
 CONFIG = {
     "background": None,
@@ -23,8 +23,8 @@ CONFIG = {
     "axis": {"labelColor": "currentColor", "titleColor": "currentColor", "tickColor": "currentColor", "domainColor": "currentColor"}
     | {"gridColor": "currentColor", "gridOpacity": 0.1, "titleFontWeight": "normal", "labelFontSize": 11, "titleFontSize": 11, "domainOpacity": 0.4}
     | {"tickOpacity": 0.4, "labelOverlap": True},
-    "legend": {"title": None, "labelColor": "currentColor", "titleColor": "currentColor", "orient": "top", "labelFontSize": 12, "symbolType": "square", "offset": 8}
-    | {"columnPadding": 26, "labelLimit": 260},
+    "legend": {"title": None, "labelColor": "currentColor", "titleColor": "currentColor", "orient": "top", "labelFontSize": 12, "symbolType": "square"}
+    | {"offset": 8, "columnPadding": 26, "labelLimit": 260},
     "text": {"color": "currentColor"},
 }
 Spec = dict[str, Any]
@@ -87,7 +87,7 @@ def icicle(boxes: Sequence[Box], colors: Mapping[str, str], title: str, width: i
         "color": {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": used, "range": [colors[k] for k in used]}, "legend": legend},
         "description": {"field": "said"},
     }
-    label = {"x": {"field": "middle", "type": "quantitative"}, "y": {"field": "center", "type": "quantitative"}, "text": {"field": "label"}}
+    written = {"x": {"field": "middle", "type": "quantitative"}, "y": {"field": "center", "type": "quantitative"}, "text": {"field": "label"}}
     rect = {"mark": {"type": "rect", "stroke": "white", "strokeWidth": 1, "strokeOpacity": 0.6}, "encoding": encoding}
-    text = {"mark": {"type": "text", "color": "#0f172a", "fontSize": 11}, "encoding": label}
+    text = {"mark": {"type": "text", "color": "#0f172a", "fontSize": 11}, "encoding": written}
     return {"width": width, "height": 38 * levels, "data": {"values": rows}, "layer": [rect, text]}

@@ -8,6 +8,7 @@ from typing import Any
 
 from dynacompile.callbacks.kernel_rows import timed_programs
 from dynacompile.callbacks.record import RunRecord
+from dynacompile.callbacks.texts import amount
 from dynacompile.callbacks.work_charts import milliseconds
 from dynacompile.events import LimitHit, Scheduled
 from dynacompile.quoting import printable
@@ -116,10 +117,6 @@ def tiles(record: RunRecord) -> list[Tile]:
     if all(peaks):
         made.append(Tile("peak memory of a step", f"{peaks[0] / 2**30:.2f} GiB", f"eager: {peaks[1] / 2**30:.2f} GiB"))
     return made
-
-
-def amount(number: float) -> str:
-    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
 
 
 def to_gain(record: RunRecord) -> list[Advice]:

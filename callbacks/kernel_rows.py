@@ -11,9 +11,9 @@ from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.source_lines import line_of
 from dynacompile.quoting import printable
 
-SHOWN_TEXTS = 12  # lines of the user, and decisions, of one kernel
+SHOWN_LINES, SHOWN_DECISIONS = 8, 5  # of one kernel
 LONGEST = 300  # of a decision's text
-CODE = 400_000  # characters of all kernels' code in a page
+CODE = 300_000  # characters of all kernels' code in a page
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,10 @@ def kernel_rows(ledger: Ledger) -> list[KernelRow]:
     for event in ledger.of(events.Scheduled):
         timed = times.get(event.number) if event.number else None
         measured = {} if timed is None else {name: (us, bytes, flops) for name, _, us, bytes, flops in timed.steps}
+        lines = dict(event.call_sites)
         kernels = [(name, launches, moved, ", ".join(ops), sites, False) for name, launches, moved, ops, sites in event.kernels]
-        for name, launches, moved, ops, sites, is_call in [*kernels, *((op, count, 0, op, (), True) for op, count in event.calls)]:
+        calls = [(op, count, 0, op, lines.get(op, ()), True) for op, count in event.calls]
+        for name, launches, moved, ops, sites, is_call in [*kernels, *calls]:
             us, bytes, flops = measured.get(name, (0.0, moved, 0))
             told = decided.get((event.region, name), ()) or decided.get(("", name), ())
             by_tuning = tuned.get((event.region, name), tuned.get(("", name), 0.0)) * launches
@@ -91,8 +93,8 @@ def kernel_rows(ledger: Ledger) -> list[KernelRow]:
                     ops=ops if ops != name else "",
                     part=event.part,
                     is_call=is_call,
-                    sites=tuple((place, line_of(place, files)) for place in few(sites)),
-                    decisions=few(told),
+                    sites=tuple((place, line_of(place, files)) for place in few(sites, SHOWN_LINES)),
+                    decisions=few(told, SHOWN_DECISIONS),
                     microseconds=us or by_tuning,
                     is_measured=name in measured,
                     share=us / whole if whole else 0.0,
@@ -118,15 +120,16 @@ def decisions(ledger: Ledger) -> tuple[dict[tuple[str, str], list[str]], dict[tu
     return decided, times
 
 
-def few(texts: Sequence[str]) -> tuple[str, ...]:
+def few(texts: Sequence[str], shown: int) -> tuple[str, ...]:
     """The first of them, and how many more there are."""
-    more = (f"and {len(texts) - SHOWN_TEXTS} more",) if len(texts) > SHOWN_TEXTS else ()
-    return (*(printable(text, longest=LONGEST) for text in texts[:SHOWN_TEXTS]), *more)
+    more = (f"and {len(texts) - shown} more",) if len(texts) > shown else ()
+    return (*(printable(text, longest=LONGEST) for text in texts[:shown]), *more)
 
 
 def with_code(rows: Sequence[KernelRow]) -> Iterator[tuple[KernelRow, str, str]]:
     """Each row, the code of its kernel, and the name of the row before that has the same code. What a page has no room for is left out."""
-    room, before = CODE, {}
+    room = CODE
+    before: dict[str, str] = {}
     for row in rows:
         same = before.get(row.code, "") if row.code else ""
         code = row.code if row.code and not same and len(row.code) <= room else ""

@@ -58,13 +58,16 @@ TIMELINE = (
     "(upright lines reach to the slowest of those that share a point) and the memory that the process holds, on GPUs that of its tensors."
 )
 DISTRIBUTION = "Without batches in which something was compiled, and without the slowest hundredth. A second hump is a second kind of batch."
-ROUNDS = "Eager and compiled steps of the same batch, in turn, from forward to optimizer. The bar is the median: where the two clouds overlap, a speed-up is noise."
+ROUNDS = "Eager and compiled steps of the same batch, in turn, from forward to optimizer. The bar is the median. Where the clouds overlap, a speed-up is noise."
 STEP = "One compiled step, the programs that it runs, and their kernels and calls of libraries, as they were measured in it."
 ROOFS = (
     "Light: the time that all launches of a step take. Dark: what the machine would need to move their bytes and to compute their operations, "
     "by the bandwidth of a copy and the speed of a large matrix product, both measured here."
 )
-STAGES = "All seconds in the compiler, below them those of each module or step, and below those the stages'. Much build goes away in the next run, which finds the kernels built."
+STAGES = (
+    "All seconds in the compiler, below them those of each module or step, and below those the stages'. "
+    "What `build` takes goes away in the next run, which finds the kernels built."
+)
 
 
 def about_kernels(record: RunRecord, rows: Sequence[KernelRow]) -> str:
@@ -73,8 +76,9 @@ def about_kernels(record: RunRecord, rows: Sequence[KernelRow]) -> str:
     order = "those that take longest first, then" if timed else ""
     told = f"Kernels and calls of libraries: {order} those that move most{'' if timed else ' first'}."
     if timed:
+        bandwidth, flops = timed[0].bandwidth / 1e9, timed[0].flops / 1e9
         told += (
-            f" Times are those of one measured step, all launches together. The roof is {timed[0].bandwidth / 1e9:.0f} GB/s and {timed[0].flops / 1e9:,.0f} GFLOP/s, as a copy "
+            f" Times are those of one measured step, all launches together. The roof is {bandwidth:,.0f} GB/s and {flops:,.0f} GFLOP/s, which a copy "
             "and a large product reach on this machine; more than 100 % is data that a cache held."
         )
     elif any(row.microseconds for row in rows):

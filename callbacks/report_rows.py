@@ -1,4 +1,4 @@
-"""What the tables of a report hold: modules and steps, their entries, and what happened to them. Rows that say the same are one row, so that pages stay short."""
+"""What the tables of a report hold: modules and steps, their entries, and what happened to them. Rows that say the same are one row: pages stay short."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.record import BUCKETS
 
 FEWEST = 10  # batches for a chart over time, which says nothing of fewer
-MARKS = 100  # of one kind of event
+SLOW = 1.25  # times the median, from which on the slowest of the batches that share a point is drawn
+MARKS = 60  # of one kind of event
 NARROWEST = 600  # of the whole run, the part that a stretch of compiling is drawn as at the least, so that it can be seen
 PHASES = {"compiled steps": COMPILED, "eager steps": EAGER, "compiling": COMPILING, "measuring": MEASURING, "everything else": PLAIN}
 EVENTS = {"recompile": EAGER, "graph break": "#ec4899", "limit hit": ALARM}
@@ -27,10 +28,15 @@ def began(summary: Mapping[str, Any]) -> float:
     return summary.get("started") or (rows[0][1] - rows[0][3] / 1e3 if rows else 0.0)
 
 
+def length(summary: Mapping[str, Any]) -> float:
+    """Seconds of the run."""
+    return max(summary["compile"].get("fit_seconds", 0.0), summary["timeline"][-1][1] - began(summary))
+
+
 def phases(summary: Mapping[str, Any], ledger: Ledger) -> list[Stretch]:
     """What the run did when, in seconds since it began; later stretches lie over earlier ones."""
     start, rows = began(summary), summary["timeline"]
-    whole = max(summary["compile"].get("fit_seconds", 0.0), rows[-1][1] - start)
+    whole = length(summary)
     compiled_from = min((event.at for event in ledger.of(events.Compiled) if event.ops), default=math.inf)
     steps, last = [], start
     for row in rows:
@@ -60,11 +66,12 @@ def widened(stretches: Iterable[Stretch], whole: float) -> list[Stretch]:
 
 
 def marked(summary: Mapping[str, Any], ledger: Ledger) -> list[tuple[float, str]]:
-    """When something of EVENTS happened; of what happened very often, some of it in even steps."""
+    """When something of EVENTS happened in the run; of what happened very often, some of it in even steps."""
+    start, whole = began(summary), length(summary)
     found: dict[str, list[float]] = {}
     for event in ledger.seen:
         if (kind := KINDS.get(type(event[1]))) is not None:  # type: ignore[arg-type]
-            found.setdefault(kind, []).append(max(0.0, event[1].at - began(summary)))
+            found.setdefault(kind, []).append(min(max(0.0, event[1].at - start), whole))
     return [(when, kind) for kind, times in found.items() for when in sorted(times)[:: -(-len(times) // MARKS)]]
 
 
@@ -116,7 +123,8 @@ def durations(summary: Mapping[str, Any], divisor: float, x: Spec, width: int) -
     start = began(summary)
     values = [{"when": round((row[1] - start) / divisor, 5), "ms": row[2], "most": row[3]} for row in summary["timeline"]]
     y = {"field": "ms", "type": "quantitative", "title": "ms a batch", "scale": {"type": "log", "nice": False}, "axis": {**EXTENT, "tickCount": 5}}
-    span = {"mark": {"type": "rule", "color": EAGER, "opacity": 0.5}, "encoding": {"y2": {"field": "most"}}}
+    slow = [value for value in values if value["most"] > SLOW * value["ms"]]
+    span = {"data": {"values": slow}, "mark": {"type": "rule", "color": EAGER, "opacity": 0.5, "aria": False}, "encoding": {"y2": {"field": "most"}}}
     line = {"mark": {"type": "line", "color": COMPILED, "strokeWidth": 1.5}}
     across = {"field": "when", **x, "title": None, "axis": {"labels": False, "ticks": False, "tickCount": ticks(width)}}
     return {"width": width, "height": 130, "data": {"values": values}, "encoding": {"x": across, "y": y}, "layer": [span, line]}
@@ -142,9 +150,10 @@ def distribution(summary: Mapping[str, Any], ledger: Ledger, width: int) -> Spec
     if len(times) < FEWEST:
         return None
     shown = times[: math.ceil(len(times) * 0.99)]
+    bins, counted = {"maxbins": 40 if width >= WIDE else 20}, "batches" if len(rows) < BUCKETS else "medians of batches"
     encoding = {
-        "x": {"field": "ms", "type": "quantitative", "bin": {"maxbins": 40 if width >= WIDE else 20}, "title": "ms a batch", "axis": {"tickCount": ticks(width)}},
-        "y": {"aggregate": "count", "type": "quantitative", "title": "batches" if len(rows) < BUCKETS else "medians of batches", "axis": {"tickMinStep": 1, **EXTENT}},
+        "x": {"field": "ms", "type": "quantitative", "bin": bins, "title": "ms a batch", "axis": {"tickCount": ticks(width)}},
+        "y": {"aggregate": "count", "type": "quantitative", "title": counted, "axis": {"tickMinStep": 1, **EXTENT}},
     }
     values = [{"ms": ms} for ms in shown]
     return {"width": width, "height": 110, "data": {"values": values}, "mark": {"type": "bar", "color": COMPILED}, "encoding": encoding}

@@ -99,6 +99,11 @@ def installed(name: str) -> str:
         return ""
 
 
+def amount(number: float) -> str:
+    """A number with three digits, or all before the point."""
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+
+
 def as_code(values: Mapping[str, Any]) -> str:
     """YAML in a block of Markdown."""
     return f"```\n{yaml.safe_dump(dict(values), sort_keys=False)}```"

@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynacompile import events
-from dynacompile.callbacks.charts import COMPILED, PALETTE, PLAIN, WIDE, Box, Spec, icicle, ticks
+from dynacompile.callbacks.charts import COMPILED, MEASURING, PALETTE, PLAIN, WIDE, Box, Spec, icicle, ticks
 from dynacompile.callbacks.kernel_rows import KernelRow, timed_programs
 from dynacompile.callbacks.ledger import Ledger
+from dynacompile.callbacks.texts import amount
 
 STAGES = ("capture", "differentiate", "lower", "schedule", "generate", "build", "link")
 SHOWN_PARTS = 12  # in the chart of stages; the others are one
+SHOWN_PROGRAMS = 24  # of a step, likewise
 CHARTED_KERNELS = 12
 LEAST_SHARE = 0.003  # of a step, for a box of its own
-WORK = {"step": "#cbd5e1", "program": "#e2e8f0", "kernel of ours": COMPILED, "call of a library": "#f59e0b", "memory taken and given back": "#14b8a6", "the rest": PLAIN}
-LEGEND = ("kernel of ours", "call of a library", "memory taken and given back", "the rest")
+LEGEND = {"kernel of ours": COMPILED, "call of a library": "#f59e0b", "memory taken and given back": MEASURING, "the rest": PLAIN}
+WORK = {"step": "#cbd5e1", "program": "#e2e8f0", **LEGEND}
 
 
 def stages(ledger: Ledger, width: int) -> Spec | None:
@@ -45,7 +47,7 @@ def stages(ledger: Ledger, width: int) -> Spec | None:
 
 
 def box(level: int, begin: float, size: float, name: str, kind: str, unit: str) -> Box:
-    return Box(level, begin, size, name, kind, f"{name}: {size:.3g} {unit}")
+    return Box(level, begin, size, name, kind, f"{name}: {amount(size)} {unit}")
 
 
 def step(summary: Mapping[str, Any], ledger: Ledger, width: int) -> Spec | None:
@@ -58,13 +60,17 @@ def step(summary: Mapping[str, Any], ledger: Ledger, width: int) -> Spec | None:
     whole = max(summary["compile"].get("step_ms_compiled", 0.0), inside)
     boxes, begin = [box(0, 0.0, whole, "a compiled step", "step", "ms")], 0.0
     calls = {op for event in ledger.of(events.Scheduled) for op, _ in event.calls}
-    for event in sorted(programs, key=milliseconds, reverse=True):
+    ranked = sorted(programs, key=milliseconds, reverse=True)
+    for event in ranked[:SHOWN_PROGRAMS]:
         boxes.append(box(1, begin, milliseconds(event), " ".join((event.region, event.part)).strip(), "program", "ms"))
         boxes += boxes_of(event, begin, whole, calls)
         begin += milliseconds(event)
+    if others := ranked[SHOWN_PROGRAMS:]:
+        boxes.append(box(1, begin, sum(map(milliseconds, others)), f"{len(others)} other programs", "program", "ms"))
+        begin += sum(map(milliseconds, others))
     if whole - begin > LEAST_SHARE * whole:
         boxes.append(box(1, begin, whole - begin, "Python, autograd, the framework", "the rest", "ms"))
-    return icicle(boxes, WORK, "ms", width, LEGEND)
+    return icicle(boxes, WORK, "ms", width, tuple(LEGEND))
 
 
 def milliseconds(event: events.ProgramTimed) -> float:
@@ -92,11 +98,15 @@ def roofs(rows: Sequence[KernelRow], width: int) -> Spec | None:
     if not longest:
         return None
     names = unlike([f"{row.name} ({row.place})" for row in longest])
-    values = [{"kernel": name, "us": round(row.microseconds, 2), "roof": round(min(row.roof_us, row.microseconds), 2)} for name, row in zip(names, longest)]
-    y = {"field": "kernel", "type": "nominal", "title": None, "sort": names, "axis": {"labelLimit": 240 if width >= WIDE else 110}}
-    x = {"type": "quantitative", "title": "microseconds of a step; dark: what the machine would need", "axis": {"tickCount": ticks(width)}}
+    unit, divisor = ("milliseconds", 1e3) if longest[0].microseconds > 10_000 else ("microseconds", 1.0)
+    values = [
+        {"kernel": name, "took": round(row.microseconds / divisor, 4), "roof": round(min(row.roof_us, row.microseconds) / divisor, 4)}
+        for name, row in zip(names, longest)
+    ]
+    y = {"field": "kernel", "type": "nominal", "title": None, "sort": names, "axis": {"labelLimit": 210 if width >= WIDE else 100}}
+    x = {"type": "quantitative", "title": f"{unit} of a step; dark: what the machine would need", "axis": {"tickCount": ticks(width)}}
     layers = [
-        {"mark": {"type": "bar", "color": COMPILED, "opacity": 0.35}, "encoding": {"x": {"field": "us", **x}, "y": y}},
+        {"mark": {"type": "bar", "color": COMPILED, "opacity": 0.35}, "encoding": {"x": {"field": "took", **x}, "y": y}},
         {"mark": {"type": "bar", "color": COMPILED}, "encoding": {"x": {"field": "roof", **x}, "y": y}},
     ]
     return {"width": width - (260 if width >= WIDE else 130), "height": {"step": 20}, "data": {"values": values}, "layer": layers}
@@ -118,7 +128,7 @@ def moving(rows: Sequence[KernelRow], width: int) -> Spec | None:
     if not largest or any(row.is_measured for row in rows):
         return None
     names = unlike([f"{row.name} ({row.place})" for row in largest])
-    y = {"field": "kernel", "type": "nominal", "title": None, "sort": names, "axis": {"labelLimit": 240 if width >= WIDE else 110}}
+    y = {"field": "kernel", "type": "nominal", "title": None, "sort": names, "axis": {"labelLimit": 210 if width >= WIDE else 100}}
     x = {"field": "MB", "type": "quantitative", "title": "MB that all launches of a call move", "axis": {"tickCount": ticks(width)}}
     values = [{"kernel": name, "MB": round(row.megabytes, 3)} for name, row in zip(names, largest)]
     bars: Spec = {"mark": {"type": "bar", "color": COMPILED}, "encoding": {"x": x, "y": y}}

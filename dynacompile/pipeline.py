@@ -253,8 +253,8 @@ def begin_kernels(plan: Schedule, env: Env, part: str = "forward") -> Callable[[
     on its first use, which may be inside of a region. part: what events call it."""
     told = Told(next(PROGRAMS), part, env.region, env.bucket)
     kernels, calls = tuple(plan.kernels_told()), tuple(plan.calls_told())
-    own = {"number": told.number, "region": told.region, "bucket": told.bucket}
-    env.emit(Scheduled(device=str(plan.device), kernels=kernels, calls=calls, part=part, **own))
+    own: dict[str, Any] = {"number": told.number, "region": told.region, "bucket": told.bucket}
+    env.emit(Scheduled(device=str(plan.device), kernels=kernels, calls=calls, part=part, call_sites=tuple(plan.call_sites()), **own))
     sources = stage("generate", env, generate, plan, env)
     env.emit(Generated(kernels=tuple((name, source.language, source.text) for name, source in sources.kernels.items()), **own))
     building = begin_build(sources, env)

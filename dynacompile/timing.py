@@ -43,7 +43,8 @@ def kernel_times() -> Iterator[list[ProgramTimed]]:
     On a GPU each launch lies between two events, and programs run as they are, not as CUDA graphs. It is on or off for all threads of the process, and costs a
     few hundred nanoseconds a step while it is on.
     """
-    core, found = native.core(), []
+    core = native.core()
+    found: list[ProgramTimed] = []
     core.time_steps(True)
     try:
         yield found

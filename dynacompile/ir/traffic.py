@@ -38,8 +38,8 @@ def bytes_of(buffer: Buffer, values: Values) -> int:
 def moved(step: Launch | Extern, schedule: Schedule, values: Values) -> int:
     """Bytes that a launch or call reads and writes at the least, what it both reads and writes twice."""
     if isinstance(step, Extern):
-        names = {*step.reads(), *step.mutates, *(name for name in step.outputs if name)}
-        return sum(bytes_of(schedule.buffers[name], values) for name in names)
+        every = {*step.reads(), *step.mutates, *(name for name in step.outputs if name)}
+        return sum(bytes_of(schedule.buffers[name], values) for name in every)
     kernel = schedule.kernels[step.kernel]
     if kernel.call is not None or kernel.is_list:
         sides = [2 if p.mode == "inout" else 1 for p in kernel.params]
