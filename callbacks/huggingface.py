@@ -21,11 +21,12 @@ from dynacompile.callbacks import optimizer_step
 from dynacompile.callbacks.globs import Target, resolve
 from dynacompile.callbacks.ledger import Ledger, open_trace
 from dynacompile.callbacks.optimizer_step import OptimizerStep
-from dynacompile.callbacks.outcome import Outcome, show
+from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.parts import CompiledParts
 from dynacompile.callbacks.record import Held, timeline
 from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.run_folder import RunFiles
+from dynacompile.callbacks.screen import show
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.texts import in_force, versions
 from dynacompile.callbacks.times import StepTimes
@@ -180,7 +181,7 @@ class DynacompileCallback(TrainerCallback):
             with Reporting("the numbers to Weights & Biases"):
                 wandb.run.summary.update(numbers)
         with Reporting("showing the outcome"):
-            show(outcome)
+            show(outcome, self.files.told("compile_report"))
 
 
 class CompiledModel(CompiledParts):

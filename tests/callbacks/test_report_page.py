@@ -142,7 +142,8 @@ def test_parts_have_their_options_entries_and_guards(page):
 def test_entries_have_their_guards_and_nanoseconds():
     made = ledger()
     kinds = (("TENSOR_MATCH", 40), ("CONSTANT", 2))
-    made(events.Compiled(region="net", frame="g (b.py:9)", graph=1, ops=4, guards=42, kernels=3, seconds=0.25, lookup_ns=12_345.0, cold_ns=400_000.0, kinds=kinds))
+    own = {"graph": 1, "ops": 4, "guards": 42, "kernels": 3, "seconds": 0.25}
+    made(events.Compiled(region="net", frame="g (b.py:9)", lookup_ns=12_345.0, cold_ns=400_000.0, kinds=kinds, **own))
     told = text_of(page_of(RunRecord(summary(), made)))
     assert "2 compiled entries and their guards" in told
     assert "g (b.py:9) net 1 4 3 0.25 42 12.3 us 400.0 us 40 TENSOR_MATCH, 2 CONSTANT forward (a.py:3) net" in told
