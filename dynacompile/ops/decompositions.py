@@ -13,6 +13,7 @@ import torch
 
 from dynacompile.errors import Unsupported
 from dynacompile.ops.activations import ACTIVATIONS
+from dynacompile.ops.interpolation import INTERPOLATION
 from dynacompile.ops.losses import LOSSES
 from dynacompile.ops.norms import NORMS
 from dynacompile.ops.randomness import RANDOM
@@ -208,4 +209,4 @@ def foreach_table() -> Table:
     return table
 
 
-DECOMPOSITIONS: Table = {**SHAPES, **ACTIVATIONS, **LOSSES, **NORMS, **RANDOM, **foreach_table()}
+DECOMPOSITIONS: Table = {**SHAPES, **ACTIVATIONS, **LOSSES, **NORMS, **RANDOM, **INTERPOLATION, **foreach_table()}
