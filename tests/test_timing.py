@@ -4,6 +4,7 @@ import torch
 
 import dynacompile
 from dynacompile.events import Generated, ProgramTimed, Scheduled
+from dynacompile.timing import roof_of
 
 
 def net() -> torch.nn.Module:
@@ -77,6 +78,18 @@ def test_what_an_optimizer_reads_and_writes_is_counted_twice():
         step()
     (steps,) = [event.steps for event in times]
     assert sum(bytes for *_, bytes, _ in steps) >= 3 * 3 * 4000  # a parameter read and written, its gradient read
+
+
+def test_timing_draws_no_random_numbers():
+    roof_of.cache_clear()
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    loss = compiled_loss(net())
+    loss(torch.zeros(8, 64))
+    torch.set_rng_state(before)
+    with dynacompile.kernel_times():
+        loss(torch.zeros(8, 64))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_code_of_each_kernel_is_told():
