@@ -24,6 +24,7 @@ from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import compute_dtype
 from dynacompile.ops.table import Row
+from dynacompile.private import of_torch
 
 aten = torch.ops.aten
 FEWEST = 1024  # points below which ATen's op costs less than the kernels that take its place
@@ -132,7 +133,7 @@ class Adding:
             value = self.low.load(o, self.start, strided(loops.output, self.start.stride, self.start.offset)) + value
         self.low.finish(o, value, self.out, loops.axes, loops.output, self.node)
 
-    def check(self, buffer: Buffer, size: Extent, dim: int, op: torch._ops.OpOverload) -> None:
+    def check(self, buffer: Buffer, size: Extent, dim: int, op: of_torch.OpOverload) -> None:
         """Raises what eager raises where a place lies outside of a dimension: `op` looks up the least and the greatest place in memory of that size,
         before anything is added. The nest itself adds nothing there. Nothing on GPUs."""
         if self.atomic:
