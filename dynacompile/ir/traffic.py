@@ -12,14 +12,15 @@ import torch
 from dynacompile.ir.index import Extent, Index, Symbol, evaluated
 from dynacompile.ir.loops import Buffer, Extern, Ref, levels
 from dynacompile.ir.schedule import Kernel, Launch, Schedule
+from dynacompile.private import of_torch
 
 Values = Mapping[Symbol, int]  # what a call's symbols are; those that are missing are as in the example
 
 COUNTER = "torch.utils.flop_counter"  # it imports Triton, which takes a second: it is imported where something is counted
 FREE = frozenset({"load", "store", "constant", "index", "given", "cast", "where", "and", "or", "not"})
-ALSO = {  # operators that torch's counter does not know, and those that compute the same
-    "aten::_scaled_dot_product_flash_attention_for_cpu": torch.ops.aten._scaled_dot_product_flash_attention,
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": torch.ops.aten._scaled_dot_product_flash_attention_backward,
+ALSO = {  # operators that torch's counter does not know, and names of those that compute the same
+    "aten::_scaled_dot_product_flash_attention_for_cpu": "aten_flash_attention",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": "aten_flash_attention_backward",
 }
 
 
@@ -81,7 +82,8 @@ def of_nest(kernel: Kernel, values: Values) -> int:
 
 
 def of_call(step: Extern, buffers: Mapping[str, Buffer], values: Values) -> int:
-    count = importlib.import_module(COUNTER).flop_registry.get(ALSO.get(step.op.name().partition(".")[0], step.op.overloadpacket))
+    like = ALSO.get(step.op.name().partition(".")[0])
+    count = importlib.import_module(COUNTER).flop_registry.get(getattr(of_torch, like) if like else step.op.overloadpacket)
     if count is None:
         return 0
 

@@ -1,7 +1,8 @@
 """Puts dynacompile's config group `compile` on the search path of every Hydra app, so that a user's own config can say `- compile: default`.
 
 Nothing else of ours is found there but `hydra/callbacks`: the table at the end of a sweep (`comparison`), and the check that the group brings along. The groups
-model, data, trainer, logger, callbacks and experiment are those of train.py alone. Hydra imports this module at the start of every app: it must not import torch, hence not the package `dynacompile`.
+model, data, trainer, logger, callbacks and experiment are those of train.py alone.
+Hydra imports this module at the start of every app: it must not import torch, hence not the package `dynacompile`.
 """
 
 from __future__ import annotations

@@ -10,9 +10,8 @@ from typing import Any
 
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
-
 from hydra_plugins.dynacompile_searchpath import config_folder
+from omegaconf import DictConfig, OmegaConf
 
 GROUP = "compile"
 
