@@ -58,7 +58,8 @@ TIMELINE = (
     "(upright lines reach to the slowest of those that share a point) and the memory that the process holds, on GPUs that of its tensors."
 )
 DISTRIBUTION = "Without batches in which something was compiled, and without the slowest hundredth. A second hump is a second kind of batch."
-ROUNDS = "Eager and compiled steps of the same batch, in turn, from forward to optimizer. The bar is the median. The more the two overlap, the less certain is the speed-up."
+ROUNDS = "Eager and compiled steps of the same batch, in turn, from forward to optimizer. "
+ROUNDS += "The bar is the median. The more the two overlap, the less certain is the speed-up."
 STEP = "One compiled step, the programs that it runs, and their kernels and calls of libraries, as they were measured in it."
 ROOFS = (
     "Light: the time that all launches of a step take. Dark: what the machine would need to move their bytes and to compute their operations, "

@@ -28,6 +28,9 @@ class Job:
     links: Sequence[tuple[str, str]]
 
 
+FAILED_SHOWN = 3  # above the table, which has all
+
+
 def headline(runs: Sequence[Run]) -> list[str]:
     """What a person reads first: the fastest job, and how many failed."""
     rows = rows_of(runs)
@@ -45,7 +48,8 @@ def headline(runs: Sequence[Run]) -> list[str]:
         told.append("No job has measured a compiled step.")
     failed = [row for row in rows if row.failed and row.failed != "not finished"]
     if failed:
-        told.append(f"{len(failed)} of {len(rows)} jobs failed; the last column says why.")
+        told.append(f"{len(failed)} of {len(rows)} jobs failed; their reasons stand under outcome in the table.")
+        told += [printable(f"Job {row.job}: {row.failed}") for row in failed[:FAILED_SHOWN]]
     return told
 
 

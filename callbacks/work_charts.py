@@ -103,7 +103,7 @@ def roofs(rows: Sequence[KernelRow], width: int) -> Spec | None:
         {"kernel": name, "took": round(row.microseconds / divisor, 4), "roof": round(min(row.roof_us, row.microseconds) / divisor, 4)}
         for name, row in zip(names, longest)
     ]
-    y = {"field": "kernel", "type": "nominal", "title": None, "sort": names, "axis": {"labelLimit": 185 if width >= WIDE else 95}}
+    y = {"field": "kernel", "type": "nominal", "title": None, "sort": names, "axis": {"labelLimit": 210 if width >= WIDE else 100}}
     x = {"type": "quantitative", "title": f"{unit} of a step; dark: what the machine would need", "axis": {"tickCount": ticks(width)}}
     layers = [
         {"mark": {"type": "bar", "color": COMPILED, "opacity": 0.35}, "encoding": {"x": {"field": "took", **x}, "y": y}},
@@ -128,7 +128,7 @@ def moving(rows: Sequence[KernelRow], width: int) -> Spec | None:
     if not largest or any(row.is_measured for row in rows):
         return None
     names = unlike([f"{row.name} ({row.place})" for row in largest])
-    y = {"field": "kernel", "type": "nominal", "title": None, "sort": names, "axis": {"labelLimit": 185 if width >= WIDE else 95}}
+    y = {"field": "kernel", "type": "nominal", "title": None, "sort": names, "axis": {"labelLimit": 210 if width >= WIDE else 100}}
     x = {"field": "MB", "type": "quantitative", "title": "MB that all launches of a call move", "axis": {"tickCount": ticks(width)}}
     values = [{"kernel": name, "MB": round(row.megabytes, 3)} for name, row in zip(names, largest)]
     bars: Spec = {"mark": {"type": "bar", "color": COMPILED}, "encoding": {"x": x, "y": y}}
