@@ -9,6 +9,7 @@ from torch.nn import functional as F
 import dynacompile
 from dynacompile.autograd.passes import simplify
 from dynacompile.autograd.passes.cpu_products import add_biases, apply_cheap_activations
+from dynacompile.ops.product_costs import library_multiplies
 from tests.autograd.test_padding import Graph
 
 aten = torch.ops.aten
