@@ -12,6 +12,7 @@ import torch.fx
 from dynacompile.autograd.facts import geometry
 from dynacompile.autograd.passes.products import chain_of, replace_chain
 from dynacompile.ops.product_costs import Product, choose, library_multiplies
+from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor
 
 aten = torch.ops.aten

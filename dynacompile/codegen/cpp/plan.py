@@ -388,13 +388,12 @@ def values_to_keep(
     return frozenset(kept)
 
 
-def with_cheaper_values(
-    nest: Nest, level: tuple[str, ...], deep: tuple[bool, ...], when: tuple[int, ...], passes: int, kept: frozenset[int]
-) -> frozenset[int]:
+def with_cheaper_values(nest: Nest, level: tuple[str, ...], deep: tuple[bool, ...], when: tuple[int, ...], passes: int, kept: frozenset[int]) -> frozenset[int]:
     """`kept`, and those values of a row that an earlier pass has and that a later one would need several operations for by itself."""
 
     def costs(ids: list[int]) -> float:
-        return sum(3 * COSTLY.get(nest.body[i].name, 1 / 3) for i in ids if deep[i] and level[i] == "r" and nest.body[i].name not in ("constant", "index", "store"))
+        names = [nest.body[i].name for i in ids if deep[i] and level[i] == "r"]
+        return sum(3 * COSTLY.get(name, 1 / 3) for name in names if name not in ("constant", "index", "store"))
 
     found, had = set(kept), set[int]()
     for k in range(passes):
