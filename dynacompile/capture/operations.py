@@ -19,14 +19,14 @@ from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
-from dynacompile.capture.values.mapping import DictValue, DictView
+from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.number_tensors import number_operator
 from dynacompile.capture.values.numpy_numbers import NumpyNumber, computed
-from dynacompile.capture.values.object_parts import InstanceDict
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, set_binary
 from dynacompile.capture.values.sets import SetValue
+from dynacompile.capture.values.storages import AddressValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt, symbolic_operator
 from dynacompile.capture.values.tensor import TensorValue, refuse_patched
 from dynacompile.ir.guard_facts import identity
@@ -72,7 +72,7 @@ def tensor_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
         if name in ("eq", "ne") and all(not isinstance(a, (SequenceValue, ObjectValue)) for a in args):
             return ConstantValue(name == "ne")
         raise unsupported("unknown-operation", f"comparing a tensor with {args[1].describe()}")
-    if any(isinstance(a, (SequenceValue, DictValue, SetValue)) for a in args):
+    if any(isinstance(a, (SequenceValue, DictLike, SetValue)) for a in args):
         raise unsupported("unknown-operation", f"operator.{name} of a tensor and a container")
     for index, arg in enumerate(args):
         if index == 0 and name in INPLACE and not isinstance(arg, (TensorValue, ObjectValue)):
@@ -107,7 +107,7 @@ def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
     if isinstance(left, ListValue) and name == "imul" and issubclass(right.pytype(), int):
         repeat(cx, left, right.constant())
         return left
-    if isinstance(left, DictValue) and (found := dict_operator(cx, name, left, right)) is not None:
+    if isinstance(left, DictLike) and (found := dict_operator(cx, name, left, right)) is not None:
         return found
     if isinstance(left, SetValue) and name in SET_INPLACE and issubclass(right.pytype(), (set, frozenset)):
         left.method(cx, SET_INPLACE[name], [right], {})
@@ -137,7 +137,7 @@ def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
             return found
     if isinstance(left, SetValue) and isinstance(right, SetValue) and name in ("lt", "le", "gt", "ge"):
         return ConstantValue(getattr(operator, name)(left.content.keys(), right.content.keys()))
-    if isinstance(left, DictValue) and (found := dict_operator(cx, name, left, right)) is not None:
+    if isinstance(left, DictLike) and (found := dict_operator(cx, name, left, right)) is not None:
         return found
     if name in SET_METHODS:
         found = set_binary(cx, name, left, right)
@@ -164,7 +164,7 @@ def object_binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
             if result is not None and not (isinstance(result, ConstantValue) and result.value is NotImplemented):
                 return ConstantValue(not result.truth(cx)) if negated else result
     if name in ("eq", "ne") and isinstance(left, ObjectValue) and isinstance(right, ObjectValue) and left.cls is right.cls is SimpleNamespace:
-        return ConstantValue(cx.equal(InstanceDict(left).snapshot(cx), InstanceDict(right).snapshot(cx)) == (name == "eq"))
+        return ConstantValue(cx.equal(left.namespace, right.namespace) == (name == "eq"))
     if name in ("eq", "ne") and all(compares_by_identity(v) for v in (left, right)):
         return ConstantValue((left is right) == (name == "eq"))
     raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
@@ -237,18 +237,21 @@ def equal(cx: Trace, left: Value, right: Value) -> bool:
         found = symbolic_operator(cx, "eq", [left, right])
         if found is not None:
             return found.truth(cx)
+    if isinstance(left, AddressValue) or isinstance(right, AddressValue):
+        return left.equals(cx, right) if isinstance(left, AddressValue) else right.equals(cx, left)  # type: ignore[attr-defined]
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
         if isinstance(left, ListValue) != isinstance(right, ListValue) or len(left.items) != len(right.items):
             return False
         if deque in (left.cls, right.cls) and left.cls is not right.cls:
             return False
         return all(a is b or cx.equal(a, b) for a, b in zip(left.elements(cx), right.elements(cx)))
-    if isinstance(left, DictValue) and isinstance(right, DictValue):
+    if isinstance(left, DictLike) and isinstance(right, DictLike):
         if Counter in (left.cls, right.cls):
             raise unsupported("unknown-operation", "comparing a Counter")
-        if set(left.keys(cx)) != set(right.keys(cx)):
+        keys = left.keys(cx)
+        if set(keys) != set(right.keys(cx)):
             return False
-        return all(cx.equal(left.at(cx, k), right.at(cx, k)) for k in left.content)
+        return all((mine := left.at(cx, k)) is (other := right.at(cx, k)) or cx.equal(mine, other) for k in keys)
     if isinstance(left, SetValue) and isinstance(right, SetValue):
         return set(left.content) == set(right.content)
     if isinstance(left, DictView) or isinstance(right, DictView):
@@ -280,7 +283,7 @@ def is_same(cx: Trace, left: Value, right: Value) -> bool:
         raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}")
     if left.pytype() is tuple and not left.elements(cx) and not right.elements(cx):
         return True  # CPython has one empty tuple
-    if isinstance(left, (TensorValue, SequenceValue, DictValue, SetValue)):
+    if isinstance(left, (TensorValue, SequenceValue, DictLike, SetValue)):
         return False
     try:
         return left.identity() is right.identity()

@@ -18,6 +18,7 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import GRAPH
 from dynacompile.ir.source import (
+    Applied,
     Attr,
     Builtin,
     ClosureCell,
@@ -210,6 +211,11 @@ class Builder:
                 self.push_null()
                 self.source(base)
                 self.call(0)
+            case Applied(base, function):
+                self.push_null()
+                self.const(function)
+                self.source(base)
+                self.call(1)
             case TypeOf(base):
                 self.push_null()
                 self.const(type)

@@ -40,11 +40,12 @@ from dynacompile.capture.values.plain import plain, tracked
 from dynacompile.capture.values.positions import GivenIterator
 from dynacompile.capture.values.rows import HANDLERS, Row
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.slots import slot_method
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.torch_functions import special_function
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.expressions import formula
-from dynacompile.ir.guard_facts import Flag, identity
+from dynacompile.ir.guard_facts import Flag, ShapeFacts, identity
 from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, Names, class_lookup, is_data
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy
@@ -282,6 +283,10 @@ class Trace:
         key = (guard.kind, guard.source, guard.expected.name) if guard.kind in NAMED else (guard.kind, guard.source)  # type: ignore[attr-defined]
         self.guards.setdefault(key, guard)
 
+    def guard_relation(self, facts: ShapeFacts) -> None:
+        """A condition on numbers of several sources."""
+        self.guards.setdefault(("SHAPE", facts), Guard("SHAPE", None, facts, self.site()))
+
     def widen(self, kind: str, source: Source, expected: object) -> None:
         """A guard that there is already demands more: more was read of the object."""
         if not isinstance(source, Constant):
@@ -290,7 +295,7 @@ class Trace:
 
     def flag(self, name: str, read: Callable[[], Any], value: Any = None) -> Value:
         """A setting of torch as of now, guarded. value: what it is for the program, where capture has set it otherwise."""
-        value = read() if value is None else value
+        value = self.guarded_call(read, [], {}) if value is None else value
         self.guard("FLAG", None, Flag(name, read, value))
         return self.of(value)
 
@@ -306,6 +311,9 @@ class Trace:
 
     def operator(self, name: str, args: Sequence[Value]) -> Value:
         return operations.apply_operator(self, name, args)
+
+    def slot_method(self, value: Value, name: str, args: list[Value]) -> Value | None:
+        return slot_method(self, value, name, args)
 
     def equal(self, left: Value, right: Value) -> bool:
         return operations.equal(self, left, right)

@@ -104,6 +104,11 @@ Loaded load_attribute(PyObject* object, PyObject* name) {
     return found ? bind(found, object, reinterpret_cast<PyObject*>(type)) : Loaded{};
 }
 
+Loaded applied(PyObject* function, PyObject* object) {
+    const NoCollection quiet;
+    return owned_or_nothing(PyObject_CallOneArg(function, object));
+}
+
 bool has_attribute(PyObject* object, PyObject* name) {
     if (_PyType_Lookup(Py_TYPE(object), name)) return true;
     if (PyType_Check(object)) return _PyType_Lookup(reinterpret_cast<PyTypeObject*>(object), name) != nullptr;

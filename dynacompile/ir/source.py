@@ -7,8 +7,9 @@ A source is what guards check, what graph inputs are loaded from, and what resid
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 
 def dotted(text: str) -> str:
@@ -193,6 +194,18 @@ class Referent(Source):
 
     def text(self) -> str:
         return f"{self.base.text()}()"
+
+
+@dataclass(frozen=True)
+class Applied(Source):
+    """`function(base)`, of a function written in C that has no effects and runs no code of the user, such as `torch.Tensor.storage_offset`."""
+
+    base: Source
+    function: Callable[[Any], Any]
+    name: str
+
+    def text(self) -> str:
+        return f"{self.base.text()}.{self.name}()"
 
 
 @dataclass(frozen=True)

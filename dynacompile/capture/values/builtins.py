@@ -282,9 +282,14 @@ def row_dir(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise unsupported("unknown-function", f"dir({args[0].describe()})")
 
 
-@handles(globals, compile, __import__)
+@handles(globals)
 def row_globals(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise unsupported("unknown-function", "globals(), compile() or __import__()")
+    return cx.frames[-1].scope.namespace
+
+
+@handles(compile, __import__)
+def row_compile(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("unknown-function", "compile() or __import__()")
 
 
 def operator_row(name: str) -> None:

@@ -12,13 +12,13 @@ from dynacompile.capture.values.sequence import TupleValue
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
-    from dynacompile.capture.values.mapping import DictValue
+    from dynacompile.capture.values.mapping import DictLike
 
 
 class DictIterator(IteratorValue):
     """kind: keys, values or items of the dict."""
 
-    def __init__(self, cx: Trace, owner: DictValue, kind: str):
+    def __init__(self, cx: Trace, owner: DictLike, kind: str):
         self.owner, self.kind = owner, kind
         self.hashes = owner.keys(cx)
         self.index = 0
@@ -33,16 +33,16 @@ class DictIterator(IteratorValue):
     def next(self, cx: Trace) -> Value | None:
         if self.done:
             return None
-        if len(self.owner.content) != len(self.hashes):
+        if self.owner.size(cx) != len(self.hashes):
             raise raises(RuntimeError, self.refusal("changed size"))
         if self.index == len(self.hashes):
             self.done = True
             return None
         hashed = self.hashes[self.index]
         self.index += 1
-        if hashed not in self.owner.content:
+        key = self.owner.key_at(cx, hashed)
+        if key is None:
             raise unsupported("would-raise", self.refusal("keys changed"))
-        key = self.owner.content[hashed][0]
         if self.kind == "keys":
             return key
         value = self.owner.at(cx, hashed)

@@ -173,22 +173,6 @@ def attach(out: Builder, name: str, value: Value) -> None:
 CHAIN = ("__cause__", "__context__", "__suppress_context__")
 
 
-class SuperMethod(Method):
-    """super(start, owner).name, where what is found is written in C."""
-
-    def __init__(self, owner: Value, name: str, start: type):
-        super().__init__(owner, name)
-        self.start = start
-
-    def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(super)
-        out.const(self.start)
-        out.value(self.owner)
-        out.call(2)
-        out.load_attr(self.name)
-
-
 class HandledValue(Value):
     """What PUSH_EXC_INFO keeps: the exception that was being handled before. step: that of the captured frame at which this one was raised."""
 

@@ -143,6 +143,9 @@ class TupleValue(SequenceValue):
             return TupleValue(args[0].elements(cx), self.cls)
         return super().method(cx, name, args, kwargs)
 
+    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return TupleValue(self.items).method(cx, name, args, kwargs)
+
     def rebuild(self, out: Builder) -> None:
         user = self.cls.__flags__ & HEAP_TYPE and self.cls is not torch.Size
         if self.cls is not tuple:

@@ -71,12 +71,8 @@ BREAKING = {
     **dict.fromkeys(("backward", "register_post_accumulate_grad_hook", "retain_grad"), "autograd-call"),
     **dict.fromkeys(
         (
-            "data_ptr",
             "storage",
-            "storage_offset",
             "_is_view",
-            "is_inference",
-            "untyped_storage",
             "set_",
             "resize_",
             "resize_as_",
@@ -369,6 +365,13 @@ class TensorValue(Value):
             return cx.op("call_method", "type_as", [self, args[0]], {})
         found = with_tensor_scalar(cx, name, [self, *args], kwargs)
         return cx.op("call_method", name, [self, *args], kwargs) if found is None else found
+
+    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """torch.Tensor.name(self, ...), where torch leaves that to object"""
+        if name != "__setattr__":
+            return self.method(cx, name, args, kwargs)
+        self.set_plain(cx, args[0].constant(), args[1])
+        return ConstantValue(None)
 
     def read(self, cx: Trace, name: str) -> Value | None:
         """item() or tolist() of ints, as symbols, and of floats in torch's optimizers; None where that ends the graph."""

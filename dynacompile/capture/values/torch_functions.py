@@ -17,6 +17,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, OptimizerStep, RefusedValue, function_value, is_trusted
 from dynacompile.capture.values.number_tensors import is_number_tensor
 from dynacompile.capture.values.numpy_numbers import inferred_dtype
+from dynacompile.capture.values.questions import is_question, question_row
 from dynacompile.capture.values.replaced import kept_in_python
 from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
 from dynacompile.capture.values.sequence import SequenceValue
@@ -25,6 +26,7 @@ from dynacompile.capture.values.tensor import BREAKING, TensorValue
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.namespaces import defines
 from dynacompile.ir.source import Constant, Source
 from dynacompile.markers import AFTER_GRAPH, ALLOWED, graph_break, is_compiling
 
@@ -263,6 +265,8 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
     code = "disabled" if home == "torch._compile" and refusal(module) is None else refusal(module) or refusal(home)
     if code is not None:
         cx.guard("ID", source, identity(real))
+        if is_question(real, code):
+            return BuiltinValue(real, question_row(real, code), source)
         return RefusedValue(real, code, source) if kept_in_python(real) is None else OptimizerStep(real, code, source)
     return None
 
@@ -290,7 +294,7 @@ def wrap_op(cx: Trace, real: Any, source: Source) -> Value:
 def wrap_builtin(cx: Trace, real: types.BuiltinFunctionType, source: Source) -> Value:
     """A function or bound method written in C."""
     owner = real.__self__
-    if owner is not None and not isinstance(owner, (types.ModuleType, type)) and real not in OPS and real not in HANDLERS:
+    if owner is not None and not isinstance(owner, (types.ModuleType, type)) and defines(type(owner), real.__name__) and real not in OPS and real not in HANDLERS:
         return cx.bound_builtin(real, source)
     cx.guard("ID", source, identity(real))
     row = HANDLERS.get(real)
@@ -298,7 +302,8 @@ def wrap_builtin(cx: Trace, real: types.BuiltinFunctionType, source: Source) -> 
         return BuiltinValue(real, row, source)
     if real in OPS:
         return TorchFunction(real, source)
-    return RefusedValue(real, refusal(real.__module__ or "") or "unknown-function", source)
+    code = refusal(real.__module__ or "") or "unknown-function"
+    return BuiltinValue(real, question_row(real, code), source) if is_question(real, code) else RefusedValue(real, code, source)
 
 
 def fact(real: Any) -> None:
