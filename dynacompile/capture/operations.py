@@ -17,12 +17,14 @@ from dynacompile.capture.overridden_operators import overridden_operator
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.deferred_texts import DeferredText, concat, percent
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
 from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.number_tensors import number_operator
 from dynacompile.capture.values.numpy_numbers import NumpyNumber, computed
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
+from dynacompile.capture.values.read_numbers import ReadNumber, read_operator
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, set_binary
 from dynacompile.capture.values.sets import SetValue
@@ -40,6 +42,14 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     row = OTHER.get(name)
     if row is not None:
         return row(cx, *args)
+    if name == "mod" and args[0].pytype() is str and (text := percent(cx, args[0], args[1])) is not None:
+        return text
+    if any(isinstance(a, ReadNumber) for a in args):
+        number = read_operator(cx, name, args)
+        if number is not None:
+            return number
+        if any(isinstance(a, TensorValue) for a in args):
+            raise unsupported("to-python", next(a for a in args if isinstance(a, ReadNumber)).describe())
     if any(isinstance(a, TensorValue) for a in args):
         refuse_patched(cx, *methods_of(name))
         found = overridden_operator(cx, name, args)
@@ -145,6 +155,8 @@ def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
             return found
     if name in ("eq", "ne"):
         return ConstantValue(cx.equal(left, right) == (name == "eq"))
+    if name == "add" and left.pytype() is right.pytype() is str and any(isinstance(v, DeferredText) for v in (left, right)):
+        return concat(cx, [left, right])
     if name == "mod" and isinstance(left, ConstantValue) and isinstance(left.value, (str, bytes)):
         return cx.fold(operator.mod, [left, right], {})
     return cx.pure(getattr(operator, name), [left, right], {})

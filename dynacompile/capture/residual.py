@@ -30,6 +30,7 @@ from dynacompile.ir.source import (
     Global,
     Item,
     Local,
+    Made,
     Referent,
     Registered,
     Remembered,
@@ -78,6 +79,7 @@ class Builder:
         self.cells = code.co_cellvars if keeps_cells else ()
         self.handling = 0  # exceptions that the code handles here
         self.outputs: dict[TensorValue, int] = {}
+        self.made: dict[int, Value] = {}  # results of calls before the graph, by their place
         self.uses: dict[Value, int] = {}
         self._original = decoded.slots
         self._temps: dict[Value, str] = {}
@@ -211,6 +213,8 @@ class Builder:
                 self.push_null()
                 self.source(base)
                 self.call(0)
+            case Made(place):
+                self.value(self.made[place])
             case Applied(base, function):
                 self.push_null()
                 self.const(function)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import CellType, FunctionType
@@ -31,10 +32,13 @@ from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.contexts import perform
+from dynacompile.capture.values.deferred_texts import defer, format_with, joined
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, guards_class_data
 from dynacompile.capture.values.distributions import assumes_valid
+from dynacompile.capture.values.entry_conditions import decided
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import FunctionValue, RefusedValue
+from dynacompile.capture.values.generators import drawn
 from dynacompile.capture.values.mapping import DictValue, key_of
 from dynacompile.capture.values.plain import plain, tracked
 from dynacompile.capture.values.positions import GivenIterator
@@ -49,10 +53,11 @@ from dynacompile.ir.guard_facts import Flag, ShapeFacts, identity
 from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, Names, class_lookup, is_data
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy
-from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
+from dynacompile.ir.source import Attr, ClosureCell, Constant, Made, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.gradients import Hook
+    from dynacompile.capture.values.tensor import TensorValue
 
 NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of which one source may have several
 CHANGING = frozenset({"HASATTR", "LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})  # kinds of facts that change while an object stays the same
@@ -111,6 +116,10 @@ class Trace:
         self.leaves_first_steps = False  # a call in which an optimizer makes its state runs as Python
         self.grads: Mapping[int, tuple[torch.Tensor, torch.Tensor | None]] = {}  # gradients of tensors as the call had them, where it has gone on
         self.enters_by_hand = True  # torch's managers, where no with statement does it
+        self.hoisted = False  # residual code makes inputs of the graph before it
+        self.shares: tuple[frozenset[Source], ...] = ()  # tensors that are views of one memory, which the frame writes
+        self.defers_texts = True  # made of tensors: they do not end the graph
+        self.conditions = 0  # on inputs, that guards ask
         self.assumable: int | None = None  # how many tensors may be taken for true, which residual code asks
         self._sites: dict[tuple[int, int], Site] = {}
         self._kept: list[Any] = []
@@ -162,6 +171,9 @@ class Trace:
 
     def child(self, real: Any, source: Source, name: str) -> Value:
         return self.wrap(getattr(real, name), Attr(source, name))
+
+    def list_of(self, items: Sequence[Value]) -> Value:
+        return ListValue(items)
 
     def tuple_of(self, items: Sequence[Value], cls: type = tuple) -> Value:
         return TupleValue(items, cls)
@@ -267,12 +279,18 @@ class Trace:
         """Whether the frame goes on as if a tensor were true, and residual code asks it."""
         return assumes_valid(self, condition)
 
+    def decided(self, condition: TensorValue) -> bool | None:
+        """What a tensor of one bool is, where an input decides it, which is guarded; None where that is not known before the graph."""
+        return decided(self, condition)
+
     # guards
 
     def guard(self, kind: str, source: Source | None, expected: object = None) -> None:
         if isinstance(source, Constant) and kind not in CHANGING:  # the entry holds that object
             if kind == "FUNCTION":
                 self.names.of_code(source.value)  # type: ignore[arg-type]
+            return
+        if self.hoisted and source is not None and isinstance(source.root, Made):  # residual code makes it alike in each call
             return
         key = (kind, source, expected.name) if kind in NAMED else (kind, source)  # type: ignore[attr-defined]
         if key not in self.guards:
@@ -304,6 +322,9 @@ class Trace:
     def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.arm is not None and (written := self.arm.write(kind, target, args, kwargs)) is not None:
             return written
+        if "generator" in kwargs and (made := drawn(self, kind, target, args, kwargs)) is not None:
+            return made
+        self.effects.random.check(target)
         made = self.recorder.op(kind, target, args, kwargs)
         if self.effects.settings.fills(self, target):
             fill(self, made)
@@ -314,6 +335,16 @@ class Trace:
 
     def slot_method(self, value: Value, name: str, args: list[Value]) -> Value | None:
         return slot_method(self, value, name, args)
+
+    def joined(self, separator: Value, parts: list[Value]) -> Value | None:
+        """separator.join(parts); None where a part is no text."""
+        if not all(part.pytype() is str for part in parts):
+            return None
+        return defer(self, joined, [separator, *parts]) or self.of(separator.constant().join(part.constant() for part in parts))
+
+    def filled(self, template: Value, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """template.format(*args, **kwargs), where a tensor is shown; None where none is."""
+        return defer(self, functools.partial(format_with, tuple(kwargs)), [template, *args, *kwargs.values()])
 
     def equal(self, left: Value, right: Value) -> bool:
         return operations.equal(self, left, right)

@@ -106,7 +106,9 @@ Loaded load_attribute(PyObject* object, PyObject* name) {
 
 Loaded applied(PyObject* function, PyObject* object) {
     const NoCollection quiet;
-    return owned_or_nothing(PyObject_CallOneArg(function, object));
+    PyObject* made = PyObject_CallOneArg(function, object);
+    if (!made && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();  // else a signal handler's, which the program is to get
+    return {made, made != nullptr};
 }
 
 bool has_attribute(PyObject* object, PyObject* name) {

@@ -111,6 +111,16 @@ class Constant(Source):
 
 
 @dataclass(frozen=True)
+class Made(Source):
+    """What a call gives that residual code makes before the graph; `place` says which one. No guard looks at it."""
+
+    place: int
+
+    def text(self) -> str:
+        return f"made_{self.place}"
+
+
+@dataclass(frozen=True)
 class Attr(Source):
     """`base.name` by the generic attribute protocol (slots, properties of C types, ...)."""
 
@@ -198,14 +208,16 @@ class Referent(Source):
 
 @dataclass(frozen=True)
 class Applied(Source):
-    """`function(base)`, of a function written in C that has no effects and runs no code of the user, such as `torch.Tensor.storage_offset`."""
+    """`function(base)`, of a function that has no effects and runs no code of the user, such as `torch.Tensor.storage_offset`.
+
+    name: what stands behind the base in its text, such as ".storage_offset()"."""
 
     base: Source
     function: Callable[[Any], Any]
     name: str
 
     def text(self) -> str:
-        return f"{self.base.text()}.{self.name}()"
+        return self.base.text() + self.name
 
 
 @dataclass(frozen=True)

@@ -271,9 +271,9 @@ def builtin_attribute(cx: Trace, owner: Value, name: str) -> Value:
     return Method(owner, name) if callable(found) else cx.of(found)
 
 
-SLOT_METHODS = frozenset(
-    (*(method for pair in BINARY.values() for method in pair), *UNARY.values(), *(f"__{name}__" for name in INPLACE))
-) | frozenset("__call__ __len__ __bool__ __iter__ __contains__ __str__ __repr__ __hash__ __getattribute__ __setattr__ __delattr__ __init__".split())
+SLOT_METHODS = frozenset((*(method for pair in BINARY.values() for method in pair), *UNARY.values(), *(f"__{name}__" for name in INPLACE))) | frozenset(
+    "__call__ __len__ __bool__ __iter__ __contains__ __str__ __repr__ __hash__ __getattribute__ __setattr__ __delattr__ __init__".split()
+)
 """Special methods of classes written in C that are what an operator, a builtin function or an access to an attribute does."""
 
 

@@ -20,6 +20,7 @@ from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.read_numbers import ReadNumber, computed, converted
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
@@ -38,6 +39,8 @@ def fold(real: Any) -> None:
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if any(isinstance(a, TensorValue) for a in args):
             raise unsupported("to-python", f"{real.__name__} of {next(a for a in args if isinstance(a, TensorValue)).describe()}")
+        if any(isinstance(a, ReadNumber) for a in args) and not kwargs and (found := computed(cx, real, args)) is not None:
+            return found
         return (None if kwargs else symbolic_function(cx, real, args)) or cx.pure(real, args, kwargs)
 
 
@@ -57,8 +60,14 @@ def number(cls: type, method: str) -> None:
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args and isinstance(args[0], TensorValue):
             if args[0].number() is None or cx.overrides.is_watched():
-                raise unsupported("to-python", f"{cls.__name__}({args[0].describe()})")
-            args = [ConstantValue(args[0].number()), *args[1:]]
+                read = args[0].method(cx, "item", [], {}) if len(args) == 1 and not cx.overrides.is_watched() else None
+                if read is None or isinstance(read, TensorValue):
+                    raise unsupported("to-python", f"{cls.__name__}({args[0].describe()})")
+                args = [read]
+            else:
+                args = [ConstantValue(args[0].number()), *args[1:]]
+        if len(args) == 1 and isinstance(args[0], ReadNumber) and (found := converted(cx, args[0], cls)) is not None:
+            return found
         if args and isinstance(args[0], ObjectValue):
             return args[0].method(cx, method, [], {})
         if cls is int and len(args) == 1 and isinstance(args[0], SymbolicInt):
@@ -98,6 +107,8 @@ def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
             raise raises(TypeError, "type Tensor doesn't define __round__ method")
         cx.overrides.modes.refuse("round")
         return cx.op("call_method", "round", [args[0]], {} if len(args) == 1 else {"decimals": args[1]})
+    if isinstance(args[0], ReadNumber) and not kwargs and (found := computed(cx, round, args)) is not None:
+        return found
     return (None if kwargs else symbolic_function(cx, round, args)) or cx.pure(round, args, kwargs)
 
 

@@ -395,12 +395,7 @@ class SuperValue(Value):
         if not isinstance(raw, (types.FunctionType, staticmethod, classmethod, property)):
             if isinstance(self.owner, TensorValue) and isinstance(raw, types.GetSetDescriptorType):
                 return self.owner.field(cx, name, raw)
-            if (
-                isinstance(self.owner, TensorValue)
-                and isinstance(raw, IN_C)
-                and cx.lookup(torch.Tensor, name) is raw
-                and raw is not cx.lookup(object, name)
-            ):
+            if isinstance(self.owner, TensorValue) and isinstance(raw, IN_C) and cx.lookup(torch.Tensor, name) is raw and raw is not cx.lookup(object, name):
                 return BoundMethod(UnboundMethod(torch.Tensor, name), self.owner)
             if isinstance(raw, IN_C):
                 return BaseMethod(self.owner, name, self.start)

@@ -72,11 +72,13 @@ class ConstantValue(Value):
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if isinstance(self.value, str) and name == "join" and len(args) == 1:
-            parts = [e.constant() if isinstance(e, ConstantValue) else e for e in args[0].elements(cx)]
-            if all(isinstance(p, str) for p in parts):
-                return ConstantValue(self.value.join(map(str, parts)))
+            found = cx.joined(self, args[0].elements(cx))
+            if found is not None:
+                return found
         if not hasattr(self.value, name):
             raise raises(AttributeError, f"{type(self.value).__name__!r} object has no attribute {name!r}")
+        if isinstance(self.value, str) and name == "format" and (found := cx.filled(self, args, kwargs)) is not None:
+            return found
         call = cx.fold if isinstance(self.value, (str, bytes)) else cx.pure
         return call(getattr(self.value, name), args, kwargs)
 

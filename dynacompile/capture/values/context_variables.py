@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import operator
 import threading
 import types
 from collections.abc import Sequence
@@ -10,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import Method, Value, bind_arguments, wraps
+from dynacompile.capture.values.base import Method, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.ir.guard_facts import Flag, Presence, identity
 from dynacompile.ir.namespaces import MISSING, defines
-from dynacompile.ir.source import Applied, Attr, Constant, Item, Source
+from dynacompile.ir.source import Applied, Constant, Item, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -45,10 +46,10 @@ class ContextVariable(Value):
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "get" and len(args) < 2 and not kwargs:
-            found = self.now(cx)
-            if found is None and not args:
+            found = self.now(cx, *args)
+            if found is None:
                 raise raises(LookupError, "a context variable without a value", known=False)
-            return args[0] if found is None else found
+            return found
         if name == "set" and len(args) == 1 and not kwargs:
             cx.effects.touch(self)
             self.tokens.append(TokenValue(self, args[0]))
@@ -61,15 +62,17 @@ class ContextVariable(Value):
             return ConstantValue(None)
         return super().method(cx, name, args, kwargs)
 
-    def now(self, cx: Trace) -> Value | None:
-        """Its value; None where it has none."""
+    def now(self, cx: Trace, otherwise: Value | None = None) -> Value | None:
+        """Its value, or its own default where `otherwise` is not given; None where it has none."""
         if self.tokens:
             return self.tokens[-1].value
-        home = Constant(self.real, self.real.name)
+        unset = is_unset(self.real)
+        cx.guard("FLAG", None, Flag(f"whether {self.real.name} is unset", partial(is_unset, self.real), unset))
+        if unset and otherwise is not None:
+            return otherwise
         try:
-            return cx.wrap(self.real.get(), Applied(home, contextvars.ContextVar.get, "get"))
+            return cx.wrap(self.real.get(), Applied(Constant(self.real, self.real.name), contextvars.ContextVar.get, ".get()"))
         except LookupError:
-            cx.guard("FLAG", None, Flag(f"{self.real.name} without a value", partial(is_unset, self.real), True))
             return None
 
     def replay_values(self) -> Sequence[Value]:
@@ -111,23 +114,35 @@ def wrap_variable(cx: Trace, real: contextvars.ContextVar, source: Source) -> Va
     return ContextVariable(real, source)
 
 
+DICT_OF_THREAD = operator.attrgetter("__dict__")  # no descriptor of the class leads there
+
+
 class ThreadLocal(ObjectValue):
     """An instance of threading.local: its attributes are those of the thread."""
 
     def __init__(self, real: threading.local, source: Source):
         super().__init__(type(real), real, source)
 
+    has_dict = True
+
     def own_dict(self) -> dict[str, Any]:
         return self.real.__dict__
 
-    def wrap_own(self, cx: Trace, name: str) -> Value:
-        return cx.wrap(self.own_dict()[name], Item(Attr(self.source, "__dict__"), name))  # type: ignore[arg-type]
+    def dict_source(self) -> Source:
+        assert self.source is not None
+        return Applied(self.source, DICT_OF_THREAD, ".__dict__")
 
-    def guard_absent(self, cx: Trace, name: str) -> None:
-        self.guard_presence(cx, name, False)
+    def lookup(self, cx: Trace, name: str) -> Value | None:
+        return self.namespace if name == "__dict__" else super().lookup(cx, name)
+
+    def wrap_own(self, cx: Trace, name: str) -> Value:
+        return cx.wrap(self.own_dict()[name], Item(self.dict_source(), name))
 
     def guard_presence(self, cx: Trace, name: str, is_there: bool) -> None:
-        cx.guard("DICT_CONTAINS", Attr(self.source, "__dict__"), Presence(name, is_there))  # type: ignore[arg-type]
+        cx.guard("DICT_CONTAINS", self.dict_source(), Presence(name, is_there))
+
+    def replace_namespace(self, cx: Trace, value: Value) -> None:
+        raise unsupported("setattr", f"{self.describe()}.__dict__ = ...")
 
 
 def wrap_thread_local(cx: Trace, real: threading.local, source: Source) -> Value:

@@ -115,16 +115,19 @@ class ExceptionValue(Value):
         if name == "with_traceback" and self.raised:
             return self
         if name == "__str__":
-            return ConstantValue(self.text(cx))
+            return self.text(cx)
         return super().method(cx, name, args, kwargs)
 
-    def text(self, cx: Trace) -> str:
+    def text(self, cx: Trace) -> Value:
         """str(self)."""
         if isinstance(cx.lookup(self.cls, "__str__"), types.FunctionType) or issubclass(self.cls, (OSError, SyntaxError, UnicodeError, ImportError)):
             raise unsupported("unknown-operation", f"str() of a {self.cls.__name__}")
+        args = self.get_attr(cx, "args").elements(cx)
+        if len(args) == 1 and not isinstance(args[0], ConstantValue):
+            return cx.call_builtin(repr if issubclass(self.cls, KeyError) else str, args)
         try:
-            parts = [part.constant() for part in self.get_attr(cx, "args").elements(cx)]
-            return str((KeyError if issubclass(self.cls, KeyError) else Exception)(*parts))
+            parts = [part.constant() for part in args]
+            return ConstantValue(str((KeyError if issubclass(self.cls, KeyError) else Exception)(*parts)))
         except NotConstant as reason:
             raise unsupported("unknown-operation", f"str() of a {self.cls.__name__}") from reason
 

@@ -162,6 +162,10 @@ class FunctionValue(CallableValue):
     def own_dict(self) -> dict[str, Any]:
         return {} if self.real is None else self.real.__dict__
 
+    def dict_source(self) -> Source:
+        assert self.source is not None
+        return Attr(self.source, "__dict__")
+
     def own_attribute(self, cx: Trace, name: str) -> Value | None:
         if name in self.stored:
             value = self.stored[name]
@@ -260,6 +264,7 @@ class FunctionValue(CallableValue):
         out.call(5)
         if self.kwdefaults:
             raise unsupported("rebuild", f"{self.describe()} with keyword defaults of another module")
+
 
 FIELDS = frozenset(
     "__class__ __dict__ __code__ __globals__ __closure__ __defaults__ __kwdefaults__ __annotations__ __name__ __qualname__ __module__ __doc__ "

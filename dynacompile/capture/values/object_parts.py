@@ -9,7 +9,6 @@ from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.namespaces import NamespaceValue
 from dynacompile.ir.guard_facts import Presence
-from dynacompile.ir.source import Attr
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -75,13 +74,13 @@ class InstanceDict(NamespaceValue):
     def find_name(self, cx: Trace, name: str) -> Value | None:
         found = self.owner.own_attribute(cx, name)
         if found is None and self.owner.source is not None and name not in self.owner.stored:
-            cx.guard("DICT_CONTAINS", Attr(self.owner.source, "__dict__"), Presence(name, False))
+            cx.guard("DICT_CONTAINS", self.owner.dict_source(), Presence(name, False))
         return found
 
     def names(self, cx: Trace) -> list[str]:
         owner = self.owner
         if owner.source is not None:
-            cx.guard("DICT_KEYS", Attr(owner.source, "__dict__"), tuple(owner.own_dict()))
+            cx.guard("DICT_KEYS", owner.dict_source(), tuple(owner.own_dict()))
         stays = (n for n in owner.own_dict() if n not in owner.removed)  # what was removed and stored again comes last
         names = [n for n in dict.fromkeys((*stays, *owner.stored)) if owner.stored.get(n) is not DELETED]
         return [n for n in names if not owner.is_elsewhere(cx, n)]

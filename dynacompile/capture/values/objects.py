@@ -90,6 +90,14 @@ class ObjectValue(Value):
 
     # what is in its __dict__
 
+    @property
+    def has_dict(self) -> bool:
+        return bool(self.cls.__dictoffset__)
+
+    def dict_source(self) -> Source:
+        assert self.source is not None
+        return Attr(self.source, "__dict__")
+
     def is_own_namespace(self) -> bool:
         """Whether the program has not given the object another __dict__."""
         return isinstance(self.namespace, InstanceDict)
@@ -136,7 +144,7 @@ class ObjectValue(Value):
         if cx.lookup(self.cls, name) is MISSING:
             self.guard_presence(cx, name, False)
         elif hasattr(self.real, "__dict__"):
-            cx.guard("DICT_CONTAINS", Attr(self.source, "__dict__"), Presence(name, False))
+            cx.guard("DICT_CONTAINS", self.dict_source(), Presence(name, False))
 
     def guard_presence(self, cx: Trace, name: str, is_there: bool) -> None:
         cx.guard("HASATTR", self.source, Presence(name, is_there))
@@ -215,7 +223,7 @@ class ObjectValue(Value):
         if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             self.by_descriptor(cx, raw, name, "__set__", [value])
             return
-        if raw is MISSING and not self.cls.__dictoffset__:
+        if raw is MISSING and not self.has_dict:
             raise self.missing(name)
         self.store(cx, name, value)
 

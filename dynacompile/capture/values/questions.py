@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 ASKS = frozenset("is has have are can get current enabled available supported initialized built peek".split())
-ACTS = frozenset("set init reset clear push pop enter exit begin end start stop lock unlock add remove delete register make create new next enable disable".split())
+ACTS = frozenset(
+    "set init reset clear push pop enter exit begin end start stop lock unlock add remove delete register make create new next enable disable".split()
+)
 ACTIONS = frozenset({"collective", "random-state", "autograd-function"})  # codes of modules whose functions do more than answer
 
 

@@ -16,7 +16,7 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.operator_names import COMPARISONS, INPLACE
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.tensor import METHODS, READERS, TensorValue
 from dynacompile.ops.python_numbers import NAMES, PYTHON_NUMBER, call_text
 
 if TYPE_CHECKING:
@@ -47,10 +47,19 @@ class ReadNumber(Value):
     identity = constant
 
     def truth(self, cx: Trace) -> bool:
-        condition = cx.operator("ne", [self, ConstantValue(0)]) if self.cls is not bool else self
-        if isinstance(condition, ReadNumber) and cx.assumes(condition.tensor):
-            return True
-        raise unsupported("data-dependent-branch", self.describe())
+        condition = self.asked(cx)
+        answer = cx.assumes(condition) or cx.decided(condition)
+        if answer is None:
+            raise unsupported("data-dependent-branch", self.describe())
+        return answer
+
+    def asked(self, cx: Trace) -> TensorValue:
+        """Whether it is true, as a tensor."""
+        if self.cls is bool:
+            return self.tensor
+        found = cx.op("call_function", operator.ne, [self.tensor, ConstantValue(0)], {})
+        assert isinstance(found, TensorValue)
+        return found
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name == "real":
@@ -111,9 +120,9 @@ def is_float(value: Value) -> bool:
 
 def read_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
     """operator.name(*args), of which one is such a number; None where Python has to compute it."""
-    name = INPLACE.get(name, name)
     if any(isinstance(a, TensorValue) for a in args):
-        return with_tensor(cx, name, args)
+        return into_tensor(cx, name, args) if name in INPLACE and isinstance(args[0], TensorValue) else with_tensor(cx, INPLACE.get(name, name), args)
+    name = INPLACE.get(name, name)
     if not all(map(is_number, args)):
         if name in ("eq", "ne") and all(isinstance(a, (ReadNumber, ConstantValue)) for a in args):
             return ConstantValue(name == "ne")  # what is no number
@@ -142,6 +151,15 @@ def computed(cx: Trace, function: Callable, args: Sequence[Value]) -> Value | No
     return made(cx.op("call_function", PYTHON_NUMBER, [numbers, ConstantValue(text)], {}), float)
 
 
+def converted(cx: Trace, number: ReadNumber, cls: type) -> Value | None:
+    """int(number) or float(number); None where that rounds, or may raise."""
+    if number.cls is cls:
+        return number
+    if cls is float:
+        return made(cast(cx, number.tensor, torch.float64), float)
+    return made(cast(cx, number.tensor, torch.int64), int) if number.cls is bool else None
+
+
 def compared(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
     """Python compares ints with floats exactly, tensors do not."""
     if len({is_float(a) for a in args}) > 1 and any(isinstance(a, ReadNumber) and not is_float(a) for a in args):
@@ -168,6 +186,18 @@ def with_tensor(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
     return found if wide is result or name in COMPARISONS else cast(cx, found, result)
 
 
+def into_tensor(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+    """tensor += number"""
+    tensor, number = args
+    assert isinstance(tensor, TensorValue)
+    plain = type(tensor) is TensorValue and not tensor.is_number and isinstance(number, ReadNumber) and number.cls is not bool
+    if not plain or INPLACE[name] not in WITH_TENSORS or tensor.fake.dtype not in (torch.float32, torch.float64):
+        return None
+    if name == "itruediv" and tensor.fake.device.type != "cpu":
+        return None
+    return cx.op("call_function", getattr(operator, name), [tensor, cast(cx, number.tensor, tensor.fake.dtype)], {})  # type: ignore[attr-defined]
+
+
 def cast(cx: Trace, value: Value, dtype: torch.dtype) -> Value:
     return cx.op("call_method", "to", [value, ConstantValue(dtype)], {})
 
@@ -184,3 +214,32 @@ def in_double(value: Value) -> Value:
 def made(result: Value, cls: type) -> Value:
     assert isinstance(result, TensorValue)
     return ReadNumber(result, cls)
+
+
+def whether(cx: Trace, condition: Value) -> Value:
+    """What item() of a tensor of one bool gives."""
+    return condition.method(cx, "item", [], {})
+
+
+def equal(cx: Trace, left: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """torch.equal"""
+    (right,) = args
+    if not isinstance(right, TensorValue) or left.fake.dtype != right.fake.dtype or left.fake.device != right.fake.device:
+        raise unsupported("to-python", "torch.equal of tensors of several types")
+    if left.fake.shape != right.fake.shape:
+        return ConstantValue(False)
+    return whether(cx, cx.op("call_method", "all", [cx.op("call_function", operator.eq, [left, right], {})], {}))
+
+
+def allclose(cx: Trace, left: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """torch.allclose"""
+    return whether(cx, cx.op("call_method", "all", [cx.op("call_function", torch.isclose, [left, *args], kwargs)], {}))
+
+
+def is_nonzero(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    number = value.method(cx, "item", [], {})
+    return cx.operator("ne", [number, ConstantValue(0)])
+
+
+READERS |= {"item": read_number, "tolist": read_list}
+METHODS |= {"equal": equal, "allclose": allclose, "is_nonzero": is_nonzero}

@@ -46,7 +46,7 @@ class StorageValue(Value):
         if origin is None:
             return int(self.owner.fake.untyped_storage().nbytes())
         nbytes = origin.real.untyped_storage().nbytes()
-        cx.guard("EQUALS", Applied(storage_source(origin), torch.UntypedStorage.nbytes, "nbytes"), nbytes)
+        cx.guard("EQUALS", Applied(storage_source(origin), torch.UntypedStorage.nbytes, ".nbytes()"), nbytes)
         return nbytes
 
     def truth(self, cx: Trace) -> bool:
@@ -131,7 +131,7 @@ def origin_of(cx: Trace, value: TensorValue) -> TensorValue | None:
 
 def storage_source(origin: TensorValue) -> Source:
     assert origin.source is not None
-    return Applied(origin.source, torch.Tensor.untyped_storage, "untyped_storage")
+    return Applied(origin.source, torch.Tensor.untyped_storage, ".untyped_storage()")
 
 
 def share_storage(cx: Trace, left: TensorValue, right: TensorValue) -> bool:
@@ -141,7 +141,7 @@ def share_storage(cx: Trace, left: TensorValue, right: TensorValue) -> bool:
     if given is None or other is None:
         return False
     same = given.real.untyped_storage().data_ptr() == other.real.untyped_storage().data_ptr()
-    sources = [Applied(storage_source(one), torch.UntypedStorage.data_ptr, "data_ptr") for one in (given, other)]
+    sources = [Applied(storage_source(one), torch.UntypedStorage.data_ptr, ".data_ptr()") for one in (given, other)]
     condition = ("eq" if same else "ne", ("quantity", 0), ("quantity", 1))
     cx.guard_relation(ShapeFacts(tuple(Quantity(source, "value") for source in sources), condition))
     return same
@@ -152,7 +152,7 @@ def offset_of(cx: Trace, value: TensorValue) -> int:
     offset, origin = value.fake.storage_offset(), origin_of(cx, value)
     if origin is not None:
         real = origin.real.storage_offset()
-        cx.guard("EQUALS", Applied(origin.source, torch.Tensor.storage_offset, "storage_offset"), real)  # type: ignore[arg-type]
+        cx.guard("EQUALS", Applied(origin.source, torch.Tensor.storage_offset, ".storage_offset()"), real)  # type: ignore[arg-type]
         itemsize, given = value.fake.itemsize, origin.fake
         offset += (real - given.storage_offset()) * given.itemsize // itemsize
     if type(offset) is not int:
@@ -182,7 +182,7 @@ def is_set_to(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str
 
 def is_inference(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if value.source is not None:
-        cx.guard("EQUALS", Applied(value.source, torch.Tensor.is_inference, "is_inference"), value.real.is_inference())
+        cx.guard("EQUALS", Applied(value.source, torch.Tensor.is_inference, ".is_inference()"), value.real.is_inference())
     return ConstantValue(cx.recorder.is_inference(value.fake))
 
 
