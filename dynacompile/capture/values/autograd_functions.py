@@ -97,6 +97,25 @@ class ApplyValue(CallableValue):
         out.load_attr("apply")
 
 
+class FunctionObject(Value):
+    """`MyFunction()`, of which only `apply` is of use."""
+
+    def __init__(self, cls: type):
+        self.cls = cls
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return ApplyValue(self.cls) if name == "apply" else super().get_attr(cx, name)
+
+    def rebuild(self, out: Builder) -> None:
+        out.call_function(self.cls.__new__, [ConstantValue(self.cls)])
+
+
 def stand_in(fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """No leaf, which the function might write, and a view where the operand is one."""
     return tensor.clone()[...] if fake._is_view() else tensor.clone()

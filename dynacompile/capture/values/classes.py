@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.autograd_functions import ApplyValue
+from dynacompile.capture.values.autograd_functions import ApplyValue, FunctionObject
 from dynacompile.capture.values.base import BaseMethod, IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
@@ -195,6 +195,8 @@ class ClassValue(Value):
             return ListObjectValue(self.real, ListValue([]))
         if issubclass(self.real, tuple) and self.real.__new__ is tuple.__new__ and not kwargs and len(args) < 2:
             return TupleValue(args[0].elements(cx) if args else [], self.real)
+        if issubclass(self.real, torch.autograd.Function):
+            return FunctionObject(self.real)
         if not allocates_plainly(self.real) or issubclass(self.real, WEAK_CONTAINERS):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
         abstract = getattr(self.real, "__abstractmethods__", None)

@@ -12,6 +12,7 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.random_state import MadeValue
 from dynacompile.capture.values.base import Method, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.replaced import hidden_from_dynamo
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.symbolic import SymbolicInt
 from dynacompile.ir.guard_facts import Flag
@@ -155,7 +156,7 @@ def reads(real: Callable[..., Any]) -> None:
         return made
 
 
-changes(torch.manual_seed, 1)
+changes(hidden_from_dynamo(torch.manual_seed) or torch.manual_seed, 1)
 changes(torch.set_rng_state, 1)
 reads(torch.get_rng_state)
 for _module in (torch.cuda.random,):

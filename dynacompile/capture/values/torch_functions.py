@@ -19,7 +19,7 @@ from dynacompile.capture.values.number_tensors import is_number_tensor
 from dynacompile.capture.values.numpy_numbers import inferred_dtype
 from dynacompile.capture.values.questions import is_question, question_row
 from dynacompile.capture.values.read_numbers import ReadNumber
-from dynacompile.capture.values.replaced import kept_in_python
+from dynacompile.capture.values.replaced import hidden_from_dynamo, kept_in_python
 from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
@@ -78,7 +78,9 @@ SCHEDULERS = "torch.optim.lr_scheduler"
 INLINED = frozenset({"torch.utils.checkpoint", "torch.distributed._functional_collectives"})
 # Functions of refused modules that are plain Python: outside of TorchScript they pass something on.
 PLAIN = frozenset(f.__code__ for f in (torch.jit.annotate, torch.jit.script_if_tracing(len)))
-FOLLOWED: frozenset[Any] = frozenset({torch.random.fork_rng, torch.random.fork_rng.__wrapped__})  # type: ignore[attr-defined]
+FOLLOWED: frozenset[Any] = frozenset(
+    {torch.random.fork_rng, torch.random.fork_rng.__wrapped__, torch.autograd.Function.__init__}  # type: ignore[attr-defined]
+)
 # Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.
 STATE_FACTS = (
     torch.get_default_dtype,
@@ -249,7 +251,7 @@ def number_tensor(cx: Trace, number: Value, options: dict[str, Value]) -> Value:
 
 def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Value | None:
     """The value of a Python function that is not to be inlined as it stands; None for all others."""
-    row = HANDLERS.get(real)
+    row = HANDLERS.get(real) or HANDLERS.get(hidden_from_dynamo(real))
     if row is not None:
         cx.guard("ID", source, identity(real))
         return BuiltinValue(real, row, source)
