@@ -20,6 +20,7 @@ from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.deferred_texts import DeferredText, concat, percent
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
+from dynacompile.capture.values.identities import IdValue
 from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.number_tensors import number_operator
 from dynacompile.capture.values.numpy_numbers import NumpyNumber, computed
@@ -249,8 +250,9 @@ def equal(cx: Trace, left: Value, right: Value) -> bool:
         found = symbolic_operator(cx, "eq", [left, right])
         if found is not None:
             return found.truth(cx)
-    if isinstance(left, AddressValue) or isinstance(right, AddressValue):
-        return left.equals(cx, right) if isinstance(left, AddressValue) else right.equals(cx, left)  # type: ignore[attr-defined]
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, (AddressValue, IdValue)):
+            return one.equals(cx, other)
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
         if isinstance(left, ListValue) != isinstance(right, ListValue) or len(left.items) != len(right.items):
             return False

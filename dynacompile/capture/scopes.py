@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 
+POLYFILLS = "dynacompile.capture.polyfills"
+
+
 class Globals:
     """A globals dict as code sees it. is_root: it is the one of the captured frame."""
 
@@ -27,6 +30,7 @@ class Globals:
         self.table, self.is_root = table, is_root
         self.module = str(table.get("__name__", "globals"))
         self.trusted = not is_root and is_trusted(self.module)
+        self.is_ours = self.module.startswith(POLYFILLS)  # which nobody changes
         self.namespace = GlobalsDict(self)
 
     def load(self, cx: Trace, name: str) -> Value:
@@ -39,7 +43,8 @@ class Globals:
                 return cx.wrap(real, Global(name))
             if not self.trusted:
                 return cx.wrap(real, Item(Constant(self.table, self.module), name))
-            cx.names.of_dict(self.table, self.module, name)
+            if not self.is_ours:
+                cx.names.of_dict(self.table, self.module, name)
             return cx.wrap(real, Constant(real, f"{self.module}.{name}"))
         if name not in cx.builtins:
             raise self.missing(cx, name)

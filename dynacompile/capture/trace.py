@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,8 @@ from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.effects import Effects
 from dynacompile.capture.interpreter import SymbolicFrame, inline
 from dynacompile.capture.overrides import Overrides
+from dynacompile.capture.polyfills import FOLDER as POLYFILLS
+from dynacompile.capture.polyfills import is_polyfill
 from dynacompile.capture.predication import Arm
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.repeats import Facts, Repeats
@@ -37,7 +39,7 @@ from dynacompile.capture.values.descriptors import assigned_attribute, bind_desc
 from dynacompile.capture.values.distributions import assumes_valid
 from dynacompile.capture.values.entry_conditions import decided
 from dynacompile.capture.values.exceptions import ExceptionValue
-from dynacompile.capture.values.functions import FunctionValue, RefusedValue
+from dynacompile.capture.values.functions import FunctionValue, RefusedValue, function_value
 from dynacompile.capture.values.generators import drawn
 from dynacompile.capture.values.mapping import DictValue, key_of
 from dynacompile.capture.values.plain import plain, tracked
@@ -56,6 +58,7 @@ from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Made, Source
 
 if TYPE_CHECKING:
+    from dynacompile.capture.bytecode import Position
     from dynacompile.capture.values.gradients import Hook
     from dynacompile.capture.values.tensor import TensorValue
 
@@ -63,7 +66,7 @@ NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of wh
 CHANGING = frozenset({"HASATTR", "LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})  # kinds of facts that change while an object stays the same
 STEPS_OF_OPERATION = 32  # instructions that are traced for each operation that may be: models have 4 to 50, and those with many have few operations
 MAX_DEPTH = 120
-TORCH_FOLDER = torch.__file__.rpartition("/")[0] + "/"
+LIBRARIES = (torch.__file__.rpartition("/")[0] + "/", POLYFILLS)
 
 
 def is_refused_by_eager(optimizer: torch.optim.Optimizer) -> bool:
@@ -287,7 +290,7 @@ class Trace:
 
     def guard(self, kind: str, source: Source | None, expected: object = None) -> None:
         if isinstance(source, Constant) and kind not in CHANGING:  # the entry holds that object
-            if kind == "FUNCTION":
+            if kind == "FUNCTION" and not is_polyfill(source.value.__code__):  # type: ignore[attr-defined]
                 self.names.of_code(source.value)  # type: ignore[arg-type]
             return
         if self.hoisted and source is not None and isinstance(source.root, Made):  # residual code makes it alike in each call
@@ -386,6 +389,10 @@ class Trace:
 
     def call_real(self, function: Callable, source: Source, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
         return self.wrap(function, source).call(self, args, kwargs or {})
+
+    def polyfilled(self, function: FunctionType, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
+        """A call of a function of the polyfills."""
+        return function_value(self, function, Constant(function, function.__qualname__)).call(self, args, kwargs or {})
 
     def unless_missing(self, get: Callable[[], Value | None], missing: type = AttributeError) -> Value | None:
         """get(), or None where it raises `missing`."""
@@ -492,7 +499,7 @@ class Trace:
         if self._left_at is not None:
             return self._left_at
         for frame in reversed(self.frames):
-            if not frame.code.co_filename.startswith(TORCH_FOLDER):
+            if not frame.code.co_filename.startswith(LIBRARIES):
                 return self.site_of(frame)
         return self.site_of(self.frames[0])
 
@@ -505,4 +512,8 @@ class Trace:
         return found
 
     def stack_sites(self) -> tuple[Site, ...]:
-        return tuple(self.site_of(frame) for frame in self.frames)
+        return tuple(self.site_of(frame) for frame in self.frames if not is_polyfill(frame.code))
+
+    def trail(self) -> tuple[tuple[CodeType, Position], ...]:
+        """Code and place of each frame, as a traceback has them: functions written in C, for which polyfills stand, are not in it."""
+        return tuple((frame.code, frame.current.position) for frame in self.frames if not is_polyfill(frame.code))

@@ -244,6 +244,13 @@ class Method(Value):
         out.load_attr(self.name)
 
 
+class CMethod(Method):
+    """owner.name, where the owner's class is a user's and inherits the method from a class written in C."""
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.owner.base_method(cx, self.name, args, kwargs)
+
+
 class BaseMethod(Method):
     """super(start, owner).name, where what is found is written in C."""
 

@@ -17,6 +17,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.functions import BoundMethod
+from dynacompile.capture.values.identities import IdValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.objects import ObjectValue
@@ -118,7 +119,7 @@ def row_id(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     real = getattr(value, "real", None)
     if real is None or value.source is None or isinstance(value, TensorValue) and not isinstance(real, torch.nn.Parameter):
-        raise unsupported("unknown-function", "id()")
+        return IdValue(value)
     cx.guard("ID", value.source, identity(real))
     return ConstantValue(id(real))
 
@@ -290,7 +291,22 @@ def row_frame(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def row_dir(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
         return row_frame(cx, args, kwargs)
-    raise unsupported("unknown-function", f"dir({args[0].describe()})")
+    (value,) = args
+    if isinstance(value, ClassValue) and cx.lookup(type(value.real), "__dir__") is type.__dict__["__dir__"]:
+        return ListValue([ConstantValue(name) for name in names_of_class(cx, value.real)])
+    if isinstance(value, ObjectValue) and cx.lookup(value.cls, "__dir__") is object.__dict__["__dir__"]:
+        own = [] if value.namespace is None else value.namespace.keys(cx)  # type: ignore[attr-defined]
+        return ListValue([ConstantValue(name) for name in sorted({*own, *names_of_class(cx, value.cls)})])
+    raise unsupported("unknown-function", f"dir({value.describe()})")
+
+
+def names_of_class(cx: Trace, cls: type) -> list[str]:
+    cx.names.of_ancestry(cls)
+    for base in cls.__mro__:
+        cx.names.of_own(base)
+    if cx.effects.class_attributes:
+        raise unsupported("unknown-function", f"dir({cls.__qualname__}), after an attribute of a class was set")
+    return dir(cls)
 
 
 @handles(globals)

@@ -105,7 +105,7 @@ class ClassValue(Value):
             return bind_descriptor(cx, raw, None, self, name, class_source(self.real, name)) if isinstance(raw, staticmethod) else new_of(raw)
         if isinstance(raw, IN_C):
             return UnboundMethod(self.real, name)
-        if isinstance(raw, types.GetSetDescriptorType) and issubclass(self.real, torch.Tensor):
+        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return cx.wrap(raw, Constant(raw, name))
         if isinstance(raw, types.ClassMethodDescriptorType):
             return cx.wrap(getattr(self.real, name), Constant(getattr(self.real, name), name))

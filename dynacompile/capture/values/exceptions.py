@@ -262,7 +262,7 @@ def raised_here(cx: Trace, cls: type, message: str, **attributes: Hashable) -> R
     value = ExceptionValue(cls, [ConstantValue(message)])
     value.stored |= {name: ConstantValue(content) for name, content in attributes.items()}
     reason = Raised(f"{cls.__name__}: {message}", value, cls, None, "would-raise")
-    reason.trail = value.trail = tuple((frame.code, frame.current.position) for frame in cx.frames)
+    reason.trail = value.trail = cx.trail()
     return reason
 
 
@@ -286,7 +286,7 @@ def raised_by_statement(cx: Trace, value: ExceptionValue, cause: Value | None = 
         value.cause = cause
     reason = raised(value)
     reason.anew = value.source is not None and value is not cx.handling
-    reason.trail = tuple((frame.code, frame.current.position) for frame in cx.frames)
+    reason.trail = cx.trail()
     value.trail = value.trail or reason.trail
     return reason
 

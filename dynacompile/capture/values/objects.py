@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
+from dynacompile.capture.polyfills import reduction
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, by_own_hook, class_source, is_data_descriptor
@@ -309,6 +310,10 @@ class ObjectValue(Value):
                 return ConstantValue(None)
             case "__eq__", [other]:
                 return ConstantValue(True if other is self else NotImplemented)
+            case "__reduce_ex__", [_]:
+                return cx.polyfilled(reduction.reduce_ex, [self, *args])
+            case "__getstate__", []:
+                return cx.polyfilled(reduction.getstate, [self])
         return super().method(cx, name, args, kwargs)
 
     def truth(self, cx: Trace) -> bool:

@@ -85,7 +85,7 @@ class SequenceValue(Value):
             return self.contains(cx, args[0])
         if name == "__iter__":
             return self.iterate(cx)
-        raise unsupported("unknown-operation", f"{self.cls.__name__}.{name}()")
+        return super().method(cx, name, args, kwargs)
 
     def children(self) -> Sequence[Value]:
         return self.items

@@ -48,6 +48,16 @@ def slot_method(cx: Trace, value: Value, name: str, args: list[Value]) -> Value 
         case "__delattr__", [key]:
             value.del_attr(cx, key.constant())
             return ConstantValue(None)
+        case "__setitem__", [key, new] if type(value).set_item is not Value.set_item:
+            value.set_item(cx, key, new)
+            return ConstantValue(None)
+        case "__delitem__", [key] if type(value).del_item is not Value.del_item:
+            value.del_item(cx, key)
+            return ConstantValue(None)
+        case "__getitem__", [key] if type(value).get_item is not Value.get_item:
+            return value.get_item(cx, key)
+        case "__contains__", [item] if type(value).contains is not Value.contains:
+            return value.contains(cx, item)
         case "__init__", []:
             return ConstantValue(None) if raw is object.__init__ else None
     return None

@@ -70,7 +70,6 @@ REFUSED = {
     "threading": "unknown-function",
     "subprocess": "unknown-function",
     "os": "unknown-function",
-    "inspect": "unknown-function",
     "traceback": "unknown-function",
 }
 SCHEDULERS = "torch.optim.lr_scheduler"
@@ -270,8 +269,6 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
     if real.__code__ in PLAIN or real in FOLLOWED or module in INLINED:
-        return None
-    if module == "inspect" and real.__qualname__.startswith(("Signature.", "BoundArguments.", "Parameter.")):
         return None
     if home == "functools" and (generic := wrap_generic(cx, real, source)) is not None:
         return generic
