@@ -14,18 +14,21 @@ import torch
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.operator_names import BINARY, COMPARISONS, INPLACE, UNARY
 from dynacompile.capture.overridden_operators import overridden_operator
+from dynacompile.capture.values.arrays import ArrayValue, array_operator
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.deferred_texts import DeferredText, concat, percent
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
+from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.identities import IdValue
 from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.number_tensors import number_operator
 from dynacompile.capture.values.numpy_numbers import NumpyNumber, computed
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.read_numbers import ReadNumber, read_operator
+from dynacompile.capture.values.references import Reference
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, set_binary
 from dynacompile.capture.values.sets import SetValue
@@ -43,6 +46,8 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     row = OTHER.get(name)
     if row is not None:
         return row(cx, *args)
+    if any(isinstance(a, ArrayValue) for a in args):
+        return array_operator(cx, name, args)
     if name == "mod" and args[0].pytype() is str and (text := percent(cx, args[0], args[1])) is not None:
         return text
     if any(isinstance(a, ReadNumber) for a in args):
@@ -251,7 +256,7 @@ def equal(cx: Trace, left: Value, right: Value) -> bool:
         if found is not None:
             return found.truth(cx)
     for one, other in ((left, right), (right, left)):
-        if isinstance(one, (AddressValue, IdValue)):
+        if isinstance(one, (AddressValue, IdValue, Reference)):
             return one.equals(cx, other)
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
         if isinstance(left, ListValue) != isinstance(right, ListValue) or len(left.items) != len(right.items):
@@ -278,7 +283,7 @@ def equal(cx: Trace, left: Value, right: Value) -> bool:
         if left is right:
             return True
         for value in (left, right):  # an object of a subclass of int or str, for example
-            if isinstance(value, OpaqueValue) and value.pytype().__eq__ is not object.__eq__:
+            if isinstance(value, (OpaqueValue, RefusedValue, ArrayValue)) and value.pytype().__eq__ is not object.__eq__:
                 raise unsupported("unknown-operation", f"comparing {left.describe()} and {right.describe()}") from None
         if left.pytype() is not right.pytype() and not (isinstance(left, ConstantValue) and isinstance(right, ConstantValue)):
             return False
@@ -293,6 +298,8 @@ def is_same(cx: Trace, left: Value, right: Value) -> bool:
         return same_constants(cx, left, right)
     if left.pytype() is not right.pytype():
         return False
+    if isinstance(left, Reference):
+        return left.is_same(cx, right)
     if isinstance(left, (SymbolicInt, SymbolicFloat)) or isinstance(right, (SymbolicInt, SymbolicFloat)):
         raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}")
     if left.pytype() is tuple and not left.elements(cx) and not right.elements(cx):

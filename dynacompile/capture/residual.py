@@ -79,6 +79,7 @@ class Builder:
         self.cells = code.co_cellvars if keeps_cells else ()
         self.handling = 0  # exceptions that the code handles here
         self.outputs: dict[TensorValue, int] = {}
+        self.arrays: set[int] = set()  # ids of arrays of numpy, parts of which were made
         self.made: dict[int, Value] = {}  # results of calls before the graph, by their place
         self.uses: dict[Value, int] = {}
         self._original = decoded.slots

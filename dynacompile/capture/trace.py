@@ -28,6 +28,7 @@ from dynacompile.capture.scopes import Globals
 from dynacompile.capture.settings import fill
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_varying
 from dynacompile.capture.values import value_of, wrap
+from dynacompile.capture.values.arrays import ArrayValue, call_numpy
 from dynacompile.capture.values.base import Lazy, Method, Value
 from dynacompile.capture.values.bodies import Body
 from dynacompile.capture.values.cells import CellValue
@@ -119,6 +120,7 @@ class Trace:
         self.leaves_first_steps = False  # a call in which an optimizer makes its state runs as Python
         self.grads: Mapping[int, tuple[torch.Tensor, torch.Tensor | None]] = {}  # gradients of tensors as the call had them, where it has gone on
         self.enters_by_hand = True  # torch's managers, where no with statement does it
+        self.array_roots: set[int] = set()  # ids of arrays of numpy over whose memory the frame has tensors
         self.hoisted = False  # residual code makes inputs of the graph before it
         self.shares: tuple[frozenset[Source], ...] = ()  # tensors that are views of one memory, which the frame writes
         self.defers_texts = True  # made of tensors: they do not end the graph
@@ -143,6 +145,10 @@ class Trace:
         elif self.ways[id(real)] != source:
             self.guard_same(real, source)
         return found
+
+    def keep(self, real: Any) -> None:
+        """An object that is known by its id lives as long as the trace."""
+        self._kept.append(real)
 
     def guard_same(self, real: Any, source: Source) -> None:
         """A second way to an object that has a value already."""
@@ -348,6 +354,13 @@ class Trace:
     def filled(self, template: Value, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """template.format(*args, **kwargs), where a tensor is shown; None where none is."""
         return defer(self, functools.partial(format_with, tuple(kwargs)), [template, *args, *kwargs.values()])
+
+    def call_numpy(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return call_numpy(self, function, args, kwargs)
+
+    def tensor_of_array(self, value: Value) -> Value | None:
+        """The tensor that shares the memory of an array of numpy; None for other values."""
+        return value.as_tensor(self) if isinstance(value, ArrayValue) else None
 
     def equal(self, left: Value, right: Value) -> bool:
         return operations.equal(self, left, right)

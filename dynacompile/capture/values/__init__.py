@@ -32,6 +32,7 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
     null_contexts,
     optimizers,
     polyfilled,
+    profilers,
     partials,
     proxies,
     python_modules,

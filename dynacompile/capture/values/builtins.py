@@ -67,6 +67,8 @@ def number(cls: type, method: str) -> None:
                 args = [read]
             else:
                 args = [ConstantValue(args[0].number()), *args[1:]]
+        if len(args) == 1 and (tensor := cx.tensor_of_array(args[0])) is not None:
+            args = [tensor.method(cx, "item", [], {})]
         if len(args) == 1 and isinstance(args[0], ReadNumber) and (found := converted(cx, args[0], cls)) is not None:
             return found
         if args and isinstance(args[0], ObjectValue):

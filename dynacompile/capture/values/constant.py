@@ -14,6 +14,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
@@ -35,7 +36,8 @@ OTHERS_BY_IDENTITY = (
     *(re.Pattern, re.Match, struct.Struct, decimal.Decimal, datetime.timedelta, datetime.date, datetime.time, datetime.timezone),
     *(type(sys.version_info), type(sys.flags), type(sys.float_info)),
 )
-OTHER_CONSTANTS = frozenset(OTHERS_BY_IDENTITY)
+DTYPES_OF_NUMPY = tuple(type(np.dtype(code)) for code in "?bhilqBHILQefdgFD")
+OTHER_CONSTANTS = frozenset((*OTHERS_BY_IDENTITY, *DTYPES_OF_NUMPY))
 WRITTEN_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 KEYS_BY_IDENTITY = (type, types.FunctionType, type(typing.Union), *WRITTEN_IN_C)
 
@@ -196,7 +198,7 @@ def wrap_none(cx: Trace, real: None, source: Source) -> Value:
     return ConstantValue(None, source)
 
 
-@wraps(*BY_IDENTITY, *OTHERS_BY_IDENTITY)
+@wraps(*BY_IDENTITY, *OTHERS_BY_IDENTITY, *DTYPES_OF_NUMPY)
 def wrap_by_identity(cx: Trace, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return ConstantValue(real, source)

@@ -16,7 +16,7 @@ from dynacompile.capture.values.comparing import wrap_generic
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, OptimizerStep, RefusedValue, function_value, is_trusted
 from dynacompile.capture.values.number_tensors import is_number_tensor
-from dynacompile.capture.values.numpy_numbers import inferred_dtype
+from dynacompile.capture.values.numpy_numbers import NumpyFunction, inferred_dtype, is_pure
 from dynacompile.capture.values.questions import is_question, question_row
 from dynacompile.capture.values.read_numbers import ReadNumber
 from dynacompile.capture.values.replaced import hidden_from_dynamo, kept_in_python
@@ -168,6 +168,13 @@ class TorchFunction(CallableValue):
             raise unsupported("to-python", f"torch.{name} of a list of tensors")
         if self.real in PYTHON_VALUES and len(args) == 1 and is_number_tensor(args[0]) and kwargs.keys() <= {"dtype", "device"}:
             return cx.op("call_method", "to", args, {"dtype": ConstantValue(torch.get_default_dtype()), **kwargs, "copy": ConstantValue(True)})
+        if self.real in PYTHON_VALUES and args and (tensor := cx.tensor_of_array(args[0])) is not None:
+            args = [tensor, *args[1:]]
+            if self.real is torch.tensor:
+                options = {"dtype": ConstantValue(tensor.fake.dtype), **kwargs, "copy": TRUE}  # type: ignore[attr-defined]
+                return cx.op("call_method", "to", args, options) if "requires_grad" not in kwargs else self.refuse_call()
+            if not kwargs:
+                return tensor
         if self.real in PYTHON_VALUES and len(args) == 1 and isinstance(args[0], ReadNumber) and kwargs.keys() <= {"dtype", "device"}:
             dtype = ConstantValue(torch.get_default_dtype() if args[0].cls is float else args[0].tensor.fake.dtype)
             return cx.op("call_method", "to", [args[0].tensor], {"device": ConstantValue(torch.get_default_device()), "dtype": dtype, **kwargs, "copy": TRUE})
@@ -188,6 +195,9 @@ class TorchFunction(CallableValue):
             if not isinstance(self.real, types.FunctionType) or not isinstance(reason.__cause__, NotConstant):
                 raise
         return function_value(cx, self.real, self.source or Constant(self.real, name)).call(cx, args, kwargs)  # a module or function among the arguments
+
+    def refuse_call(self) -> Value:
+        raise unsupported("unknown-function", f"{self.describe()} of this form")
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in ("__name__", "__qualname__", "__module__"):
@@ -272,6 +282,9 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
         return None
     if home == "functools" and (generic := wrap_generic(cx, real, source)) is not None:
         return generic
+    if is_pure(real):
+        cx.guard("ID", source, identity(real))
+        return NumpyFunction(real, source)
     code = "disabled" if home == "torch._compile" and refusal(module) is None else refusal(module) or refusal(home)
     if code is not None:
         cx.guard("ID", source, identity(real))
@@ -313,6 +326,8 @@ def wrap_builtin(cx: Trace, real: types.BuiltinFunctionType, source: Source) -> 
         return BuiltinValue(real, row, source)
     if real in OPS:
         return TorchFunction(real, source)
+    if is_pure(real):
+        return NumpyFunction(real, source)
     code = refusal(real.__module__ or "") or "unknown-function"
     return BuiltinValue(real, question_row(real, code), source) if is_question(real, code) else RefusedValue(real, code, source)
 
