@@ -46,16 +46,10 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     row = OTHER.get(name)
     if row is not None:
         return row(cx, *args)
-    if any(isinstance(a, ArrayValue) for a in args):
-        return array_operator(cx, name, args)
     if name == "mod" and args[0].pytype() is str and (text := percent(cx, args[0], args[1])) is not None:
         return text
-    if any(isinstance(a, ReadNumber) for a in args):
-        number = read_operator(cx, name, args)
-        if number is not None:
-            return number
-        if any(isinstance(a, TensorValue) for a in args):
-            raise unsupported("to-python", next(a for a in args if isinstance(a, ReadNumber)).describe())
+    if not OF_GRAPHS.isdisjoint(map(type, args)) and (found := graph_operator(cx, name, args)) is not None:
+        return found
     if any(isinstance(a, TensorValue) for a in args):
         refuse_patched(cx, *methods_of(name))
         found = overridden_operator(cx, name, args)
@@ -71,6 +65,19 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     if name in INPLACE:
         return inplace(cx, name, args[0], args[1])
     return binary(cx, name, args[0], args[1])
+
+
+OF_GRAPHS = frozenset({ArrayValue, ReadNumber})  # what the graph has a tensor for
+
+
+def graph_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+    """Of arrays of numpy, and of numbers read from tensors; None for numbers that Python has to compute with."""
+    if any(isinstance(a, ArrayValue) for a in args):
+        return array_operator(cx, name, args)
+    number = read_operator(cx, name, args)
+    if number is None and any(isinstance(a, TensorValue) for a in args):
+        raise unsupported("to-python", next(a for a in args if isinstance(a, ReadNumber)).describe())
+    return number
 
 
 def methods_of(name: str) -> tuple[str, ...]:
