@@ -19,14 +19,14 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.values.torch_functions import TorchFunction
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.cpython.instructions import Instr
 
 # What makes an exception: its class, and arguments that capture knows, or that harmless operations compute for it.
 MAKES = frozenset(
     """
-    LOAD_ASSERTION_ERROR LOAD_GLOBAL LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_DEREF LOAD_ATTR LOAD_METHOD BINARY_SUBSCR PUSH_NULL PRECALL CALL
-    FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE BUILD_STRING BUILD_TUPLE BINARY_OP
+    LOAD_ASSERTION_ERROR LOAD_GLOBAL LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_DEREF LOAD_ATTR LOAD_METHOD BINARY_SUBSCR PUSH_NULL CALL
+    FORMAT_VALUE CONVERT_VALUE BUILD_STRING BUILD_TUPLE BINARY_OP
     """.split()
 )
 

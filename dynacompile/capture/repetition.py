@@ -18,6 +18,7 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import Unsupported, VerifyError
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.interpreter import SymbolicFrame
@@ -130,7 +131,7 @@ class Repetition:
             now = self.now[id(value)]
             assert isinstance(now, TensorValue)
             for _ in range(count):
-                torch._C._increment_version([now.fake])
+                of_torch.increment_version([now.fake])
         for append in known.appends:
             append.target.method(cx, "append", [self.renamed(append.value)], {})
 

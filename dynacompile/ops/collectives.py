@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor
 
 NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
 WAITS = frozenset({"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"})
@@ -15,13 +17,13 @@ WAITS = frozenset({"_c10d_functional::wait_tensor", "c10d_functional::wait_tenso
 
 def is_collective(op: object) -> bool:
     """Whether the op begins to talk to other processes, or waits for the end."""
-    if isinstance(op, torch._ops.OpOverloadPacket):
+    if isinstance(op, of_torch.OpOverloadPacket):
         return op._qualified_op_name.partition("::")[0] in NAMESPACES
-    return isinstance(op, torch._ops.OpOverload) and op.namespace in NAMESPACES
+    return isinstance(op, of_torch.OpOverload) and op.namespace in NAMESPACES
 
 
 def is_wait(op: object) -> bool:
-    return isinstance(op, torch._ops.OpOverload) and op._schema.name in WAITS
+    return isinstance(op, of_torch.OpOverload) and op._schema.name in WAITS
 
 
 @contextmanager

@@ -262,8 +262,7 @@ class BaseMethod(Method):
         return self.owner.base_method(cx, self.name, args, kwargs)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(super)
+        out.callee(super)
         out.const(self.start)
         out.value(self.owner)
         out.call(2)

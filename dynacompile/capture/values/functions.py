@@ -254,8 +254,7 @@ class FunctionValue(CallableValue):
 
     def rebuild_foreign(self, out: Builder) -> None:
         """A function whose globals are not the frame's."""
-        out.push_null()
-        out.const(types.FunctionType)
+        out.callee(types.FunctionType)
         out.const(self.code)
         out.const(self.scope.table)
         out.const(self.code.co_name)
