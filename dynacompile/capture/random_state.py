@@ -16,6 +16,7 @@ import torch.fx
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -117,4 +118,4 @@ def name_may_draw(target: Any) -> bool:
         return target in DRAWING
     module = getattr(target, "__module__", None) or ""
     known = isinstance(target, type(torch.sin)) or module.partition(".")[0] in ("torch", "_operator", "operator", "builtins")
-    return not known or getattr(target, "__name__", "") in DRAWING or isinstance(target, torch._ops.OpOverload) and target.namespace != "aten"
+    return not known or getattr(target, "__name__", "") in DRAWING or isinstance(target, of_torch.OpOverload) and target.namespace != "aten"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import Raised, unsupported
@@ -31,7 +31,10 @@ class Globals:
         self.module = str(table.get("__name__", "globals"))
         self.trusted = not is_root and is_trusted(self.module)
         self.is_ours = self.module.startswith(POLYFILLS)  # which nobody changes
-        self.namespace = GlobalsDict(self)
+
+    @cached_property
+    def namespace(self) -> GlobalsDict:
+        return GlobalsDict(self)
 
     def load(self, cx: Trace, name: str) -> Value:
         return cx.global_of(self.table, name, lambda: self.read(cx, name), lambda: self.deleted(cx, name))

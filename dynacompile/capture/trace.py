@@ -121,6 +121,7 @@ class Trace:
         self.grads: Mapping[int, tuple[torch.Tensor, torch.Tensor | None]] = {}  # gradients of tensors as the call had them, where it has gone on
         self.enters_by_hand = True  # torch's managers, where no with statement does it
         self.array_roots: set[int] = set()  # ids of arrays of numpy over whose memory the frame has tensors
+        self.made_references: dict[Value, Value] = {}  # weak references that the frame made, by what they refer to, which has one
         self.hoisted = False  # residual code makes inputs of the graph before it
         self.shares: tuple[frozenset[Source], ...] = ()  # tensors that are views of one memory, which the frame writes
         self.defers_texts = True  # made of tensors: they do not end the graph

@@ -198,6 +198,8 @@ reduction("std", torch.std, " ddof")
 reduction("prod", torch.prod)
 reduction("argmax", torch.argmax)
 reduction("argmin", torch.argmin)
+
+
 def dot(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of matrices and vectors, where it is their product."""
     if kwargs or len(args) != 2 or not all(hasattr(a, "as_tensor") and 0 < a.as_tensor(cx).fake.dim() < 3 for a in args):

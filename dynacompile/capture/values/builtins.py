@@ -297,7 +297,7 @@ def row_dir(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(value, ClassValue) and cx.lookup(type(value.real), "__dir__") is type.__dict__["__dir__"]:
         return ListValue([ConstantValue(name) for name in names_of_class(cx, value.real)])
     if isinstance(value, ObjectValue) and cx.lookup(value.cls, "__dir__") is object.__dict__["__dir__"]:
-        own = [] if value.namespace is None else value.namespace.keys(cx)  # type: ignore[attr-defined]
+        own = value.namespace.keys(cx)  # type: ignore[attr-defined]
         return ListValue([ConstantValue(name) for name in sorted({*own, *names_of_class(cx, value.cls)})])
     raise unsupported("unknown-function", f"dir({value.describe()})")
 

@@ -16,6 +16,7 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.symbolic import SymbolicBool
 from dynacompile.ir.source import Constant
 from dynacompile.ir.symbolic_graphs import required
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -26,7 +27,7 @@ IMPROVABLE = (
 )
 
 
-@handles(torch._check_with)
+@handles(of_torch.check_with)
 def check_with(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """All others of that family call this one."""
     kind, condition, message = bind_arguments("_check_with", ["error_type", "cond", "message"], args, kwargs, {})
@@ -39,7 +40,7 @@ def check_with(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         error = make_exception(cx, kind.constant(), [text_of(cx, message) or ConstantValue(IMPROVABLE)], {})
         cx.effects.assume(condition.tensor, None, [error], cx.frames[0].current.position)
         return NONE
-    plain = torch._check_with
+    plain = of_torch.check_with
     return function_value(cx, plain, Constant(plain, "torch._check_with")).call(cx, [kind, condition, message], {})  # type: ignore[arg-type]
 
 

@@ -13,6 +13,7 @@ from dynacompile.capture.resume import is_resume
 from dynacompile.capture.values.distributions import is_harmless
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Applied
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -86,7 +87,7 @@ def steps_of(node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[tuple[str,
 def is_asked_freely(node: torch.fx.Node) -> bool:
     """Whether an operation is one that may run once more: without effects, without random numbers, of sizes that are known."""
     sizes = getattr(node.meta.get("val"), "shape", None)
-    plain = not any(isinstance(part, (torch.SymInt, torch.SymFloat)) for part in torch.utils._pytree.tree_leaves((node.args, node.kwargs)))
+    plain = not any(isinstance(part, (torch.SymInt, torch.SymFloat)) for part in of_torch.tree_leaves((node.args, node.kwargs)))
     return is_harmless(node) and plain and sizes is not None and math.prod(sizes) <= MOST_BYTES and not is_random(node)
 
 

@@ -20,6 +20,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -126,7 +127,7 @@ def static_method(cx: Trace, cls: type, name: str, args: list[Value]) -> Value:
 
 
 def run_forward(cx: Trace, ctx: FunctionContext, args: list[Value]) -> Value:
-    if cx.lookup(ctx.cls, "setup_context") is vars(torch.autograd.function._SingleLevelFunction)["setup_context"]:
+    if cx.lookup(ctx.cls, "setup_context") is vars(of_torch.SingleLevelFunction)["setup_context"]:
         return static_method(cx, ctx.cls, "forward", [ctx, *args])
     result = static_method(cx, ctx.cls, "forward", args)
     static_method(cx, ctx.cls, "setup_context", [ctx, TupleValue(args), result])

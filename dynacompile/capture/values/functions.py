@@ -12,7 +12,7 @@ from dynacompile.capture.values.base import Lazy, Method, Value, wraps
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictLike, DictValue, pairs_of
-from dynacompile.capture.values.object_parts import DELETED, InstanceDict
+from dynacompile.capture.values.object_parts import DELETED, instance_dict_of
 from dynacompile.capture.values.replaced import is_around_such_a_part, kept_in_python, replaced_by_dynamo
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, function_facts, identity
@@ -64,7 +64,6 @@ class FunctionValue(CallableValue):
         self.fields: dict[str, Value] = {}  # what the frame has set, or made, of what every function has
         self.stored: dict[str, Value | object] = {}  # attributes that the frame has set in its __dict__, or deleted
         self.removed: dict[str, bool] = {}
-        self.namespace = InstanceDict(self)
 
     def describe(self) -> str:
         return f"function {self.name}"
@@ -95,7 +94,7 @@ class FunctionValue(CallableValue):
             case "__class__":
                 return cx.class_value(types.FunctionType, None)
             case "__dict__":
-                return self.namespace
+                return instance_dict_of(self)
             case "__code__":
                 return ConstantValue(self.code)
             case "__globals__":
@@ -153,7 +152,7 @@ class FunctionValue(CallableValue):
     def del_attr(self, cx: Trace, name: str) -> None:
         if name in FIELDS:
             raise unsupported("setattr", f"del {self.describe()}.{name}")
-        if self.namespace.find_name(cx, name) is None:
+        if instance_dict_of(self).find_name(cx, name) is None:
             raise raises(AttributeError, f"'function' object has no attribute {name!r}")
         self.drop_own(cx, name)
 

@@ -30,7 +30,8 @@ KNOWN = (*NUMBERS, np.bool_)
 FUNCTIONS = """
     all allclose amax amin any append arange argmax argmin argsort argwhere around array array_equal array_split asarray atleast_1d atleast_2d average
     bincount broadcast_to ceil clip column_stack concatenate convolve corrcoef count_nonzero cov cross cumprod cumsum deg2rad diag diagonal diff digitize dot
-    einsum empty empty_like expand_dims eye fix flatnonzero flip fliplr flipud floor full full_like geomspace hanning hstack histogram identity indices inner interp intersect1d
+    einsum empty empty_like expand_dims eye fix flatnonzero flip fliplr flipud floor full full_like geomspace
+    hanning hstack histogram identity indices inner interp intersect1d
     isclose isin isscalar kron linspace logspace max mean median meshgrid min moveaxis nan_to_num ndim nonzero ones ones_like outer pad percentile
     polyfit polyval prod ptp quantile rad2deg ravel repeat reshape roll rot90 round searchsorted shape size sort split squeeze stack std sum swapaxes take
     take_along_axis tensordot tile trace transpose tri tril triu triu_indices tril_indices unique unravel_index unwrap vander var vdot vstack where zeros

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,17 @@ class InstanceDict(NamespaceValue):
     def rebuild(self, out: Builder) -> None:
         out.value(self.owner)
         out.load_attr("__dict__")
+
+
+DICTS: weakref.WeakValueDictionary[int, InstanceDict] = weakref.WeakValueDictionary()  # by the id of their owners, which they hold
+
+
+def instance_dict_of(owner: ObjectValue | FunctionValue) -> InstanceDict:
+    """The same one, as long as somebody has it. The owner does not hold it: a circle of the two would keep the object itself alive."""
+    found = DICTS.get(id(owner))
+    if found is None:
+        found = DICTS[id(owner)] = InstanceDict(owner)
+    return found
 
 
 def instance_dict(real: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dynacompile.capture.values.descriptors import assigned_attribute, bind_desc
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.mapping import DictLike
-from dynacompile.capture.values.object_parts import DELETED, InstanceDict, ItemIterator, ObjectIterator, instance_dict
+from dynacompile.capture.values.object_parts import DELETED, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence
@@ -34,7 +34,7 @@ class ObjectValue(Value):
         self.stored: dict[str, Value | object] = {}
         self.removed: dict[str, bool] = {}  # attributes that the frame deleted: whether it had set them before, so that it does not matter if they were there
         self.read: dict[str, Value] = {}
-        self.namespace: Value = InstanceDict(self)  # its __dict__, by now
+        self.given: Value | None = None  # what the program has assigned to its __dict__
         self.shows_namespace = False  # the program has seen it
 
     def pytype(self) -> type:
@@ -99,9 +99,14 @@ class ObjectValue(Value):
         assert self.source is not None
         return Attr(self.source, "__dict__")
 
+    @property
+    def namespace(self) -> Value:
+        """Its __dict__, by now."""
+        return instance_dict_of(self) if self.given is None else self.given
+
     def is_own_namespace(self) -> bool:
         """Whether the program has not given the object another __dict__."""
-        return isinstance(self.namespace, InstanceDict)
+        return self.given is None
 
     def own_attribute(self, cx: Trace, name: str) -> Value | None:
         """What the __dict__ has under a name; None where it has nothing, which is not guarded."""
@@ -138,7 +143,7 @@ class ObjectValue(Value):
         if any(self.is_elsewhere(cx, name) for name in self.stored):
             raise unsupported("setattr", f"{self.describe()}.__dict__, of a class with slots, = ...")
         cx.effects.touch(self)
-        self.namespace = value
+        self.given = value
         self.stored, self.removed, self.shows_namespace = {}, {}, True
 
     def guard_absent(self, cx: Trace, name: str) -> None:
@@ -365,7 +370,7 @@ class ObjectValue(Value):
         return [*self.new_namespace(), *(v for v in self.stored.values() if isinstance(v, Value))] if self.source is None else ()
 
     def new_namespace(self) -> Sequence[Value]:
-        return () if self.is_own_namespace() else (self.namespace,)
+        return () if self.given is None else (self.given,)
 
     def replay_values(self) -> Sequence[Value]:
         return [*self.new_namespace(), *(v for v in self.stored.values() if isinstance(v, Value))] if self.source is not None else ()

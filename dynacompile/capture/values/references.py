@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.weak import WeakIdKeyDictionary
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import LIFETIME, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.guard_facts import identity
@@ -76,13 +76,15 @@ class MadeReference(Reference):
     def target(self, cx: Trace) -> Value:
         held = (value for frame in cx.frames for value in (*frame.slots, *frame.stack))
         if self.referred.source is None and all(value is not self.referred for value in held):
-            raise unsupported("unknown-object", "what a weak reference to an object of the frame refers to")  # it may be gone by now
+            raise unsupported(LIFETIME, "what a weak reference to an object of the frame refers to")
         return self.referred
 
     def children(self) -> Sequence[Value]:
         return (self.referred,)
 
     def rebuild(self, out: Builder) -> None:
+        if self.referred.source is None and out.uses.get(self.referred, 0) < 2:  # residual code would hold it, and nothing of the program does
+            raise unsupported("rebuild", "a weak reference to an object that nothing else holds")
         out.call_function(weakref.ref, [self.referred])
 
 
@@ -160,4 +162,4 @@ def wrap_reference(cx: Trace, real: weakref.ref, source: Source) -> Value:
 def row_reference(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs:
         raise unsupported("unknown-function", "a weak reference with a callback")
-    return MadeReference(args[0])
+    return cx.made_references.setdefault(args[0], MadeReference(args[0]))
