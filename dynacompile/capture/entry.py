@@ -129,10 +129,6 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
     while True:
         try:
             return interpreted(frame, env, codes, state, policy, facts, manner)
-        except Unsupported:
-            if not manner.if_whole:
-                raise
-            policy, manner = before[0], replace(before[1], values=False)
         except NeedsSymbols as reason:
             known = ShapePolicy() if policy is None else policy
             if reason.if_whole:
@@ -144,6 +140,10 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             if not manner.by_hand:
                 raise
             manner = replace(manner, by_hand=False)
+        except Unsupported:
+            if not manner.if_whole:
+                raise
+            policy, manner = before[0], replace(before[1], values=False)
         except TextOutdated:
             manner = replace(manner, texts=False)
         except SharesMemory as reason:

@@ -45,7 +45,7 @@ class Step:
 
 def decided(cx: Trace, condition: TensorValue) -> bool | None:
     """Whether a tensor of one bool is true, where an input decides that and a guard may ask; else None."""
-    if cx.autocasts or cx.bodies or cx.conditions >= MOST_CONDITIONS or is_resume(cx.frames[0].code) or condition.fake.numel() != 1:
+    if cx.autocasts or cx.bodies or condition.fake.numel() != 1:
         return None
     steps = steps_of(condition.node)
     if steps is None:
@@ -53,6 +53,8 @@ def decided(cx: Trace, condition: TensorValue) -> bool | None:
     placeholder, listed = steps
     if placeholder is None:
         return bool(cx.guarded_call(Condition(listed), [None], {}))
+    if cx.conditions >= MOST_CONDITIONS or is_resume(cx.frames[0].code):
+        return None
     given = next((v for v in cx.recorder.values.values() if v.node is placeholder), None)
     if type(given) is not TensorValue or given.source is None or cx.recorder.was_written(given) or cx.recorder.is_inference(given.fake):
         return None
