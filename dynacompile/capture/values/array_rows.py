@@ -101,7 +101,8 @@ def elementwise(function: Any, target: Any, compares: bool = False, allowed: Cal
         if allowed is not None and not allowed(inner, args):
             raise unsupported("unknown-function", f"numpy.{function.__name__} of {inner.name}")
         operands = [tensor_for(cx, a, inner, target in OF_TENSORS) for a in args]
-        return made(cx, cx.op("call_function", target, operands, {}), args, result)
+        found = cx.op("call_function", target, operands, {})
+        return made(cx, found, args, result, is_scalar=not found.fake.dim())  # type: ignore[attr-defined]
 
     ROWS[function] = row
 
@@ -122,16 +123,19 @@ def divides(dtype: np.dtype, args: list[Value]) -> bool:
 
 def is_power(dtype: np.dtype, args: list[Value]) -> bool:
     exponent = args[1]
+    if args[0].pytype() is bool or getattr(args[0], "dtype", dtype).kind == "b":  # of which `**` and np.power make several types
+        return False
     return dtype.kind == "f" or isinstance(exponent, ConstantValue) and exponent.value >= 0
 
 
 for _name, _target in {"add": operator.add, "multiply": operator.mul, "maximum": torch.maximum, "minimum": torch.minimum}.items():
     elementwise(getattr(np, _name), _target, allowed=is_number)
-for _function, _target in ((np.subtract, operator.sub), (np.negative, torch.neg), (np.absolute, torch.abs), (np.sign, torch.sign), (np.square, torch.square)):
+for _function, _target in ((np.subtract, operator.sub), (np.negative, torch.neg), (np.absolute, torch.abs), (np.square, torch.square)):
     elementwise(_function, _target, allowed=is_number)
+elementwise(np.sign, torch.sign, allowed=lambda dtype, args: dtype.kind == "i")  # of NaN, torch's is 0
 elementwise(np.true_divide, torch.true_divide, allowed=is_float)
 elementwise(np.floor_divide, operator.floordiv, allowed=divides)
-elementwise(np.remainder, torch.remainder, allowed=divides)
+elementwise(np.remainder, torch.remainder, allowed=lambda dtype, args: dtype.kind != "f" and divides(dtype, args))  # zeros of floats have other signs
 elementwise(np.power, torch.pow, allowed=is_power)
 elementwise(np.matmul, torch.matmul, allowed=is_float)
 elementwise(np.left_shift, operator.lshift)
@@ -209,6 +213,8 @@ def dot(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def cumsum(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     array, axis = bound("cumsum", "a axis", args, kwargs)
+    if array.is_scalar:
+        refuse("cumsum")
     result = np.cumsum(np.ones(1, array.dtype)).dtype
     tensor = tensor_for(cx, array, result)
     if axis is None:
@@ -218,7 +224,7 @@ def cumsum(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def rounded(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     array, decimals = bound("round", "a decimals", args, kwargs, decimals=0)
-    if array.dtype.kind != "f" or decimals:  # NumPy multiplies and divides by a power of ten
+    if array.dtype.kind != "f" or decimals or not array.as_tensor(cx).fake.dim():  # NumPy multiplies and divides by a power of ten
         refuse("round")
     return made(cx, cx.op("call_function", torch.round, [array.as_tensor(cx)], {}), [array], array.dtype)
 
@@ -234,6 +240,8 @@ def shaped(name: str, method: str, names: str, change: Callable[..., list[Any]],
 
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         array = args[0]
+        if array.is_scalar:  # type: ignore[attr-defined]
+            refuse(name)
         rest = [a.constant() for a in args[1:]] if not kwargs else refuse(name)
         found = cx.op("call_method", method, [array.as_tensor(cx), *map(cx.of, change(array, rest))], {})  # type: ignore[attr-defined]
         return made(cx, found, [array], array.dtype, is_scalar=False)  # type: ignore[attr-defined]
@@ -312,6 +320,8 @@ def where(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def clip(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     array, low, high = bound("clip", "a a_min a_max", args, kwargs)
     result = np.clip(np.ones(1, array.dtype), low, high).dtype
+    if not array.as_tensor(cx).fake.dim():
+        refuse("clip")
     limits = [ConstantValue(None if n is None else result.type(n).item()) for n in (low, high)]
     return made(cx, cx.op("call_function", torch.clamp, [tensor_for(cx, array, result), *limits], {}), [array], result)
 

@@ -120,15 +120,25 @@ class ArrayValue(Value):
     def get_item(self, cx: Trace, key: Value) -> Value:
         if self.value(cx) is not None and is_known(cx, key):
             return folded(cx, operator.getitem, [self, key], {})
+        self.refuse_scalar("[...]")
         found = self.as_tensor(cx).get_item(cx, index_of(cx, key))
-        return ArrayValue(None, found, is_scalar=not found.fake.dim())  # type: ignore[arg-type, attr-defined]
+        if found.fake.dim():  # type: ignore[attr-defined]
+            return ArrayValue(None, found)  # type: ignore[arg-type]
+        if has_ellipsis(key):  # which gives an array without dimensions, over the same memory
+            raise unsupported("unknown-operation", f"{self.describe()}[..., i] of no dimension")
+        return ArrayValue(None, cx.op("call_method", "clone", [found], {}), is_scalar=True)  # type: ignore[arg-type]
 
     def set_item(self, cx: Trace, key: Value, value: Value) -> None:
         if self.value(cx) is not None and is_known(cx, key) and is_known(cx, value):
             assert self.known is not None
             cx.guarded_call(operator.setitem, [self.known, plain(cx, key), plain(cx, value)], {})
             return
+        self.refuse_scalar("[...] = ...")
         self.as_tensor(cx).set_item(cx, index_of(cx, key), value.as_tensor(cx) if isinstance(value, ArrayValue) else value)
+
+    def refuse_scalar(self, what: str) -> None:
+        if self.is_scalar:
+            raise unsupported("unknown-operation", f"a number of numpy{what}")
 
     def iterate(self, cx: Trace) -> IteratorValue:
         items = [self.get_item(cx, ConstantValue(i)) for i in range(self.length(cx))]
@@ -182,6 +192,11 @@ def index_of(cx: Trace, key: Value) -> Value:
     return key
 
 
+def has_ellipsis(key: Value) -> bool:
+    parts = key.items if isinstance(key, TupleValue) else [key]
+    return any(isinstance(part, ConstantValue) and part.value is Ellipsis for part in parts)
+
+
 def plain(cx: Trace, value: Value) -> Any:
     """What NumPy is given. Raises NotConstant."""
     if isinstance(value, ArrayValue):
@@ -229,13 +244,24 @@ def tracked(cx: Trace, result: Any) -> Value:
 
 def call_numpy(cx: Trace, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A function of NumPy's without effects, of arrays some of which are tensors of the graph."""
-    args = [from_tensor(a) if isinstance(a, TensorValue) else a for a in args]
+    tensor = next((a for a in (*args, *kwargs.values()) if isinstance(a, TensorValue)), None)
+    if tensor is not None:  # which has a say in what the result is
+        raise unsupported("to-python", f"numpy.{function.__name__} of {tensor.describe()}")
+    if not all(is_known(cx, value) for value in (*args, *kwargs.values())):
+        cx.flag("numpy.geterr()", errors_of_numpy)
+        if not set(errors_of_numpy()) <= {"warn", "ignore"}:
+            raise unsupported("unknown-function", f"numpy.{function.__name__} where numpy.seterr asks for more than warnings")
     if all(is_known(cx, value) for value in (*args, *kwargs.values())):
         return folded(cx, function, args, kwargs)
     row = ROWS.get(function)
     if row is None:
         raise unsupported("unknown-function", f"numpy.{function.__name__} of an array that is not known")
     return row(cx, args, kwargs)
+
+
+def errors_of_numpy() -> tuple[str, ...]:
+    """What NumPy does at a division by zero, an overflow, an underflow, an invalid value."""
+    return tuple(np.geterr().values())
 
 
 def from_tensor(value: TensorValue) -> ArrayValue:
@@ -249,13 +275,13 @@ def array_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     """operator.name(*args), of which one is an array."""
     if any(isinstance(a, TensorValue) for a in args):
         raise unsupported("unknown-operation", f"operator.{name} of a tensor and an array of numpy")
-    if name in INPLACE_NAMES and isinstance(args[0], ArrayValue):
+    if name in INPLACE_NAMES and isinstance(args[0], ArrayValue) and not args[0].is_scalar:
         found = call_numpy(cx, OPERATORS[INPLACE_NAMES[name]], list(args), {})
         if not isinstance(found, ArrayValue) or found.dtype != args[0].dtype:
             raise unsupported("unknown-operation", f"operator.{name} of arrays of several types")
         args[0].set_item(cx, ConstantValue(...), found)
         return args[0]
-    return call_numpy(cx, OPERATORS[name], list(args), {})
+    return call_numpy(cx, OPERATORS[INPLACE_NAMES.get(name, name)], list(args), {})
 
 
 INPLACE_NAMES = {f"i{name.rstrip('_')}": name for name in OPERATORS}

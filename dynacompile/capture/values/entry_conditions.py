@@ -87,10 +87,14 @@ def steps_of(node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[tuple[str,
 
 
 def is_asked_freely(node: torch.fx.Node) -> bool:
-    """Whether an operation is one that may run once more: without effects, without random numbers, of sizes that are known."""
-    sizes = getattr(node.meta.get("val"), "shape", None)
+    """Whether an operation is one that may run once more: without effects, without random numbers, of sizes that are known, and of a result that nobody
+    has written since."""
+    result = node.meta.get("val")
+    if not isinstance(result, torch.Tensor) or result._version:
+        return False
+    sizes = result.shape
     plain = not any(isinstance(part, (torch.SymInt, torch.SymFloat)) for part in of_torch.tree_leaves((node.args, node.kwargs)))
-    return is_harmless(node) and plain and sizes is not None and math.prod(sizes) <= MOST_BYTES and not is_random(node)
+    return is_harmless(node) and plain and math.prod(sizes) <= MOST_BYTES and not is_random(node)
 
 
 def is_random(node: torch.fx.Node) -> bool:
