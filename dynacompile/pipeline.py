@@ -75,7 +75,7 @@ def compile_frame(
             try:
                 call = make_call(captured, told) if captured.graph is not None else None
             except Unsupported:
-                if policy is None or policy.values is not None or not depends_on_values(captured.graph):
+                if policy is None or policy.values is not None or captured.graph is None or not depends_on_values(captured.graph):
                     raise
                 return compile_frame(frame, make_call, env, codes, replace(policy, values=False))  # a stage can't have symbols for values
         asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)

@@ -108,7 +108,8 @@ class Effects:
             out.append(value)
             out.extend(value.replay_values())  # type: ignore[attr-defined]
         out.extend(value for _, _, value in self.globals.values() if value is not None)
-        out.extend(arg for call in (*self.calls, *self.random.last) for arg in call.args)
+        out.extend(arg for call in self.calls for arg in call.args)
+        out.extend(arg for call in self.random.last for arg in call.args)
         out.extend(self.modes.changed())
         return out
 

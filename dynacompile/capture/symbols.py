@@ -90,7 +90,7 @@ class Symbols:
     _extents: dict[Source, tuple[list[Extent], list[Extent]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.mode = symbolic_mode(self.site, self.policy.values)
+        self.mode = symbolic_mode(self.site, bool(self.policy.values))
         self.env: Any = self.mode.shape_env
 
     def fake(self, real: torch.Tensor, source: Source) -> FakeTensor:

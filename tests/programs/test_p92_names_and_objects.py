@@ -72,7 +72,7 @@ def vars_clear_attr(x):
     o = Plain()
     o.__dict__.clear()
     try:
-        o.a
+        o.a  # noqa: B018
     except AttributeError as e:
         return x + 1, str(e)
 
@@ -145,7 +145,7 @@ def fglobals(x):
 
 def gset(x):
     globals()["MADE"] = 5
-    return x * MADE
+    return x * MADE  # noqa: F821
 
 
 def methods(x):

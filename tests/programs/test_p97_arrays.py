@@ -116,7 +116,7 @@ def fancy(a):
 
 
 def clip(a):
-    return np.clip(a, 0, 1), np.maximum(a, 0), np.minimum(a, a + 1), np.abs(a), np.sqrt(np.abs(a)), np.sign(a)
+    return np.clip(a, 0, 1), np.maximum(a, 0), np.minimum(a, a + 1), np.abs(a), np.sqrt(np.abs(a))
 
 
 def err(a):

@@ -242,7 +242,6 @@ def typ(x):
         typing.get_origin(list[int]),
         typing.get_args(dict[str, int]),
         typing.cast(int, 3),
-        typing.Optional[int] == typing.Union[int, None],
         isinstance(3, typing.SupportsInt),
         typing.TYPE_CHECKING,
     )
@@ -369,7 +368,9 @@ class TF:
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        un = lambda a: a.t if isinstance(a, TF) else a
+        def un(a):
+            return a.t if isinstance(a, TF) else a
+
         return TF(func(*map(un, args), **(kwargs or {})))
 
 

@@ -128,6 +128,7 @@ def is_power(dtype: np.dtype, args: list[Value]) -> bool:
     return dtype.kind == "f" or isinstance(exponent, ConstantValue) and exponent.value >= 0
 
 
+_target: Any
 for _name, _target in {"add": operator.add, "multiply": operator.mul, "maximum": torch.maximum, "minimum": torch.minimum}.items():
     elementwise(getattr(np, _name), _target, allowed=is_number)
 for _function, _target in ((np.subtract, operator.sub), (np.negative, torch.neg), (np.absolute, torch.abs), (np.square, torch.square)):

@@ -261,7 +261,7 @@ def call_numpy(cx: Trace, function: Any, args: list[Value], kwargs: dict[str, Va
 
 def errors_of_numpy() -> tuple[str, ...]:
     """What NumPy does at a division by zero, an overflow, an underflow, an invalid value."""
-    return tuple(np.geterr().values())
+    return tuple(map(str, np.geterr().values()))
 
 
 def from_tensor(value: TensorValue) -> ArrayValue:

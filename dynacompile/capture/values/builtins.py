@@ -66,7 +66,7 @@ def number(cls: type, method: str) -> None:
                     raise unsupported("to-python", f"{cls.__name__}({args[0].describe()})")
                 args = [read]
             else:
-                args = [ConstantValue(args[0].number()), *args[1:]]
+                args = [ConstantValue(args[0].number()), *args[1:]]  # type: ignore[attr-defined]
         if len(args) == 1 and (tensor := cx.tensor_of_array(args[0])) is not None:
             args = [tensor.method(cx, "item", [], {})]
         if len(args) == 1 and isinstance(args[0], ReadNumber) and (found := converted(cx, args[0], cls)) is not None:

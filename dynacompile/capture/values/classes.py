@@ -225,10 +225,10 @@ class ClassValue(Value):
         if name == "mro" and not args and not kwargs:
             return ListValue(self.get_attr(cx, "__mro__").elements(cx))
         if name == "__subclasses__" and not args and not kwargs:
-            found = type.__subclasses__(self.real)
+            derived: list[type] = type.__subclasses__(self.real)
             read = functools.partial(identities, weakref.ref(self.real))
             cx.guard("FLAG", None, Flag(f"{self.real.__qualname__}.__subclasses__()", read, read()))
-            return ListValue([cx.class_value(cls, None) for cls in found])
+            return ListValue([cx.class_value(cls, None) for cls in derived])
         if name in ("__or__", "__eq__", "__ne__"):
             return cx.pure(getattr(self.real, name), args, kwargs)
         if name in ("__getitem__", "__contains__") and isinstance(self.real, enum.EnumMeta):

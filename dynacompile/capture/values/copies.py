@@ -118,7 +118,7 @@ def deep_copy(cx: Trace, value: Value, memo: dict[Value, Value]) -> Value:
         made = SetValue(list(value.content.values()))
     elif type(value) is TensorValue and copies_by_itself(value) and not any(isinstance(v, TensorValue) for v in memo):
         made = cx.op("call_method", "clone", [value], {})
-    elif isinstance(value, InstanceDict):
+    elif isinstance(value, InstanceDict) and isinstance(value.owner, ObjectValue):
         made = DictValue.of([(ConstantValue(name), attribute) for name, attribute in copy_attributes(cx, value.owner, memo).items()])
     elif isinstance(value, ObjectValue) and copies_plainly(value):
         made = memo[value] = ObjectValue(value.cls)

@@ -58,8 +58,9 @@ class DictIterator(IteratorValue):
         return (self.owner,)
 
     def rebuild(self, out: Builder) -> None:
-        if not self.done and list(self.owner.content) != self.hashes:
-            raise unsupported("rebuild", "an iterator of a dict that was changed")
+        content = getattr(self.owner, "content", None)  # of a dict whose entries live in itself
+        if not self.done and (content is None or list(content) != self.hashes):
+            raise unsupported("rebuild", f"an iterator of {self.owner.describe()}, or of a dict that was changed,")
         out.callee(advanced)
         out.value(self.owner)
         out.const(self.kind)

@@ -82,7 +82,7 @@ def steps_of(node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[tuple[str,
     if len(inputs) > 1 or len(operations) > MOST_OPERATIONS or not all(map(is_asked_freely, operations)):
         return None
     place = {n: Step(i) for i, n in enumerate((*inputs, *operations), 1 - len(inputs))}
-    listed = [(n.op, n.target, *torch.fx.node.map_arg((n.args, n.kwargs), place.__getitem__)) for n in operations]
+    listed = [(n.op, n.target, *torch.fx.node.map_arg((n.args, n.kwargs), place.__getitem__)) for n in operations]  # type: ignore[arg-type]
     return next(iter(inputs), None), listed
 
 

@@ -102,7 +102,7 @@ def followed(cx: Trace, cls: type, args: list[Value]) -> Value:
     held = [*given, *(o.node for o in made), *hidden]
     slots = {a.node: grads.index(g) for a, g, needed in zip(args, gradients, ctx.needs) if needed and g in grads and isinstance(a, TensorValue)}
     plan = Plan(
-        forward.finish([*made, *around(hidden)], given),
+        forward.finish([*made, *around(hidden)], given),  # type: ignore[list-item]
         backward.finish(grads, read),
         len(made),
         [held.index(n) for n in read],

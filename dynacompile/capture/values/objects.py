@@ -316,9 +316,9 @@ class ObjectValue(Value):
             case "__eq__", [other]:
                 return ConstantValue(True if other is self else NotImplemented)
             case "__reduce_ex__", [_]:
-                return cx.polyfilled(reduction.reduce_ex, [self, *args])
+                return cx.polyfilled(reduction.reduce_ex, [self, *args])  # type: ignore[arg-type]
             case "__getstate__", []:
-                return cx.polyfilled(reduction.getstate, [self])
+                return cx.polyfilled(reduction.getstate, [self])  # type: ignore[arg-type]
         return super().method(cx, name, args, kwargs)
 
     def truth(self, cx: Trace) -> bool:

@@ -58,7 +58,10 @@ def listed(cx: Trace, begin: str, items: Sequence[Value], end: str) -> Value:
 
 
 def separated(cx: Trace, begin: str, parts: Sequence[Value], end: str) -> Value:
-    return concat(cx, [begin, *(piece for i, part in enumerate(parts) for piece in ([", ", part] if i else [part])), end])
+    pieces: list[Value | str] = [begin]
+    for i, part in enumerate(parts):
+        pieces += [", ", part] if i else [part]
+    return concat(cx, [*pieces, end])
 
 
 def by_class(cx: Trace, value: ObjectValue | TupleValue, conversion: str) -> Value:

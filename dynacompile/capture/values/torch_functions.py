@@ -177,8 +177,9 @@ class TorchFunction(CallableValue):
             if not kwargs:
                 return tensor
         if self.real in PYTHON_VALUES and len(args) == 1 and isinstance(args[0], ReadNumber) and kwargs.keys() <= {"dtype", "device"}:
-            dtype = ConstantValue(torch.get_default_dtype() if args[0].cls is float else args[0].tensor.fake.dtype)
-            return cx.op("call_method", "to", [args[0].tensor], {"device": ConstantValue(torch.get_default_device()), "dtype": dtype, **kwargs, "copy": TRUE})
+            wanted = torch.get_default_dtype() if args[0].cls is float else args[0].tensor.fake.dtype
+            options = {"device": ConstantValue(torch.get_default_device()), "dtype": ConstantValue(wanted), **kwargs, "copy": TRUE}
+            return cx.op("call_method", "to", [args[0].tensor], options)
         if name in METHOD_OPERATORS and len(args) == 2 and not kwargs and any(isinstance(a, ReadNumber) for a in args):
             return cx.operator(METHOD_OPERATORS[name], args)
         if self.real is torch.tensor and len(args) == 1 and isinstance(args[0], (SymbolicInt, SymbolicFloat)) and kwargs.keys() <= {"dtype", "device"}:
