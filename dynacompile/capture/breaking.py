@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -304,8 +303,7 @@ def point_at(frame: SymbolicFrame, index: int, entries: Sequence[bool | Recipe])
         seen.add(index)
         to = decoded.instrs[index].target
         index = index + 1 if to is None else to.index
-    kept = range(len(frame.slots)) if sees_lifetimes(frame) else decoded.live_slots(decoded.instrs[index])
-    live = {s for s in kept if frame.slots[s] is not None}
+    live = {s for s in decoded.live_slots(decoded.instrs[index]) if frame.slots[s] is not None}
     live |= {s for s, value in enumerate(frame.slots) if value is not None and value.ends_late()}
     if "__class__" in code.co_freevars and code.co_argcount and frame.slots[0] is not None:  # super() looks at the first parameter
         if not isinstance(frame.slots[0], CellValue):
@@ -347,10 +345,3 @@ def returns_next(frame: SymbolicFrame, instr: Instr) -> bool:
 def drops_result(frame: SymbolicFrame, instr: Instr) -> bool:
     """A statement of a call: the next instruction throws the result away, and nothing jumps between the two."""
     return instr.op == "CALL" and frame.decoded.instrs[instr.index + 1].op == "POP_TOP"
-
-
-def sees_lifetimes(frame: SymbolicFrame) -> bool:
-    """Whether code may see when an object ends, which a variable keeps in eager although nobody reads it any more: by a weak reference."""
-    table = frame.scope.table
-    found = (table.get(name) for name in frame.code.co_names)
-    return any(one is weakref or getattr(one, "__module__", None) == "weakref" or one is weakref.ref for one in found if one is not None)
