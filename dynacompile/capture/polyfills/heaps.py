@@ -44,9 +44,9 @@ def settle(heap: list, at: int, is_max: bool) -> None:
     rise(heap, start, at, is_max)
 
 
-def check_list(heap: Any) -> None:
+def check_list(heap: Any, argument: str) -> None:
     if not isinstance(heap, list):
-        raise TypeError(f"heap argument must be a list, not {type(heap).__name__}")
+        raise TypeError(f"{argument} must be list, not {'None' if heap is None else type(heap).__name__}")
 
 
 def replaced(heap: list, item: Any, is_max: bool) -> Any:
@@ -57,7 +57,6 @@ def replaced(heap: list, item: Any, is_max: bool) -> Any:
 
 
 def popped(heap: list, is_max: bool) -> Any:
-    check_list(heap)
     if not list.__len__(heap):
         raise IndexError("index out of range")
     last = list.pop(heap)
@@ -65,26 +64,24 @@ def popped(heap: list, is_max: bool) -> Any:
 
 
 def exchanged(heap: list, item: Any, is_max: bool) -> Any:
-    check_list(heap)
     if not list.__len__(heap):
         raise IndexError("index out of range")
     return replaced(heap, item, is_max)
 
 
 def ordered(heap: list, is_max: bool) -> None:
-    check_list(heap)
     for at in reversed(range(list.__len__(heap) // 2)):
         settle(heap, at, is_max)
 
 
 def heappush(heap: list, item: Any, /) -> None:
-    check_list(heap)
+    check_list(heap, "heappush() argument 1")
     list.append(heap, item)
     rise(heap, 0, list.__len__(heap) - 1, False)
 
 
 def heappushpop(heap: list, item: Any, /) -> Any:
-    check_list(heap)
+    check_list(heap, "heappushpop() argument 1")
     if not list.__len__(heap) or not list.__getitem__(heap, 0) < item:
         return item
     if not list.__len__(heap):
@@ -93,26 +90,32 @@ def heappushpop(heap: list, item: Any, /) -> Any:
 
 
 def heappop(heap: list, /) -> Any:
+    check_list(heap, "heappop() argument")
     return popped(heap, False)
 
 
 def heapreplace(heap: list, item: Any, /) -> Any:
+    check_list(heap, "heapreplace() argument 1")
     return exchanged(heap, item, False)
 
 
 def heapify(heap: list, /) -> None:
+    check_list(heap, "heapify() argument")
     ordered(heap, False)
 
 
 def heappop_max(heap: list, /) -> Any:
+    check_list(heap, "_heappop_max() argument")
     return popped(heap, True)
 
 
 def heapreplace_max(heap: list, item: Any, /) -> Any:
+    check_list(heap, "_heapreplace_max() argument 1")
     return exchanged(heap, item, True)
 
 
 def heapify_max(heap: list, /) -> None:
+    check_list(heap, "_heapify_max() argument")
     ordered(heap, True)
 
 
