@@ -15,13 +15,13 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.operator_names import BINARY, COMPARISONS, INPLACE, UNARY
 from dynacompile.capture.overridden_operators import overridden_operator
 from dynacompile.capture.values.arrays import ArrayValue, array_operator
-from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.deferred_texts import DeferredText, concat, percent
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
-from dynacompile.capture.values.functions import RefusedValue
+from dynacompile.capture.values.functions import BoundMethod, RefusedValue
 from dynacompile.capture.values.identities import IdValue
 from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.number_tensors import number_operator
@@ -263,7 +263,7 @@ def equal(cx: Trace, left: Value, right: Value) -> bool:
         if found is not None:
             return found.truth(cx)
     for one, other in ((left, right), (right, left)):
-        if isinstance(one, (AddressValue, IdValue, Reference)):
+        if isinstance(one, (AddressValue, IdValue, Reference, BoundMethod, Method)):
             return one.equals(cx, other)
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
         if isinstance(left, ListValue) != isinstance(right, ListValue) or len(left.items) != len(right.items):

@@ -363,6 +363,9 @@ class Trace:
         """The tensor that shares the memory of an array of numpy; None for other values."""
         return value.as_tensor(self) if isinstance(value, ArrayValue) else None
 
+    def is_same(self, left: Value, right: Value) -> bool:
+        return operations.is_same(self, left, right)
+
     def equal(self, left: Value, right: Value) -> bool:
         return operations.equal(self, left, right)
 

@@ -10,6 +10,7 @@ import types
 import pytest
 import torch
 
+import dynacompile
 from tests.checking import check
 
 EAGER = {"backend": "eager"}
@@ -278,3 +279,49 @@ CASES = [
 @pytest.mark.parametrize("fn,graphs,breaks", CASES, ids=[case[0].__name__ for case in CASES])
 def test_as_in_eager(fn, graphs, breaks):
     check(fn, *ARGUMENTS.get(fn, (arg(),)), graphs=graphs, breaks=breaks, options=EAGER)
+
+
+class Beside:
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, owner, cls=None):
+        return 7 if owner is None else owner.__dict__.get(self.name, 1) * 2
+
+    def __set__(self, owner, value):
+        owner.__dict__[self.name] = value + 1
+
+
+class Hides:
+    d = Beside()
+
+
+def test_what_a_descriptor_hides_is_read_from_the_dict():
+    """Also where it is an int that became a symbol, which residual code reads."""
+
+    def read(x, owner):
+        return x + owner.d, owner.d, owner.__dict__["d"]
+
+    compiled = dynacompile.compile(read, backend="eager", isolate_recompiles=True)
+    for n in (3, 4, 5, 8):
+        made = Hides()
+        made.d = n
+        got, want = compiled(torch.ones(2), made), read(torch.ones(2), made)
+        assert torch.equal(got[0], want[0]) and got[1:] == want[1:]
+
+
+def test_equal_methods():
+    def compare(x):
+        made = Plain()
+        kept, items = made.__init__, [1]
+        return (
+            x + 1,
+            kept == made.__init__,
+            kept != made.__init__,
+            Plain().__init__ == kept,
+            kept == 3,
+            items.append == items.append,
+            items.append == [1].append,
+        )
+
+    check(compare, arg(), options=EAGER)

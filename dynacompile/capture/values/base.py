@@ -226,6 +226,9 @@ class Method(Value):
     def truth(self, cx: Trace) -> bool:
         return True
 
+    def equals(self, cx: Trace, other: Value) -> bool:
+        return isinstance(other, Method) and self.name == other.name and cx.is_same(self.owner, other.owner)
+
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in ("__self__", "__name__"):
             return self.owner if name == "__self__" else cx.of(self.name)

@@ -301,6 +301,9 @@ class BoundMethod(CallableValue):
     def pytype(self) -> type:
         return types.MethodType
 
+    def equals(self, cx: Trace, other: Value) -> bool:
+        return isinstance(other, BoundMethod) and cx.is_same(self.owner, other.owner) and cx.equal(self.function, other.function)
+
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.function.call(cx, [self.owner, *args], kwargs)
 

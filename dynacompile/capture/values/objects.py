@@ -19,7 +19,7 @@ from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, class_lookup
-from dynacompile.ir.source import Attr, Constant, DictAttr, Source, TypeOf
+from dynacompile.ir.source import Attr, Constant, DictAttr, Item, Source, TypeOf
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -122,7 +122,8 @@ class ObjectValue(Value):
         return self.read[name]
 
     def wrap_own(self, cx: Trace, name: str) -> Value:
-        return cx.wrap(self.own_dict()[name], DictAttr(self.source, name))
+        hidden = is_data_descriptor(cx.lookup(self.cls, name))  # residual code would be given what the descriptor makes of it
+        return cx.wrap(self.own_dict()[name], Item(self.dict_source(), name) if hidden else DictAttr(self.source, name))
 
     def put_own(self, cx: Trace, name: str, value: Value) -> None:
         self.store(cx, name, value)

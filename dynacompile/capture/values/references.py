@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.weak import WeakIdKeyDictionary
 
-from dynacompile.capture.breaks import LIFETIME, unsupported
+from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.guard_facts import identity
@@ -76,7 +76,7 @@ class MadeReference(Reference):
     def target(self, cx: Trace) -> Value:
         held = (value for frame in cx.frames for value in (*frame.slots, *frame.stack))
         if self.referred.source is None and all(value is not self.referred for value in held):
-            raise unsupported(LIFETIME, "what a weak reference to an object of the frame refers to")
+            raise unsupported("lifetime", "what a weak reference to an object of the frame refers to")
         return self.referred
 
     def children(self) -> Sequence[Value]:
