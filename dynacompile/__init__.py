@@ -20,6 +20,7 @@ try:
         mark_static,
         maybe_mark_dynamic,
     )
+    from dynacompile.timing import kernel_times
 finally:
     if _collects:
         gc.enable()
@@ -37,6 +38,7 @@ __all__ = [
     "graph_break",
     "is_compiling",
     "isolated",
+    "kernel_times",
     "leave_to_python",
     "list_backends",
     "mark_dynamic",

@@ -31,7 +31,7 @@ from dynacompile.trusted import scratch_folder
 
 FORMAT = "2"
 HEADERS = Path(__file__).parent.parent / "codegen" / "cpp"
-HEADER_NAMES = ("intrinsics.h", "vec.h", "vecmath.h", "attention.h", "product.h")
+HEADER_NAMES = ("intrinsics.h", "vec.h", "vecmath.h", "attention.h", "product.h", "scans.h")
 # No contraction: user code rounds as eager does. No trapping and no errno: comparisons and library calls stay in the lanes.
 FLAGS = (
     "-std=c++17",
