@@ -212,6 +212,7 @@ class Nest:
             index = op.attr.index if type(op.attr) is Access else op.attr
             if type(index) is Index:
                 found |= index.symbols()
+                found.update(symbols_in([v.size for v in index.variables() if v.name[0] == "%"]))  # what kernels check positions against
             elif type(index) is Symbol:
                 found.add(index)
         return tuple(sorted(found, key=lambda s: s.name))
