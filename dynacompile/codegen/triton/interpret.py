@@ -128,26 +128,26 @@ class Memory:
             raise RuntimeError(f"a kernel accesses {int((~inside).sum())} of {inside.size} elements outside of its tensors")
 
     def read(self, load: Callable) -> Callable:
-        def checked(builder: Any, pointers: Any, mask: Any, *more: Any) -> Any:
+        def checked(builder: Any, pointers: Any, mask: Any, *more: Any, **options: Any) -> Any:
             self.check(pointers, mask)
-            return load(builder, pointers, mask, *more)
+            return load(builder, pointers, mask, *more, **options)
 
         return checked
 
     def written(self, store: Callable) -> Callable:
-        def checked(builder: Any, pointers: Any, value: Any, mask: Any, *more: Any) -> Any:
+        def checked(builder: Any, pointers: Any, value: Any, mask: Any, *more: Any, **options: Any) -> Any:
             self.check(pointers, mask)
-            return store(builder, pointers, value, mask, *more)
+            return store(builder, pointers, value, mask, *more, **options)
 
         return checked
 
     def added(self, atomic: Callable) -> Callable:
         """Under masks of any type: of truth values without dimensions the interpreter makes whole numbers, which its atomic operations refuse."""
 
-        def checked(builder: Any, kind: Any, pointers: Any, value: Any, mask: Any, *more: Any) -> Any:
+        def checked(builder: Any, kind: Any, pointers: Any, value: Any, mask: Any, *more: Any, **options: Any) -> Any:
             mask.data = mask.data.astype(bool)
             self.check(pointers, mask)
-            return atomic(builder, kind, pointers, value, mask, *more)
+            return atomic(builder, kind, pointers, value, mask, *more, **options)
 
         return checked
 
