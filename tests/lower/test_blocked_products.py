@@ -14,7 +14,7 @@ import dynacompile
 from dynacompile.codegen.cpp import emit_kernel
 from dynacompile.lower import products
 from dynacompile.lower.products import BLOCK_VECTORS
-from dynacompile.ops.product_costs import AVX2, AVX512, Choice, Product, choose_blocks
+from dynacompile.ops.product_costs import AVX2, AVX512, Choice, Product, choose_blocks, library_multiplies
 from tests.lower.tracing import ENV, compare, stages, trace
 
 GOLDEN = Path(__file__).parent.parent / "codegen" / "golden"
@@ -65,7 +65,7 @@ def test_extents(extents, turned, columns, dtype, ours):
     b = matrix(n, k, 1, dtype).t() if turned else matrix(k, n, 1, dtype)
     check(torch.mm, a, b)
     check(lambda a, b, c: torch.addmm(c, a, b), a, b, matrix(1, n, 2, dtype)[0])
-    assert len(ours) == 2
+    assert len(ours) == 2 or (len(ours) == 1 and library_multiplies(dtype)), "but for layers that the library has instructions for"
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
@@ -100,7 +100,7 @@ def test_operands_that_are_parts_of_others(ours):
         return torch.addmm(wide[:40, 3:53], wide[::2][:40, 7:27][:30].repeat(2, 1)[:40], wide[5:25, 50:]) + wide[:40, :20] @ wide[30:50, 10:60]
 
     check(function, wide)
-    assert len(ours) == 2
+    assert len(ours) == 2 or (len(ours) == 1 and library_multiplies(dtype)), "but for layers that the library has instructions for"
 
 
 def test_any_number_of_rows(ours):
