@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import types
 import typing
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, unsupported
@@ -17,8 +18,7 @@ from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.functions import CallableValue, is_trusted
-from dynacompile.capture.values.objects import ObjectValue
-from dynacompile.capture.values.references import WeakProxy
+from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.subclasses import SubclassTensor
 from dynacompile.capture.values.tensor import TensorValue
@@ -134,8 +134,8 @@ def truth_of(cx: Trace, function: Any, value: Value, wanted: Any) -> bool:
 def told_class(cx: Trace, value: Value) -> type:
     """What value.__class__ gives; its class where it gives none."""
     cls = value.pytype()
-    if isinstance(value, WeakProxy):
-        return told_class(cx, value.owner)
+    if isinstance(value, OpaqueValue) and cls in weakref.ProxyTypes:
+        raise unsupported("unknown-object", f"the class of {value.describe()}, a weak proxy,")
     own = cx.lookup(cls, "__class__") is not PLAIN_CLASS or isinstance(cx.lookup(cls, "__getattribute__"), types.FunctionType)
     if not own:
         return cls
