@@ -73,7 +73,7 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     builder = importlib.import_module("triton.runtime.interpreter").InterpreterBuilder
     given = [argument(a, module["tl"]) for a in arguments]
     memory = Memory([*given, *(t for a in arguments if isinstance(a, list) for t in a)])
-    changed = {
+    changed: dict[str, Any] = {
         "create_masked_load": memory.read(builder.create_masked_load),
         "create_masked_store": memory.written(builder.create_masked_store),
         "create_atomic_rmw": memory.added(builder.create_atomic_rmw),
