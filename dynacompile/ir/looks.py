@@ -29,8 +29,8 @@ class Look:
         self.appearance = appearance(self.sample)
 
     def make(self) -> FakeTensor:
-        """A fake of its own."""
-        with of_torch.DisableTorchDispatch():
+        """A fake of its own. It is none of inference mode, which may be on where it is made later."""
+        with torch.inference_mode(False), of_torch.DisableTorchDispatch():
             return new_fake(self.mode, self.size, self.stride, self.dtype, self.device, self.grad)
 
 
