@@ -95,10 +95,11 @@ class CompileConfig:
     varying: tuple[str, ...] = option(
         (), "code", "ints and floats that vary, which one entry serves from the first on: names of arguments, or the ends of paths such as model.steps_seen, lr"
     )
-    capture_values: bool = option(
-        False,
+    capture_values: bool | None = option(
+        None,
         "code",
-        "ints read from tensors (.item(), .tolist()) and sizes that depend on values (nonzero, masks, unique) are symbols, and end no graph; as with fullgraph",
+        "ints read from tensors (.item(), .tolist()) and sizes that depend on values (nonzero, masks, unique) are symbols, and end no graph, "
+        "as with fullgraph; None: where the frame then has no graph break at all; False: never",
     )
     background: bool = option(False, "runtime", "calls that no entry serves run eagerly, and do not wait for the compile, which has a thread of its own")
     trace_limit: int = option(

@@ -28,6 +28,7 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
+from dynacompile.errors import Unsupported
 from dynacompile.events import Generated, Scheduled, StageFinished
 from dynacompile.guards.facts import FrameCopy, FrameFacts
 from dynacompile.guards.program import compile_gather, compile_guards
@@ -75,7 +76,12 @@ def compile_frame(
         with under(captured.settings, native.core().set_deterministic_algorithms):
             flags: list[Flag] = []
             told = replace(env, breaks=captured.break_ is not None, rely=lambda name, read, value: flags.append(Flag(name, read, value)))
-            call = make_call(captured, told) if captured.compact is not None else None
+            try:
+                call = make_call(captured, told) if captured.compact is not None else None
+            except Unsupported:
+                if policy is None or policy.values is not None or captured.compact is None or not depends_on_values(captured.compact):
+                    raise
+                return compile_frame(frame, make_call, env, codes, replace(policy, values=False))  # a stage can't have symbols for values
         asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)
         call = with_plain(call, asked) if call is not None and asked else call
         settings = tuple(Guard("FLAG", None, flag, captured.site) for flag in dict.fromkeys(flags))

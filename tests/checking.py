@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -84,6 +85,12 @@ def assert_same(what: str, got: Any, want: Any, rtol: float | None, atol: float 
             assert type(a) is type(b) and a.requires_grad == b.requires_grad, f"{what}[{i}]: requires_grad {a.requires_grad}, eager's {b.requires_grad}"
             torch.testing.assert_close(a.detach(), b.detach(), rtol=rtol, atol=atol, equal_nan=True, msg=lambda m, i=i: f"{what}[{i}]: {m}")
             assert a.stride() == b.stride(), f"{what}[{i}]: strides {a.stride()}, eager's {b.stride()}"
+        elif isinstance(b, (np.ndarray, np.generic)):
+            assert type(a) is type(b) and a.dtype == b.dtype and a.shape == b.shape, f"{what}[{i}]: {a!r} is not {b!r}"
+            if b.dtype.kind in "fc":
+                np.testing.assert_allclose(a, b, rtol=rtol or 1e-6, atol=atol or 1e-6, err_msg=f"{what}[{i}]")
+            else:
+                np.testing.assert_array_equal(a, b, err_msg=f"{what}[{i}]")
         elif isinstance(b, torch.nn.Module) or callable(b):
             assert type(a) is type(b), f"{what}[{i}]: {a!r} is not {b!r}"
         else:

@@ -11,27 +11,34 @@ from typing import TYPE_CHECKING
 import torch
 
 from dynacompile.capture.breaks import Raised, Unsupported
-from dynacompile.capture.values.base import Value
-from dynacompile.capture.values.distributions import may_assume
+from dynacompile.capture.values.base import Method, Value
+from dynacompile.capture.values.distributions import HARMLESS, is_harmless, may_assume
 from dynacompile.capture.values.exceptions import ExceptionValue, exception_of
+from dynacompile.capture.values.read_numbers import ReadNumber
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.torch_functions import TorchFunction
 
 if TYPE_CHECKING:
     from dynacompile.capture.interpreter import SymbolicFrame
     from dynacompile.cpython.instructions import Instr
 
-# What makes an exception: its class, and arguments that capture knows.
+# What makes an exception: its class, and arguments that capture knows, or that harmless operations compute for it.
 MAKES = frozenset(
     """
-    LOAD_ASSERTION_ERROR LOAD_GLOBAL LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_DEREF LOAD_ATTR BINARY_SUBSCR PUSH_NULL CALL
-    FORMAT_VALUE CONVERT_VALUE BUILD_STRING
+    LOAD_ASSERTION_ERROR LOAD_GLOBAL LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_DEREF LOAD_ATTR LOAD_METHOD BINARY_SUBSCR PUSH_NULL CALL
+    FORMAT_VALUE CONVERT_VALUE BUILD_STRING BUILD_TUPLE BINARY_OP
     """.split()
 )
+
+
+READS = frozenset({"item", "tolist"})
 
 
 def assumed(frame: SymbolicFrame, instr: Instr, condition: Value, jumps_if: bool) -> bool:
     """Whether the jump is one past a statement that raises, over a tensor that residual code asks: then it is taken."""
     cx = frame.cx
+    if isinstance(condition, ReadNumber):
+        condition = condition.asked(cx)
     if not isinstance(condition, TensorValue) or condition.source is not None or condition.number() is not None or condition.fake.numel() != 1:
         return False
     arm = raising(frame, instr)
@@ -60,25 +67,33 @@ def raising(frame: SymbolicFrame, instr: Instr) -> list[Instr]:
 
 def made(frame: SymbolicFrame, arm: list[Instr]) -> ExceptionValue | None:
     """The exception that an arm raises, without a change of the frame; None where capture does not know it whole."""
-    stack, current = list(frame.stack), frame.current
+    stack, current, index, cx = list(frame.stack), frame.current, frame.index, frame.cx
+    changes, recorded = cx.effects.count, len(cx.recorder.nodes)
     try:
         frame.index = arm[0].index
         for step in arm[:-1]:
-            if frame.index != step.index or step.op == "CALL" and not calls_exception(frame, step):
+            if frame.index != step.index or step.op == "CALL" and not calls_known(frame, step):
                 return None
             frame.step()
-        error = exception_of(frame.cx, frame.pop())
+        error = exception_of(cx, frame.pop())
     except (Raised, Unsupported):
         return None
     finally:
-        frame.stack, frame.current, frame.kw_names = stack, current, ()
+        frame.stack, frame.current, frame.index, frame.kw_names = stack, current, index, ()
+    if cx.effects.count != changes or not all(map(is_harmless, cx.recorder.nodes[recorded:])):
+        return None
     return error if error.source is None and not error.stored and all(arg.source is None for arg in error.known_args()) else None
 
 
-def calls_exception(frame: SymbolicFrame, step: Instr) -> bool:
-    """Whether a call makes an exception of a class that is written in C."""
-    for value in frame.stack[-step.arg - 2 :]:
+def calls_known(frame: SymbolicFrame, step: Instr) -> bool:
+    """Whether a call makes an exception of a class that is written in C, or is one of torch's, or of a tensor's method."""
+    for value in frame.stack[-step.arg - 2 :][:2]:
+        value = frame.cx.force(value)
         cls = getattr(value, "real", None)
         if isinstance(cls, type) and issubclass(cls, BaseException) and cls.__module__ == "builtins":
+            return True
+        if isinstance(value, TorchFunction) and value.real.__name__ in HARMLESS:
+            return True
+        if isinstance(value, Method) and isinstance(value.owner, TensorValue) and value.name in HARMLESS | READS:
             return True
     return False

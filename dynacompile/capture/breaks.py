@@ -60,6 +60,7 @@ BREAKS: dict[str, Row] = {
     "active-mode": Row("a torch-function mode, dispatch mode, torch.func transform or forward-mode differentiation is active{}", "call it outside of the mode"),
     "frame-kind": Row("frames of this kind are not captured: {}", "compile a plain function or method"),
     "internal": Row("capture itself failed on {}", "Python runs the frame instead; please report it with DYNACOMPILE_LOGS=all"),
+    "lifetime": Row("{} may be gone already", "keep the object in a variable for as long as its weak reference is used"),
     "schedule": Row("{} computes rates of the next step on the host, by a count that differs in each call", "call it outside of the compiled region"),
     "too-deep": Row("calls nest too deeply to be inlined ({})", "unroll the recursion"),
     "first-step": Row(
@@ -74,7 +75,8 @@ WORDED = (AttributeError, IndexError, NameError, RuntimeError, StopIteration, Ty
 UNBOUNDED = frozenset({"too-long", "too-many-operations"})
 """A frame that reaches a limit of the trace is left to Python as a whole: each of its pieces would be as long."""
 FIRST_STEP = "first-step"
-WHOLE = UNBOUNDED | {FIRST_STEP}
+LIFETIME = "lifetime"
+WHOLE = UNBOUNDED | {FIRST_STEP, LIFETIME}
 """What leaves a frame to Python as a whole."""
 OF_VALUES = frozenset({"data-dependent-shape", "to-python"})
 """What symbols for values can keep from ending a graph."""

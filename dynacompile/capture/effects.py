@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.function_modes import FunctionModes
+from dynacompile.capture.random_state import RandomState
 from dynacompile.capture.settings import Settings
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
@@ -32,7 +33,7 @@ class Effects:
     """touched: values with a changed content, in the order of their first change; each knows how to `replay` it.
 
     own_cells: the residual code makes the cells of the frame itself, so stores to them count.
-    modes: the torch-function modes that the frame is in. settings: of torch, that the frame changes.
+    modes: the torch-function modes that the frame is in. settings: of torch, that the frame changes. random: the state of random generators.
     calls: those that report something to others and have no result, in their order. held: objects that they are given, that exist outside.
     hidden: names of attributes that they may change.
     count: of changes so far; outside: of those to what exists outside of the frame's own variables.
@@ -54,6 +55,7 @@ class Effects:
         self.assumed: list[tuple[Value, Callable | None, list[Value], Position]] = []
         self.modes = FunctionModes()
         self.settings = Settings()
+        self.random = RandomState()
         self.own_cells = False
         self.count = self.outside = 0
 
@@ -107,11 +109,12 @@ class Effects:
             out.extend(value.replay_values())  # type: ignore[attr-defined]
         out.extend(value for _, _, value in self.globals.values() if value is not None)
         out.extend(arg for call in self.calls for arg in call.args)
+        out.extend(arg for call in self.random.last for arg in call.args)
         out.extend(self.modes.changed())
         return out
 
     def __bool__(self) -> bool:
-        return bool(self.globals) or bool(self.calls) or bool(self.pending()) or self.modes.is_changed() or bool(self.settings.calls)
+        return bool(self.globals) or bool(self.calls) or bool(self.pending()) or self.modes.is_changed() or bool(self.settings.calls) or bool(self.random)
 
     def replay(self, out: Builder) -> None:
         for value in self.pending():
@@ -125,6 +128,7 @@ class Effects:
                 self.replay_global(out, key[1], table, is_root, new)
         self.replay_calls(out)
         self.settings.replay(out, before=False)
+        self.random.replay(out, before=False)
 
     def replay_global(self, out: Builder, name: str, table: dict, is_root: bool, new: Value | None) -> None:
         if new is not None:

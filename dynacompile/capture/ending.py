@@ -36,6 +36,7 @@ def start(cx: Trace, out: Builder, roots: Sequence[Source] | None, outputs: list
     """Calls the graph, builds all values that later effects could change, and replays the effects. keep: build them in any case."""
     out.outputs = {value: i for i, value in enumerate(outputs)}
     cx.effects.settings.replay(out, before=True)
+    cx.effects.random.replay(out, before=True)
     if roots is not None:
         begin = len(out.instrs)
         out.call_graph(roots, cx.recorder.uncounted())

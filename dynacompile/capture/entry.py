@@ -24,12 +24,14 @@ from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
 from dynacompile.capture.repeats import Facts
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.resume import is_resume
+from dynacompile.capture.shared_memory import SharesMemory
 from dynacompile.capture.symbols import NeedsSymbols, bind_numbers, counts_loop
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import EnteredByHand
+from dynacompile.capture.values.deferred_texts import TextOutdated
 from dynacompile.capture.values.distributions import assumable
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.objects import ObjectValue
@@ -123,31 +125,50 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
         raise unsupported("active-mode", ", as gradients are turned on inside of inference mode,")
     if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
         raise unsupported("active-mode", ", as autograd's anomaly detection is, which is to see every operation")
-    manner = Manner()
+    manner, before = Manner(), (policy, Manner())
     while True:
         try:
             return interpreted(frame, env, codes, state, policy, facts, manner)
         except NeedsSymbols as reason:
             known = ShapePolicy() if policy is None else policy
-            policy = replace(known, marks=True, numbers=known.numbers | reason.numbers, values=known.values or reason.values)
+            if reason.if_whole:
+                before = policy, manner
+                manner = replace(manner, if_whole=True)
+            policy = replace(known, marks=True, numbers=known.numbers | reason.numbers, values=True if reason.values else known.values)
             manner = replace(manner, loops=manner.loops or reason.loops)
         except EnteredByHand:
             if not manner.by_hand:
                 raise
             manner = replace(manner, by_hand=False)
+        except Unsupported:
+            if not manner.if_whole:
+                raise
+            policy, manner = before[0], replace(before[1], values=False)
+        except TextOutdated:
+            manner = replace(manner, texts=False)
+        except SharesMemory as reason:
+            manner = replace(manner, shares=(*manner.shares, reason.sources))
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How a frame is interpreted: first with hopes, then with those less that did not come true.
+    """How a frame is interpreted: optimistically at first; an assumption that turns out false is dropped before the next attempt.
 
-    loops: ints that change from round to round of a loop are symbols. assumes: how many validations of distributions the graph takes for passed, None for
-    all that come. by_hand: torch's managers are entered in the graph also where no with statement does it.
+    loops: ints that change from round to round of a loop are symbols.
+    assumes: how many conditions on tensors the graph takes for true, which residual code asks after it; None: all that come.
+    by_hand: torch's managers are entered in the graph also where no with statement does it.
+    texts: those that show tensors are made after the graph.
+    shares: inputs that are views of one memory.
+    values: what depends on the values of tensors may be tried as symbols. if_whole: it is being tried, and any break ends that.
     """
 
     loops: bool = False
     assumes: int | None = None
     by_hand: bool = True
+    texts: bool = True
+    shares: tuple[frozenset[Source], ...] = ()
+    if_whole: bool = False
+    values: bool = True
 
 
 def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None, facts: Facts | None, manner: Manner) -> Captured:
@@ -158,7 +179,8 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
     def trace() -> Trace:
         made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
         made.overrides.state, made.fullgraph = state.torch_function, env.config.fullgraph
-        made.assumable, made.enters_by_hand = manner.assumes, manner.by_hand
+        made.assumable, made.enters_by_hand, made.defers_texts = manner.assumes, manner.by_hand, manner.texts
+        made.shares = manner.shares
         made.leaves_first_steps = env.leaves_first_steps
         made.grads = getattr(frame, "grads", made.grads)
         made.limit(env.config.trace_limit)
@@ -170,6 +192,8 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
             raise located(attempt.broke)
         if policy is not None and (numbers := counted(attempt.cx, policy)):
             raise NeedsSymbols(numbers=numbers)
+        if attempt.broke is not None and attempt.raised is None and manner.if_whole:
+            raise located(attempt.broke)
         fewer = assumable(attempt.cx)
         if fewer is None and attempt.broke is not None and asked and not manner.loops and goes_round(attempt.cx):
             raise NeedsSymbols(loops=True)
@@ -182,6 +206,8 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         if attempt.broke.code in OF_VALUES and (policy is None or not policy.values):
             raise NeedsSymbols(values=True)
         raise located(attempt.broke)
+    if attempt.broke.code in OF_VALUES and policy is not None and policy.values is None and manner.values:
+        raise NeedsSymbols(values=True, if_whole=True)
     if looks_at_frame(attempt, frame):  # the rest of the frame would show other variables
         raise located(wrapped(attempt.broke, "frame-variables"))
     with SavedModes() as modes:

@@ -120,7 +120,7 @@ class SymbolicFrame:
             raise unsupported("raise", f": a {value.cls.__name__} that was raised before")
         frames = self.cx.frames
         if not value.trail:
-            value.trail = tuple((frame.code, frame.current.position) for frame in frames)
+            value.trail = self.cx.trail()
         inner = frames[frames.index(self) + 1 :]
         refuse_dropped([*self.stack[handler.depth :], *(v for frame in inner for v in frame.stack)])
         del frames[frames.index(self) + 1 :]

@@ -14,19 +14,25 @@ import torch
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.operator_names import BINARY, COMPARISONS, INPLACE, UNARY
 from dynacompile.capture.overridden_operators import overridden_operator
-from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.arrays import ArrayValue, array_operator
+from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.deferred_texts import DeferredText, concat, percent
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
-from dynacompile.capture.values.mapping import DictValue, DictView
+from dynacompile.capture.values.functions import BoundMethod, RefusedValue
+from dynacompile.capture.values.identities import IdValue
+from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.number_tensors import number_operator
 from dynacompile.capture.values.numpy_numbers import NumpyNumber, computed
-from dynacompile.capture.values.object_parts import InstanceDict
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
+from dynacompile.capture.values.read_numbers import ReadNumber, read_operator
+from dynacompile.capture.values.references import Reference
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, set_binary
 from dynacompile.capture.values.sets import SetValue
+from dynacompile.capture.values.storages import AddressValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt, symbolic_operator
 from dynacompile.capture.values.tensor import TensorValue, refuse_patched
 from dynacompile.ir.guard_facts import identity
@@ -40,6 +46,10 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     row = OTHER.get(name)
     if row is not None:
         return row(cx, *args)
+    if name == "mod" and args[0].pytype() is str and (text := percent(cx, args[0], args[1])) is not None:
+        return text
+    if not OF_GRAPHS.isdisjoint(map(type, args)) and (found := graph_operator(cx, name, args)) is not None:
+        return found
     if any(isinstance(a, TensorValue) for a in args):
         refuse_patched(cx, *methods_of(name))
         found = overridden_operator(cx, name, args)
@@ -57,6 +67,19 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
     return binary(cx, name, args[0], args[1])
 
 
+OF_GRAPHS = frozenset({ArrayValue, ReadNumber})  # what the graph has a tensor for
+
+
+def graph_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+    """Of arrays of numpy, and of numbers read from tensors; None for numbers that Python has to compute with."""
+    if any(isinstance(a, ArrayValue) for a in args):
+        return array_operator(cx, name, args)
+    number = read_operator(cx, name, args)
+    if number is None and any(isinstance(a, TensorValue) for a in args):
+        raise unsupported("to-python", next(a for a in args if isinstance(a, ReadNumber)).describe())
+    return number
+
+
 def methods_of(name: str) -> tuple[str, ...]:
     """The methods of a class that Python looks up for an operator."""
     if name in UNARY:
@@ -72,7 +95,7 @@ def tensor_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
         if name in ("eq", "ne") and all(not isinstance(a, (SequenceValue, ObjectValue)) for a in args):
             return ConstantValue(name == "ne")
         raise unsupported("unknown-operation", f"comparing a tensor with {args[1].describe()}")
-    if any(isinstance(a, (SequenceValue, DictValue, SetValue)) for a in args):
+    if any(isinstance(a, (SequenceValue, DictLike, SetValue)) for a in args):
         raise unsupported("unknown-operation", f"operator.{name} of a tensor and a container")
     for index, arg in enumerate(args):
         if index == 0 and name in INPLACE and not isinstance(arg, (TensorValue, ObjectValue)):
@@ -107,7 +130,7 @@ def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
     if isinstance(left, ListValue) and name == "imul" and issubclass(right.pytype(), int):
         repeat(cx, left, right.constant())
         return left
-    if isinstance(left, DictValue) and (found := dict_operator(cx, name, left, right)) is not None:
+    if isinstance(left, DictLike) and (found := dict_operator(cx, name, left, right)) is not None:
         return found
     if isinstance(left, SetValue) and name in SET_INPLACE and issubclass(right.pytype(), (set, frozenset)):
         left.method(cx, SET_INPLACE[name], [right], {})
@@ -137,7 +160,7 @@ def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
             return found
     if isinstance(left, SetValue) and isinstance(right, SetValue) and name in ("lt", "le", "gt", "ge"):
         return ConstantValue(getattr(operator, name)(left.content.keys(), right.content.keys()))
-    if isinstance(left, DictValue) and (found := dict_operator(cx, name, left, right)) is not None:
+    if isinstance(left, DictLike) and (found := dict_operator(cx, name, left, right)) is not None:
         return found
     if name in SET_METHODS:
         found = set_binary(cx, name, left, right)
@@ -145,6 +168,8 @@ def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
             return found
     if name in ("eq", "ne"):
         return ConstantValue(cx.equal(left, right) == (name == "eq"))
+    if name == "add" and left.pytype() is right.pytype() is str and any(isinstance(v, DeferredText) for v in (left, right)):
+        return concat(cx, [left, right])
     if name == "mod" and isinstance(left, ConstantValue) and isinstance(left.value, (str, bytes)):
         return cx.fold(operator.mod, [left, right], {})
     return cx.pure(getattr(operator, name), [left, right], {})
@@ -164,7 +189,7 @@ def object_binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
             if result is not None and not (isinstance(result, ConstantValue) and result.value is NotImplemented):
                 return ConstantValue(not result.truth(cx)) if negated else result
     if name in ("eq", "ne") and isinstance(left, ObjectValue) and isinstance(right, ObjectValue) and left.cls is right.cls is SimpleNamespace:
-        return ConstantValue(cx.equal(InstanceDict(left).snapshot(cx), InstanceDict(right).snapshot(cx)) == (name == "eq"))
+        return ConstantValue(cx.equal(left.namespace, right.namespace) == (name == "eq"))
     if name in ("eq", "ne") and all(compares_by_identity(v) for v in (left, right)):
         return ConstantValue((left is right) == (name == "eq"))
     raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
@@ -237,18 +262,22 @@ def equal(cx: Trace, left: Value, right: Value) -> bool:
         found = symbolic_operator(cx, "eq", [left, right])
         if found is not None:
             return found.truth(cx)
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, (AddressValue, IdValue, Reference, BoundMethod, Method)):
+            return one.equals(cx, other)
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
         if isinstance(left, ListValue) != isinstance(right, ListValue) or len(left.items) != len(right.items):
             return False
         if deque in (left.cls, right.cls) and left.cls is not right.cls:
             return False
         return all(a is b or cx.equal(a, b) for a, b in zip(left.elements(cx), right.elements(cx)))
-    if isinstance(left, DictValue) and isinstance(right, DictValue):
+    if isinstance(left, DictLike) and isinstance(right, DictLike):
         if Counter in (left.cls, right.cls):
             raise unsupported("unknown-operation", "comparing a Counter")
-        if set(left.keys(cx)) != set(right.keys(cx)):
+        keys = left.keys(cx)
+        if set(keys) != set(right.keys(cx)):
             return False
-        return all(cx.equal(left.at(cx, k), right.at(cx, k)) for k in left.content)
+        return all((mine := left.at(cx, k)) is (other := right.at(cx, k)) or cx.equal(mine, other) for k in keys)
     if isinstance(left, SetValue) and isinstance(right, SetValue):
         return set(left.content) == set(right.content)
     if isinstance(left, DictView) or isinstance(right, DictView):
@@ -261,7 +290,7 @@ def equal(cx: Trace, left: Value, right: Value) -> bool:
         if left is right:
             return True
         for value in (left, right):  # an object of a subclass of int or str, for example
-            if isinstance(value, OpaqueValue) and value.pytype().__eq__ is not object.__eq__:
+            if isinstance(value, (OpaqueValue, RefusedValue, ArrayValue)) and value.pytype().__eq__ is not object.__eq__:
                 raise unsupported("unknown-operation", f"comparing {left.describe()} and {right.describe()}") from None
         if left.pytype() is not right.pytype() and not (isinstance(left, ConstantValue) and isinstance(right, ConstantValue)):
             return False
@@ -276,11 +305,13 @@ def is_same(cx: Trace, left: Value, right: Value) -> bool:
         return same_constants(cx, left, right)
     if left.pytype() is not right.pytype():
         return False
+    if isinstance(left, Reference):
+        return left.is_same(cx, right)
     if isinstance(left, (SymbolicInt, SymbolicFloat)) or isinstance(right, (SymbolicInt, SymbolicFloat)):
         raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}")
     if left.pytype() is tuple and not left.elements(cx) and not right.elements(cx):
         return True  # CPython has one empty tuple
-    if isinstance(left, (TensorValue, SequenceValue, DictValue, SetValue)):
+    if isinstance(left, (TensorValue, SequenceValue, DictLike, SetValue)):
         return False
     try:
         return left.identity() is right.identity()

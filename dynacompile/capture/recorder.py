@@ -21,6 +21,7 @@ from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_pa
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
 from dynacompile.capture.results import ALL, Results
+from dynacompile.capture.shared_memory import whole, whole_source
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
@@ -93,6 +94,7 @@ class Recorder:
         self.begins_in_inference = False
         self.inference_memory: set[int] = set()  # storages of inference tensors
         self.inference_inputs: set[int] = set()  # of those that the graph is given
+        self.memories: dict[frozenset[Source], tuple[TensorValue, Source]] = {}  # that several inputs share, and the first of these
         self.held: set[int] = set()  # storages of tensors that calls after the graph are given
         self.nodes: list[torch.fx.Node] = []  # that have a result, in order
         self.log: list[Operation | Callable[[], Operation] | None] = []  # all that was recorded, in order, or what makes it; None: no operation alone
@@ -151,6 +153,20 @@ class Recorder:
             return found
         fake = value.fake
         return TensorFacts(cls, fake.dtype, fake.device, fake.requires_grad, *self.static_parts(fake, value.source))
+
+    def shared_input(self, real: torch.Tensor, source: Source, group: frozenset[Source]) -> tuple[TensorValue, Source]:
+        """A tensor that exists before the frame runs, as a view of the memory that it shares with others; and the one of these that was met first."""
+        if group not in self.memories:
+            self.memories[group] = self.input(whole(real), whole_source(source)), source
+        memory, first = self.memories[group]
+        place = tuple(real.shape), tuple(real.stride()), real.storage_offset()
+        with self.mode:
+            fake = memory.fake.as_strided(*place)
+        node = self.graph.call_function(torch.as_strided, (memory.node, *place))
+        self.annotate(node, fake)
+        value = self.values[id(fake)] = TensorValue(node, fake, source, real)
+        self.versions[id(fake)] = fake._version
+        return value, first
 
     def number_input(self, source: Source, number: torch.SymInt | torch.SymFloat) -> torch.fx.Node:
         """A placeholder for a symbolic int or float that exists before the frame runs, or is computed then."""

@@ -18,6 +18,7 @@ from dynacompile.cpython.instructions import NOWHERE, Handler, Instr, Position
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import GRAPH
 from dynacompile.ir.source import (
+    Applied,
     Attr,
     Builtin,
     ClosureCell,
@@ -29,6 +30,7 @@ from dynacompile.ir.source import (
     Global,
     Item,
     Local,
+    Made,
     Referent,
     Registered,
     Remembered,
@@ -76,6 +78,8 @@ class Builder(CallWriter):
         self.cells = code.co_cellvars if keeps_cells else ()
         self.handling = 0  # exceptions that the code handles here
         self.outputs: dict[TensorValue, int] = {}
+        self.arrays: set[int] = set()  # ids of arrays of numpy, parts of which were made
+        self.made: dict[int, Value] = {}  # results of calls before the graph, by their place
         self.uses: dict[Value, int] = {}
         self._original = decoded.slots
         self._temps: dict[Value, str] = {}
@@ -199,6 +203,12 @@ class Builder(CallWriter):
                 with self.calling():
                     self.source(base)
                 self.call(0)
+            case Made(place):
+                self.value(self.made[place])
+            case Applied(base, function):
+                self.callee(function)
+                self.source(base)
+                self.call(1)
             case TypeOf(base):
                 self.callee(type)
                 self.source(base)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import operator
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import Raised, unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.exceptions import undefined
 from dynacompile.capture.values.functions import is_trusted
+from dynacompile.capture.values.namespaces import NamespaceValue
+from dynacompile.ir.guard_facts import Flag
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Builtin, Constant, Global, Item
 
 if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
+
+
+POLYFILLS = "dynacompile.capture.polyfills"
 
 
 class Globals:
@@ -24,6 +30,11 @@ class Globals:
         self.table, self.is_root = table, is_root
         self.module = str(table.get("__name__", "globals"))
         self.trusted = not is_root and is_trusted(self.module)
+        self.is_ours = self.module.startswith(POLYFILLS)  # which nobody changes
+
+    @cached_property
+    def namespace(self) -> GlobalsDict:
+        return GlobalsDict(self)
 
     def load(self, cx: Trace, name: str) -> Value:
         return cx.global_of(self.table, name, lambda: self.read(cx, name), lambda: self.deleted(cx, name))
@@ -35,7 +46,8 @@ class Globals:
                 return cx.wrap(real, Global(name))
             if not self.trusted:
                 return cx.wrap(real, Item(Constant(self.table, self.module), name))
-            cx.names.of_dict(self.table, self.module, name)
+            if not self.is_ours:
+                cx.names.of_dict(self.table, self.module, name)
             return cx.wrap(real, Constant(real, f"{self.module}.{name}"))
         if name not in cx.builtins:
             raise self.missing(cx, name)
@@ -61,6 +73,45 @@ class Globals:
             absent(cx, self.table, name, self.module)
             raise undefined(cx, name)
         self.load(cx, name)
+
+
+class GlobalsDict(NamespaceValue):
+    """A globals dict as an object: `globals()`, `function.__globals__`."""
+
+    def __init__(self, scope: Globals):
+        self.scope = scope
+
+    def describe(self) -> str:
+        return f"the globals of {self.scope.module}"
+
+    def identity(self) -> Any:
+        return self.scope.table
+
+    def find_name(self, cx: Trace, name: str) -> Value | None:
+        changed = cx.effects.globals.get((id(self.scope.table), name))
+        if changed is not None:
+            return changed[2]
+        if name in self.scope.table:
+            return self.scope.load(cx, name)
+        absent(cx, self.scope.table, name, self.scope.module)
+        return None
+
+    def names(self, cx: Trace) -> list[str]:
+        table, changes = self.scope.table, cx.effects.globals
+        cx.guard("FLAG", None, Flag(f"the names in {self.scope.module}", partial(tuple, table), tuple(table)))
+        changed = {name: value[2] for (key, name), value in changes.items() if key == id(table)}
+        if not changed.keys().isdisjoint(name for key, name in cx.effects.removed if key == id(table)):
+            raise unsupported("unknown-operation", f"all of {self.describe()}, some of which were removed")
+        return [*(n for n in table if changed.get(n, table) is not None), *(n for n, value in changed.items() if value is not None and n not in table)]
+
+    def put(self, cx: Trace, name: str, value: Value) -> None:
+        cx.effects.store_global(self.scope.table, self.scope.is_root, name, value)
+
+    def drop(self, cx: Trace, name: str) -> None:
+        cx.effects.store_global(self.scope.table, self.scope.is_root, name, None)
+
+    def rebuild(self, out: Builder) -> None:
+        out.const(self.scope.table)
 
 
 def absent(cx: Trace, table: dict[str, Any], name: str, module: str) -> None:

@@ -41,10 +41,11 @@ MOST_INT = 2**63 - 1
 
 class NeedsSymbols(Exception):
     """A static capture met a tensor that is marked as dynamic, or a varying number, (loops) an int that each round of a loop changes, (numbers)
-    numbers that the frame itself changes, or (values) what depends on the values of tensors: the frame is to be captured with symbols."""
+    numbers that the frame itself changes, or (values) what depends on the values of tensors: the frame is to be captured with symbols. if_whole: where
+    it then has no break."""
 
-    def __init__(self, loops: bool = False, numbers: frozenset[Source] = frozenset(), values: bool = False):
-        self.loops, self.numbers, self.values = loops, numbers, values
+    def __init__(self, loops: bool = False, numbers: frozenset[Source] = frozenset(), values: bool = False, if_whole: bool = False):
+        self.loops, self.numbers, self.values, self.if_whole = loops, numbers, values, if_whole
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Symbols:
     _extents: dict[Source, tuple[list[Extent], list[Extent]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.mode = symbolic_mode(self.site, self.policy.values)
+        self.mode = symbolic_mode(self.site, bool(self.policy.values))
         self.env: Any = self.mode.shape_env
 
     def fake(self, real: torch.Tensor, source: Source) -> FakeTensor:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.effects import Effects
 from dynacompile.capture.interpreter import SymbolicFrame, inline
 from dynacompile.capture.overrides import Overrides
+from dynacompile.capture.polyfills import is_polyfill
 from dynacompile.capture.predication import Arm
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.repeats import Facts, Repeats
@@ -25,34 +27,41 @@ from dynacompile.capture.scopes import Globals
 from dynacompile.capture.settings import fill
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_varying
 from dynacompile.capture.values import value_of, wrap
+from dynacompile.capture.values.arrays import ArrayValue, call_numpy
 from dynacompile.capture.values.base import Lazy, Method, Value
 from dynacompile.capture.values.bodies import Body
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.contexts import perform
+from dynacompile.capture.values.deferred_texts import defer, format_with, joined
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, guards_class_data
 from dynacompile.capture.values.distributions import assumes_valid
+from dynacompile.capture.values.entry_conditions import decided
 from dynacompile.capture.values.exceptions import ExceptionValue
-from dynacompile.capture.values.functions import FunctionValue, RefusedValue
+from dynacompile.capture.values.functions import FunctionValue, RefusedValue, function_value
+from dynacompile.capture.values.generators import drawn
 from dynacompile.capture.values.mapping import DictValue, key_of
 from dynacompile.capture.values.plain import plain, tracked
 from dynacompile.capture.values.positions import GivenIterator
 from dynacompile.capture.values.rows import HANDLERS, Row
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.slots import slot_method
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.torch_functions import special_function
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.expressions import formula
-from dynacompile.ir.guard_facts import Flag, identity
+from dynacompile.ir.guard_facts import Flag, ShapeFacts, identity
 from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, Names, class_lookup, is_data
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy
-from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
+from dynacompile.ir.source import Attr, ClosureCell, Constant, Made, Source
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.gradients import Hook
+    from dynacompile.capture.values.tensor import TensorValue
+    from dynacompile.cpython.instructions import Position
 
 NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of which one source may have several
 CHANGING = frozenset({"HASATTR", "LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})  # kinds of facts that change while an object stays the same
@@ -111,6 +120,12 @@ class Trace:
         self.leaves_first_steps = False  # a call in which an optimizer makes its state runs as Python
         self.grads: Mapping[int, tuple[torch.Tensor, torch.Tensor | None]] = {}  # gradients of tensors as the call had them, where it has gone on
         self.enters_by_hand = True  # torch's managers, where no with statement does it
+        self.array_roots: set[int] = set()  # ids of arrays of numpy over whose memory the frame has tensors
+        self.made_references: dict[Value, Value] = {}  # weak references that the frame made, by what they refer to, which has one
+        self.hoisted = False  # residual code makes inputs of the graph before it
+        self.shares: tuple[frozenset[Source], ...] = ()  # tensors that are views of one memory, which the frame writes
+        self.defers_texts = True  # made of tensors: they do not end the graph
+        self.conditions = 0  # on inputs, that guards ask
         self.assumable: int | None = None  # how many tensors may be taken for true, which residual code asks
         self._sites: dict[tuple[int, int], Site] = {}
         self._kept: list[Any] = []
@@ -132,6 +147,10 @@ class Trace:
         elif self.ways[id(real)] != source:
             self.guard_same(real, source)
         return found
+
+    def keep(self, real: Any) -> None:
+        """An object that is known by its id lives as long as the trace."""
+        self._kept.append(real)
 
     def guard_same(self, real: Any, source: Source) -> None:
         """A second way to an object that has a value already."""
@@ -163,6 +182,9 @@ class Trace:
 
     def child(self, real: Any, source: Source, name: str) -> Value:
         return self.wrap(getattr(real, name), Attr(source, name))
+
+    def list_of(self, items: Sequence[Value]) -> Value:
+        return ListValue(items)
 
     def tuple_of(self, items: Sequence[Value], cls: type = tuple) -> Value:
         return TupleValue(items, cls)
@@ -268,12 +290,18 @@ class Trace:
         """Whether the frame goes on as if a tensor were true, and residual code asks it."""
         return assumes_valid(self, condition)
 
+    def decided(self, condition: TensorValue) -> bool | None:
+        """What a tensor of one bool is, where an input decides it, which is guarded; None where that is not known before the graph."""
+        return decided(self, condition)
+
     # guards
 
     def guard(self, kind: str, source: Source | None, expected: object = None) -> None:
         if isinstance(source, Constant) and kind not in CHANGING:  # the entry holds that object
-            if kind == "FUNCTION":
+            if kind == "FUNCTION" and not is_polyfill(source.value.__code__):  # type: ignore[attr-defined]
                 self.names.of_code(source.value)  # type: ignore[arg-type]
+            return
+        if self.hoisted and source is not None and isinstance(source.root, Made):  # residual code makes it alike in each call
             return
         key = (kind, source, expected.name) if kind in NAMED else (kind, source)  # type: ignore[attr-defined]
         if key not in self.guards:
@@ -284,6 +312,10 @@ class Trace:
         key = (guard.kind, guard.source, guard.expected.name) if guard.kind in NAMED else (guard.kind, guard.source)  # type: ignore[attr-defined]
         self.guards.setdefault(key, guard)
 
+    def guard_relation(self, facts: ShapeFacts) -> None:
+        """A condition on numbers of several sources."""
+        self.guards.setdefault(("SHAPE", facts), Guard("SHAPE", None, facts, self.site()))
+
     def widen(self, kind: str, source: Source, expected: object) -> None:
         """A guard that there is already demands more: more was read of the object."""
         if not isinstance(source, Constant):
@@ -292,7 +324,7 @@ class Trace:
 
     def flag(self, name: str, read: Callable[[], Any], value: Any = None) -> Value:
         """A setting of torch as of now, guarded. value: what it is for the program, where capture has set it otherwise."""
-        value = read() if value is None else value
+        value = self.guarded_call(read, [], {}) if value is None else value
         self.guard("FLAG", None, Flag(name, read, value))
         return self.of(value)
 
@@ -301,6 +333,9 @@ class Trace:
     def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.arm is not None and (written := self.arm.write(kind, target, args, kwargs)) is not None:
             return written
+        if "generator" in kwargs and (made := drawn(self, kind, target, args, kwargs)) is not None:
+            return made
+        self.effects.random.check(target)
         made = self.recorder.op(kind, target, args, kwargs)
         if self.effects.settings.fills(self, target):
             fill(self, made)
@@ -308,6 +343,29 @@ class Trace:
 
     def operator(self, name: str, args: Sequence[Value]) -> Value:
         return operations.apply_operator(self, name, args)
+
+    def slot_method(self, value: Value, name: str, args: list[Value]) -> Value | None:
+        return slot_method(self, value, name, args)
+
+    def joined(self, separator: Value, parts: list[Value]) -> Value | None:
+        """separator.join(parts); None where a part is no text."""
+        if not all(part.pytype() is str for part in parts):
+            return None
+        return defer(self, joined, [separator, *parts]) or self.of(separator.constant().join(part.constant() for part in parts))
+
+    def filled(self, template: Value, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """template.format(*args, **kwargs), where a tensor is shown; None where none is."""
+        return defer(self, functools.partial(format_with, tuple(kwargs)), [template, *args, *kwargs.values()])
+
+    def call_numpy(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return call_numpy(self, function, args, kwargs)
+
+    def tensor_of_array(self, value: Value) -> Value | None:
+        """The tensor that shares the memory of an array of numpy; None for other values."""
+        return value.as_tensor(self) if isinstance(value, ArrayValue) else None
+
+    def is_same(self, left: Value, right: Value) -> bool:
+        return operations.is_same(self, left, right)
 
     def equal(self, left: Value, right: Value) -> bool:
         return operations.equal(self, left, right)
@@ -349,6 +407,10 @@ class Trace:
 
     def call_real(self, function: Callable, source: Source, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
         return self.wrap(function, source).call(self, args, kwargs or {})
+
+    def polyfilled(self, function: FunctionType, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
+        """A call of a function of the polyfills."""
+        return function_value(self, function, Constant(function, function.__qualname__)).call(self, args, kwargs or {})
 
     def unless_missing(self, get: Callable[[], Value | None], missing: type = AttributeError) -> Value | None:
         """get(), or None where it raises `missing`."""
@@ -479,4 +541,8 @@ class Trace:
         return found
 
     def stack_sites(self) -> tuple[Site, ...]:
-        return tuple(self.site_of(frame) for frame in self.frames)
+        return tuple(self.site_of(frame) for frame in self.frames if not is_polyfill(frame.code))
+
+    def trail(self) -> tuple[tuple[CodeType, Position], ...]:
+        """Code and place of each frame, as a traceback has them: functions written in C, for which polyfills stand, are not in it."""
+        return tuple((frame.code, frame.current.position) for frame in self.frames if not is_polyfill(frame.code))

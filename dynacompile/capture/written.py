@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
+
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.shared_memory import SharesMemory, can_be_views
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Value
 from dynacompile.ir.captured import GraphInput, Guard, Site
 from dynacompile.ir.guard_facts import Disjoint, memory_range
 from dynacompile.ir.looks import sample_of
-from dynacompile.ir.source import Attr
+from dynacompile.ir.source import Attr, Made
 
 
 def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
-    """Refuses graphs that write an input which shares memory with another: functionalisation would separate the two."""
+    """Refuses graphs that write an input which shares memory with another: functionalisation would separate the two. Where both can be views of one
+    input, they become that."""
+    if any(memory.fake.requires_grad for memory, _ in cx.recorder.memories.values()):
+        raise unsupported("aliased-mutation", "what requires gradients is written into memory that inputs share")
     written = {i.name for i in cx.recorder.written_inputs()}
     if not written:
         return
@@ -26,9 +32,18 @@ def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
         open_ranges = [(other_end, other) for other_end, other in open_ranges if other_end > begin]
         for _, other in open_ranges:
             if name in written or other in written:
+                share(cx, inputs, reals, name)
                 raise unsupported("aliased-mutation", f"{other} and {name}")
         if end > begin:
             open_ranges.append((end, name))
+
+
+def share(cx: Trace, inputs: Sequence[GraphInput], reals: dict[str, torch.Tensor], name: str) -> None:
+    """Has the frame captured again, with all inputs that share the memory of that one as views of it, where they can be."""
+    place = reals[name].untyped_storage().data_ptr()
+    sharing = {i.source: reals[i.name] for i in inputs if i.name in reals and reals[i.name].untyped_storage().data_ptr() == place}
+    if not cx.shares and cx.symbols is None and can_be_views(sharing.values()):
+        raise SharesMemory(frozenset(sharing))
 
 
 def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Guard]:
@@ -37,6 +52,8 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
     groups: dict[tuple, list[GraphInput]] = {}
     tensors = cx.recorder.tensors
     for item in [i for i in cx.recorder.inputs if i.name in tensors]:  # also those that no operation reads: their identity may matter
+        if isinstance(item.source, Made):
+            continue
         fake: Any = sample_of(item.given)
         extents = (tuple(fake.shape), tuple(fake.stride())) if cx.symbols is None else fake.dim()
         groups.setdefault((fake.dtype, fake.device, extents), []).append(item)
@@ -46,8 +63,8 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
             group = [i for i in group if type(i.source).__name__ != "Registered"]
         if len(group) > 1:
             out.append(Guard("NOT_ALIASED", None, tuple(i.source for i in group), site))
-    changed = tuple(i.source for i in inputs if i.name in written)
-    others = tuple(i.source for i in inputs if i.name not in written and i.name in tensors)
+    changed = tuple(i.source for i in inputs if i.name in written and not isinstance(i.source, Made))
+    others = tuple(i.source for i in inputs if i.name not in written and i.name in tensors and not isinstance(i.source, Made))
     if changed and len(changed) + len(others) > 1:
         out.append(Guard("DISJOINT", None, Disjoint(changed, others), site))
     kinds: dict[type, list[Value]] = {}

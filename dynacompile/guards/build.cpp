@@ -29,7 +29,7 @@ constexpr AccessName accesses[] = {
     {"dict_item", Access::dict_item, 's'}, {"attribute", Access::attribute, 's'}, {"item", Access::item, 's'},
     {"type", Access::type, '-'},           {"cell", Access::cell, 'i'},         {"positional_default", Access::positional_default, 'i'},
     {"keyword_default", Access::keyword_default, 's'}, {"link", Access::link, '-'},
-    {"referent", Access::referent, '-'},
+    {"referent", Access::referent, '-'}, {"applied", Access::applied, 'o'},
 };
 
 struct OpName {
@@ -194,7 +194,7 @@ void settle(Program& program) {
     auto cheaper = [](const Node* a, const Node* b) { return a->cost < b->cost; };
     for (size_t i = program.nodes.size(); i-- > 0;) {
         Node& node = *program.nodes[i];
-        node.calls = node.calls || node.access == Access::attribute;
+        node.calls = node.calls || calls_out(node.access);
         for (Node* child : node.children) {
             node.calls = node.calls || child->calls;
             node.cost += child->cost + 1;

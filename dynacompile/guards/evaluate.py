@@ -166,6 +166,14 @@ def _(source: ir.Referent, base: Any) -> Any:
     return MISSING if target is None else target
 
 
+@based(ir.Applied)
+def _(source: ir.Applied, base: Any) -> Any:
+    try:
+        return source.function(base)
+    except (LookupError, TypeError, RuntimeError):  # the functions that capture applies raise no others
+        return MISSING
+
+
 @based(ir.TypeOf)
 def _(source: ir.TypeOf, base: Any) -> Any:
     return type(base)

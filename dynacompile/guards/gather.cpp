@@ -132,7 +132,7 @@ bool add_steps(Gather& gather, PyObject* list) {
             PyErr_Format(PyExc_ValueError, "step %zd (%s) can't start from %d", i, op, step.parent);
             return false;
         }
-        gather.calls = gather.calls || step.node.access == Access::attribute;
+        gather.calls = gather.calls || calls_out(step.node.access);
         gather.steps->push_back(std::move(step));
     }
     return true;

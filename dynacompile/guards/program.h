@@ -14,7 +14,10 @@
 
 namespace dynacompile {
 
-enum class Access : uint8_t { slot, free, globals, builtins, constant, instance_dict, dict_item, attribute, item, type, cell, positional_default, keyword_default, link, referent };
+enum class Access : uint8_t { slot, free, globals, builtins, constant, instance_dict, dict_item, attribute, item, type, cell, positional_default, keyword_default, link, referent, applied };
+// Whether loading calls a function of C, and gives a new reference.
+inline bool calls_out(Access access) { return access == Access::attribute || access == Access::applied; }
+
 enum class Op : uint8_t { is, type, equals, tensor, function, has_attribute, dict_keys, dict_has, length, state, flag, set, names };
 
 // What a tensor must be. -1 in sizes and strides: any; strides empty with any_strides: not looked at.

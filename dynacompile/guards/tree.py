@@ -24,6 +24,7 @@ STEPS: Mapping[type[Source], Callable[..., tuple[Step, ...]]] = {
     ir.ItemOf: lambda s: (("item", s.key),),
     ir.Remembered: lambda s: (("link", None),),
     ir.Referent: lambda s: (("referent", None),),
+    ir.Applied: lambda s: (("applied", s.function),),
     ir.TypeOf: lambda s: (("type", None),),
     ir.ClosureCell: lambda s: (("cell", s.index),),
     ir.DefaultArg: lambda s: (("positional_default" if isinstance(s.key, int) else "keyword_default", s.key),),

@@ -104,6 +104,13 @@ Loaded load_attribute(PyObject* object, PyObject* name) {
     return found ? bind(found, object, reinterpret_cast<PyObject*>(type)) : Loaded{};
 }
 
+Loaded applied(PyObject* function, PyObject* object) {
+    const NoCollection quiet;
+    PyObject* made = PyObject_CallOneArg(function, object);
+    if (!made && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();  // else a signal handler's, which the program is to get
+    return {made, made != nullptr};
+}
+
 bool has_attribute(PyObject* object, PyObject* name) {
     if (_PyType_Lookup(Py_TYPE(object), name)) return true;
     if (PyType_Check(object)) return _PyType_Lookup(reinterpret_cast<PyTypeObject*>(object), name) != nullptr;

@@ -49,6 +49,7 @@ bool try_links(PyObject* entry, PyObject* key, PyObject* result);  // whether en
 bool links_are_known();
 PyObject* instance_dict(PyObject* object);               // borrowed; null: it has none
 PyObject** instance_dict_slot(PyObject* object);         // where the object keeps it; null: nowhere
+Loaded applied(PyObject* function, PyObject* object);    // function(object), of a function that runs no code of the user; a null value: it raised
 Loaded load_attribute(PyObject* object, PyObject* name);  // the generic protocol; a null value: not found, or only a user's code could tell
 bool has_attribute(PyObject* object, PyObject* name);     // by the type and the instance dict
 bool hashes_by_identity(PyObject* object);                 // a lookup of it in a dict or set runs no user code

@@ -26,6 +26,11 @@ def class_lookup(cls: type, name: str, after: type | None = None) -> Any:
     return MISSING
 
 
+def defines(cls: type, name: str) -> bool:
+    """Whether a class, or one that it derives from, has an attribute, which its instances have, too. `hasattr` would also ask the metaclass."""
+    return class_lookup(cls, name) is not MISSING
+
+
 def is_data(raw: object) -> bool:
     """Whether a class attribute is plain data, which Python does not bind."""
     return raw is not MISSING and not hasattr(type(raw), "__get__")
@@ -97,6 +102,19 @@ class Ancestry:
 
 
 @dataclass(frozen=True)
+class Own:
+    """All the names in the dict of a class, which the program has seen."""
+
+    holder: Callable[[], Any] = field(repr=False)
+    text: str
+    names: tuple[str, ...] = field(repr=False)
+
+    def holds(self) -> bool:
+        cls = self.holder()
+        return cls is not None and tuple(cls.__dict__) == self.names
+
+
+@dataclass(frozen=True)
 class Coded:
     """A function whose code was followed. holder: gives the function."""
 
@@ -117,17 +135,18 @@ class Namespaces:
     coded: tuple[Coded, ...]
     subclassings: tuple[Subclassing, ...]
     ancestries: tuple[Ancestry, ...] = ()
+    own: tuple[Own, ...] = ()
 
     def __repr__(self) -> str:
         return f"<{len(self.lookups)} names>"
 
     def hold(self) -> bool:
-        return all(fact.holds() for facts in (self.lookups, self.coded, self.subclassings, self.ancestries) for fact in facts)
+        return all(fact.holds() for facts in (self.lookups, self.coded, self.subclassings, self.ancestries, self.own) for fact in facts)
 
     def holders(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The classes, dicts and functions, each once: dicts and what belongs to torch, and those that are not to be kept alive. Raises ValueError where
         one is gone."""
-        facts: tuple[Lookup | Coded | Ancestry, ...] = (*self.lookups, *self.coded, *self.ancestries)
+        facts: tuple[Lookup | Coded | Ancestry | Own, ...] = (*self.lookups, *self.coded, *self.ancestries, *self.own)
         found = {id(holder): holder for holder in (fact.holder() for fact in facts)}
         if any(holder is None for holder in found.values()):
             raise ValueError("a class or function that a guard looks at is gone")
@@ -149,6 +168,9 @@ class Namespaces:
         for ancestry in self.ancestries:
             if not ancestry.holds():
                 yield f"{ancestry.text}.__mro__", tuple(was() for was in ancestry.mro), getattr(ancestry.holder(), "__mro__", MISSING)
+        for own in self.own:
+            if not own.holds():
+                yield f"{own.text}.__dict__", own.names, tuple(getattr(own.holder(), "__dict__", ()))
         for question in self.subclassings:
             if not question.holds():
                 yield question.text, question.answer, not question.answer
@@ -162,6 +184,7 @@ class Names:
         self.coded: dict[int, Coded] = {}
         self.ancestries: dict[int, Ancestry] = {}
         self.subclassings: dict[tuple[int, int], Subclassing] = {}
+        self.own: dict[int, Own] = {}
         self._kept: list[Any] = []  # what ids stand for
 
     def of_class(self, cls: type, name: str, after: type | None, raw: Any, by_source: bool) -> None:
@@ -190,6 +213,11 @@ class Names:
             self._kept.append(cls)
             self.ancestries[id(cls)] = Ancestry(weakref.ref(cls), cls.__qualname__, tuple(weakref.ref(base) for base in cls.__mro__))
 
+    def of_own(self, cls: type) -> None:
+        if id(cls) not in self.own and not cls.__flags__ & IMMUTABLE_TYPE:
+            self._kept.append(cls)
+            self.own[id(cls)] = Own(weakref.ref(cls), cls.__qualname__, tuple(cls.__dict__))
+
     def of_subclass(self, cls: type, other: type, answer: bool) -> None:
         if (id(cls), id(other)) not in self.subclassings:
             self._kept.append((cls, other))
@@ -197,7 +225,7 @@ class Names:
             self.subclassings[id(cls), id(other)] = Subclassing(weakref.ref(cls), weakref.ref(other), text, answer)
 
     def facts(self) -> Namespaces | None:
-        if not (self.lookups or self.coded or self.subclassings or self.ancestries):
+        if not (self.lookups or self.coded or self.subclassings or self.ancestries or self.own):
             return None
         lookups, coded = tuple(self.lookups.values()), tuple(self.coded.values())
-        return Namespaces(lookups, coded, tuple(self.subclassings.values()), tuple(self.ancestries.values()))
+        return Namespaces(lookups, coded, tuple(self.subclassings.values()), tuple(self.ancestries.values()), tuple(self.own.values()))

@@ -41,7 +41,8 @@ class ShapePolicy:
     everything: all that are no module state. sizes, strides: dimensions by the source of the tensor. numbers: sources of ints and floats.
     declared: dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks, or ints of loops, or varying numbers
     that were read. loops: such ints, of loops that go on after a graph break, are symbols. varying: ends of the paths of numbers that are, too.
-    ones: sizes may be 1 in the entry for others. ints, floats: such numbers may be symbols. values: so may what depends on the values of tensors.
+    ones: sizes may be 1 in the entry for others. ints, floats: such numbers may be symbols. values: so may what depends on the values of tensors;
+    None: where the frame then has no break.
     """
 
     everything: bool = False
@@ -52,7 +53,7 @@ class ShapePolicy:
     marks: bool = False
     ints: bool = True
     floats: bool = True
-    values: bool = False
+    values: bool | None = False
     loops: bool = False
     varying: tuple[str, ...] = ()
     ones: bool = False

@@ -7,8 +7,9 @@ A source is what guards check, what graph inputs are loaded from, and what resid
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 
 def dotted(text: str) -> str:
@@ -110,6 +111,16 @@ class Constant(Source):
 
 
 @dataclass(frozen=True)
+class Made(Source):
+    """What a call gives that residual code makes before the graph; `place` says which one. No guard looks at it."""
+
+    place: int
+
+    def text(self) -> str:
+        return f"made_{self.place}"
+
+
+@dataclass(frozen=True)
 class Attr(Source):
     """`base.name` by the generic attribute protocol (slots, properties of C types, ...)."""
 
@@ -193,6 +204,20 @@ class Referent(Source):
 
     def text(self) -> str:
         return f"{self.base.text()}()"
+
+
+@dataclass(frozen=True)
+class Applied(Source):
+    """`function(base)`, of a function that has no effects and runs no code of the user, such as `torch.Tensor.storage_offset`.
+
+    name: what stands behind the base in its text, such as ".storage_offset()"."""
+
+    base: Source
+    function: Callable[[Any], Any]
+    name: str
+
+    def text(self) -> str:
+        return self.base.text() + self.name
 
 
 @dataclass(frozen=True)

@@ -198,6 +198,7 @@ add(
     get_privateuse1_backend_name="torch._C._get_privateuse1_backend_name",
     get_warn_always="torch._C._get_warnAlways",
     jit_internal_is_scripting="torch._jit_internal.is_scripting",
+    check_with="torch._check_with",
     log_api_usage_once="torch._C._log_api_usage_once",
     lazy_property_and_property="torch.distributions.utils._lazy_property_and_property",
 )
@@ -215,6 +216,11 @@ add(
     scan_rows="torch._higher_order_ops.scan.scan",
     scan_op="torch._higher_order_ops.scan.scan_op",
     while_loop_op="torch._higher_order_ops.while_loop.while_loop_op",
+)
+add(
+    "the class that torch.autograd.Function derives from",
+    "custom autograd functions whose arguments are no tensors",
+    SingleLevelFunction="torch.autograd.function._SingleLevelFunction",
 )
 add("torch.func's transforms in a graph", "torch.func.vmap and grad in a graph", functorch_apis="torch._functorch.apis")
 

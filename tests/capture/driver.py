@@ -20,7 +20,7 @@ from dynacompile.cpython.instructions import Instr
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import Captured
-from dynacompile.ir.source import Attr, ClosureCell, Constant, DefaultArg, DictAttr, Item, Registered, Source, TypeOf
+from dynacompile.ir.source import Applied, Attr, ClosureCell, Constant, DefaultArg, DictAttr, Item, Registered, Source, TypeOf
 
 
 @dataclass
@@ -51,6 +51,8 @@ def step(base: Any, source: Source) -> Any:
             return base[key]
         case TypeOf():
             return type(base)
+        case Applied(_, function):
+            return function(base)
         case ClosureCell(_, _, index):
             return base.__closure__[index].cell_contents
         case DefaultArg(_, key):

@@ -145,15 +145,30 @@ def class_of_its_own(x):
     return x * 2
 
 
-@pytest.mark.parametrize("function", [caught_here, writes_later, changed_before, shows_the_tensor, class_of_its_own])
+ASKED = [caught_here, writes_later, changed_before, class_of_its_own]
+
+
+@pytest.mark.parametrize("function", ASKED)
 def test_what_eager_would_have_done_otherwise_ends_the_graph(function):
+    """Guards do not ask tensors with a history."""
     with pytest.raises(Unsupported, match="a branch depends on the values"):
-        dynacompile.compile(function, fullgraph=True, isolate_recompiles=True)(GOOD.clone())
-    compiled = dynacompile.compile(function, isolate_recompiles=True)
+        dynacompile.compile(function, fullgraph=True, isolate_recompiles=True)(GOOD.clone().requires_grad_().clone())
+    check_stories(function, lambda x: x.clone().requires_grad_().clone())
+
+
+@pytest.mark.parametrize("function", [*ASKED, shows_the_tensor])
+def test_what_an_input_decides_is_a_guard(function):
+    compiled = check_stories(function, torch.clone, fullgraph=function is not class_of_its_own)
+    assert len(dynacompile.cache_entries(compiled)) <= 2
+
+
+def check_stories(function, given, **options):
+    compiled = dynacompile.compile(function, isolate_recompiles=True, **options)
     for x in (GOOD, -GOOD, GOOD):
-        have, want = x.clone(), x.clone()
+        have, want = given(x), given(x)
         found, wanted = (outcome_in_place(f, a) for f, a in ((compiled, have), (function, want)))
         assert same(found, wanted) and torch.equal(have, want)
+    return compiled
 
 
 def outcome_in_place(function: Callable, x: torch.Tensor) -> object:

@@ -99,7 +99,7 @@ def arg():
 
 @pytest.mark.parametrize(
     ("fn", "breaks"),
-    [(prints, 1), (item_branch, 1), (tensor_branch, 1), (explicit, 2), (calls_disabled, 1), (with_stack, 1), (closure_over_break, 1)],
+    [(prints, 1), (item_branch, 1), (tensor_branch, 1), (explicit, 2), (calls_disabled, 1), (with_stack, 0), (closure_over_break, 1)],
 )
 def test_break(fn, breaks, capsys):
     check(fn, arg(), graphs=breaks + 1, breaks=breaks)
@@ -107,7 +107,7 @@ def test_break(fn, breaks, capsys):
 
 
 def test_numpy():
-    check(to_numpy, arg(), graphs=2, breaks=None)
+    check(to_numpy, arg())
 
 
 def test_both_sides_of_a_tensor_branch():

@@ -121,7 +121,12 @@ def log_twice(x):
     return y * 2
 
 
-@pytest.mark.parametrize("fn, options", [(logs_a_tensor, {}), (log_twice, {"reports": "break"})])
+def test_a_tensor_in_a_message_breaks_nothing():
+    compiled = dynacompile.compile(logs_a_tensor, backend="eager", fullgraph=True)
+    assert told(compiled, arg())[1] == told(logs_a_tensor, arg())[1]
+
+
+@pytest.mark.parametrize("fn, options", [(log_twice, {"reports": "break"})])
 def test_breaks_say_what_to_do(fn, options):
     events = []
     end = dynacompile.subscribe(events.append)

@@ -458,7 +458,11 @@ def hooked(x):
     return run(x)
 
 
-@pytest.mark.parametrize("fn", [gradients, own_function, mapped, assigned])
+def test_transforms_follow_their_function_in_modes():
+    check(mapped, arg(), options=EAGER)
+
+
+@pytest.mark.parametrize("fn", [gradients, own_function, assigned])
 def test_what_runs_as_one_operation_is_not_captured(fn):
     with pytest.raises(dynacompile.exc.Unsupported) as raised:
         dynacompile.compile(fn, backend="eager", fullgraph=True, isolate_recompiles=True)(arg())

@@ -368,7 +368,7 @@ PROGRAMS = [  # function, graphs, breaks
     (in_a_variable, 2, 1),
     (decorated, 2, 1),
     (branches, 2, 1),
-    (needs_a_number, 2, 1),
+    (needs_a_number, 1, 0),
     (read_later, 2, 2),  # the variable leads to the generator: Python goes on with it
 ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import copy
-import heapq
 import io
 import json
 import random
@@ -40,22 +39,6 @@ REFERENCE = weakref.ref(KEPT)
 
 def arg():
     return torch.linspace(-2, 3, 12).reshape(3, 4)
-
-
-def of_context(x):
-    return x * CHOSEN.get()
-
-
-def sets_context(x):
-    token = CHOSEN.set(5)
-    result = x * CHOSEN.get()
-    CHOSEN.reset(token)
-    return result
-
-
-def of_thread(x):
-    LOCAL.size = 2
-    return x * LOCAL.size
 
 
 def locked(x):
@@ -111,16 +94,6 @@ def byte_array(x):
     return x * made[2]
 
 
-class Queue(list):
-    pass
-
-
-def heap(x):
-    items = Queue([3, 1, 2])
-    heapq.heapify(items)
-    return x * heapq.heappop(items)
-
-
 def reads_json(x):
     return x * json.loads('{"a": 2}')["a"]
 
@@ -148,11 +121,6 @@ def evaluates(x):
 
 def sparse(x):
     return torch.sparse.mm(x.to_sparse(), x.T)
-
-
-def seeds(x):
-    torch.manual_seed(3)
-    return x * torch.rand(4)
 
 
 def parameter(x):
@@ -185,10 +153,6 @@ def backward(x):
     return y.grad
 
 
-def values(x):
-    return x * x.sum().item(), x[x > 0], x.nonzero()
-
-
 def strided(x):
     return torch.as_strided(x, (2, 2), (1, 2), 1)
 
@@ -203,9 +167,6 @@ def calls_script(x):
 
 
 OUTCOMES = {
-    of_context: "unknown-object",
-    sets_context: "unknown-object",
-    of_thread: "setattr",
     locked: "context-manager",
     quiet: "logging",
     weak_values: "unknown-object",
@@ -217,21 +178,18 @@ OUTCOMES = {
     tells_time: "unknown-function",
     names_itself: "unknown-function",
     byte_array: "unknown-function",
-    heap: "unknown-function",
     reads_json: "unknown-function",
     writes_text: "unknown-function",
     makes_class: "unknown-operation",
     makes_type: "unknown-function",
     evaluates: "frame-variables",
     sparse: "tensor-attribute",
-    seeds: "random-state",
     parameter: "unknown-function",
     module_with_parameters: "unknown-function",
     state: "setattr",
     resized: "tensor-attribute",
     own_memory: "tensor-attribute",
     backward: "autograd-call",
-    values: "to-python",
     strided: "tensor-attribute",
     calls_script: "unknown-function",
 }

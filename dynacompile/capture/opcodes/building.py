@@ -92,8 +92,7 @@ def dict_update(f: SymbolicFrame, i: Instr) -> None:
 @opcode("DICT_MERGE", effect=-1)
 def dict_merge(f: SymbolicFrame, i: Instr) -> None:
     other, target = f.pop(), f.peek(i.arg)
-    if not isinstance(target, DictValue):
-        raise unsupported("unknown-operation", "merging keyword arguments")
+    assert isinstance(target, DictValue)
     for key, value in pairs_of(f.cx, other):
         if key_of(key) in target.content:
             raise unsupported("would-raise", f"multiple values for keyword argument {key.describe()}")

@@ -10,7 +10,7 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.mapping import DictLike
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.values.type_questions import is_subclass
@@ -36,7 +36,7 @@ def match_mapping(f: SymbolicFrame, i: Instr) -> None:
 @opcode("MATCH_KEYS", effect=1)
 def match_keys(f: SymbolicFrame, i: Instr) -> None:
     keys, subject = f.peek(1).elements(f.cx), f.peek(2)
-    if not isinstance(subject, DictValue):
+    if not isinstance(subject, DictLike):
         raise unsupported("unknown-operation", f"matching the keys of {subject.describe()}")
     found = [subject.find(f.cx, key) for key in keys]
     f.push(ConstantValue(None) if None in found else TupleValue([v for v in found if v is not None]))

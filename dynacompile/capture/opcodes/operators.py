@@ -11,6 +11,7 @@ from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.operator_names import COMPARE_SYMBOLS, INPLACE, SYMBOLS
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.deferred_texts import concat
 from dynacompile.capture.values.exceptions import ExceptionValue, stopped_inside
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.texts import formatted, text
@@ -87,8 +88,8 @@ def format_value(f: SymbolicFrame, i: Instr) -> None:
     spec = f.pop().constant() if i.arg & 4 else ""
     value = f.pop()
     if i.arg & 3:
-        value = ConstantValue(text(f.cx, value, (None, "str", "repr", "ascii")[i.arg & 3]))  # type: ignore[arg-type]
-    f.push(ConstantValue(formatted(f.cx, value, spec)))
+        value = text(f.cx, value, (None, "str", "repr", "ascii")[i.arg & 3])  # type: ignore[arg-type]
+    f.push(formatted(f.cx, value, spec))
 
 
 @opcode("CONVERT_VALUE", effect=0)
@@ -98,7 +99,7 @@ def convert_value(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("BUILD_STRING", effect=lambda arg, jump: 1 - arg)
 def build_string(f: SymbolicFrame, i: Instr) -> None:
-    f.push(ConstantValue("".join(part.constant() for part in f.pop_many(i.arg))))
+    f.push(concat(f.cx, f.pop_many(i.arg)))
 
 
 @opcode("GET_LEN", effect=1)

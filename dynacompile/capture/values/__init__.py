@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import threading
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,6 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
     flexible_attention,
     folding,
     given_sequences,
-    heaps,
     iteration,
     itertools_rows,
     made_modules,
@@ -32,10 +32,13 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
     null_contexts,
     optimizers,
     partials,
+    polyfilled,
+    profilers,
     proxies,
     python_modules,
     references,
     signatures,
+    storages,
     texts,
     torch_contexts,
     torch_functions,
@@ -46,6 +49,7 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
 from dynacompile.capture.values.base import WRAPPERS, Value
 from dynacompile.capture.values.classes import UnboundMethod, wrap_class
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object, wrap_by_identity
+from dynacompile.capture.values.context_variables import wrap_thread_local
 from dynacompile.capture.values.dict_objects import is_dict_class, wrap_dict_object
 from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.list_objects import is_list_class, wrap_list_object
@@ -99,6 +103,8 @@ def wrap(cx: Trace, real: Any, source: Source) -> Value:
         return wrap_logger(cx, real, source)
     if cls.__module__.partition(".")[0] in ("logging", "numpy"):
         return RefusedValue(real, "logging" if cls.__module__.startswith("logging") else "unknown-object", source, f"{source.text()} ({cls.__name__})")
+    if isinstance(real, threading.local):
+        return wrap_thread_local(cx, real, source)
     if isinstance(real, dict) and is_dict_class(cls):
         return wrap_dict_object(cx, real, source)
     if isinstance(real, list) and is_list_class(cls):

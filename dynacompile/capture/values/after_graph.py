@@ -10,8 +10,10 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.deferred_texts import DeferredText
 from dynacompile.capture.values.functions import CallableValue, FunctionValue
 from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.read_numbers import ReadNumber
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.tensor import TensorValue
@@ -59,7 +61,10 @@ class DeferredFunction(CallableValue):
                     value = cx.op("call_method", "detach", [value], {})  # type: ignore[assignment]
                 cx.recorder.held.add(storage_of(value.fake))  # type: ignore[attr-defined]
                 return value
-            case ConstantValue() | SymbolicInt() | SymbolicFloat() | FunctionValue():
+            case ConstantValue() | SymbolicInt() | SymbolicFloat() | FunctionValue() | ReadNumber():
+                return value
+            case DeferredText():
+                value.keep(cx)
                 return value
             case TupleValue(cls=cls) if cls is tuple:
                 return TupleValue([self.kept(cx, item, keeps_history) for item in value.items])

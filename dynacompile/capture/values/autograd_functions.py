@@ -12,10 +12,12 @@ import torch
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
+from dynacompile.capture.values.followed_functions import followed
 from dynacompile.capture.values.functions import CallableValue, is_trusted
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.errors import Unsupported
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Attr, Constant, Item, Source
 
@@ -44,8 +46,21 @@ class ApplyValue(CallableValue):
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         cx.overrides.modes.refuse(self.describe())
-        if kwargs or any(not is_plain_argument(a) for a in args):
-            raise unsupported("autograd-function", f"{self.describe()}, with arguments that are no tensors and no constants,")
+        if kwargs:
+            raise unsupported("autograd-function", f"{self.describe()}, with arguments by keyword,")
+        if not all(map(is_plain_argument, args)):
+            return followed(cx, self.cls, args)
+        try:
+            takes_none = self.guard_parts(cx)
+        except Unsupported:  # its parts read more than their arguments
+            return followed(cx, self.cls, args)
+        if cx.inference and torch.is_grad_enabled() and any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args):
+            raise unsupported("autograd-function", f"{self.describe()}, under grad mode inside of inference mode,")
+        self.try_backward(cx, [a.argument()[1] for a in args])
+        return cx.op("call_function", leaf(self.cls, takes_none), args, {})
+
+    def guard_parts(self, cx: Trace) -> bool:
+        """The entry relies on the code of the function. Gives whether its backward may be given None."""
         seen: set[types.CodeType] = set()
         for name in PARTS:
             part = cx.lookup(self.cls, name)
@@ -55,11 +70,7 @@ class ApplyValue(CallableValue):
             if not isinstance(part, types.FunctionType) or is_trusted(part.__module__):
                 raise unsupported("autograd-function", f"{self.describe()}, whose {name} is not given,")
             guard_part(cx, part, Attr(Constant(self.cls, self.cls.__qualname__), name), self.describe(), seen)
-        if cx.inference and torch.is_grad_enabled() and any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args):
-            raise unsupported("autograd-function", f"{self.describe()}, under grad mode inside of inference mode,")
-        self.try_backward(cx, [a.argument()[1] for a in args])
-        takes_none = any("set_materialize_grads" in names for code in seen for names in all_names(code))
-        return cx.op("call_function", leaf(self.cls, takes_none), args, {})
+        return any("set_materialize_grads" in names for code in seen for names in all_names(code))
 
     def try_backward(self, cx: Trace, fakes: list[Any]) -> None:
         """Runs forward and backward on fakes, to see that both can be traced."""
@@ -84,6 +95,25 @@ class ApplyValue(CallableValue):
     def rebuild(self, out: Builder) -> None:
         out.const(self.cls)
         out.load_attr("apply")
+
+
+class FunctionObject(Value):
+    """`MyFunction()`, of which only `apply` is of use."""
+
+    def __init__(self, cls: type):
+        self.cls = cls
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return ApplyValue(self.cls) if name == "apply" else super().get_attr(cx, name)
+
+    def rebuild(self, out: Builder) -> None:
+        out.call_function(self.cls.__new__, [ConstantValue(self.cls)])
 
 
 def stand_in(fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

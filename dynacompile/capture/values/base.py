@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
+from dynacompile.capture.operator_names import BINARY, INPLACE, UNARY
+from dynacompile.ir.namespaces import MISSING, class_lookup, defines
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
@@ -46,6 +48,10 @@ class Value:
         raise unsupported("unknown-operation", f"len({self.describe()})")
 
     def get_attr(self, cx: Trace, name: str) -> Value:
+        if name == "__class__":
+            return cx.class_value(self.pytype(), None)
+        if name in SLOT_METHODS and isinstance(class_lookup(self.pytype(), name), types.WrapperDescriptorType):
+            return Method(self, name)
         raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
 
     def has_attr(self, cx: Trace, name: str) -> bool:
@@ -89,7 +95,14 @@ class Value:
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """self.name(*args, **kwargs)."""
-        raise unsupported("unknown-operation", f"{self.describe()}.{name}()")
+        found = None if kwargs else cx.slot_method(self, name, args)
+        if found is None:
+            raise unsupported("unknown-operation", f"{self.describe()}.{name}()")
+        return found
+
+    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The method of that name of the class written in C that the object's class derives from, past what other classes define."""
+        return self.method(cx, name, args, kwargs)
 
     def argument(self) -> tuple[Any, Any]:
         """(fx argument, fake argument) when passed to an operation of the graph."""
@@ -132,7 +145,13 @@ class IteratorValue(Value):
         return None
 
     def get_attr(self, cx: Trace, name: str) -> Value:
-        return Method(self, name)
+        found = class_lookup(self.pytype(), name)
+        if found is MISSING:
+            raise raises(AttributeError, f"{self.pytype().__name__!r} object has no attribute {name!r}")
+        return Method(self, name) if callable(found) and name != "__class__" else super().get_attr(cx, name)
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return defines(self.pytype(), name)
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__next__" and not args:
@@ -201,14 +220,20 @@ class Method(Value):
         return f"{self.owner.describe()}.{self.name}"
 
     def pytype(self) -> type:
-        return type([].append)
+        raw = class_lookup(self.owner.pytype(), self.name)
+        return types.MethodWrapperType if isinstance(raw, types.WrapperDescriptorType) else types.BuiltinFunctionType
 
     def truth(self, cx: Trace) -> bool:
         return True
 
+    def equals(self, cx: Trace, other: Value) -> bool:
+        return isinstance(other, Method) and self.name == other.name and cx.is_same(self.owner, other.owner)
+
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in ("__self__", "__name__"):
             return self.owner if name == "__self__" else cx.of(self.name)
+        if name in ("__qualname__", "__doc__"):
+            return cx.of(getattr(getattr(self.owner.pytype(), self.name), name))
         return super().get_attr(cx, name)
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -222,12 +247,43 @@ class Method(Value):
         out.load_attr(self.name)
 
 
+class CMethod(Method):
+    """owner.name, where the owner's class is a user's and inherits the method from a class written in C."""
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.owner.base_method(cx, self.name, args, kwargs)
+
+
+class BaseMethod(Method):
+    """super(start, owner).name, where what is found is written in C."""
+
+    def __init__(self, owner: Value, name: str, start: type):
+        super().__init__(owner, name)
+        self.start = start
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.owner.base_method(cx, self.name, args, kwargs)
+
+    def rebuild(self, out: Builder) -> None:
+        out.callee(super)
+        out.const(self.start)
+        out.value(self.owner)
+        out.call(2)
+        out.load_attr(self.name)
+
+
 def builtin_attribute(cx: Trace, owner: Value, name: str) -> Value:
     """An attribute that the class of a builtin container has."""
     if name == "__class__":
         return cx.class_value(owner.pytype(), None)
     found = getattr(owner.pytype(), name)
     return Method(owner, name) if callable(found) else cx.of(found)
+
+
+SLOT_METHODS = frozenset((*(method for pair in BINARY.values() for method in pair), *UNARY.values(), *(f"__{name}__" for name in INPLACE))) | frozenset(
+    "__call__ __len__ __bool__ __iter__ __contains__ __str__ __repr__ __hash__ __getattribute__ __setattr__ __delattr__ __init__".split()
+)
+"""Special methods of classes written in C that are what an operator, a builtin function or an access to an attribute does."""
 
 
 Wrapper = Callable[["Trace", Any, Source], Value]

@@ -67,7 +67,6 @@ class Body:
     is_mapped = False  # over the indices of a tensor, so that it may index others by them
 
     def __init__(self, cx: Trace, name: str):
-        cx.overrides.modes.refuse(name)
         self.cx, self.name = cx, name
         self.outer = cx.recorder.graph
         self.graph = torch.fx.Graph()

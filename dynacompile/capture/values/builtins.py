@@ -17,9 +17,11 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.functions import BoundMethod
+from dynacompile.capture.values.identities import IdValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.read_numbers import ReadNumber, computed, converted
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
@@ -38,6 +40,8 @@ def fold(real: Any) -> None:
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if any(isinstance(a, TensorValue) for a in args):
             raise unsupported("to-python", f"{real.__name__} of {next(a for a in args if isinstance(a, TensorValue)).describe()}")
+        if any(isinstance(a, ReadNumber) for a in args) and not kwargs and (found := computed(cx, real, args)) is not None:
+            return found
         return (None if kwargs else symbolic_function(cx, real, args)) or cx.pure(real, args, kwargs)
 
 
@@ -57,8 +61,16 @@ def number(cls: type, method: str) -> None:
     def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args and isinstance(args[0], TensorValue):
             if args[0].number() is None or cx.overrides.is_watched():
-                raise unsupported("to-python", f"{cls.__name__}({args[0].describe()})")
-            args = [ConstantValue(args[0].number()), *args[1:]]
+                read = args[0].method(cx, "item", [], {}) if len(args) == 1 and not cx.overrides.is_watched() else None
+                if read is None or isinstance(read, TensorValue):
+                    raise unsupported("to-python", f"{cls.__name__}({args[0].describe()})")
+                args = [read]
+            else:
+                args = [ConstantValue(args[0].number()), *args[1:]]  # type: ignore[attr-defined]
+        if len(args) == 1 and (tensor := cx.tensor_of_array(args[0])) is not None:
+            args = [tensor.method(cx, "item", [], {})]
+        if len(args) == 1 and isinstance(args[0], ReadNumber) and (found := converted(cx, args[0], cls)) is not None:
+            return found
         if args and isinstance(args[0], ObjectValue):
             return args[0].method(cx, method, [], {})
         if cls is int and len(args) == 1 and isinstance(args[0], SymbolicInt):
@@ -98,6 +110,8 @@ def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
             raise raises(TypeError, "type Tensor doesn't define __round__ method")
         cx.overrides.modes.refuse("round")
         return cx.op("call_method", "round", [args[0]], {} if len(args) == 1 else {"decimals": args[1]})
+    if isinstance(args[0], ReadNumber) and not kwargs and (found := computed(cx, round, args)) is not None:
+        return found
     return (None if kwargs else symbolic_function(cx, round, args)) or cx.pure(round, args, kwargs)
 
 
@@ -107,7 +121,7 @@ def row_id(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     real = getattr(value, "real", None)
     if real is None or value.source is None or isinstance(value, TensorValue) and not isinstance(real, torch.nn.Parameter):
-        raise unsupported("unknown-function", "id()")
+        return IdValue(value)
     cx.guard("ID", value.source, identity(real))
     return ConstantValue(id(real))
 
@@ -279,12 +293,32 @@ def row_frame(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def row_dir(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
         return row_frame(cx, args, kwargs)
-    raise unsupported("unknown-function", f"dir({args[0].describe()})")
+    (value,) = args
+    if isinstance(value, ClassValue) and cx.lookup(type(value.real), "__dir__") is type.__dict__["__dir__"]:
+        return ListValue([ConstantValue(name) for name in names_of_class(cx, value.real)])
+    if isinstance(value, ObjectValue) and cx.lookup(value.cls, "__dir__") is object.__dict__["__dir__"]:
+        own = value.namespace.keys(cx)  # type: ignore[attr-defined]
+        return ListValue([ConstantValue(name) for name in sorted({*own, *names_of_class(cx, value.cls)})])
+    raise unsupported("unknown-function", f"dir({value.describe()})")
 
 
-@handles(globals, compile, __import__)
+def names_of_class(cx: Trace, cls: type) -> list[str]:
+    cx.names.of_ancestry(cls)
+    for base in cls.__mro__:
+        cx.names.of_own(base)
+    if cx.effects.class_attributes:
+        raise unsupported("unknown-function", f"dir({cls.__qualname__}), after an attribute of a class was set")
+    return dir(cls)
+
+
+@handles(globals)
 def row_globals(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise unsupported("unknown-function", "globals(), compile() or __import__()")
+    return cx.frames[-1].scope.namespace
+
+
+@handles(compile, __import__)
+def row_compile(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("unknown-function", "compile() or __import__()")
 
 
 def operator_row(name: str) -> None:

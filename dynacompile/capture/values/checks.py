@@ -6,30 +6,49 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.distributions import may_assume
+from dynacompile.capture.values.exceptions import make_exception
+from dynacompile.capture.values.functions import function_value
+from dynacompile.capture.values.read_numbers import ReadNumber
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.symbolic import SymbolicBool
+from dynacompile.ir.source import Constant
 from dynacompile.ir.symbolic_graphs import required
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
+NONE = ConstantValue(None)
+IMPROVABLE = (
+    "Expected cond to be True, but got False. (Could this error message be improved? If so, please report an enhancement request to PyTorch.)"  # torch's own
+)
 
-@handles(torch._check)
-def check(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    condition, message = bind_arguments("_check", ["cond", "message"], args, kwargs, {"message": ConstantValue(None)})
-    if not isinstance(condition, SymbolicBool):
-        if issubclass(condition.pytype(), bool) and condition.truth(cx):
-            return ConstantValue(None)
-        raise unsupported("would-raise", "torch._check of a condition that does not hold")
-    text = message if isinstance(message, ConstantValue) and message.value is None else message.call(cx, [], {})
-    torch._check(condition.sym)
-    cx.recorder.python_effect(required, [condition, ConstantValue(text.constant())])
-    return ConstantValue(None)
+
+@handles(of_torch.check_with)
+def check_with(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """All others of that family call this one."""
+    kind, condition, message = bind_arguments("_check_with", ["error_type", "cond", "message"], args, kwargs, {})
+    if isinstance(condition, SymbolicBool):
+        text = text_of(cx, message)
+        torch._check(condition.sym)
+        cx.recorder.python_effect(required, [condition, NONE if text is None else ConstantValue(text.constant())])
+        return NONE
+    if isinstance(condition, ReadNumber) and condition.cls is bool and may_assume(cx):
+        error = make_exception(cx, kind.constant(), [text_of(cx, message) or ConstantValue(IMPROVABLE)], {})
+        cx.effects.assume(condition.tensor, None, [error], cx.frames[0].current.position)
+        return NONE
+    plain = of_torch.check_with
+    return function_value(cx, plain, Constant(plain, "torch._check_with")).call(cx, [kind, condition, message], {})  # type: ignore[arg-type]
+
+
+def text_of(cx: Trace, message: Value) -> Value | None:
+    """What the message says; None where there is none."""
+    return None if isinstance(message, ConstantValue) and message.value is None else cx.call_builtin(str, [message.call(cx, [], {})])
 
 
 @handles(torch._check_is_size)
 def check_is_size(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return check(cx, [cx.operator("ge", [args[0], ConstantValue(0)])], {})
+    return check_with(cx, [cx.of(RuntimeError), cx.operator("ge", [args[0], ConstantValue(0)]), NONE], {})

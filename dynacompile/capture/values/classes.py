@@ -5,34 +5,36 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
+import functools
 import types
 import typing
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.autograd_functions import ApplyValue
-from dynacompile.capture.values.base import IteratorValue, Method, Value
+from dynacompile.capture.values.autograd_functions import ApplyValue, FunctionObject
+from dynacompile.capture.values.base import BaseMethod, IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.container_objects import C_METHODS, BaseMethods
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
 from dynacompile.capture.values.dict_objects import DictObjectValue, is_dict_class, made_dict_object
-from dynacompile.capture.values.exceptions import ExceptionValue, SuperMethod, make_exception
+from dynacompile.capture.values.exceptions import make_exception
 from dynacompile.capture.values.functions import BoundMethod, is_trusted
 from dynacompile.capture.values.list_objects import ListObjectValue, is_list_class
 from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.object_parts import GetAttribute
+from dynacompile.capture.values.namespaces import NamespaceValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.proxies import ProxyValue
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple
+from dynacompile.capture.values.slots import IN_C
 from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.guard_facts import Flag, identity
 from dynacompile.ir.namespaces import MISSING
-from dynacompile.ir.source import Constant, Source
+from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -86,36 +88,53 @@ class ClassValue(Value):
             return found
         if name in ("__name__", "__qualname__", "__module__"):
             return ConstantValue(getattr(self.real, name))
-        if name in ("__mro__", "__bases__"):
-            cx.names.of_ancestry(self.real)
-            return cx.of(getattr(self.real, name))
-        if name == "mro" and cx.lookup(type(self.real), name) is type.__dict__[name] and cx.lookup(self.real, name) is MISSING:
-            return Method(self, name)
         raw, above = cx.lookup(self.real, name), cx.lookup(type(self.real), name)
+        if above is not MISSING and is_data_descriptor(above) and is_of_type(name, above):
+            return self.field(cx, name)
         if above is not MISSING and (raw is MISSING or is_data_descriptor(above)) and not isinstance(self.real, enum.EnumMeta):
-            if name != "__dict__" and isinstance(above, (types.FunctionType, property, classmethod, staticmethod)):
+            if isinstance(above, (types.FunctionType, property, classmethod, staticmethod)):
                 return bind_descriptor(cx, above, self, cx.class_value(type(self.real), None), name, class_source(type(self.real), name))
+            if isinstance(above, IN_C):
+                return Method(self, name)
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
         if name == "apply" and issubclass(self.real, torch.autograd.Function) and self.real.__module__.partition(".")[0] != "torch":
             return ApplyValue(self.real)
         if raw is MISSING:
-            if isinstance(self.real, enum.EnumMeta) and name in self.real.__members__:
-                return ConstantValue(self.real.__members__[name])
-            if isinstance(self.real, enum.EnumMeta) and name == "__members__":
-                members: dict[str, enum.Enum] = dict(self.real.__members__)
-                return ProxyValue(DictValue.of([(ConstantValue(n), ConstantValue(m)) for n, m in members.items()]))
-            if isinstance(self.real, enum.EnumMeta) and above is not MISSING:
-                raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
-            return self.missing(cx, name)
+            return self.of_enum(cx, name, above) if isinstance(self.real, enum.EnumMeta) else self.missing(cx, name)
         if name == "__new__":
             return bind_descriptor(cx, raw, None, self, name, class_source(self.real, name)) if isinstance(raw, staticmethod) else new_of(raw)
-        if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        if isinstance(raw, IN_C):
             return UnboundMethod(self.real, name)
-        if isinstance(raw, types.GetSetDescriptorType) and issubclass(self.real, torch.Tensor):
+        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return cx.wrap(raw, Constant(raw, name))
         if isinstance(raw, types.ClassMethodDescriptorType):
             return cx.wrap(getattr(self.real, name), Constant(getattr(self.real, name), name))
         return bind_descriptor(cx, raw, None, self, name, class_source(self.real, name))
+
+    def field(self, cx: Trace, name: str) -> Value:
+        """What every class has, by a descriptor of `type`."""
+        if name == "__class__":
+            return cx.class_value(type(self.real), None)
+        if name == "__dict__":
+            return ProxyValue(ClassDict(self.real))
+        if name in ("__mro__", "__bases__", "__base__"):
+            cx.names.of_ancestry(self.real)
+        elif name == "__annotations__":
+            return cx.wrap(self.real.__annotations__, Attr(self.source, name))
+        return cx.pure(getattr, [ConstantValue(self.real), ConstantValue(name)], {})
+
+    def of_enum(self, cx: Trace, name: str, above: Any) -> Value:
+        """What the metaclass of enumerations finds."""
+        members = self.real.__members__  # type: ignore[attr-defined]
+        if name in members:
+            return ConstantValue(members[name])
+        if name == "__members__":
+            return ProxyValue(DictValue.of([(ConstantValue(n), ConstantValue(m)) for n, m in members.items()]))
+        if isinstance(above, IN_C):
+            return Method(self, name)
+        if above is not MISSING:
+            raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
+        return self.missing(cx, name)
 
     def missing(self, cx: Trace, name: str) -> Value:
         fallback = cx.lookup(type(self.real), "__getattr__")
@@ -176,6 +195,8 @@ class ClassValue(Value):
             return ListObjectValue(self.real, ListValue([]))
         if issubclass(self.real, tuple) and self.real.__new__ is tuple.__new__ and not kwargs and len(args) < 2:
             return TupleValue(args[0].elements(cx) if args else [], self.real)
+        if issubclass(self.real, torch.autograd.Function):
+            return FunctionObject(self.real)
         if not allocates_plainly(self.real) or issubclass(self.real, WEAK_CONTAINERS):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
         abstract = getattr(self.real, "__abstractmethods__", None)
@@ -203,12 +224,20 @@ class ClassValue(Value):
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "mro" and not args and not kwargs:
             return ListValue(self.get_attr(cx, "__mro__").elements(cx))
+        if name == "__subclasses__" and not args and not kwargs:
+            derived: list[type] = type.__subclasses__(self.real)
+            read = functools.partial(identities, weakref.ref(self.real))
+            cx.guard("FLAG", None, Flag(f"{self.real.__qualname__}.__subclasses__()", read, read()))
+            return ListValue([cx.class_value(cls, None) for cls in derived])
         if name in ("__or__", "__eq__", "__ne__"):
             return cx.pure(getattr(self.real, name), args, kwargs)
         if name in ("__getitem__", "__contains__") and isinstance(self.real, enum.EnumMeta):
             return cx.pure(getattr(self.real, name), args, kwargs)
         found = self.special(cx, name, args, kwargs)
         return super().method(cx, name, args, kwargs) if found is None else found
+
+    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.make(cx, args, kwargs) if name == "__call__" else super().base_method(cx, name, args, kwargs)
 
     def iterate(self, cx: Trace) -> IteratorValue:
         if isinstance(self.real, enum.EnumMeta):
@@ -218,6 +247,43 @@ class ClassValue(Value):
 
     def rebuild(self, out: Builder) -> None:
         out.const(self.real)
+
+
+class ClassDict(NamespaceValue):
+    """The dict of a class, of which programs see a proxy."""
+
+    def __init__(self, real: type):
+        self.real = real
+
+    def describe(self) -> str:
+        return f"{self.real.__qualname__}.__dict__"
+
+    def find_name(self, cx: Trace, name: str) -> Value | None:
+        assigned = cx.effects.class_attributes.get((self.real, name))
+        if assigned is not None:
+            return assigned
+        if name not in self.real.__dict__:
+            cx.names.of_own(self.real)
+            return None
+        raw = cx.lookup(self.real, name)
+        return cx.wrap(raw, Constant(raw, name) if isinstance(raw, (staticmethod, classmethod)) else class_source(self.real, name))
+
+    def names(self, cx: Trace) -> list[str]:
+        cx.names.of_own(self.real)
+        return list(dict.fromkeys((*self.real.__dict__, *(name for cls, name in cx.effects.class_attributes if cls is self.real))))
+
+    def rebuild(self, out: Builder) -> None:
+        raise unsupported("rebuild", f"the dict of class {self.real.__qualname__}")
+
+
+def is_of_type(name: str, above: Any) -> bool:
+    return above is type.__dict__.get(name, object.__dict__.get(name))
+
+
+def identities(holder: weakref.ref[type]) -> tuple[int, ...]:
+    """Which classes derive from a class."""
+    cls = holder()
+    return () if cls is None else tuple(map(id, type.__subclasses__(cls)))
 
 
 class UnboundMethod(Value):
@@ -237,22 +303,9 @@ class UnboundMethod(Value):
             return ConstantValue(None)
         if self.name == "__new__":
             return self.make(cx, args, kwargs)
-        if self.cls is type and self.name == "__call__" and args and isinstance(args[0], ClassValue):
-            return args[0].make(cx, args[1:], kwargs)
-        if self.cls is object and self.name == "__setattr__" and len(args) == 3 and isinstance(args[0], TensorValue):
-            args[0].set_plain(cx, args[1].constant(), args[2])
-            return ConstantValue(None)
-        if self.cls is object and self.name in ("__setattr__", "__delattr__") and isinstance(args[0], ObjectValue) and not hasattr(args[0], "tables"):
-            (args[0].set_plain if self.name == "__setattr__" else args[0].del_plain)(cx, args[1].constant(), *args[2:])
-            return ConstantValue(None)
-        if self.cls is object and self.name == "__setattr__" and len(args) == 3 and isinstance(args[0], ObjectValue):
-            args[0].store(cx, args[1].constant(), args[2])
-            return ConstantValue(None)
-        if self.cls is object and self.name == "__getattribute__" and isinstance(args[0], ObjectValue):
-            return GetAttribute(args[0]).call(cx, args[1:], kwargs)
         if not args or not issubclass(args[0].pytype(), self.cls):
             raise unsupported("unknown-function", self.describe())
-        return args[0].method(cx, self.name, args[1:], kwargs)
+        return args[0].base_method(cx, self.name, args[1:], kwargs)
 
     def make(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """cls.__new__(args[0], ...) of a class written in C."""
@@ -344,27 +397,10 @@ class SuperValue(Value):
         if not isinstance(raw, (types.FunctionType, staticmethod, classmethod, property)):
             if isinstance(self.owner, TensorValue) and isinstance(raw, types.GetSetDescriptorType):
                 return self.owner.field(cx, name, raw)
-            if (
-                isinstance(self.owner, TensorValue)
-                and isinstance(raw, C_METHODS)
-                and cx.lookup(torch.Tensor, name) is raw
-                and raw is not cx.lookup(object, name)
-            ):
+            if isinstance(self.owner, TensorValue) and isinstance(raw, IN_C) and cx.lookup(torch.Tensor, name) is raw and raw is not cx.lookup(object, name):
                 return BoundMethod(UnboundMethod(torch.Tensor, name), self.owner)
-            if isinstance(self.owner, ExceptionValue) and name in ("__init__", "__str__"):
-                return SuperMethod(self.owner, name, self.start)
-            if isinstance(self.owner, DictObjectValue) and isinstance(raw, C_METHODS) and hasattr(dict, name) and raw is not getattr(object, name, None):
-                return Method(BaseMethods(self.owner), name)
-            if callable(raw) and name == "__init__":
-                return BoundMethod(UnboundMethod(object, "__init__"), self.owner)
-            if name == "__getattribute__" and raw in (object.__getattribute__, dict.__getattribute__) and isinstance(self.owner, ObjectValue):
-                return GetAttribute(self.owner)
-            if name in ("__setattr__", "__delattr__") and raw is getattr(object, name) or name == "__call__" and raw is type.__call__:
-                return BoundMethod(UnboundMethod(type if name == "__call__" else object, name), self.owner)
-            if isinstance(self.owner, ListObjectValue) and isinstance(raw, C_METHODS) and hasattr(list, name) and raw is not getattr(object, name, None):
-                return Method(BaseMethods(self.owner), name)
-            if isinstance(self.owner, TupleValue) and isinstance(raw, C_METHODS) and raw is getattr(tuple, name, None):
-                return Method(TupleValue(self.owner.items), name)
+            if isinstance(raw, IN_C):
+                return BaseMethod(self.owner, name, self.start)
             raise unsupported("unknown-attribute", f"super().{name}")
         instance = None if is_class else self.owner
         return bind_descriptor(cx, raw, instance, cx.class_value(cls, None), "", class_source(cls, name, self.start))

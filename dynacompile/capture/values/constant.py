@@ -14,6 +14,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
@@ -35,7 +36,8 @@ OTHERS_BY_IDENTITY = (
     *(re.Pattern, re.Match, struct.Struct, decimal.Decimal, datetime.timedelta, datetime.date, datetime.time, datetime.timezone),
     *(type(sys.version_info), type(sys.flags), type(sys.float_info)),
 )
-OTHER_CONSTANTS = frozenset(OTHERS_BY_IDENTITY)
+DTYPES_OF_NUMPY = tuple(type(np.dtype(code)) for code in "?bhilqBHILQefdgFD")
+OTHER_CONSTANTS = frozenset((*OTHERS_BY_IDENTITY, *DTYPES_OF_NUMPY))
 WRITTEN_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 KEYS_BY_IDENTITY = (type, types.FunctionType, type(typing.Union), *WRITTEN_IN_C)
 
@@ -72,11 +74,13 @@ class ConstantValue(Value):
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if isinstance(self.value, str) and name == "join" and len(args) == 1:
-            parts = [e.constant() if isinstance(e, ConstantValue) else e for e in args[0].elements(cx)]
-            if all(isinstance(p, str) for p in parts):
-                return ConstantValue(self.value.join(map(str, parts)))
+            found = cx.joined(self, args[0].elements(cx))
+            if found is not None:
+                return found
         if not hasattr(self.value, name):
             raise raises(AttributeError, f"{type(self.value).__name__!r} object has no attribute {name!r}")
+        if isinstance(self.value, str) and name == "format" and (found := cx.filled(self, args, kwargs)) is not None:
+            return found
         call = cx.fold if isinstance(self.value, (str, bytes)) else cx.pure
         return call(getattr(self.value, name), args, kwargs)
 
@@ -193,7 +197,7 @@ def wrap_none(cx: Trace, real: None, source: Source) -> Value:
     return ConstantValue(None, source)
 
 
-@wraps(*BY_IDENTITY, *OTHERS_BY_IDENTITY)
+@wraps(*BY_IDENTITY, *OTHERS_BY_IDENTITY, *DTYPES_OF_NUMPY)
 def wrap_by_identity(cx: Trace, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return ConstantValue(real, source)

@@ -24,9 +24,13 @@ class ContainerObjectValue(ObjectValue):
         super().__init__(cls, real, source)
         self.table = table
 
-    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def container_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """container.name(self, ...)."""
         raise NotImplementedError
+
+    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        own = getattr(self.container, name, None) is not getattr(object, name, None)
+        return self.container_method(cx, name, args, kwargs) if own or name == "__init__" else super().base_method(cx, name, args, kwargs)
 
     def lookup(self, cx: Trace, name: str) -> Value | None:
         own = name in self.stored or name in self.own_dict()
@@ -36,7 +40,7 @@ class ContainerObjectValue(ObjectValue):
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         result = self.special(cx, name, args, kwargs)
-        return self.base_method(cx, name, args, kwargs) if result is None else result
+        return self.container_method(cx, name, args, kwargs) if result is None else result
 
     def get_item(self, cx: Trace, key: Value) -> Value:
         return self.method(cx, "__getitem__", [key], {})
@@ -50,13 +54,3 @@ class ContainerObjectValue(ObjectValue):
     def truth(self, cx: Trace) -> bool:
         found = self.special(cx, "__bool__", [])
         return self.length(cx) > 0 if found is None else found.truth(cx)
-
-
-class BaseMethods(Value):
-    """What super() leads to in a method of a class that derives from a builtin container."""
-
-    def __init__(self, owner: Any):
-        self.owner = owner
-
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.owner.base_method(cx, name, args, kwargs)

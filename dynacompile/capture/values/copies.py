@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,14 +13,17 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import is_plain_class
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.deques import DequeValue
+from dynacompile.capture.values.functions import function_value
 from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.object_parts import InstanceDict
 from dynacompile.capture.values.objects import ObjectValue, is_slot
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
-from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.ir.source import Attr
+from dynacompile.capture.values.tensor import METHODS, TensorValue
+from dynacompile.errors import Unsupported
+from dynacompile.ir.source import Attr, Constant
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -29,27 +32,40 @@ if TYPE_CHECKING:
 @handles(copy.copy)
 def row_copy(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
+    made = copied(cx, value)
+    return by_the_module(cx, copy.copy, args, kwargs) if made is None else made
+
+
+def copied(cx: Trace, value: Value) -> Value | None:
+    """copy.copy of containers and plain objects; None for others."""
     if isinstance(value, (DequeValue, SetValue)) or type(value) is DictValue:
         return value.method(cx, "copy", [], {})
     if isinstance(value, ListValue) and value.cls is list:
         return ListValue(value.items)
     if isinstance(value, (ConstantValue, TupleValue)):
         return value
-    own = value.get_attr(cx, "__copy__") if isinstance(value, ObjectValue) and hasattr(value.cls, "__copy__") else None
-    if own is not None:
-        return own.call(cx, [], {})
     if isinstance(value, ObjectValue) and copies_plainly(value):
         made = ObjectValue(value.cls)
         made.stored.update(attributes(cx, value))
         return made
-    raise unsupported("unknown-function", f"copy.copy({value.describe()})")
+    return None
 
 
 @handles(copy.deepcopy)
 def row_deepcopy(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 1 or kwargs:
-        raise unsupported("unknown-function", "copy.deepcopy with a memo")
-    return deep_copy(cx, args[0], {})
+    if len(args) == 1 and not kwargs:
+        try:
+            return deep_copy(cx, args[0], {})
+        except Unsupported:
+            pass
+    return by_the_module(cx, copy.deepcopy, args, kwargs)
+
+
+def by_the_module(cx: Trace, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """As the copy module does it, whose code is followed: hooks of classes, slots, what is reduced to a call."""
+    if any(isinstance(a, ModuleValue) for a in args) or function is copy.copy and isinstance(args[0], TensorValue):
+        raise unsupported("unknown-function", f"copy.{function.__name__} of {args[0].describe()}")
+    return function_value(cx, function, Constant(function, f"copy.{function.__name__}")).call(cx, args, kwargs)
 
 
 def copies_plainly(value: ObjectValue) -> bool:
@@ -102,7 +118,7 @@ def deep_copy(cx: Trace, value: Value, memo: dict[Value, Value]) -> Value:
         made = SetValue(list(value.content.values()))
     elif type(value) is TensorValue and copies_by_itself(value) and not any(isinstance(v, TensorValue) for v in memo):
         made = cx.op("call_method", "clone", [value], {})
-    elif isinstance(value, InstanceDict):
+    elif isinstance(value, InstanceDict) and isinstance(value.owner, ObjectValue):
         made = DictValue.of([(ConstantValue(name), attribute) for name, attribute in copy_attributes(cx, value.owner, memo).items()])
     elif isinstance(value, ObjectValue) and copies_plainly(value):
         made = memo[value] = ObjectValue(value.cls)
@@ -111,3 +127,13 @@ def deep_copy(cx: Trace, value: Value, memo: dict[Value, Value]) -> Value:
         raise unsupported("unknown-function", f"copy.deepcopy of {value.describe()}")
     memo[value] = made
     return made
+
+
+def copy_of_tensor(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """tensor.__deepcopy__(memo), as the copy module asks it."""
+    if type(value) is not TensorValue or not copies_by_itself(value):
+        raise unsupported("unknown-function", f"copy.deepcopy of {value.describe()}")
+    return cx.op("call_method", "clone", [value], {})
+
+
+METHODS["__deepcopy__"] = copy_of_tensor

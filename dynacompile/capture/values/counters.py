@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.breaks import raises
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.mapping import COUNTER_METHODS, DICT_METHODS, DictValue, key_of, missing_key, pairs_of
+from dynacompile.capture.values.mapping import COUNTER_METHODS, DICT_METHODS, DictLike, DictValue, key_of, missing_key, pairs_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.ir.source import Constant
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 
-def dict_popitem(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_popitem(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (last,) = bind_arguments("popitem", ["last"] if self.cls is OrderedDict else [], args, kwargs, {"last": ConstantValue(True)}) or [ConstantValue(True)]
     keys = self.keys(cx)
     if not keys:
         raise raises(KeyError, "dictionary is empty" if self.cls is OrderedDict else "popitem(): dictionary is empty")
-    key = self.content[keys[-1 if last.truth(cx) else 0]][0]
-    value = self.at(cx, key_of(key))
+    hashed = keys[-1 if last.truth(cx) else 0]
+    key, value = self.key_at(cx, hashed), self.at(cx, hashed)
+    assert key is not None
     self.del_item(cx, key)
     return TupleValue([key, value])
 
@@ -46,7 +47,7 @@ def counted(name: str) -> Callable:
     """Counter.update or Counter.subtract: operator `name` of the count and what is given."""
 
     def row(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        given = [pair for a in args for pair in (pairs_of(cx, a) if isinstance(a, DictValue) else [(e, ConstantValue(1)) for e in a.elements(cx)])]
+        given = [pair for a in args for pair in (pairs_of(cx, a) if isinstance(a, DictLike) else [(e, ConstantValue(1)) for e in a.elements(cx)])]
         for key, count in [*given, *((ConstantValue(k), v) for k, v in kwargs.items())]:
             self.set_item(cx, key, cx.operator(name, [self.get_item(cx, key), count]))
         return ConstantValue(None)

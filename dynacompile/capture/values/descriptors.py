@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.base import CMethod, Value, wraps
 from dynacompile.capture.values.functions import BoundMethod, is_trusted
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.namespaces import MISSING, is_data
@@ -89,6 +89,8 @@ def bind_descriptor(cx: Trace, raw: Any, instance: Value | None, owner: Value, n
             raise raises(AttributeError, f"property {name!r} of {owner.constant().__qualname__!r} object has no getter")
         cx.wrap(raw, source)
         return cx.call_real(raw.fget, Constant(raw.fget, f"{name}.fget"), [instance])
+    if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)) and instance is not None:
+        return CMethod(instance, name)
     if isinstance(raw, functools.cached_property):
         return cx.wrap(raw, source) if instance is None else cached(cx, raw, instance)
     if isinstance(raw, LruWrapper):

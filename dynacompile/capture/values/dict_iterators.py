@@ -12,13 +12,13 @@ from dynacompile.capture.values.sequence import TupleValue
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
-    from dynacompile.capture.values.mapping import DictValue
+    from dynacompile.capture.values.mapping import DictLike
 
 
 class DictIterator(IteratorValue):
     """kind: keys, values or items of the dict."""
 
-    def __init__(self, cx: Trace, owner: DictValue, kind: str):
+    def __init__(self, cx: Trace, owner: DictLike, kind: str):
         self.owner, self.kind = owner, kind
         self.hashes = owner.keys(cx)
         self.index = 0
@@ -33,16 +33,16 @@ class DictIterator(IteratorValue):
     def next(self, cx: Trace) -> Value | None:
         if self.done:
             return None
-        if len(self.owner.content) != len(self.hashes):
+        if self.owner.size(cx) != len(self.hashes):
             raise raises(RuntimeError, self.refusal("changed size"))
         if self.index == len(self.hashes):
             self.done = True
             return None
         hashed = self.hashes[self.index]
         self.index += 1
-        if hashed not in self.owner.content:
+        key = self.owner.key_at(cx, hashed)
+        if key is None:
             raise unsupported("would-raise", self.refusal("keys changed"))
-        key = self.owner.content[hashed][0]
         if self.kind == "keys":
             return key
         value = self.owner.at(cx, hashed)
@@ -58,8 +58,9 @@ class DictIterator(IteratorValue):
         return (self.owner,)
 
     def rebuild(self, out: Builder) -> None:
-        if not self.done and list(self.owner.content) != self.hashes:
-            raise unsupported("rebuild", "an iterator of a dict that was changed")
+        content = getattr(self.owner, "content", None)  # of a dict whose entries live in itself
+        if not self.done and (content is None or list(content) != self.hashes):
+            raise unsupported("rebuild", f"an iterator of {self.owner.describe()}, or of a dict that was changed,")
         out.callee(advanced)
         out.value(self.owner)
         out.const(self.kind)

@@ -32,7 +32,7 @@ class DictObjectValue(ContainerObjectValue):
 
     container = dict
 
-    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def container_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """dict.name(self, ...)."""
         if name in CHANGES and self.source is not None:
             cx.effects.touch(self)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.values.base import Value
-from dynacompile.capture.values.mapping import DictValue, pairs_of
+from dynacompile.capture.values.mapping import DictLike, DictValue, pairs_of
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ COUNTER_METHODS = {
 
 def dict_operator(cx: Trace, name: str, left: Value, right: Value | None = None) -> Value | None:
     """operator.name of values of which the first or the second is a dict; None where the operator is none of dicts."""
-    if name == "or_" and isinstance(left, DictValue) and isinstance(right, DictValue) and not is_counter(left) & is_counter(right):
+    if name == "or_" and isinstance(left, DictLike) and isinstance(right, DictLike) and not is_counter(left) & is_counter(right):
         return merged(cx, left, right)
     if is_counter(left) and name in COUNTER_METHODS:
         method = getattr(Counter, COUNTER_METHODS[name])
         return cx.call_real(method, Constant(method, method.__qualname__), [left] if right is None else [left, right])
-    if name == "ior" and isinstance(left, DictValue) and right is not None:
+    if name == "ior" and isinstance(left, DictLike) and right is not None:
         left.method(cx, "update", [right], {})
         return left
     return None
@@ -47,11 +47,11 @@ def is_counter(value: Value | None) -> bool:
     return isinstance(value, DictValue) and value.cls is Counter
 
 
-def merged(cx: Trace, left: DictValue, right: DictValue) -> DictValue:
+def merged(cx: Trace, left: DictLike, right: DictLike) -> DictValue:
     """left | right, of the class that Python chooses; a Counter beside another kind of dict is merged as any dict is."""
     cls = type(left.cls() | right.cls())
-    factory = left.factory if left.cls is defaultdict else right.factory
-    out = DictValue({}, cls, None, factory if cls is defaultdict else None)
+    factory = next((d.factory for d in (left, right) if isinstance(d, DictValue) and d.cls is defaultdict), None)
+    out = DictValue({}, cls, None, factory)
     for key, value in (*pairs_of(cx, left), *pairs_of(cx, right)):
         out.put(key, value)
     return out

@@ -115,16 +115,19 @@ class ExceptionValue(Value):
         if name == "with_traceback" and self.raised:
             return self
         if name == "__str__":
-            return ConstantValue(self.text(cx))
+            return self.text(cx)
         return super().method(cx, name, args, kwargs)
 
-    def text(self, cx: Trace) -> str:
+    def text(self, cx: Trace) -> Value:
         """str(self)."""
         if isinstance(cx.lookup(self.cls, "__str__"), types.FunctionType) or issubclass(self.cls, (OSError, SyntaxError, UnicodeError, ImportError)):
             raise unsupported("unknown-operation", f"str() of a {self.cls.__name__}")
+        args = self.get_attr(cx, "args").elements(cx)
+        if len(args) == 1 and not isinstance(args[0], ConstantValue):
+            return cx.call_builtin(repr if issubclass(self.cls, KeyError) else str, args)
         try:
-            parts = [part.constant() for part in self.get_attr(cx, "args").elements(cx)]
-            return str((KeyError if issubclass(self.cls, KeyError) else Exception)(*parts))
+            parts = [part.constant() for part in args]
+            return ConstantValue(str((KeyError if issubclass(self.cls, KeyError) else Exception)(*parts)))
         except NotConstant as reason:
             raise unsupported("unknown-operation", f"str() of a {self.cls.__name__}") from reason
 
@@ -170,21 +173,6 @@ def attach(out: Builder, name: str, value: Value) -> None:
 
 
 CHAIN = ("__cause__", "__context__", "__suppress_context__")
-
-
-class SuperMethod(Method):
-    """super(start, owner).name, where what is found is written in C."""
-
-    def __init__(self, owner: Value, name: str, start: type):
-        super().__init__(owner, name)
-        self.start = start
-
-    def rebuild(self, out: Builder) -> None:
-        out.callee(super)
-        out.const(self.start)
-        out.value(self.owner)
-        out.call(2)
-        out.load_attr(self.name)
 
 
 class HandledValue(Value):
@@ -273,7 +261,7 @@ def raised_here(cx: Trace, cls: type, message: str, **attributes: Hashable) -> R
     value = ExceptionValue(cls, [ConstantValue(message)])
     value.stored |= {name: ConstantValue(content) for name, content in attributes.items()}
     reason = Raised(f"{cls.__name__}: {message}", value, cls, None, "would-raise")
-    reason.trail = value.trail = tuple((frame.code, frame.current.position) for frame in cx.frames)
+    reason.trail = value.trail = cx.trail()
     return reason
 
 
@@ -297,7 +285,7 @@ def raised_by_statement(cx: Trace, value: ExceptionValue, cause: Value | None = 
         value.cause = cause
     reason = raised(value)
     reason.anew = value.source is not None and value is not cx.handling
-    reason.trail = tuple((frame.code, frame.current.position) for frame in cx.frames)
+    reason.trail = cx.trail()
     value.trail = value.trail or reason.trail
     return reason
 

@@ -12,7 +12,7 @@ from torch.nn.utils import stateless
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.mapping import DictLike, DictValue
 from dynacompile.capture.values.module_hooks import keywords
 from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.rows import handles
@@ -35,7 +35,7 @@ def functional_call(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
         raise unsupported("autograd-call", f"functional_call of {module.describe()}")
     tensors: dict[str, Value] = {}
     for part in given.elements(cx) if isinstance(given, SequenceValue) else [given]:
-        if not isinstance(part, DictValue):
+        if not isinstance(part, DictLike):
             raise unsupported("autograd-call", f"functional_call with {part.describe()}")
         tensors |= {str(name): part.at(cx, name) for name in part.keys(cx)}
     if tied.truth(cx):
@@ -44,7 +44,7 @@ def functional_call(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
         raise unsupported("would-raise", f"functional_call of {module.describe()} with other names than its own")
     positional = inputs.elements(cx) if isinstance(inputs, TupleValue) else [inputs]
     with swapped(cx, [(*slot_of(cx, module, name), value) for name, value in tensors.items()]):
-        return module.call(cx, positional, keywords(cx, named) if isinstance(named, DictValue) else {})
+        return module.call(cx, positional, keywords(cx, named) if isinstance(named, DictLike) else {})
 
 
 def tied_names(real: torch.nn.Module, tensors: dict[str, Value]) -> dict[str, Value]:

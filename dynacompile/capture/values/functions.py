@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import Lazy, Value, wraps
+from dynacompile.capture.values.base import Lazy, Method, Value, wraps
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.mapping import DictLike, DictValue, pairs_of
+from dynacompile.capture.values.object_parts import DELETED, instance_dict_of
 from dynacompile.capture.values.replaced import is_around_such_a_part, kept_in_python, replaced_by_dynamo
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, function_facts, identity
+from dynacompile.ir.namespaces import defines
 from dynacompile.ir.source import Attr, DefaultArg, DictAttr, Source
 from dynacompile.markers import DISABLED
 
@@ -33,6 +35,14 @@ class CallableValue(Value):
     def pytype(self) -> type:
         return types.FunctionType
 
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__call__":
+            return self.call(cx, args, kwargs)
+        if name == "__get__" and self.pytype() is types.FunctionType:
+            unbound = isinstance(args[0], ConstantValue) and args[0].value is None
+            return self if unbound else BoundMethod(self, args[0])
+        return super().method(cx, name, args, kwargs)
+
 
 class FunctionValue(CallableValue):
     """A Python function. real: the object, for a function that exists before the frame runs."""
@@ -50,9 +60,10 @@ class FunctionValue(CallableValue):
     ):
         self.code, self.scope, self.name, self.defaults, self.kwdefaults, self.closure = code, scope, name, defaults, kwdefaults, closure
         self.real, self.source = real, source
-        self.attributes: dict[str, Value] = {}
-        self.annotations: Value | None = None
-        self.wraps: Value | None = None  # functools.wraps copied the attributes of this function
+        self.annotations: Value | None = None  # names and values in turn, as MAKE_FUNCTION takes them
+        self.fields: dict[str, Value] = {}  # what the frame has set, or made, of what every function has
+        self.stored: dict[str, Value | object] = {}  # attributes that the frame has set in its __dict__, or deleted
+        self.removed: dict[str, bool] = {}
 
     def describe(self) -> str:
         return f"function {self.name}"
@@ -64,84 +75,161 @@ class FunctionValue(CallableValue):
         return self.real if self.real is not None else super().identity()
 
     def get_attr(self, cx: Trace, name: str) -> Value:
-        if name in self.attributes:
-            return self.attributes[name]
-        if self.wraps is not None:
-            return self.wraps if name == "__wrapped__" else self.wraps.get_attr(cx, name)
-        if name in ("__name__", "__qualname__") and self.real is not None:
-            return ConstantValue(getattr(self.real, name))
-        if name == "__code__":
-            return ConstantValue(self.code)
-        if name == "__class__":
-            return cx.class_value(types.FunctionType, None)
-        if self.real is None:
-            return self.made_with(name)
-        if name in self.real.__dict__:
-            return cx.wrap(self.real.__dict__[name], DictAttr(self.source, name))
-        if not hasattr(self.real, name):
-            raise raises(AttributeError, f"'function' object has no attribute {name!r}")
-        if name in ("__wrapped__", "__module__", "__doc__", "__self__", "__defaults__", "__kwdefaults__", "__annotations__"):
-            return cx.wrap(getattr(self.real, name), Attr(self.source, name))
-        if name == "__get__":
-            return GetMethod(self)
-        raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
+        if name in FIELDS:
+            return self.field(cx, name)
+        found = self.own_attribute(cx, name)
+        if found is not None:
+            return found
+        if defines(types.FunctionType, name):
+            return Method(self, name)
+        if self.real is not None and name not in self.stored:
+            cx.guard("HASATTR", self.source, Presence(name, False))
+        raise raises(AttributeError, f"'function' object has no attribute {name!r}")
 
-    def made_with(self, name: str) -> Value:
-        """An attribute of a function that the frame made, as MAKE_FUNCTION leaves it."""
+    def field(self, cx: Trace, name: str) -> Value:
+        """What is no entry of its __dict__."""
+        if name in self.fields:
+            return self.fields[name]
+        match name:
+            case "__class__":
+                return cx.class_value(types.FunctionType, None)
+            case "__dict__":
+                return instance_dict_of(self)
+            case "__code__":
+                return ConstantValue(self.code)
+            case "__globals__":
+                return self.scope.namespace
+            case "__closure__":
+                return TupleValue(self.closure) if self.closure else ConstantValue(None)
+        if self.real is not None:
+            return cx.of(getattr(self.real, name)) if name in NAMES else cx.wrap(getattr(self.real, name), Attr(self.source, name))
+        self.fields[name] = self.made_with(cx, name)
+        return self.fields[name]
+
+    def made_with(self, cx: Trace, name: str) -> Value:
+        """What a function that the frame made has, as MAKE_FUNCTION leaves it."""
         code = self.code
         match name:
             case "__defaults__":
                 return TupleValue(self.defaults) if self.defaults else ConstantValue(None)
+            case "__kwdefaults__":
+                return cx.dict_of(list(self.kwdefaults), list(self.kwdefaults.values())) if self.kwdefaults else ConstantValue(None)
             case "__name__":
                 return ConstantValue(code.co_name)
             case "__qualname__":
                 return ConstantValue(code.co_qualname)
+            case "__module__":
+                return ConstantValue(self.scope.table.get("__name__"))
             case "__doc__":
                 first = code.co_consts[0] if code.co_consts else None
                 return ConstantValue(first if isinstance(first, str) else None)
-        if not hasattr(make_nothing, name):
-            raise raises(AttributeError, f"'function' object has no attribute {name!r}")
+            case "__annotations__":
+                flat, self.annotations = [] if self.annotations is None else self.annotations.elements(cx), None
+                return DictValue.of(list(zip(flat[::2], flat[1::2])))
+            case "__type_params__":
+                return TupleValue([])
         raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
 
     def has_attr(self, cx: Trace, name: str) -> bool:
-        if self.real is None or name in self.attributes:
-            return name in self.attributes or self.wraps is not None and (name == "__wrapped__" or self.wraps.has_attr(cx, name)) or hasattr(make_nothing, name)
-        cx.guard("HASATTR", self.source, Presence(name, hasattr(self.real, name)))
-        return hasattr(self.real, name)
+        if defines(types.FunctionType, name) or self.own_attribute(cx, name) is not None:
+            return True
+        if self.real is not None and name not in self.stored:
+            cx.guard("HASATTR", self.source, Presence(name, False))
+        return False
 
     def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+        if self.real is not None and (defines(types.FunctionType, name) or is_trusted(self.real.__module__)) or name in ("__code__", "__dict__"):
+            raise unsupported("setattr", f"{self.describe()}.{name} = ...")
+        if name not in FIELDS:
+            self.put_own(cx, name, value)
+            return
+        if name == "__defaults__":
+            self.defaults = value.elements(cx) if issubclass(value.pytype(), tuple) else []
+        if name == "__kwdefaults__":
+            self.kwdefaults = {str(key.constant()): new for key, new in pairs_of(cx, value)} if isinstance(value, DictLike) else {}
+        self.fields[name] = value
+
+    def del_attr(self, cx: Trace, name: str) -> None:
+        if name in FIELDS:
+            raise unsupported("setattr", f"del {self.describe()}.{name}")
+        if instance_dict_of(self).find_name(cx, name) is None:
+            raise raises(AttributeError, f"'function' object has no attribute {name!r}")
+        self.drop_own(cx, name)
+
+    # its __dict__
+
+    def own_dict(self) -> dict[str, Any]:
+        return {} if self.real is None else self.real.__dict__
+
+    def dict_source(self) -> Source:
+        assert self.source is not None
+        return Attr(self.source, "__dict__")
+
+    def own_attribute(self, cx: Trace, name: str) -> Value | None:
+        if name in self.stored:
+            value = self.stored[name]
+            return value if isinstance(value, Value) else None
+        return cx.wrap(self.own_dict()[name], DictAttr(self.source, name)) if name in self.own_dict() else None
+
+    def put_own(self, cx: Trace, name: str, value: Value) -> None:
+        cx.effects.touch(self)
+        self.stored.pop(name, None)
+        self.stored[name] = value
+
+    def drop_own(self, cx: Trace, name: str) -> None:
+        cx.effects.touch(self)
+        before = self.stored.pop(name, DELETED)
         if self.real is not None:
-            if hasattr(types.FunctionType, name) or is_trusted(self.real.__module__):
-                raise unsupported("setattr", f"{self.describe()}.{name} = ...")
-            cx.effects.touch(self)
-        self.attributes[name] = value
+            self.stored[name] = DELETED
+            self.removed.setdefault(name, before is not DELETED)
+
+    def is_elsewhere(self, cx: Trace, name: str) -> bool:
+        return False
+
+    # residual code
+
+    def new_values(self) -> list[Value]:
+        return [v for v in self.stored.values() if isinstance(v, Value)]
 
     def replay_values(self) -> Sequence[Value]:
-        return list(self.attributes.values())
+        return self.new_values()
 
     def replay(self, out: Builder) -> None:
+        if self.real is None:
+            return
+        for name, value in self.stored.items():
+            if self.removed.get(name):
+                self.replay_store(out, name, ConstantValue(None))
+            if name in self.removed:
+                out.value(self)
+                out.del_attr(name)
+            if isinstance(value, Value):
+                self.replay_store(out, name, value)
+
+    def replay_store(self, out: Builder, name: str, value: Value) -> None:
+        out.value(value)
         out.value(self)
-        self.rebuild_attributes(out)
-        out.emit("POP_TOP")
+        out.store_attr(name)
 
     def children(self) -> Sequence[Value]:
         extra = [] if self.annotations is None else [self.annotations]
-        extra += [] if self.wraps is None else [self.wraps]
-        return [*self.defaults, *self.kwdefaults.values(), *self.closure, *self.attributes.values(), *extra]
+        return [*self.defaults, *self.kwdefaults.values(), *self.closure, *self.set_fields().values(), *self.new_values(), *extra]
+
+    def set_fields(self) -> dict[str, Value]:
+        """Those that MAKE_FUNCTION does not give."""
+        return {name: value for name, value in self.fields.items() if name not in ("__defaults__", "__kwdefaults__") or self.scope.is_root}
 
     def rebuild(self, out: Builder) -> None:
-        if self.wraps is not None:
-            if self.attributes or isinstance(self.wraps, FunctionValue) and self.wraps.attributes:  # which were set before, or after?
-                raise unsupported("rebuild", f"{self.describe()}, decorated by functools.wraps and with attributes of its own")
-            out.callee(functools.update_wrapper)
         if self.scope.is_root:
             self.rebuild_own(out)
         else:
             self.rebuild_foreign(out)
-        if self.wraps is not None:
-            out.value(self.wraps)
-            out.call(2)
-        self.rebuild_attributes(out)
+        for name, value in (*self.set_fields().items(), *self.stored.items()):
+            if isinstance(value, Value):
+                out.emit("COPY", 1)
+                out.value(value)
+                out.emit("SWAP", 2)
+                out.store_attr(name)
 
     def rebuild_own(self, out: Builder) -> None:
         flags = 0
@@ -175,16 +263,13 @@ class FunctionValue(CallableValue):
         if self.kwdefaults:
             raise unsupported("rebuild", f"{self.describe()} with keyword defaults of another module")
 
-    def rebuild_attributes(self, out: Builder) -> None:
-        for name, value in self.attributes.items():
-            out.emit("COPY", 1)
-            out.value(value)
-            out.emit("SWAP", 2)
-            out.store_attr(name)
 
-
-def make_nothing() -> None:
-    """What every function has, this one has."""
+FIELDS = frozenset(
+    "__class__ __dict__ __code__ __globals__ __closure__ __defaults__ __kwdefaults__ __annotations__ __name__ __qualname__ __module__ __doc__ "
+    "__type_params__ __builtins__".split()
+) & frozenset(dir(types.FunctionType))
+"""What every function has beside its __dict__."""
+NAMES = frozenset({"__name__", "__qualname__"})
 
 
 class SpecialFunction(CallableValue):
@@ -206,16 +291,6 @@ class SpecialFunction(CallableValue):
         return self.function.has_attr(cx, name)
 
 
-class GetMethod(Value):
-    """`function.__get__`."""
-
-    def __init__(self, function: Value):
-        self.function = function
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return BoundMethod(self.function, args[0])
-
-
 class BoundMethod(CallableValue):
     def __init__(self, function: Value, owner: Value, source: Source | None = None, name: str = ""):
         self.function, self.owner, self.source, self.name = function, owner, source, name
@@ -226,6 +301,9 @@ class BoundMethod(CallableValue):
     def pytype(self) -> type:
         return types.MethodType
 
+    def equals(self, cx: Trace, other: Value) -> bool:
+        return isinstance(other, BoundMethod) and cx.is_same(self.owner, other.owner) and cx.equal(self.function, other.function)
+
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.function.call(cx, [self.owner, *args], kwargs)
 
@@ -234,10 +312,12 @@ class BoundMethod(CallableValue):
             return self.owner
         if name == "__func__":
             return self.function
+        if name != "__doc__" and defines(types.MethodType, name):
+            return super().get_attr(cx, name)
         return self.function.get_attr(cx, name)
 
     def has_attr(self, cx: Trace, name: str) -> bool:
-        return name in ("__self__", "__func__") or self.function.has_attr(cx, name)
+        return defines(types.MethodType, name) or self.function.has_attr(cx, name)
 
     def children(self) -> Sequence[Value]:
         return (self.owner,) if self.name and self.owner.source is not None else (self.function, self.owner)

@@ -15,6 +15,7 @@ from dynacompile.capture.values.itertools_rows import UNTIL, LazyIterator, until
 from dynacompile.capture.values.number_tensors import extreme_number
 from dynacompile.capture.values.object_parts import ObjectIterator
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.read_numbers import ReadNumber, computed
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue, sort_values
 from dynacompile.capture.values.sets import SetValue
@@ -127,6 +128,8 @@ def extremum(real: Any, name: str) -> None:
         if symbolic is not None:
             return symbolic
         if not kwargs and (number := extreme_number(cx, name, values)) is not None:
+            return number
+        if not kwargs and any(isinstance(v, ReadNumber) for v in values) and (number := computed(cx, real, values)) is not None:
             return number
         if not values:
             if "default" in kwargs:

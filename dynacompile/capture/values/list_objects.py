@@ -26,7 +26,7 @@ class ListObjectValue(ContainerObjectValue):
     container = list
     changed = False
 
-    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def container_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """list.name(self, ...)."""
         if name in CHANGES:
             cx.effects.touch(self)
@@ -50,7 +50,7 @@ class ListObjectValue(ContainerObjectValue):
         """Operators of list count as the class's own."""
         result = super().special(cx, name, args, kwargs)
         if result is None and cx.lookup(self.cls, name) is getattr(list, name, None) and hasattr(list, name) and name not in dir(object):
-            return self.base_method(cx, name, args, kwargs or {})
+            return self.container_method(cx, name, args, kwargs or {})
         return result
 
     def iterate(self, cx: Trace) -> IteratorValue:

@@ -15,7 +15,7 @@ from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, i
 from dynacompile.capture.values.dict_iterators import DictIterator
 from dynacompile.capture.values.sequence import HEAP_TYPE, ListValue, TupleValue
 from dynacompile.ir.guard_facts import Presence, identity
-from dynacompile.ir.namespaces import MISSING
+from dynacompile.ir.namespaces import MISSING, defines
 from dynacompile.ir.source import Attr, Constant, Item, ItemOf, Source
 
 if TYPE_CHECKING:
@@ -49,7 +49,60 @@ def missing_key(key: Value) -> Raised:
     return raises(KeyError, hashed, known=not isinstance(hashed, Value))
 
 
-class DictValue(Value):
+class DictLike(Value):
+    """What dicts share, wherever their entries live. A key stands for an entry as `key_of` gives it."""
+
+    cls: type = dict
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def find(self, cx: Trace, key: Value) -> Value | None:
+        """The value of a key; None where it is not there."""
+        raise NotImplementedError(type(self).__name__)
+
+    def holds(self, cx: Trace, key: Value) -> bool:
+        """Whether the key is there. Its value is not read."""
+        return self.find(cx, key) is not None
+
+    def keys(self, cx: Trace) -> list[Hashable]:
+        """All keys, in order. The entry relies on them."""
+        raise NotImplementedError(type(self).__name__)
+
+    def key_at(self, cx: Trace, hashed: Hashable) -> Value | None:
+        """The key of an entry; None where it is not there any more. Its value is not read."""
+        raise NotImplementedError(type(self).__name__)
+
+    def at(self, cx: Trace, hashed: Hashable) -> Value:
+        """The value of an entry that is there."""
+        raise NotImplementedError(type(self).__name__)
+
+    def size(self, cx: Trace) -> int:
+        return len(self.keys(cx))
+
+    def key_values(self, cx: Trace) -> list[Value]:
+        return [found for key in self.keys(cx) if (found := self.key_at(cx, key)) is not None]
+
+    def elements(self, cx: Trace) -> list[Value]:
+        return self.key_values(cx)
+
+    def iterate(self, cx: Trace) -> IteratorValue:
+        return DictIterator(cx, self, "keys")
+
+    def contains(self, cx: Trace, item: Value) -> Value:
+        return ConstantValue(self.holds(cx, item))
+
+    def length(self, cx: Trace) -> int:
+        return self.size(cx)
+
+    def truth(self, cx: Trace) -> bool:
+        return bool(self.length(cx))
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return defines(self.cls, name)
+
+
+class DictValue(DictLike):
     """content: key -> (key, value) as of now. known_keys: whether the keys are guarded or owned. stored: by what the program stored, its key."""
 
     def __init__(self, content: dict[Hashable, tuple[Value, Value]], cls: type = dict, source: Source | None = None, factory: Value | None = None):
@@ -65,9 +118,6 @@ class DictValue(Value):
         for key, value in pairs:
             out.put(key, value)
         return out
-
-    def pytype(self) -> type:
-        return self.cls
 
     def put(self, key: Value, value: Value) -> None:
         hashed = key_of(key)
@@ -89,7 +139,6 @@ class DictValue(Value):
             cx.guard("DICT_CONTAINS", self.source, Presence(key, key in self.original))
 
     def holds(self, cx: Trace, key: Value) -> bool:
-        """Whether the key is there. Its value is not read."""
         hashed = key_of(key)
         if isinstance(hashed, torch.Tensor) and not self.known_keys:
             cx.guard("ID", key.source, identity(hashed))
@@ -104,8 +153,11 @@ class DictValue(Value):
     def at(self, cx: Trace, hashed: Hashable) -> Value:
         return self.settled(hashed)
 
-    def truth(self, cx: Trace) -> bool:
-        return bool(self.length(cx))
+    def key_at(self, cx: Trace, hashed: Hashable) -> Value | None:
+        return self.content[hashed][0] if hashed in self.content else None
+
+    def size(self, cx: Trace) -> int:
+        return len(self.content)
 
     def length(self, cx: Trace) -> int:
         if self.known_keys or type(self) is not DictValue:
@@ -142,27 +194,12 @@ class DictValue(Value):
         self.reordered = True
         del self.content[key_of(key)]
 
-    def contains(self, cx: Trace, item: Value) -> Value:
-        return ConstantValue(self.holds(cx, item))
-
-    def key_values(self, cx: Trace) -> list[Value]:
-        return [self.content[k][0] for k in self.keys(cx)]
-
-    def elements(self, cx: Trace) -> list[Value]:
-        return self.key_values(cx)
-
-    def iterate(self, cx: Trace) -> IteratorValue:
-        return DictIterator(cx, self, "keys")
-
     def get_attr(self, cx: Trace, name: str) -> Value:
-        if not hasattr(self.cls, name):
+        if not defines(self.cls, name):
             raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         if name == "default_factory" and self.cls is defaultdict:
             return ConstantValue(None) if self.factory is None else self.factory
         return builtin_attribute(cx, self, name)
-
-    def has_attr(self, cx: Trace, name: str) -> bool:
-        return hasattr(self.cls, name)
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         row = COUNTER_METHODS.get(name) if self.cls is Counter else None
@@ -230,25 +267,25 @@ class DictValue(Value):
             out.call(1 if self.factory is None else 2)
 
 
-def dict_get(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_get(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key, default = bind_arguments("get", ["key", "default"], args, kwargs, {"default": ConstantValue(None)})
     found = self.find(cx, key)
     return default if found is None else found
 
 
-def dict_keys(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_keys(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return DictView(self, "keys")
 
 
-def dict_values(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_values(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return DictView(self, "values")
 
 
-def dict_items(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_items(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return DictView(self, "items")
 
 
-def dict_pop(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_pop(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key, default = bind_arguments("pop", ["key", "default"], args, kwargs, {"default": None})
     found = self.find(cx, key)
     if found is None:
@@ -259,7 +296,7 @@ def dict_pop(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Va
     return found
 
 
-def dict_setdefault(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_setdefault(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key, default = bind_arguments("setdefault", ["key", "default"], args, kwargs, {"default": ConstantValue(None)})
     found = self.find(cx, key)
     if found is None:
@@ -268,7 +305,7 @@ def dict_setdefault(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[
     return found
 
 
-def dict_update(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_update(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     for other in args:
         for key, value in pairs_of(cx, other):
             self.set_item(cx, key, value)
@@ -311,10 +348,8 @@ DICT_METHODS: dict[str, Callable] = {
 
 def pairs_of(cx: Trace, value: Value) -> list[tuple[Value, Value]]:
     """The (key, value) pairs that dict(value) would hold."""
-    if isinstance(value, DictValue):
-        return [(value.content[k][0], value.at(cx, k)) for k in value.keys(cx)]
-    if hasattr(value, "snapshot"):  # an object's __dict__
-        return pairs_of(cx, value.snapshot(cx))
+    if isinstance(value, DictLike):
+        return [(key, value.at(cx, hashed)) for hashed in value.keys(cx) if (key := value.key_at(cx, hashed)) is not None]
     if is_mapping(cx, value):
         keys = value.get_attr(cx, "keys").call(cx, [], {}).elements(cx)
         return [(key, cx.operator("getitem", [value, key])) for key in keys]
@@ -336,7 +371,7 @@ def is_mapping(cx: Trace, value: Value) -> bool:
 class DictView(Value):
     """dict.keys(), .values() or .items()."""
 
-    def __init__(self, owner: DictValue, kind: str):
+    def __init__(self, owner: DictLike, kind: str):
         self.owner, self.kind = owner, kind
 
     def pytype(self) -> type:

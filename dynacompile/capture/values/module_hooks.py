@@ -11,7 +11,7 @@ from torch.nn.modules import module as nn_module
 from dynacompile.capture.breaks import Raised, unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.mapping import DictLike, DictValue
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import HOOK_TABLES, identity
@@ -139,6 +139,6 @@ def dict_of(kwargs: dict[str, Value]) -> DictValue:
 
 
 def keywords(cx: Trace, value: Value) -> dict[str, Value]:
-    if not isinstance(value, DictValue):
+    if not isinstance(value, DictLike):
         raise unsupported("would-raise", "keyword arguments must be a dict")
     return {str(k): value.at(cx, k) for k in value.keys(cx)}

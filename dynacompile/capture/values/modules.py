@@ -17,7 +17,7 @@ from dynacompile.capture.values.descriptors import assigned_attribute, bind_desc
 from dynacompile.capture.values.functions import function_value
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.module_hooks import call_with_hooks, has_hooks
-from dynacompile.capture.values.object_parts import DELETED, InstanceDict
+from dynacompile.capture.values.object_parts import DELETED
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
@@ -51,6 +51,7 @@ class ModuleValue(ObjectValue):
         super().__init__(type(real), real, source)
         self.tables: dict[str, Table] = {}
         self.facts = ModuleFacts(type(real))
+        self.past_hooks: set[str] = set()  # names that the program has changed in the __dict__
 
     def rely_on(self, cx: Trace, **facts: Any) -> None:
         """The entry is for modules of which these facts hold, too."""
@@ -82,7 +83,7 @@ class ModuleValue(ObjectValue):
         if name == "__class__" and cx.lookup(self.cls, name) is object.__dict__[name]:
             return self.class_value(cx)
         if name == "__dict__":
-            return InstanceDict(self)
+            return self.namespace
         raw, own = cx.lookup(self.cls, name), self.real.__dict__
         if raw is not MISSING and (is_data_descriptor(raw) or name not in self.stored and name not in own):
             if is_data_descriptor(raw):
@@ -136,6 +137,36 @@ class ModuleValue(ObjectValue):
     def guard_absent(self, cx: Trace, name: str) -> None:
         super().guard_absent(cx, name)
         self.rely_on_absence(cx, name, *TABLES)
+
+    def put_own(self, cx: Trace, name: str, value: Value) -> None:
+        """Past nn.Module.__setattr__, which would register a module or a parameter."""
+        if name in TABLES or name == "training":
+            raise unsupported("mutation", f"{self.describe()}.__dict__[{name!r}]")
+        self.past_hooks.add(name)
+        self.store(cx, name, value)
+
+    def drop_own(self, cx: Trace, name: str) -> None:
+        if name in TABLES or name == "training":
+            raise unsupported("mutation", f"{self.describe()}.__dict__, from which {name!r} is removed,")
+        self.past_hooks.add(name)
+        self.remove(cx, name)
+
+    def set_plain(self, cx: Trace, name: str, value: Value) -> None:
+        if is_data_descriptor(cx.lookup(self.cls, name)):
+            super().set_plain(cx, name, value)
+        else:
+            self.put_own(cx, name, value)
+
+    def del_plain(self, cx: Trace, name: str) -> None:
+        if self.namespace.find(cx, ConstantValue(name)) is None:  # type: ignore[attr-defined]
+            raise self.missing(name)
+        self.drop_own(cx, name)
+
+    def replace_namespace(self, cx: Trace, value: Value) -> None:
+        raise unsupported("setattr", f"{self.describe()}.__dict__ = ...")
+
+    def stores_plainly(self, name: str) -> bool:
+        return name not in self.past_hooks and super().stores_plainly(name)
 
     def table(self, cx: Trace, name: str) -> Table:
         """_parameters, _buffers or _modules as a dict."""

@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 
 NUMBERS = (np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
 KNOWN = (*NUMBERS, np.bool_)
-FUNCTIONS = "all allclose amax amin any argmax argmin around clip fix isclose isscalar max mean median min ndim prod round size std sum var".split()
+FUNCTIONS = """
+    all allclose amax amin any append arange argmax argmin argsort argwhere around array array_equal array_split asarray atleast_1d atleast_2d average
+    bincount broadcast_to ceil clip column_stack concatenate convolve corrcoef count_nonzero cov cross cumprod cumsum deg2rad diag diagonal diff digitize dot
+    einsum empty empty_like expand_dims eye fix flatnonzero flip fliplr flipud floor full full_like geomspace
+    hanning hstack histogram identity indices inner interp intersect1d
+    isclose isin isscalar kron linspace logspace max mean median meshgrid min moveaxis nan_to_num ndim nonzero ones ones_like outer pad percentile
+    polyfit polyval prod ptp quantile rad2deg ravel repeat reshape roll rot90 round searchsorted shape size sort split squeeze stack std sum swapaxes take
+    take_along_axis tensordot tile trace transpose tri tril triu triu_indices tril_indices unique unravel_index unwrap vander var vdot vstack where zeros
+    zeros_like
+    """.split()
+"""Without effects, and of their arguments alone."""
 
 
 class NumpyNumber(ConstantValue):
@@ -102,7 +112,9 @@ class NumpyFunction(CallableValue):
         return self.real
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return computed(cx, self.real, args, kwargs)
+        if {"out", "where"} & set(kwargs):
+            raise unsupported("unknown-function", f"{self.describe()} with out= or where=")
+        return cx.call_numpy(self.real, args, kwargs)
 
     def rebuild(self, out: Builder) -> None:
         out.const(self.real)
@@ -125,16 +137,23 @@ def holds_numbers(value: Value) -> bool:
     return isinstance(value, NumpyNumber) or isinstance(value, SequenceValue) and any(map(holds_numbers, value.items))
 
 
-PURE = {id(getattr(np, name)): getattr(np, name) for name in FUNCTIONS}  # by identity: what hashes is up to NumPy
+PURE = {id(getattr(np, name)): getattr(np, name) for name in FUNCTIONS} | {  # by identity: what hashes is up to NumPy
+    id(f): f for name in ("norm", "det", "inv", "solve", "eigvalsh") for f in (getattr(np.linalg, name),)
+}
 DISPATCHED = type(np.prod)
 
 
 @wraps(DISPATCHED)
 def wrap_dispatched(cx: Trace, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
-    if id(real) in PURE:
+    if is_pure(real):
         return NumpyFunction(real, source)
     return RefusedValue(real, "unknown-function", source, f"numpy.{real.__name__}")
+
+
+def is_pure(real: Any) -> bool:
+    """Whether a function of NumPy's, of whichever kind, is one without effects."""
+    return id(real) in PURE
 
 
 def number_class(cls: type) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import types
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Method, Value
+from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.mapping import DictValue, pairs_of
+from dynacompile.capture.values.namespaces import NamespaceValue
 from dynacompile.ir.guard_facts import Presence
-from dynacompile.ir.source import Attr
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.functions import FunctionValue
     from dynacompile.capture.values.objects import ObjectValue
 
 DELETED = object()  # an attribute that the frame deleted
@@ -64,106 +63,34 @@ class ItemIterator(IteratorValue):
         self.owner.told_length(cx, "__len__")
 
 
-class InstanceDict(Value):
-    """object.__dict__."""
+class InstanceDict(NamespaceValue):
+    """object.__dict__: the attributes of an object, past its class."""
 
-    def __init__(self, owner: ObjectValue):
+    def __init__(self, owner: ObjectValue | FunctionValue):
         self.owner = owner
 
     def describe(self) -> str:
         return f"{self.owner.describe()}.__dict__"
 
-    def pytype(self) -> type:
-        return dict
-
-    def find(self, cx: Trace, key: Value) -> Value | None:
-        name, owner = key.constant(), self.owner
-        if name in owner.stored:
-            value = owner.stored[name]
-            return None if value is DELETED else value  # type: ignore[return-value]
-        if name in owner.own_dict():
-            if name not in owner.read:
-                owner.read[name] = owner.wrap_own(cx, name)
-            return owner.read[name]
-        if owner.real is not None and owner.cls.__dictoffset__:
-            cx.guard("DICT_CONTAINS", Attr(owner.source, "__dict__"), Presence(name, False))
-        return None
-
-    def snapshot(self, cx: Trace) -> DictValue:
-        """A dict with the same entries."""
-        owner = self.owner
-        if owner.real is not None:
-            cx.guard("DICT_KEYS", Attr(owner.source, "__dict__"), tuple(owner.own_dict()))
-        stays = (n for n in owner.own_dict() if n not in owner.removed)  # what was removed and stored again comes last
-        names = [n for n in dict.fromkeys((*stays, *owner.stored)) if not isinstance(cx.lookup(owner.cls, n), types.MemberDescriptorType)]
-        found = [(ConstantValue(n), self.find(cx, ConstantValue(n))) for n in names]
-        return DictValue.of([(n, value) for n, value in found if value is not None])
-
-    def length(self, cx: Trace) -> int:
-        return self.snapshot(cx).length(cx)
-
-    def truth(self, cx: Trace) -> bool:
-        return self.length(cx) > 0
-
-    def iterate(self, cx: Trace) -> IteratorValue:
-        return self.snapshot(cx).iterate(cx)
-
-    def get_attr(self, cx: Trace, name: str) -> Value:
-        return Method(self, name)
-
-    def has_attr(self, cx: Trace, name: str) -> bool:
-        return hasattr(dict, name)
-
-    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
-        name = key.constant()
-        if not isinstance(name, str) or hasattr(self.owner, "tables"):
-            raise unsupported("mutation", f"{self.describe()}[{name!r}]")
-        self.owner.store(cx, name, value)
-
-    def pop(self, cx: Trace, key: Value, *otherwise: Value) -> Value:
-        """Removes an entry past all hooks of the class, and gives it."""
-        found = self.find(cx, key)
-        if found is None:
-            if otherwise:
-                return otherwise[0]
-            raise raises(KeyError, key.constant())
-        if hasattr(self.owner, "tables") or not self.owner.stores_plainly(key.constant()):
-            raise unsupported("mutation", f"{self.describe()}, from which {key.constant()!r} is removed,")
-        self.owner.remove(cx, key.constant())
+    def find_name(self, cx: Trace, name: str) -> Value | None:
+        found = self.owner.own_attribute(cx, name)
+        if found is None and self.owner.source is not None and name not in self.owner.stored:
+            cx.guard("DICT_CONTAINS", self.owner.dict_source(), Presence(name, False))
         return found
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name == "get" and args and not kwargs:
-            found = self.find(cx, args[0])
-            return found if found is not None else args[1] if len(args) > 1 else ConstantValue(None)
-        if name == "__contains__":
-            return ConstantValue(self.find(cx, args[0]) is not None)
-        if name == "__getitem__":
-            found = self.find(cx, args[0])
-            if found is None:
-                raise raises(KeyError, args[0].constant())
-            return found
-        if name == "__setitem__":
-            self.set_item(cx, *args)
-            return ConstantValue(None)
-        if name == "setdefault" and args and not kwargs:
-            found = self.find(cx, args[0])
-            if found is None:
-                found = args[1] if len(args) > 1 else ConstantValue(None)
-                self.set_item(cx, args[0], found)
-            return found
-        if name == "pop" and args and not kwargs:
-            return self.pop(cx, *args)
-        if name == "__delitem__":
-            self.pop(cx, *args)
-            return ConstantValue(None)
-        if name in ("keys", "values", "items", "copy", "__iter__", "__len__", "__eq__", "__ne__", "__or__", "__ror__"):
-            return self.snapshot(cx).method(cx, name, args, kwargs)
-        if name == "update":
-            for key, value in [*(pairs_of(cx, args[0]) if args else ()), *((ConstantValue(k), v) for k, v in kwargs.items())]:
-                self.set_item(cx, key, value)
-            return ConstantValue(None)
-        return super().method(cx, name, args, kwargs)
+    def names(self, cx: Trace) -> list[str]:
+        owner = self.owner
+        if owner.source is not None:
+            cx.guard("DICT_KEYS", owner.dict_source(), tuple(owner.own_dict()))
+        stays = (n for n in owner.own_dict() if n not in owner.removed)  # what was removed and stored again comes last
+        names = [n for n in dict.fromkeys((*stays, *owner.stored)) if owner.stored.get(n) is not DELETED]
+        return [n for n in names if not owner.is_elsewhere(cx, n)]
+
+    def put(self, cx: Trace, name: str, value: Value) -> None:
+        self.owner.put_own(cx, name, value)
+
+    def drop(self, cx: Trace, name: str) -> None:
+        self.owner.drop_own(cx, name)
 
     def children(self) -> Sequence[Value]:
         return (self.owner,)
@@ -173,21 +100,15 @@ class InstanceDict(Value):
         out.load_attr("__dict__")
 
 
-class GetAttribute(Value):
-    """super().__getattribute__, bound to an object."""
+DICTS: weakref.WeakValueDictionary[int, InstanceDict] = weakref.WeakValueDictionary()  # by the id of their owners, which they hold
 
-    def pytype(self) -> type:
-        return types.MethodWrapperType
 
-    def __init__(self, owner: ObjectValue):
-        self.owner = owner
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        name = args[0].constant()
-        found = self.owner.lookup(cx, name)
-        if found is None:
-            raise raises(AttributeError, f"{self.owner.cls.__name__!r} object has no attribute {name!r}")
-        return found
+def instance_dict_of(owner: ObjectValue | FunctionValue) -> InstanceDict:
+    """The same one, as long as somebody has it. The owner does not hold it: a circle of the two would keep the object itself alive."""
+    found = DICTS.get(id(owner))
+    if found is None:
+        found = DICTS[id(owner)] = InstanceDict(owner)
+    return found
 
 
 def instance_dict(real: Any) -> dict[str, Any]:

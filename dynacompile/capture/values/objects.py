@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
+from dynacompile.capture.polyfills import reduction
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, by_own_hook, class_source, is_data_descriptor
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import is_trusted
-from dynacompile.capture.values.object_parts import DELETED, InstanceDict, ItemIterator, ObjectIterator, instance_dict
+from dynacompile.capture.values.mapping import DictLike
+from dynacompile.capture.values.object_parts import DELETED, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, class_lookup
-from dynacompile.ir.source import Attr, Constant, DictAttr, Source, TypeOf
+from dynacompile.ir.source import Attr, Constant, DictAttr, Item, Source, TypeOf
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -32,6 +34,8 @@ class ObjectValue(Value):
         self.stored: dict[str, Value | object] = {}
         self.removed: dict[str, bool] = {}  # attributes that the frame deleted: whether it had set them before, so that it does not matter if they were there
         self.read: dict[str, Value] = {}
+        self.given: Value | None = None  # what the program has assigned to its __dict__
+        self.shows_namespace = False  # the program has seen it
 
     def pytype(self) -> type:
         return self.cls
@@ -67,35 +71,90 @@ class ObjectValue(Value):
         """object.__getattribute__, None for a missing attribute."""
         if name == "__class__" and cx.lookup(self.cls, name) is object.__dict__[name]:
             return self.class_value(cx)
-        if name == "__dict__" and isinstance(cx.lookup(self.cls, name), (types.GetSetDescriptorType, types.MemberDescriptorType)):
-            return InstanceDict(self)
         raw = cx.lookup(self.cls, name)
+        if name == "__dict__" and is_of_instances(raw):
+            self.shows_namespace = True
+            return self.namespace
         if raw is not MISSING and is_data_descriptor(raw):
             return self.read_descriptor(cx, raw, name)
-        if name in self.stored:
-            value = self.stored[name]
-            if value is not DELETED:
-                return value  # type: ignore[return-value]
-        elif name in self.own_dict():
-            if name not in self.read:
-                self.guard_shadow(cx, name, raw)
-                self.read[name] = self.wrap_own(cx, name)
-            return self.read[name]
-        elif self.real is not None:
+        if name not in self.stored and name not in self.read and name in self.own_dict():
+            self.guard_shadow(cx, name, raw)
+        found = self.own_attribute(cx, name)
+        if found is not None:
+            return found
+        if self.real is not None and name not in self.stored and self.is_own_namespace():
             self.guard_absent(cx, name)
         assigned = assigned_attribute(cx, self.cls, name)
         if assigned is not None or raw is MISSING:
             return assigned
         return bind_descriptor(cx, raw, self, self.class_value(cx), name, class_source(self.cls, name))
 
+    # what is in its __dict__
+
+    @property
+    def has_dict(self) -> bool:
+        return bool(self.cls.__dictoffset__)
+
+    def dict_source(self) -> Source:
+        assert self.source is not None
+        return Attr(self.source, "__dict__")
+
+    @property
+    def namespace(self) -> Value:
+        """Its __dict__, by now."""
+        return instance_dict_of(self) if self.given is None else self.given
+
+    def is_own_namespace(self) -> bool:
+        """Whether the program has not given the object another __dict__."""
+        return self.given is None
+
+    def own_attribute(self, cx: Trace, name: str) -> Value | None:
+        """What the __dict__ has under a name; None where it has nothing, which is not guarded."""
+        if not self.is_own_namespace():
+            return self.namespace.find(cx, ConstantValue(name))  # type: ignore[attr-defined]
+        if name in self.stored:
+            value = self.stored[name]
+            return None if value is DELETED else value  # type: ignore[return-value]
+        if name not in self.own_dict():
+            return None
+        if name not in self.read:
+            self.read[name] = self.wrap_own(cx, name)
+        return self.read[name]
+
     def wrap_own(self, cx: Trace, name: str) -> Value:
-        return cx.wrap(self.own_dict()[name], DictAttr(self.source, name))
+        hidden = is_data_descriptor(cx.lookup(self.cls, name))  # residual code would be given what the descriptor makes of it
+        return cx.wrap(self.own_dict()[name], Item(self.dict_source(), name) if hidden else DictAttr(self.source, name))
+
+    def put_own(self, cx: Trace, name: str, value: Value) -> None:
+        self.store(cx, name, value)
+
+    def drop_own(self, cx: Trace, name: str) -> None:
+        self.remove(cx, name)
+
+    def is_elsewhere(self, cx: Trace, name: str) -> bool:
+        """Whether what is stored under a name is in a slot."""
+        return is_slot(cx.lookup(self.cls, name))
+
+    def replace_namespace(self, cx: Trace, value: Value) -> None:
+        """self.__dict__ = value"""
+        if value is self.namespace:
+            return
+        if self.shows_namespace or not isinstance(value, DictLike) or value.pytype() is not dict:
+            raise unsupported("setattr", f"{self.describe()}.__dict__ = {value.describe()}")
+        if any(self.is_elsewhere(cx, name) for name in self.stored):
+            raise unsupported("setattr", f"{self.describe()}.__dict__, of a class with slots, = ...")
+        cx.effects.touch(self)
+        self.given = value
+        self.stored, self.removed, self.shows_namespace = {}, {}, True
 
     def guard_absent(self, cx: Trace, name: str) -> None:
         if cx.lookup(self.cls, name) is MISSING:
-            cx.guard("HASATTR", self.source, Presence(name, False))
+            self.guard_presence(cx, name, False)
         elif hasattr(self.real, "__dict__"):
-            cx.guard("DICT_CONTAINS", Attr(self.source, "__dict__"), Presence(name, False))
+            cx.guard("DICT_CONTAINS", self.dict_source(), Presence(name, False))
+
+    def guard_presence(self, cx: Trace, name: str, is_there: bool) -> None:
+        cx.guard("HASATTR", self.source, Presence(name, is_there))
 
     def guard_shadow(self, cx: Trace, name: str, raw: Any) -> None:
         """An attribute of the object counts as long as its class has no property of that name."""
@@ -112,7 +171,7 @@ class ObjectValue(Value):
         if isinstance(raw, property) or isinstance(cx.lookup(type(raw), "__get__"), types.FunctionType):
             return bind_descriptor(cx, raw, self, self.class_value(cx), name, source)
         if cx.lookup(type(raw), "__get__") is MISSING:
-            found = InstanceDict(self).find(cx, ConstantValue(name))
+            found = self.own_attribute(cx, name)
             return cx.wrap(raw, Constant(raw, name)) if found is None else found
         raise unsupported("unknown-attribute", f"descriptor {name!r} of {self.describe()}")
 
@@ -136,9 +195,11 @@ class ObjectValue(Value):
             return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
         if is_data_descriptor(cx.lookup(self.cls, name)):
             return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
+        if not self.is_own_namespace():
+            return self.own_attribute(cx, name) is not None or cx.lookup(self.cls, name) is not MISSING
         if self.stored.get(name, DELETED) is not DELETED or name in self.own_dict() and name not in self.stored:
             if self.real is not None and name not in self.stored:
-                cx.guard("HASATTR", self.source, Presence(name, True))
+                self.guard_presence(cx, name, True)
             return True
         if assigned_attribute(cx, self.cls, name) is not None:
             return True
@@ -163,10 +224,13 @@ class ObjectValue(Value):
             cx.wrap(raw, class_source(self.cls, name))
             cx.call_real(raw.fset, Constant(raw.fset, f"{name}.fset"), [self, value])
             return
+        if name == "__dict__" and is_of_instances(raw):
+            self.replace_namespace(cx, value)
+            return
         if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             self.by_descriptor(cx, raw, name, "__set__", [value])
             return
-        if raw is MISSING and not self.cls.__dictoffset__:
+        if raw is MISSING and not self.has_dict:
             raise self.missing(name)
         self.store(cx, name, value)
 
@@ -178,6 +242,9 @@ class ObjectValue(Value):
         cx.call_real(setter, class_source(type(raw), hook), [cx.wrap(raw, Constant(raw, name)), self, *args])
 
     def store(self, cx: Trace, name: str, value: Value) -> None:
+        if not self.is_own_namespace() and not self.is_elsewhere(cx, name):
+            self.namespace.set_item(cx, ConstantValue(name), value)
+            return
         cx.effects.touch(self)
         if self.stored.get(name) is DELETED:  # it comes last from now on
             del self.stored[name]
@@ -203,6 +270,9 @@ class ObjectValue(Value):
             self.read_slot(cx, name)
         elif InstanceDict(self).find(cx, ConstantValue(name)) is None:
             raise self.missing(name)
+        elif not self.is_own_namespace():
+            self.namespace.del_item(cx, ConstantValue(name))
+            return
         self.remove(cx, name)
 
     def remove(self, cx: Trace, name: str) -> None:
@@ -227,6 +297,30 @@ class ObjectValue(Value):
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         result = self.special(cx, name, args, kwargs)
         return super().method(cx, name, args, kwargs) if result is None else result
+
+    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """object.name(self, ...)"""
+        match name, args:
+            case "__init__", _:
+                return ConstantValue(None)
+            case "__getattribute__", [key]:
+                found = self.lookup(cx, key.constant())
+                if found is None:
+                    raise self.missing(key.constant())
+                return found
+            case "__setattr__", [key, value]:
+                self.set_plain(cx, key.constant(), value)
+                return ConstantValue(None)
+            case "__delattr__", [key]:
+                self.del_plain(cx, key.constant())
+                return ConstantValue(None)
+            case "__eq__", [other]:
+                return ConstantValue(True if other is self else NotImplemented)
+            case "__reduce_ex__", [_]:
+                return cx.polyfilled(reduction.reduce_ex, [self, *args])  # type: ignore[arg-type]
+            case "__getstate__", []:
+                return cx.polyfilled(reduction.getstate, [self])  # type: ignore[arg-type]
+        return super().method(cx, name, args, kwargs)
 
     def truth(self, cx: Trace) -> bool:
         for name in ("__bool__", "__len__"):
@@ -274,10 +368,13 @@ class ObjectValue(Value):
         return True
 
     def children(self) -> Sequence[Value]:
-        return [v for v in self.stored.values() if isinstance(v, Value)] if self.source is None else ()
+        return [*self.new_namespace(), *(v for v in self.stored.values() if isinstance(v, Value))] if self.source is None else ()
+
+    def new_namespace(self) -> Sequence[Value]:
+        return () if self.given is None else (self.given,)
 
     def replay_values(self) -> Sequence[Value]:
-        return [v for v in self.stored.values() if isinstance(v, Value)] if self.source is not None else ()
+        return [*self.new_namespace(), *(v for v in self.stored.values() if isinstance(v, Value))] if self.source is not None else ()
 
     def stores_plainly(self, name: str) -> bool:
         """Whether `self.name = value` stores the value and does nothing else."""
@@ -290,6 +387,7 @@ class ObjectValue(Value):
     def replay(self, out: Builder) -> None:
         if self.source is None:
             return
+        self.rebuild_namespace(out)
         for name, value in self.stored.items():
             if name in self.removed:
                 if self.removed[name]:
@@ -308,11 +406,17 @@ class ObjectValue(Value):
             self.rebuild_attribute(out, name, value)
 
     def replay_removal(self, out: Builder, name: str) -> None:
+        raw = class_lookup(self.cls, name)
         if self.stores_plainly(name):
             out.value(self)
             out.del_attr(name)
-        else:
+        elif raw is MISSING or not is_data_descriptor(raw) or is_slot(raw):
             call_hook(out, object.__delattr__, self, ConstantValue(name))
+        else:
+            out.value(self)
+            out.load_attr("__dict__")
+            out.const(name)
+            out.emit("DELETE_SUBSCR")
 
     def rebuild(self, out: Builder) -> None:
         new = self.cls.__new__
@@ -322,7 +426,12 @@ class ObjectValue(Value):
         out.remember(self)
         self.rebuild_attributes(out)
 
+    def rebuild_namespace(self, out: Builder) -> None:
+        for value in self.new_namespace():
+            call_hook(out, object.__setattr__, self, ConstantValue("__dict__"), value)
+
     def rebuild_attributes(self, out: Builder) -> None:
+        self.rebuild_namespace(out)
         for name, value in self.stored.items():
             if isinstance(value, Value):
                 self.rebuild_attribute(out, name, value)
@@ -338,6 +447,11 @@ class ObjectValue(Value):
         out.load_attr("__dict__")
         out.const(name)
         out.emit("STORE_SUBSCR")
+
+
+def is_of_instances(raw: Any) -> bool:
+    """Whether what a class has as `__dict__` is what Python gives it, which leads to an object's attributes."""
+    return isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType))
 
 
 def is_slot(raw: Any) -> bool:

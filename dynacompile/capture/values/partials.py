@@ -1,4 +1,4 @@
-"""functools.partial, and functools.wraps."""
+"""functools.partial."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values.base import Value, bind_arguments, wraps
+from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import CallableValue, FunctionValue
+from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
@@ -82,32 +82,3 @@ def row_partial(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value
     if isinstance(function, PartialValue):
         return PartialValue(function.function, [*function.args, *args[1:]], {**function.kwargs, **kwargs})
     return PartialValue(function, args[1:], kwargs)
-
-
-@handles(functools.wraps)
-def row_wraps(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (wrapped,) = bind_arguments("wraps", ["wrapped"], args, kwargs, {})
-    return WrapsValue(wrapped)
-
-
-@handles(functools.update_wrapper)
-def row_update_wrapper(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 2 or kwargs:
-        raise unsupported("unknown-function", "functools.update_wrapper of chosen attributes")
-    return WrapsValue(args[1]).call(cx, args[:1], {})
-
-
-class WrapsValue(CallableValue):
-    """functools.wraps(f), applied to a function made in the frame: keeps the function, which answers for the wrapped one's attributes."""
-
-    def __init__(self, wrapped: Value):
-        self.wrapped = wrapped
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if not isinstance(args[0], FunctionValue):
-            raise unsupported("unknown-operation", "functools.wraps on an object")
-        args[0].wraps = self.wrapped
-        return args[0]
-
-    def rebuild(self, out: Builder) -> None:
-        raise unsupported("rebuild", "functools.wraps(...)")

@@ -12,31 +12,53 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.guard_facts import identity
-from dynacompile.ir.source import Referent, Source
+from dynacompile.ir.source import Applied, Referent, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
 
-class WeakReference(Value):
-    """A weakref; pinned by identity. The entry does not keep alive what it refers to."""
-
-    def __init__(self, real: weakref.ref, source: Source):
-        self.real, self.source = real, source
+class Reference(Value):
+    """What weak references share: two of one object are equal, and one object where neither has a callback."""
 
     def pytype(self) -> type:
         return weakref.ref
 
+    def target(self, cx: Trace) -> Value:
+        """What it refers to."""
+        raise NotImplementedError(type(self).__name__)
+
     def identity(self) -> Any:
-        raise unsupported("unknown-object", "a weak reference that is compared, or a key,")
+        raise unsupported("unknown-object", "a weak reference that is compared by identity, or a key,")
 
     def truth(self, cx: Trace) -> bool:
         return True
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if args or kwargs:
+            raise unsupported("would-raise", "a weak reference takes no arguments")
+        return self.target(cx)
+
+    def equals(self, cx: Trace, other: Value) -> bool:
+        if not isinstance(other, Reference):
+            return False
+        mine, theirs = self.target(cx), other.target(cx)
+        return mine is theirs or cx.equal(mine, theirs)
+
+    def is_same(self, cx: Trace, other: Value) -> bool:
+        return isinstance(other, Reference) and self.target(cx) is other.target(cx)
+
+
+class WeakReference(Reference):
+    """A weakref; pinned by identity. The entry does not keep alive what it refers to."""
+
+    def __init__(self, real: weakref.ref, source: Source):
+        self.real, self.source = real, source
+
+    def target(self, cx: Trace) -> Value:
         target = self.real()
-        if target is None or args or kwargs or type(self.real) is not weakref.ref:
+        if target is None or type(self.real) is not weakref.ref or self.real.__callback__ is not None:
             raise unsupported("unknown-object", f"what {self.source.text()} refers to")
         found = cx.known.get(id(target))
         if found is None:
@@ -45,31 +67,80 @@ class WeakReference(Value):
         return found
 
 
-class MadeReference(Value):
-    """A weakref that the frame made: its target lives as long as the frame."""
+class MadeReference(Reference):
+    """A weakref that the frame made: its target lives as long as the frame, or as one of its variables."""
 
-    def __init__(self, target: Value):
-        self.target = target
+    def __init__(self, referred: Value):
+        self.referred = referred
 
-    def pytype(self) -> type:
-        return weakref.ref
-
-    def identity(self) -> Any:
-        raise unsupported("unknown-object", "a weak reference that is compared, or a key,")
-
-    def truth(self, cx: Trace) -> bool:
-        return True
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.target.source is None:
-            raise unsupported("unknown-object", "what a weak reference to an object of the frame refers to")  # it may be gone by now
-        return self.target
+    def target(self, cx: Trace) -> Value:
+        held = (value for frame in cx.frames for value in (*frame.slots, *frame.stack))
+        if self.referred.source is None and all(value is not self.referred for value in held):
+            raise unsupported("lifetime", "what a weak reference to an object of the frame refers to")
+        return self.referred
 
     def children(self) -> Sequence[Value]:
-        return (self.target,)
+        return (self.referred,)
 
     def rebuild(self, out: Builder) -> None:
-        out.call_function(weakref.ref, [self.target])
+        if self.referred.source is None and out.uses.get(self.referred, 0) < 2:  # residual code would hold it, and nothing of the program does
+            raise unsupported("rebuild", "a weak reference to an object that nothing else holds")
+        out.call_function(weakref.ref, [self.referred])
+
+
+class WeakProxy(Value):
+    """weakref.proxy(owner): what is asked of it, its owner answers."""
+
+    def __init__(self, owner: Value, source: Source):
+        self.owner, self.source = owner, source
+
+    def pytype(self) -> type:
+        return weakref.ProxyType
+
+    def truth(self, cx: Trace) -> bool:
+        return self.owner.truth(cx)
+
+    def length(self, cx: Trace) -> int:
+        return self.owner.length(cx)
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        return self.owner.get_attr(cx, name)
+
+    def has_attr(self, cx: Trace, name: str) -> bool:
+        return self.owner.has_attr(cx, name)
+
+    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+        self.owner.set_attr(cx, name, value)
+
+    def get_item(self, cx: Trace, key: Value) -> Value:
+        return self.owner.get_item(cx, key)
+
+    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+        self.owner.set_item(cx, key, value)
+
+    def contains(self, cx: Trace, item: Value) -> Value:
+        return self.owner.contains(cx, item)
+
+    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.owner.call(cx, args, kwargs)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.owner.method(cx, name, args, kwargs)
+
+
+def owner_of(proxy: Any) -> Any:
+    """What a weak proxy stands for: methods are bound to that."""
+    return proxy.__str__.__self__
+
+
+@wraps(weakref.ProxyType, weakref.CallableProxyType)
+def wrap_proxy(cx: Trace, real: Any, source: Source) -> Value:
+    cx.guard("TYPE", source, type(real))
+    try:
+        owner = owner_of(real)
+    except ReferenceError as gone:
+        raise unsupported("unknown-object", f"{source.text()}, a weak proxy of what is gone,") from gone
+    return WeakProxy(cx.wrap(owner, Applied(source, owner_of, "'s object")), source)
 
 
 # Containers from which entries vanish: what they hold when capture looks says nothing about the next call.
@@ -91,4 +162,4 @@ def wrap_reference(cx: Trace, real: weakref.ref, source: Source) -> Value:
 def row_reference(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs:
         raise unsupported("unknown-function", "a weak reference with a callback")
-    return MadeReference(args[0])
+    return cx.made_references.setdefault(args[0], MadeReference(args[0]))

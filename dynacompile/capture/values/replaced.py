@@ -6,6 +6,7 @@ What they do for Dynamo is nothing to capture, which goes on with the functions 
 from __future__ import annotations
 
 from types import FunctionType
+from typing import Any
 
 from dynacompile.ir.fakes import WRAPPER
 from dynacompile.ir.source import Attr, ClosureCell, Source
@@ -26,6 +27,12 @@ def replaced_by_dynamo(function: FunctionType, source: Source) -> tuple[Function
         if name in TAGGED:
             return cell.cell_contents, ClosureCell(source, name, index)
     return None
+
+
+def hidden_from_dynamo(function: Any) -> Any:
+    """The function in whose place torch has one that keeps Dynamo from looking into it; None for all others."""
+    table = getattr(function, "__globals__", {})
+    return function.__dict__.get("__wrapped__") if table.get("__name__") == "torch._compile" else None
 
 
 def is_around_such_a_part(function: FunctionType) -> bool:

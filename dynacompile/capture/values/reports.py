@@ -6,17 +6,22 @@ import logging
 import types
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.deferred_texts import DeferredText
 from dynacompile.capture.values.descriptors import LruWrapper, class_source
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import BoundMethod, CallableValue
 from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.read_numbers import ReadNumber
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Source
 
@@ -37,22 +42,28 @@ QUESTIONS = ("isEnabledFor", "getEffectiveLevel", "hasHandlers")
 FACTS = ("level", "disabled", "propagate")
 
 
-def snapshot(value: Value) -> Value:
+def snapshot(cx: Trace, value: Value) -> Value:
     """The value as it is now, whatever happens to it later."""
-    if isinstance(value, ConstantValue) or value.pytype() is type:
+    if isinstance(value, (ConstantValue, ReadNumber)) or value.pytype() is type:
+        return value
+    if isinstance(value, DeferredText):
+        value.keep(cx)
+        return value
+    if type(value) is TensorValue:
+        cx.recorder.held.add(storage_of(value.fake))
         return value
     if isinstance(value, TupleValue) and value.cls is tuple:
-        return TupleValue([snapshot(item) for item in value.items])
+        return TupleValue([snapshot(cx, item) for item in value.items])
     if isinstance(value, ListValue) and value.cls is list:
-        return ListValue([snapshot(value.settled(i)) for i in range(len(value.items))])
+        return ListValue([snapshot(cx, value.settled(i)) for i in range(len(value.items))])
     if isinstance(value, DictValue) and value.cls is dict and value.known_keys:
-        return DictValue.of([(key, snapshot(value.settled(hashed))) for hashed, (key, _) in list(value.content.items())])
+        return DictValue.of([(key, snapshot(cx, value.settled(hashed))) for hashed, (key, _) in list(value.content.items())])
     raise unsupported("logging", f"{value.describe()} in a message, which")
 
 
 def replayed(cx: Trace, function: Any, args: list[Value]) -> Value:
     """Notes a call for after the graph."""
-    cx.effects.defer(function, [snapshot(a) for a in args], cx.frames[0].current.position)
+    cx.effects.defer(function, [snapshot(cx, a) for a in args], cx.frames[0].current.position)
     return ConstantValue(None)
 
 
@@ -124,6 +135,10 @@ class LoggerMethod(CallableValue):
         extra = kwargs.pop("extra", ConstantValue(None))
         if not args or set(kwargs) - {"stacklevel"} or kwargs.get("stacklevel", ConstantValue(1)).constant() != 1:
             raise unsupported("logging", self.describe())
+        if any(not isinstance(a, ConstantValue) for a in args) and isinstance(level, ConstantValue):  # what is not shown needs not be computed
+            enabled = partial(real.isEnabledFor, level.value)
+            if not cx.flag(f"{self.owner.describe()}.isEnabledFor({level.value})", enabled).truth(cx):
+                return ConstantValue(None)
         frame = cx.frames[-1]
         place = (frame.code.co_filename, frame.line(), frame.code.co_name)
         return replayed(cx, Emit(real), [level, cx.of(place), args[0], TupleValue(args[1:]), extra])
@@ -157,7 +172,7 @@ def row_warn(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if message.args is None or message.stored or message.raised or len(message.args) != 1:
             raise unsupported("logging", f"a {message.cls.__name__} in warnings.warn()")
         kind, message = message.cls, message.args[0]
-    if not isinstance(message, ConstantValue) or not isinstance(level, int) or not isinstance(source, ConstantValue):
+    if not isinstance(message, (ConstantValue, DeferredText)) or not isinstance(level, int) or not isinstance(source, ConstantValue):
         raise unsupported("logging", "warnings.warn() of an object")
     kind = UserWarning if kind is None else kind
     if any(action == "error" for action, *_ in warnings.filters):

@@ -85,7 +85,7 @@ class SequenceValue(Value):
             return self.contains(cx, args[0])
         if name == "__iter__":
             return self.iterate(cx)
-        raise unsupported("unknown-operation", f"{self.cls.__name__}.{name}()")
+        return super().method(cx, name, args, kwargs)
 
     def children(self) -> Sequence[Value]:
         return self.items
@@ -142,6 +142,9 @@ class TupleValue(SequenceValue):
         if name == "_make" and len(args) == 1:
             return TupleValue(args[0].elements(cx), self.cls)
         return super().method(cx, name, args, kwargs)
+
+    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return TupleValue(self.items).method(cx, name, args, kwargs)
 
     def rebuild(self, out: Builder) -> None:
         user = self.cls.__flags__ & HEAP_TYPE and self.cls is not torch.Size

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value
-from dynacompile.capture.values.functions import BoundMethod, FunctionValue
+from dynacompile.capture.values.functions import BoundMethod, FunctionValue, function_value
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Attr, Constant, DictAttr
@@ -28,7 +27,8 @@ def row_signature(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
         function = cx.wrap(function.real.__dict__["__wrapped__"], DictAttr(function.source, "__wrapped__"))
     real = function.real if isinstance(function, FunctionValue) else None
     if len(args) != 1 or kwargs or real is None or {"__wrapped__", "__signature__"} & set(real.__dict__):
-        raise unsupported("unknown-function", f"inspect.signature of {args[0].describe()}")
+        plain: Any = inspect.signature
+        return function_value(cx, plain, Constant(plain, "inspect.signature")).call(cx, args, kwargs)
     for name in ("__defaults__", "__kwdefaults__"):
         found = getattr(real, name)
         cx.guard("NONE" if found is None else "ID", Attr(function.source, name), None if found is None else identity(found))

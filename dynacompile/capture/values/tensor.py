@@ -12,17 +12,19 @@ import torch.fx
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.known_numbers import known_number
+from dynacompile.capture.shared_memory import relation
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import bind_descriptor
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue, TupleValue
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
+from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.looks import Later, appearance, give
 from dynacompile.ir.namespaces import MISSING, is_data
 from dynacompile.ir.nodes import new_node_after
-from dynacompile.ir.source import Attr, Constant, Source
+from dynacompile.ir.source import Applied, Attr, Constant, Source
 from dynacompile.ops.flexible_attention import index_by_points
 from dynacompile.private import of_torch
 
@@ -75,12 +77,8 @@ BREAKING = {
     **dict.fromkeys(("backward", "register_post_accumulate_grad_hook", "retain_grad"), "autograd-call"),
     **dict.fromkeys(
         (
-            "data_ptr",
             "storage",
-            "storage_offset",
             "_is_view",
-            "is_inference",
-            "untyped_storage",
             "set_",
             "resize_",
             "resize_as_",
@@ -116,6 +114,22 @@ MOST_ITEMS = 64  # of a tensor that becomes a list of symbols
 
 # Methods that change what a tensor object is, by the method whose result it is from then on.
 BECOMING = {name: name.rstrip("_") for name in ("detach_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_")}
+
+
+OPERATORS = {
+    **{name: name for name in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge")},
+    **{f"{name}_": f"i{name}" for name in ("add", "sub", "mul")},
+    "multiply": "mul",
+    "subtract": "sub",
+    "div": "truediv",
+    "div_": "itruediv",
+    "divide": "truediv",
+    "true_divide": "truediv",
+}
+"""Methods that do what an operator does."""
+
+
+READERS: dict[str, Callable[[Trace, TensorValue], Value | None]] = {}  # item() and tolist() of tensors whose numbers are not symbols
 
 
 METHODS: dict[str, Callable[[Trace, TensorValue, list[Value], dict[str, Value]], Value]] = {}  # methods that are no operations, by name
@@ -266,7 +280,10 @@ class TensorValue(Value):
             return bool(number)
         if self.source is None and cx.assumes(self):
             return True
-        raise unsupported("data-dependent-branch", f"bool({self.describe()})")
+        answer = cx.decided(self)
+        if answer is None:
+            raise unsupported("data-dependent-branch", f"bool({self.describe()})")
+        return answer
 
     def length(self, cx: Trace) -> int:
         refuse_patched(cx, "__len__")
@@ -444,6 +461,8 @@ class TensorValue(Value):
             return cx.pure(READING[name], [ConstantValue(number)], {})
         if name in ("item", "tolist") and not args and not kwargs and (found := self.read(cx, name)) is not None:
             return found
+        if name in OPERATORS and len(args) == 1 and not kwargs and args[0].pytype() is not type(self) and is_read_number(args[0]):
+            return cx.operator(OPERATORS[name], [self, *args])
         if name in METHODS:
             return METHODS[name](cx, self, args, kwargs)
         if code is not None:
@@ -467,16 +486,23 @@ class TensorValue(Value):
         found = with_tensor_scalar(cx, name, [self, *args], kwargs)
         return cx.op("call_method", name, [self, *args], kwargs) if found is None else found
 
+    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """torch.Tensor.name(self, ...), where torch leaves that to object"""
+        if name != "__setattr__":
+            return self.method(cx, name, args, kwargs)
+        self.set_plain(cx, args[0].constant(), args[1])
+        return ConstantValue(None)
+
     def read(self, cx: Trace, name: str) -> Value | None:
         """item() or tolist() of ints, as symbols, and of floats in torch's optimizers; None where that ends the graph."""
         if name == "item" and self.fake.is_floating_point() and not self.fake.dim() and is_step_of_optimizer(cx):
             return self.as_number(cx)
         sizes = tuple(self.fake.shape)
-        if cx.symbols is None or not cx.symbols.policy.values or self.fake.dtype not in INTS or not all(type(n) is int for n in sizes):
+        if type(self) is not TensorValue or cx.bodies or not all(type(n) is int for n in sizes) or name == "item" and self.fake.numel() != 1:
             return None
+        if cx.symbols is None or not cx.symbols.policy.values or self.fake.dtype not in INTS:
+            return READERS[name](cx, self)
         if name == "item" or not sizes:
-            if self.fake.numel() != 1:
-                return None
             kept = cx.op("call_method", "clone", [self], {})
             return cx.op("call_method", "item", [kept], {})
         return None if sizes[0] > MOST_ITEMS else ListValue([row.method(cx, "tolist", [], {}) for row in self.elements(cx)])
@@ -531,6 +557,11 @@ class TensorValue(Value):
             out.store_attr(name)
 
 
+def is_read_number(value: Value) -> bool:
+    """Whether it is a Python number that the graph has as a tensor."""
+    return isinstance(getattr(value, "tensor", None), TensorValue)
+
+
 def is_step_of_optimizer(cx: Trace) -> bool:
     """Whether the code that runs is that of torch's optimizers, which computes with the numbers that it reads, and branches on what comes of them."""
     return str(cx.frames[-1].scope.table.get("__name__")).startswith("torch.optim.")
@@ -564,6 +595,26 @@ def has_history(real: torch.Tensor) -> bool:
 def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:
     """A tensor that exists before the frame runs becomes an input of the graph."""
     check_kind(real, source)
+    group = next((group for group in cx.shares if source in group), None)
+    if group is not None:
+        return wrap_shared(cx, real, source, group)
     value = cx.recorder.input(real, source)
     cx.guard("TENSOR_MATCH", source, cx.recorder.facts(value))  # of what was traced, also where another thread changes the tensor's metadata meanwhile
+    return value
+
+
+def wrap_shared(cx: Trace, real: torch.Tensor, source: Source, group: frozenset[Source]) -> Value:
+    """A tensor that shares memory which the frame writes. The entry is for tensors at these places of one memory."""
+    value, first = cx.recorder.shared_input(real, source, group)
+    fake = value.fake
+    cx.guard("TENSOR_MATCH", source, TensorFacts(type(real), fake.dtype, fake.device, fake.requires_grad, tuple(real.shape), tuple(real.stride())))
+    cx.guard("EQUALS", Applied(source, torch.Tensor.storage_offset, ".storage_offset()"), real.storage_offset())
+    if first == source:
+        memory = cx.recorder.memories[group][0]
+        facts = TensorFacts(torch.Tensor, fake.dtype, fake.device, False, tuple(memory.fake.shape), (1,))
+        cx.guard("TENSOR_MATCH", memory.source, facts)
+    else:
+        root, other, one_memory = relation(first, source)
+        cx.guard("DUPLICATE_INPUT", root, other)
+        cx.guard_relation(one_memory)
     return value

@@ -16,15 +16,19 @@ from dynacompile.capture.values.comparing import wrap_generic
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, OptimizerStep, RefusedValue, function_value, is_trusted
 from dynacompile.capture.values.number_tensors import is_number_tensor
-from dynacompile.capture.values.numpy_numbers import inferred_dtype
-from dynacompile.capture.values.replaced import kept_in_python
+from dynacompile.capture.values.numpy_numbers import NumpyFunction, inferred_dtype, is_pure
+from dynacompile.capture.values.questions import is_question, question_row
+from dynacompile.capture.values.read_numbers import ReadNumber
+from dynacompile.capture.values.replaced import hidden_from_dynamo, kept_in_python
 from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
-from dynacompile.capture.values.tensor import BREAKING, TensorValue
+from dynacompile.capture.values.tensor import BREAKING, METHODS, TensorValue
+from dynacompile.capture.values.tensor import OPERATORS as METHOD_OPERATORS
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.namespaces import defines
 from dynacompile.ir.source import Constant, Source
 from dynacompile.markers import AFTER_GRAPH, ALLOWED, graph_break, is_compiling
 from dynacompile.private import of_torch
@@ -67,7 +71,6 @@ REFUSED = {
     "threading": "unknown-function",
     "subprocess": "unknown-function",
     "os": "unknown-function",
-    "inspect": "unknown-function",
     "traceback": "unknown-function",
 }
 SCHEDULERS = "torch.optim.lr_scheduler"
@@ -75,6 +78,9 @@ SCHEDULERS = "torch.optim.lr_scheduler"
 INLINED = frozenset({"torch.utils.checkpoint", "torch.distributed._functional_collectives"})
 # Functions of refused modules that are plain Python: outside of TorchScript they pass something on.
 PLAIN = frozenset(f.__code__ for f in (torch.jit.annotate, torch.jit.script_if_tracing(len)))
+FOLLOWED: frozenset[Any] = frozenset(
+    {torch.random.fork_rng, torch.random.fork_rng.__wrapped__, torch.autograd.Function.__init__}  # type: ignore[attr-defined]
+)
 # Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.
 STATE_FACTS = (
     torch.get_default_dtype,
@@ -154,7 +160,7 @@ class TorchFunction(CallableValue):
             if not isinstance(self.real, types.FunctionType):
                 raise unsupported("unknown-function", f"{self.describe()}, in whose place its module has another,")
             return function_value(cx, self.real, self.source or Constant(self.real, name)).call(cx, args, kwargs)
-        method = TENSOR_METHODS.get(self.real)
+        method = TENSOR_METHODS.get(self.real) or (name if name in METHODS and self.real is getattr(torch, name, None) else None)
         if method is not None and args and isinstance(args[0], TensorValue):
             return args[0].method(cx, method, args[1:], kwargs)
         if BREAKING.get(name) == "tensor-attribute" and args and isinstance(args[0], TensorValue):
@@ -163,6 +169,19 @@ class TorchFunction(CallableValue):
             raise unsupported("to-python", f"torch.{name} of a list of tensors")
         if self.real in PYTHON_VALUES and len(args) == 1 and is_number_tensor(args[0]) and kwargs.keys() <= {"dtype", "device"}:
             return cx.op("call_method", "to", args, {"dtype": ConstantValue(torch.get_default_dtype()), **kwargs, "copy": ConstantValue(True)})
+        if self.real in PYTHON_VALUES and args and (tensor := cx.tensor_of_array(args[0])) is not None:
+            args = [tensor, *args[1:]]
+            if self.real is torch.tensor:
+                options = {"dtype": ConstantValue(tensor.fake.dtype), **kwargs, "copy": TRUE}  # type: ignore[attr-defined]
+                return cx.op("call_method", "to", args, options) if "requires_grad" not in kwargs else self.refuse_call()
+            if not kwargs:
+                return tensor
+        if self.real in PYTHON_VALUES and len(args) == 1 and isinstance(args[0], ReadNumber) and kwargs.keys() <= {"dtype", "device"}:
+            wanted = torch.get_default_dtype() if args[0].cls is float else args[0].tensor.fake.dtype
+            options = {"device": ConstantValue(torch.get_default_device()), "dtype": ConstantValue(wanted), **kwargs, "copy": TRUE}
+            return cx.op("call_method", "to", [args[0].tensor], options)
+        if name in METHOD_OPERATORS and len(args) == 2 and not kwargs and any(isinstance(a, ReadNumber) for a in args):
+            return cx.operator(METHOD_OPERATORS[name], args)
         if self.real is torch.tensor and len(args) == 1 and isinstance(args[0], (SymbolicInt, SymbolicFloat)) and kwargs.keys() <= {"dtype", "device"}:
             if not isinstance(args[0], SymbolicInt) or isinstance(args[0].argument()[1], torch.SymInt):
                 return number_tensor(cx, args[0], kwargs)
@@ -178,6 +197,9 @@ class TorchFunction(CallableValue):
             if not isinstance(self.real, types.FunctionType) or not isinstance(reason.__cause__, NotConstant):
                 raise
         return function_value(cx, self.real, self.source or Constant(self.real, name)).call(cx, args, kwargs)  # a module or function among the arguments
+
+    def refuse_call(self) -> Value:
+        raise unsupported("unknown-function", f"{self.describe()} of this form")
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in ("__name__", "__qualname__", "__module__"):
@@ -224,6 +246,7 @@ def is_replaced(cx: Trace, function: Any) -> bool:
     return found is not function and not is_trusted(getattr(found, "__module__", None))
 
 
+TRUE = ConstantValue(True)
 PYTHON_VALUES = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
@@ -239,7 +262,7 @@ def number_tensor(cx: Trace, number: Value, options: dict[str, Value]) -> Value:
 
 def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Value | None:
     """The value of a Python function that is not to be inlined as it stands; None for all others."""
-    row = HANDLERS.get(real)
+    row = HANDLERS.get(real) or HANDLERS.get(hidden_from_dynamo(real))
     if row is not None:
         cx.guard("ID", source, identity(real))
         return BuiltinValue(real, row, source)
@@ -257,13 +280,18 @@ def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Val
     if ALLOWED in real.__dict__:
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
-    if real.__code__ in PLAIN or module in INLINED or module == "inspect" and real.__qualname__.startswith(("Signature.", "BoundArguments.", "Parameter.")):
+    if real.__code__ in PLAIN or real in FOLLOWED or module in INLINED:
         return None
     if home == "functools" and (generic := wrap_generic(cx, real, source)) is not None:
         return generic
+    if is_pure(real):
+        cx.guard("ID", source, identity(real))
+        return NumpyFunction(real, source)
     code = "disabled" if home == "torch._compile" and refusal(module) is None else refusal(module) or refusal(home)
     if code is not None:
         cx.guard("ID", source, identity(real))
+        if is_question(real, code):
+            return BuiltinValue(real, question_row(real, code), source)
         return RefusedValue(real, code, source) if kept_in_python(real) is None else OptimizerStep(real, code, source)
     return None
 
@@ -291,7 +319,8 @@ def wrap_op(cx: Trace, real: Any, source: Source) -> Value:
 def wrap_builtin(cx: Trace, real: types.BuiltinFunctionType, source: Source) -> Value:
     """A function or bound method written in C."""
     owner = real.__self__
-    if owner is not None and not isinstance(owner, (types.ModuleType, type)) and real not in OPS and real not in HANDLERS:
+    bound = owner is not None and not isinstance(owner, (types.ModuleType, type)) and defines(type(owner), real.__name__)
+    if bound and real not in OPS and real not in HANDLERS:
         return cx.bound_builtin(real, source)
     cx.guard("ID", source, identity(real))
     row = HANDLERS.get(real)
@@ -299,7 +328,10 @@ def wrap_builtin(cx: Trace, real: types.BuiltinFunctionType, source: Source) -> 
         return BuiltinValue(real, row, source)
     if real in OPS:
         return TorchFunction(real, source)
-    return RefusedValue(real, refusal(real.__module__ or "") or "unknown-function", source)
+    if is_pure(real):
+        return NumpyFunction(real, source)
+    code = refusal(real.__module__ or "") or "unknown-function"
+    return BuiltinValue(real, question_row(real, code), source) if is_question(real, code) else RefusedValue(real, code, source)
 
 
 def fact(real: Any) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import types
 import typing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.functions import FunctionValue
+from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
@@ -60,6 +62,28 @@ def row_origin(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(typing.get_args)
 def row_args(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return TupleValue([described(cx, part) for part in typing.get_args(hint(args[0]))])
+
+
+@handles(typing.get_type_hints)
+def row_hints(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of a function that the frame made: its annotations, where none is a text that Python would evaluate."""
+    function = args[0]
+    if not isinstance(function, FunctionValue) or function.real is not None or kwargs or len(args) > 1:
+        found = cx.guarded_call(typing.get_type_hints, [hint_owner(a) for a in args], {k: hint_owner(v) for k, v in kwargs.items()})
+        return DictValue.of([(ConstantValue(name), described(cx, part)) for name, part in found.items()])
+    pairs = pairs_of(cx, function.get_attr(cx, "__annotations__"))
+    if any(part.pytype() is str for _, part in pairs):
+        raise unsupported("unknown-function", f"typing.get_type_hints of {function.describe()}, some of which are texts,")
+    return DictValue.of([(name, described(cx, type(None)) if is_none(part) else part) for name, part in pairs])
+
+
+def hint_owner(value: Value) -> Any:
+    real = getattr(value, "real", None)
+    return hint(value) if real is None else real
+
+
+def is_none(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and value.value is None
 
 
 def described(cx: Trace, part: object) -> Value:

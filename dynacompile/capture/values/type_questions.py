@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import types
 import typing
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, unsupported
@@ -18,7 +17,8 @@ from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.functions import CallableValue, is_trusted
-from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
+from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.references import WeakProxy
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.subclasses import SubclassTensor
 from dynacompile.capture.values.tensor import TensorValue
@@ -134,8 +134,8 @@ def truth_of(cx: Trace, function: Any, value: Value, wanted: Any) -> bool:
 def told_class(cx: Trace, value: Value) -> type:
     """What value.__class__ gives; its class where it gives none."""
     cls = value.pytype()
-    if isinstance(value, OpaqueValue) and cls in weakref.ProxyTypes:
-        raise unsupported("unknown-object", f"the class of {value.describe()}, a weak proxy,")
+    if isinstance(value, WeakProxy):
+        return told_class(cx, value.owner)
     own = cx.lookup(cls, "__class__") is not PLAIN_CLASS or isinstance(cx.lookup(cls, "__getattribute__"), types.FunctionType)
     if not own:
         return cls

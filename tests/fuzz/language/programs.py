@@ -8,10 +8,13 @@ from tests.fuzz.language.expressions import LEAVES, expression
 from tests.fuzz.language.forms import FORMS
 from tests.fuzz.language.functions import ROWS, SIMPLE, function
 from tests.fuzz.language.more import generated_class
+from tests.fuzz.language.names import HEAD as HEAD_OF_NAMES
+from tests.fuzz.language.names import NAMES
 from tests.fuzz.language.scope import BOOL, CALL, INT, INTS, MAP, TENSOR, TYPES, Scope, body
 from tests.fuzz.language.wider import WIDER
 
 WIDER_FROM = 100_000  # seeds from here on have more kinds of statements; the programs of earlier ones stay what they were
+NAMES_FROM = 1_000_000  # and from here on those of `names.py`
 HEAD = """\
 import collections, contextlib, dataclasses, functools
 import torch
@@ -78,9 +81,9 @@ def calls(g: Scope, target: str, kinds: tuple[str, ...], grad: bool) -> None:
 
 
 def generate(seed: int) -> Program:
-    g = Scope(seed, ROWS if seed < WIDER_FROM else [*ROWS, *WIDER], SIMPLE, FORMS)
+    g = Scope(seed, ROWS if seed < WIDER_FROM else [*ROWS, *WIDER] if seed < NAMES_FROM else [*ROWS, *WIDER, *NAMES], SIMPLE, FORMS)
     pick = g.pick
-    g.lines = HEAD.splitlines()
+    g.lines = (HEAD if seed < NAMES_FROM else HEAD + HEAD_OF_NAMES).splitlines()
     g.line(f"model = {pick.choice(('Net()', 'Net(2)', 'Net()', 'Chatty()'))}{pick.choice(('', '.eval()', ''))}")
     g.modules = ("model",) if g.chance(0.5) else ()
     for kind, name in ((INTS, "GLIST"), (INT, "GINT"), (INT, "GBOX.n"), ("counts", "GDICT"), ("box", "GBOX")):

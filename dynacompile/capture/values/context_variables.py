@@ -1,0 +1,155 @@
+"""contextvars.ContextVar, and threading.local: what they hold depends on the context and the thread that a call runs in, where guards ask, too."""
+
+from __future__ import annotations
+
+import contextvars
+import operator
+import threading
+import types
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.breaks import raises, unsupported
+from dynacompile.capture.values.base import Method, Value, wraps
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
+from dynacompile.ir.guard_facts import Flag, Presence, identity
+from dynacompile.ir.namespaces import MISSING, defines
+from dynacompile.ir.source import Applied, Constant, Item, Source
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+
+class ContextVariable(Value):
+    """tokens: of the sets that no reset has undone, in order."""
+
+    def __init__(self, real: contextvars.ContextVar, source: Source):
+        self.real, self.source = real, source
+        self.tokens: list[TokenValue] = []
+
+    def pytype(self) -> type:
+        return contextvars.ContextVar
+
+    def identity(self) -> Any:
+        return self.real
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name == "name":
+            return ConstantValue(self.real.name)
+        return Method(self, name) if name in ("get", "set", "reset") else super().get_attr(cx, name)
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "get" and len(args) < 2 and not kwargs:
+            found = self.now(cx, *args)
+            if found is None:
+                raise raises(LookupError, "a context variable without a value", known=False)
+            return found
+        if name == "set" and len(args) == 1 and not kwargs:
+            cx.effects.touch(self)
+            self.tokens.append(TokenValue(self, args[0]))
+            return self.tokens[-1]
+        if name == "reset" and len(args) == 1 and not kwargs:
+            if not self.tokens or args[0] is not self.tokens[-1]:
+                raise unsupported("unknown-function", f"{self.describe()}.reset() of another set than the last")
+            cx.effects.touch(self)
+            self.tokens.pop()
+            return ConstantValue(None)
+        return super().method(cx, name, args, kwargs)
+
+    def now(self, cx: Trace, otherwise: Value | None = None) -> Value | None:
+        """Its value, or its own default where `otherwise` is not given; None where it has none."""
+        if self.tokens:
+            return self.tokens[-1].value
+        unset = is_unset(self.real)
+        cx.guard("FLAG", None, Flag(f"whether {self.real.name} is unset", partial(is_unset, self.real), unset))
+        if unset and otherwise is not None:
+            return otherwise
+        try:
+            return cx.wrap(self.real.get(), Applied(Constant(self.real, self.real.name), contextvars.ContextVar.get, ".get()"))
+        except LookupError:
+            return None
+
+    def replay_values(self) -> Sequence[Value]:
+        return self.tokens[-1:]
+
+    def replay(self, out: Builder) -> None:
+        """Residual code makes the token by a set."""
+
+
+class TokenValue(Value):
+    """What `variable.set(value)` gives. Residual code sets the variable where it makes the token."""
+
+    def __init__(self, variable: ContextVariable, value: Value):
+        self.variable, self.value = variable, value
+
+    def pytype(self) -> type:
+        return contextvars.Token
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def children(self) -> Sequence[Value]:
+        return (self.variable, self.value)
+
+    def rebuild(self, out: Builder) -> None:
+        if self.variable.tokens != [self]:
+            raise unsupported("rebuild", f"one of several sets of {self.variable.describe()}")
+        out.call_function(contextvars.ContextVar.set, [self.variable, self.value])
+        out.remember(self)
+
+
+def is_unset(variable: contextvars.ContextVar) -> bool:
+    return variable.get(MISSING) is MISSING
+
+
+@wraps(contextvars.ContextVar)
+def wrap_variable(cx: Trace, real: contextvars.ContextVar, source: Source) -> Value:
+    cx.guard("ID", source, identity(real))
+    return ContextVariable(real, source)
+
+
+DICT_OF_THREAD = operator.attrgetter("__dict__")  # no descriptor of the class leads there
+
+
+class ThreadLocal(ObjectValue):
+    """An instance of threading.local: its attributes are those of the thread."""
+
+    def __init__(self, real: threading.local, source: Source):
+        super().__init__(type(real), real, source)
+
+    has_dict = True
+
+    def own_dict(self) -> dict[str, Any]:
+        return self.real.__dict__
+
+    def dict_source(self) -> Source:
+        assert self.source is not None
+        return Applied(self.source, DICT_OF_THREAD, ".__dict__")
+
+    def lookup(self, cx: Trace, name: str) -> Value | None:
+        return self.namespace if name == "__dict__" else super().lookup(cx, name)
+
+    def wrap_own(self, cx: Trace, name: str) -> Value:
+        return cx.wrap(self.own_dict()[name], Item(self.dict_source(), name))
+
+    def guard_presence(self, cx: Trace, name: str, is_there: bool) -> None:
+        cx.guard("DICT_CONTAINS", self.dict_source(), Presence(name, is_there))
+
+    def replace_namespace(self, cx: Trace, value: Value) -> None:
+        raise unsupported("setattr", f"{self.describe()}.__dict__ = ...")
+
+
+def wrap_thread_local(cx: Trace, real: threading.local, source: Source) -> Value:
+    """The first access in another thread runs an `__init__` of the class, which guards may not do."""
+    cls = type(real)
+    if isinstance(cls.__init__, types.FunctionType) or isinstance(cls.__getattribute__, types.FunctionType) or defines(cls, "__slots__"):
+        cx.guard("TYPE", source, cls)
+        return OpaqueValue(real, source)
+    cx.guard("TYPE", source, cls)
+    return ThreadLocal(real, source)

@@ -1,0 +1,102 @@
+"""Branches on what the inputs alone decide: `if (mask == 1).all(): mask = None`. The condition is asked before the graph, as a guard, so that each of its
+answers has an entry, and none has a break."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from dynacompile.capture.resume import is_resume
+from dynacompile.capture.values.distributions import is_harmless
+from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.ir.source import Applied
+from dynacompile.private import of_torch
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+MOST_CONDITIONS = 2  # of a frame: each may double its entries
+MOST_OPERATIONS = 12
+MOST_BYTES = 1 << 20  # of the input: an entry reads it once more
+
+
+class Condition:
+    """Computes a tensor of one bool from an input. steps: in order; an argument that is a `Step` stands for what that one gave."""
+
+    def __init__(self, steps: list[tuple[str, Any, tuple, dict[str, Any]]]):
+        self.steps = steps
+
+    @torch.no_grad()
+    def __call__(self, given: torch.Tensor | None) -> bool:
+        values: list[Any] = [given]
+        for kind, target, args, kwargs in self.steps:
+            args, kwargs = torch.fx.node.map_aggregate((args, kwargs), lambda part: values[part.place] if isinstance(part, Step) else part)  # type: ignore[misc]
+            values.append(getattr(args[0], target)(*args[1:], **kwargs) if kind == "call_method" else target(*args, **kwargs))
+        return bool(values[-1])
+
+
+class Step:
+    def __init__(self, place: int):
+        self.place = place
+
+
+def decided(cx: Trace, condition: TensorValue) -> bool | None:
+    """Whether a tensor of one bool is true, where an input decides that and a guard may ask; else None."""
+    if cx.autocasts or cx.bodies or condition.fake.numel() != 1:
+        return None
+    steps = steps_of(condition.node)
+    if steps is None:
+        return None
+    placeholder, listed = steps
+    if placeholder is None:
+        return bool(cx.guarded_call(Condition(listed), [None], {}))
+    if cx.conditions >= MOST_CONDITIONS or is_resume(cx.frames[0].code):
+        return None
+    given = next((v for v in cx.recorder.values.values() if v.node is placeholder), None)
+    if type(given) is not TensorValue or given.source is None or cx.recorder.was_written(given) or cx.recorder.is_inference(given.fake):
+        return None
+    real = given.real
+    if real.numel() * real.itemsize > MOST_BYTES or real.requires_grad:
+        return None
+    asked = Condition(listed)
+    answer = bool(cx.guarded_call(asked, [real], {}))
+    cx.conditions += 1
+    cx.guard("EQUALS", Applied(given.source, asked, f" in the condition at {cx.site()}"), answer)
+    return answer
+
+
+def steps_of(node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[tuple[str, Any, tuple, dict[str, Any]]]] | None:
+    """The one input that a node depends on, None for none, and the operations between them; None where there are more inputs, or operations do more."""
+    needed: dict[torch.fx.Node, None] = {}
+    work = [node]
+    while work:
+        one = work.pop()
+        if one not in needed:
+            needed[one] = None
+            work.extend(one.all_input_nodes)
+    inputs = [n for n in needed if n.op == "placeholder"]
+    operations = [n for n in node.graph.nodes if n in needed and n.op != "placeholder"]
+    if len(inputs) > 1 or len(operations) > MOST_OPERATIONS or not all(map(is_asked_freely, operations)):
+        return None
+    place = {n: Step(i) for i, n in enumerate((*inputs, *operations), 1 - len(inputs))}
+    listed = [(n.op, n.target, *torch.fx.node.map_arg((n.args, n.kwargs), place.__getitem__)) for n in operations]  # type: ignore[arg-type]
+    return next(iter(inputs), None), listed
+
+
+def is_asked_freely(node: torch.fx.Node) -> bool:
+    """Whether an operation is one that may run once more: without effects, without random numbers, of sizes that are known, and of a result that nobody
+    has written since."""
+    result = node.meta.get("val")
+    if not isinstance(result, torch.Tensor) or result._version:
+        return False
+    sizes = result.shape
+    plain = not any(isinstance(part, (torch.SymInt, torch.SymFloat)) for part in of_torch.tree_leaves((node.args, node.kwargs)))
+    return is_harmless(node) and plain and math.prod(sizes) <= MOST_BYTES and not is_random(node)
+
+
+def is_random(node: torch.fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return "rand" in name or "dropout" in name

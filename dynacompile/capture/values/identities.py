@@ -1,0 +1,50 @@
+"""id() of objects that are not to be guarded by it: what such a number equals is known, and nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue
+
+if TYPE_CHECKING:
+    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.trace import Trace
+
+
+@dataclass(frozen=True)
+class IdKey:
+    """Stands for the number as a key."""
+
+    owner: object
+
+
+class IdValue(Value):
+    """id(value)"""
+
+    def __init__(self, value: Value):
+        self.value = value
+
+    def describe(self) -> str:
+        return f"the id of {self.value.describe()}"
+
+    def pytype(self) -> type:
+        return int
+
+    def truth(self, cx: Trace) -> bool:
+        return True
+
+    def identity(self) -> Any:
+        """An object has one value, but a constant may have several."""
+        return IdKey(id(self.value.value)) if isinstance(self.value, ConstantValue) else IdKey(self.value)
+
+    def equals(self, cx: Trace, other: Value) -> bool:
+        return isinstance(other, IdValue) and self.identity() == other.identity()
+
+    def children(self) -> Sequence[Value]:
+        return (self.value,)
+
+    def rebuild(self, out: Builder) -> None:
+        out.call_function(id, [self.value])

@@ -1,0 +1,209 @@
+"""NumPy's arrays: known ones, those over tensors, arguments that are arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import dynacompile
+from tests.checking import check
+
+EAGER = {"backend": "eager"}
+
+
+def create(x):
+    a = np.arange(4)
+    b = np.zeros((2, 2))
+    return x + torch.from_numpy(a), torch.from_numpy(b), a
+
+
+def known(x):
+    a = np.arange(6).reshape(2, 3)
+    return x + a.sum(), a.shape, a[1, 2], a.T, (a * 2 + 1), a.mean(), a.max(axis=1), a.tolist()
+
+
+def of_tensor(x):
+    a = x.numpy()
+    return a + 1, a * a, a.sum(), (a > 0), a[1:3], a[0]
+
+
+def back(x):
+    return torch.from_numpy(x.numpy() * 2) + 1
+
+
+def nparg(a):
+    return torch.from_numpy(a) * 2
+
+
+def nparg2(a):
+    b = a * 2 + 1
+    return b, b.sum(), b.dtype, b.shape, np.exp(b), np.where(b > 0, b, 0)
+
+
+def npwrite(a):
+    a[0] = 5
+    a += 1
+    return torch.from_numpy(a) * 2
+
+
+def npwrite2(x):
+    a = x.numpy()
+    a[0] = 5
+    return x * 2
+
+
+def astype(a):
+    return a.astype(np.float32) * 2, a.astype(np.int32), a.astype("float64")
+
+
+def reduce_(a):
+    return a.sum(), a.mean(), a.max(), a.min(), a.argmax(), a.std(), a.var(), a.prod(), a.cumsum(), a.all(), a.any()
+
+
+def reduce_ax(a):
+    return a.sum(axis=0), a.mean(axis=1, keepdims=True), a.max(axis=-1), np.argmin(a, axis=0), np.cumsum(a, axis=1), a.std(axis=0), np.sum(a, (0, 1))
+
+
+def shape_(a):
+    return (
+        a.reshape(-1),
+        a.T,
+        a.transpose(1, 0),
+        a.ravel(),
+        a.flatten(),
+        np.concatenate([a, a]),
+        np.stack([a, a], 1),
+        np.expand_dims(a, 0),
+        a.copy(),
+        a.squeeze(),
+    )
+
+
+def alias(a):
+    b = a.reshape(-1)
+    b[0] = 9
+    return a * 2
+
+
+def alias2(a):
+    b = a[0]
+    b += 5
+    return a
+
+
+def promote(a):
+    return a + 1, a + 1.5, a * np.float64(2), a + np.arange(3), np.float32(1) + a, a + True
+
+
+def scal(a):
+    s = a.sum()
+    return s * 2, s + 1.5, float(s), int(s), s.dtype, a * s
+
+
+def branch(a):
+    if a.sum() > 100:
+        return a - 1
+    return a + 1
+
+
+def iter_(a):
+    return [r * 2 for r in a], len(a)
+
+
+def fancy(a):
+    return a[a > 0], a[[0, 1]], a[..., 0], a[None], a[::-1]
+
+
+def clip(a):
+    return np.clip(a, 0, 1), np.maximum(a, 0), np.minimum(a, a + 1), np.abs(a), np.sqrt(np.abs(a))
+
+
+def err(a):
+    return a[100]
+
+
+def err2(a):
+    return a + np.ones((7, 5))
+
+
+def knownmut(x):
+    a = np.zeros(4)
+    a[1] = 3
+    b = a[1:]
+    b[0] = 7
+    return x + torch.from_numpy(a), a, b
+
+
+def tt(x):
+    a = np.array([1.0, 2, 3, 4], dtype=np.float32)
+    return torch.tensor(a) * x, torch.as_tensor(a) + 1, torch.asarray(a)
+
+
+def shared(x):
+    a = np.zeros(4, dtype=np.float32)
+    t = torch.from_numpy(a)
+    t.add_(1)
+    a[0] = 5
+    return x + t, a
+
+
+def isin(a):
+    return isinstance(a, np.ndarray), type(a) is np.ndarray, a.ndim, a.size, a.itemsize, a.nbytes, len(a)
+
+
+def empty_red(a):
+    return a[:0].sum(), a[:0].mean()
+
+
+f32 = np.array([[0.5, -1, 2], [3, 4, -5]], dtype=np.float32)
+i64 = np.arange(6).reshape(2, 3)
+f64 = f32.astype(np.float64)
+X = torch.tensor([0.5, -1.0, 2.0, 3.0])
+
+
+def arg():
+    return torch.tensor([0.5, -1.0, 2.0, 3.0])
+
+
+ARGUMENTS = {}
+CASES = [
+    *((fn, 1, 0) for fn in (create, known, of_tensor, back, npwrite2, knownmut, tt, shared)),
+]  # graphs, breaks
+
+
+@pytest.mark.parametrize("fn,graphs,breaks", CASES, ids=[case[0].__name__ for case in CASES])
+def test_as_in_eager(fn, graphs, breaks):
+    check(fn, *ARGUMENTS.get(fn, (arg(),)), graphs=graphs, breaks=breaks, options=EAGER)
+
+
+ARRAYS = [np.array([[0.5, -1, 2], [3, 4, -5]], dtype=np.float32), np.arange(6).reshape(2, 3)]
+OVER_ARRAYS = [nparg, nparg2, npwrite, reduce_, reduce_ax, shape_, alias, alias2, promote, branch, iter_, clip]
+
+
+@pytest.mark.parametrize("given", ARRAYS, ids=["float32", "int64"])
+@pytest.mark.parametrize("fn", OVER_ARRAYS)
+def test_over_an_array(fn, given):
+    check(fn, given, options=EAGER)
+
+
+@pytest.mark.parametrize("given", ARRAYS, ids=["float32", "int64"])
+@pytest.mark.parametrize("fn", [astype, scal, fancy, err, err2, isin, empty_red])
+def test_what_agrees_in_part_breaks(fn, given):
+    check(fn, given, graphs=None, breaks=None, options=EAGER)
+
+
+def test_kernels():
+    check(nparg2, ARRAYS[0])
+    check(reduce_ax, ARRAYS[0])
+
+
+def test_errors_of_numpy_that_are_to_be_raised_are_left_to_numpy():
+    def root(a):
+        return np.sqrt(a)
+
+    compiled = dynacompile.compile(root, backend="eager", isolate_recompiles=True)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(compiled(-ARRAYS[0]), root(-ARRAYS[0]))
+    with np.errstate(all="raise"), pytest.raises(FloatingPointError):
+        compiled(-ARRAYS[0])
