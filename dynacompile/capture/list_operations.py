@@ -175,7 +175,8 @@ def fake_of(value: Value) -> Any:
 def run(recorder: Recorder, call: Call, few: Mapping[int | str, list[Value]], fakes: Mapping[int | str, list[Any]]) -> tuple[Any, dict[int | str, list[int]]]:
     """What the operation gives for the first member of each kind: the type of its list of results, and the looks of these, None where they are the members
     of the first list; None where it gives nothing. And how often it wrote each member."""
-    before = {place: [version(f) for f in column] for place, column in fakes.items()}
+    before = {place: [version(recorder, f) for f in column] for place, column in fakes.items()}
+    recorder.mode.touched.clear()
     singles = {place: value.argument()[1] for place, value in (*enumerate(call.args), *call.kwargs.items()) if place not in fakes}
 
     def argument(place: int | str) -> Any:
@@ -185,7 +186,9 @@ def run(recorder: Recorder, call: Call, few: Mapping[int | str, list[Value]], fa
         return given.pytype()(fakes[place])
 
     result = recorder.run("call_function", call.target, [argument(i) for i in range(len(call.args))], {k: argument(k) for k in call.kwargs})
-    counts = {place: [version(f) - b for f, b in zip(column, before[place])] for place, column in fakes.items()}
+    tensors = [(f, b) for place, column in fakes.items() for f, b in zip(column, before[place]) if isinstance(f, torch.Tensor)]
+    recorder.note_writes([f for f, _ in tensors], [b for _, b in tensors])
+    counts = {place: [version(recorder, f) - b for f, b in zip(column, before[place])] for place, column in fakes.items()}
     if result is None:
         return None, counts
     if not isinstance(result, (list, tuple)) or len(result) != len(fakes[0]):
@@ -199,8 +202,8 @@ def run(recorder: Recorder, call: Call, few: Mapping[int | str, list[Value]], fa
     return (type(result), looks), counts
 
 
-def version(fake: Any) -> int:
-    return fake._version if isinstance(fake, torch.Tensor) else 0
+def version(recorder: Recorder, fake: Any) -> int:
+    return recorder.version(fake) if isinstance(fake, torch.Tensor) else 0
 
 
 def call_args(call: Call) -> tuple:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -80,6 +81,7 @@ class Recorder:
         self.tensors: dict[str, TensorValue] = {}  # those of the inputs that are tensors, by the names of their placeholders
         self.values: dict[int, TensorValue] = {}  # id of a fake -> the value it belongs to; the values keep the fakes alive
         self.versions: dict[int, int] = {}  # id of an input's fake -> its version at the start
+        self.counted: dict[int, int] = {}  # the same, as torch counts them
         self.tensor_facts: dict[tuple[Look, type], TensorFacts] = {}
         self.ops = 0
         self.rolled = 0  # of these, operations that are no nodes of their own
@@ -88,6 +90,7 @@ class Recorder:
         self.watch: Draws | None = None
         self.bases: dict[int, TensorValue] = {}  # id of a storage -> the tensor that the frame read `.data` of
         self.data_written: dict[int, TensorValue] = {}  # id of a fake -> a tensor whose `.data` was written
+        self.silent: Counter[int] = Counter()  # id of a storage -> writes of it that not all of its tensors' versions count
         self.turned = 0  # tensors that require gradients since an operation wrote them
         self.folded = Folded()
         self.in_inference = False  # whether the frame is in inference mode
@@ -118,7 +121,7 @@ class Recorder:
         if self.inputs[-1].is_asked:
             self.asked.append(self.inputs[-1])
         value = self.tensors[node.name] = self.values[id(fake)] = TensorValue(node, fake, source, real)
-        self.versions[id(fake)] = fake._version
+        self.begin(fake)
         if real.is_inference():
             self.inference_memory.add(storage_of(fake))
             self.inference_inputs.add(storage_of(fake))
@@ -138,7 +141,7 @@ class Recorder:
         if value.has_node:
             give(value.node, fake)
         if value.real is not None:
-            self.versions[id(fake)] = fake._version
+            self.begin(fake)
         value.count_writes(value.writes)
 
     def facts(self, value: TensorValue) -> TensorFacts:
@@ -165,7 +168,7 @@ class Recorder:
         node = self.graph.call_function(torch.as_strided, (memory.node, *place))
         self.annotate(node, fake)
         value = self.values[id(fake)] = TensorValue(node, fake, source, real)
-        self.versions[id(fake)] = fake._version
+        self.begin(fake)
         return value, first
 
     def number_input(self, source: Source, number: torch.SymInt | torch.SymFloat) -> torch.fx.Node:
@@ -275,13 +278,14 @@ class Recorder:
         if len(operands) > 1 and not outs:
             self.check_written_size(kind, target, fakes, fake_kwargs, operands)
         pairs, named = [as_dtype(target, p) for p in pairs], {k: as_dtype(target, p) for k, p in named.items()}
-        before = [(f._version, f.requires_grad) for f in operands]
+        before = [(self.version(f), f.requires_grad) for f in operands]
         sizes = [out.shape for out in outs]
+        self.mode.touched.clear()
         if any_known(operands):
             result, pairs, named = self.run_known(kind, target, pairs, named)
         else:
             result = self.run_or_repeat(kind, target, fakes, fake_kwargs, operands, before)
-        written = [f for f, (version, _) in zip(operands, before) if f._version != version]
+        written = self.note_writes(operands, [version for version, _ in before])
         self.turned += sum(f.requires_grad != required for f, (_, required) in zip(operands, before))
         writes = bool(written)
         if writes:
@@ -324,6 +328,30 @@ class Recorder:
         if fresh:
             self.note_values(fresh, given_back, args)
         return given_back, frozenset(map(storage_of, written))
+
+    def begin(self, fake: torch.Tensor) -> None:
+        """Notes how often an input has been written before the frame does."""
+        self.versions[id(fake)], self.counted[id(fake)] = self.version(fake), fake._version
+
+    def version(self, fake: torch.Tensor) -> int:
+        """How often a tensor was written, by whatever operation."""
+        return fake._version + self.silent[storage_of(fake)] if self.silent else fake._version
+
+    def note_writes(self, operands: Sequence[torch.Tensor], before: Sequence[int]) -> list[torch.Tensor]:
+        """Those operands that the last operation has written. before: their versions.
+
+        Torch counts no version where an operator gives nothing back (fused steps, checks of gradient scalers), for running statistics, nor for a tensor
+        whose `.data` is written.
+        """
+        written = [f for f, version in zip(operands, before) if self.version(f) != version]
+        touched = self.mode.touched
+        if not touched:
+            return written
+        counted = {id(f) for f in written}
+        silent = {memory for f in operands if id(f) not in counted and (memory := storage_of(f)) in touched}
+        silent |= self.bases.keys() & map(storage_of, written)
+        self.silent.update(silent)
+        return [f for f, version in zip(operands, before) if self.version(f) != version] if silent else written
 
     def note_values(self, fresh: Sequence[Any], value: Value, args: Sequence[Value]) -> None:
         """Notes where symbols that depend on values are shown: in sizes of a result, or by a number that is read from the first argument."""
@@ -446,7 +474,8 @@ class Recorder:
             result = None
         if result is None:
             result = self.run(kind, target, args, kwargs)
-            self.results.note(key, result, args, operands, [version for version, _ in before])
+            if self.mode.touched.isdisjoint(map(storage_of, operands[1:] if operands and result is operands[0] else operands)):
+                self.results.note(key, result, args, operands, [version for version, _ in before])
         return result
 
     def run(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None = None) -> Any:
@@ -559,15 +588,15 @@ class Recorder:
 
     def is_counted(self, key: int) -> bool:
         """Whether writes to an input changed its version."""
-        return self.values[key].fake._version != self.versions[key]
+        return self.version(self.values[key].fake) != self.versions[key]
 
     def input_versions(self) -> dict[int, int]:
         """The version that each input has now, by the id of its fake."""
-        return {key: self.values[key].fake._version for key in self.versions}
+        return {key: self.version(self.values[key].fake) for key in self.versions}
 
     def uncounted(self) -> list[TensorValue]:
         """Inputs that are written through `.data` alone, which autograd must not notice."""
-        return [value for key, value in self.data_written.items() if key in self.versions and not self.is_counted(key)]
+        return [value for key, value in self.data_written.items() if key in self.versions and value.fake._version == self.counted[key]]
 
     def fresh_inputs(self) -> tuple[GraphInput, ...]:
         """The inputs with the metadata they have before the graph runs, also where the graph writes them."""

@@ -33,8 +33,9 @@ WORTH = 4  # operations of a call; where there are fewer, following it is cheape
 KEPT = 4  # calls of one class that later ones are compared with
 
 
-# torch's modes, the contexts that are entered, and the numbers of changes to what exists outside of the frame, and to whether tensors require gradients
-State = tuple[GlobalState, tuple[int, ...], int, int]
+# torch's modes, the contexts that are entered, and the numbers of changes to what exists outside of the frame, of changes to whether tensors require
+# gradients, and of conditions on inputs that guards ask
+State = tuple[GlobalState, tuple[int, ...], int, int, int]
 
 
 class Facts(Protocol):
@@ -294,7 +295,7 @@ class Repetition:
 
 
 def state_now(cx: Trace) -> State:
-    return global_state(), tuple(map(id, cx.autocasts)), cx.effects.outside, cx.recorder.turned
+    return global_state(), tuple(map(id, cx.autocasts)), cx.effects.outside, cx.recorder.turned, cx.conditions
 
 
 def was_read(module: ModuleValue) -> bool:

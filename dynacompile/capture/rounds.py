@@ -201,7 +201,7 @@ class Watch:
                 self.add_own(part)
         elif isinstance(value, TensorValue):
             self.inputs[id(value)] = value
-            self.versions.setdefault(id(value), value.fake._version)
+            self.versions.setdefault(id(value), self.cx.recorder.version(value.fake))
 
     def run(self, frame: SymbolicFrame, instr: Instr, row: Opcode) -> None:
         """Runs an instruction, and notes what it did. Whatever cannot be repeated ends the watch, and not the round."""
@@ -450,7 +450,7 @@ class Watch:
         self.check_ways(variables)
         made = {id(leaf) for operation in operations if not is_operand(operation) for leaf in leaves(operation.result)}
         invariant = self.check_operands(operations, made)
-        counts = [(value, value.fake._version - self.versions[key]) for key, value in self.inputs.items()]
+        counts = [(value, cx.recorder.version(value.fake) - self.versions[key]) for key, value in self.inputs.items()]
         written = tuple(pair for pair in counts if pair[1])
         needed = self.needed(operations, made)
         fresh = {id(o): look for o in (operations[i] for i in needed) if (look := fresh_result(cx.recorder.looks, o)) is not None}

@@ -22,6 +22,7 @@ import torch
 from dynacompile.ir.guard_facts import plain_twin
 from dynacompile.ir.layouts import LAYOUTS, laid_out
 from dynacompile.ir.looks import new_fake
+from dynacompile.ir.written_operands import Written, written_by
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
@@ -45,14 +46,23 @@ class Computed(torch.autograd.Function):
 
 
 class FakeMode(FakeTensorMode):
-    """The native core makes its handler one that can be interrupted: see `ModeMethod`."""
+    """The native core makes its handler one that can be interrupted: see `ModeMethod`.
+
+    writes: by operator. touched: storages that operators have written, until somebody empties it.
+    """
 
     HANDLER = FakeTensorMode.__torch_dispatch__
+    writes: dict[Any, Written | None]
+    touched: set[int]
 
     def dispatch(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
         """Torch's, whose results, kept or not, are laid out as eager's."""
         run: Any = super().dispatch
         made = run(func, types, args, kwargs or {})
+        if func not in self.writes:
+            self.writes[func] = written_by(func)
+        if (written := self.writes[func]) is not None:
+            self.touched.update(t.untyped_storage()._cdata for t in written.tensors(args, kwargs or {}))
         layout = LAYOUTS.get(func)
         if layout is None:
             return made
@@ -203,6 +213,7 @@ def constructed(settings: dict[str, Any]) -> FakeMode:
     construct = FunctionType(constructor.__code__, {**constructor.__globals__, **own}, constructor.__name__, constructor.__defaults__, constructor.__closure__)
     construct.__kwdefaults__ = constructor.__kwdefaults__
     made = FakeMode.__new__(FakeMode)
+    made.writes, made.touched = {}, set()
     construct(made, **settings)
     return made
 

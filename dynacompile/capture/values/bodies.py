@@ -82,7 +82,7 @@ class Body:
     def traced(self) -> Iterator[None]:
         """What is recorded meanwhile belongs to this graph, and may change nothing outside of it."""
         recorder, effects = self.cx.recorder, self.cx.effects
-        versions = [(value.fake, value.fake._version) for value in recorder.values.values()]
+        versions = [(value.fake, recorder.version(value.fake)) for value in recorder.values.values()]
         before, ops = (effects.count, len(effects.calls), dict(effects.globals), torch.is_grad_enabled()), recorder.ops
         recorder.graph = self.graph
         self.cx.bodies.append(self)
@@ -93,7 +93,7 @@ class Body:
             self.cx.bodies.pop()
         if before != (effects.count, len(effects.calls), effects.globals, torch.is_grad_enabled()):
             raise unsupported("sub-graph", f"{self.name} of a function with effects")
-        if any(fake._version != version for fake, version in versions):
+        if any(recorder.version(fake) != version for fake, version in versions):
             raise unsupported("sub-graph", f"{self.name} of a function that writes tensors in place")
 
     def reads(self, outputs: Sequence[TensorValue]) -> list[torch.fx.Node]:

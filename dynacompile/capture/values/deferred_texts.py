@@ -30,9 +30,9 @@ class TextOutdated(Exception):
 class DeferredText(Value):
     """function(*values). versions: of the tensors that it shows, when the program made the text."""
 
-    def __init__(self, function: Callable[..., str], values: Sequence[Value]):
-        self.function, self.values = function, list(values)
-        self.versions = [value.fake._version for value in self.tensors()]
+    def __init__(self, cx: Trace, function: Callable[..., str], values: Sequence[Value]):
+        self.function, self.values, self.version = function, list(values), cx.recorder.version
+        self.versions = [self.version(value.fake) for value in self.tensors()]
 
     def tensors(self) -> list[TensorValue]:
         return [value for value in self.values if isinstance(value, TensorValue)]
@@ -74,7 +74,7 @@ class DeferredText(Value):
         return self.values
 
     def rebuild(self, out: Builder) -> None:
-        if [value.fake._version for value in self.tensors()] != self.versions:
+        if [self.version(value.fake) for value in self.tensors()] != self.versions:
             raise TextOutdated
         out.call_function(WRITE, [ConstantValue(self.function), *self.values])
 
@@ -133,7 +133,7 @@ def defer(cx: Trace, function: Callable[..., str], values: Sequence[Value]) -> V
     """function(*values) as a text for later, where one of them is a tensor or a number read from one; None where none is, or another is not known."""
     if not any(may_defer(cx, value) for value in values) or not all(isinstance(value, ConstantValue) or is_deferred(value) for value in values):
         return None
-    return DeferredText(function, values)
+    return DeferredText(cx, function, values)
 
 
 def concat(cx: Trace, parts: Sequence[Value | str]) -> Value:

@@ -65,9 +65,9 @@ def push(body: Function) -> Callable[..., tuple]:
 class PullbackValue(CallableValue):
     """What vjp or linearize gives beside the result. body: the function, whose inputs are kept as they were; run: what a call of it records."""
 
-    def __init__(self, name: str, body: Function, run: Callable[[list[Value], dict[str, Value]], Value]):
+    def __init__(self, cx: Trace, name: str, body: Function, run: Callable[[list[Value], dict[str, Value]], Value]):
         self.name, self.body, self.run = name, body, run
-        self.versions = [fake._version for fake in self.fakes()]
+        self.versions = list(map(cx.recorder.version, self.fakes()))
 
     def describe(self) -> str:
         return f"the function that {self.name} returns"
@@ -76,7 +76,7 @@ class PullbackValue(CallableValue):
         return [tensor.fake for tensor in self.body.given] + [node.meta["val"] for node in self.body.rest]
 
     def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if [fake._version for fake in self.fakes()] != self.versions:
+        if list(map(cx.recorder.version, self.fakes())) != self.versions:
             raise unsupported("mutation", f"{self.describe()}, called after a tensor that it depends on was written")
         return self.run(args, kwargs)
 
@@ -114,7 +114,7 @@ def vjp(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         grads = iter(body.apply(pullback(body), cotangents))
         return TupleValue([refilled(value, grads) for value in body.chosen])
 
-    back = PullbackValue("vjp", body, pull)
+    back = PullbackValue(cx, "vjp", body, pull)
     return TupleValue([result, back, extra] if aux else [result, back])
 
 
@@ -140,7 +140,7 @@ def linearize(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("would-raise", "linearize with keyword arguments, or without primals")
     primals = TupleValue(args[1:])
     body = without_draws("linearize", cx, lambda: Function(cx, "linearize", args[0], primals.items, {}, range(len(args) - 1), seen_as_it_is(cx)))
-    back = PullbackValue("linearize", body, lambda given, named: along(given, named))
+    back = PullbackValue(cx, "linearize", body, lambda given, named: along(given, named))
     if torch.is_grad_enabled() and any(fake.requires_grad for fake in back.fakes()):
         raise unsupported("autograd-call", "linearize of what requires gradients")  # eager folds some of it into constants
     result = refilled(body.result, iter(body.apply(forward(body))))

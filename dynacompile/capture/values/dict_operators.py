@@ -51,7 +51,7 @@ def merged(cx: Trace, left: DictLike, right: DictLike) -> DictValue:
     """left | right, of the class that Python chooses; a Counter beside another kind of dict is merged as any dict is."""
     cls = type(left.cls() | right.cls())
     factory = next((d.factory for d in (left, right) if isinstance(d, DictValue) and d.cls is defaultdict), None)
-    out = DictValue({}, cls, None, factory)
+    out = DictValue({}, cls, None, factory if cls is defaultdict else None)
     for key, value in (*pairs_of(cx, left), *pairs_of(cx, right)):
         out.put(key, value)
     return out

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from dynacompile.capture.recorder import PLAIN_CLASSES, Recorder
+from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.resume import is_resume
 from dynacompile.capture.values.distributions import is_harmless
 from dynacompile.capture.values.tensor import TensorValue
@@ -29,8 +31,15 @@ class Condition:
     def __init__(self, steps: list[tuple[str, Any, tuple, dict[str, Any]]]):
         self.steps = steps
 
+    def __call__(self, given: object) -> bool | None:
+        """Whether it holds, as a guard asks; None of what is no plain tensor, whose methods may be the user's, and of one that is long."""
+        if type(given) not in PLAIN_CLASSES or given.numel() * given.itemsize > MOST_BYTES:  # type: ignore[attr-defined]
+            return None
+        with of_torch.DisableTorchFunction():  # modes had their say when the steps were recorded
+            return self.holds(given)
+
     @torch.no_grad()
-    def __call__(self, given: torch.Tensor | None) -> bool:
+    def holds(self, given: object) -> bool:
         values: list[Any] = [given]
         for kind, target, args, kwargs in self.steps:
             args, kwargs = torch.fx.node.map_aggregate((args, kwargs), lambda part: values[part.place] if isinstance(part, Step) else part)  # type: ignore[misc]
@@ -45,30 +54,32 @@ class Step:
 
 def decided(cx: Trace, condition: TensorValue) -> bool | None:
     """Whether a tensor of one bool is true, where an input decides that and a guard may ask; else None."""
-    if cx.autocasts or cx.bodies or condition.fake.numel() != 1:
+    if cx.autocasts or cx.bodies or cx.effects.settings.changed or condition.fake.numel() != 1:
         return None
-    steps = steps_of(condition.node)
+    steps = steps_of(cx.recorder, condition.node)
     if steps is None:
         return None
     placeholder, listed = steps
     if placeholder is None:
-        return bool(cx.guarded_call(Condition(listed), [None], {}))
+        return bool(cx.guarded_call(Condition(listed).holds, [None], {}))
     if cx.conditions >= MOST_CONDITIONS or is_resume(cx.frames[0].code):
         return None
     given = next((v for v in cx.recorder.values.values() if v.node is placeholder), None)
     if type(given) is not TensorValue or given.source is None or cx.recorder.was_written(given) or cx.recorder.is_inference(given.fake):
         return None
     real = given.real
-    if real.numel() * real.itemsize > MOST_BYTES or real.requires_grad:
+    if real.requires_grad:
         return None
     asked = Condition(listed)
-    answer = bool(cx.guarded_call(asked, [real], {}))
+    answer = cx.guarded_call(asked, [real], {})
+    if answer is None:
+        return None
     cx.conditions += 1
     cx.guard("EQUALS", Applied(given.source, asked, f" in the condition at {cx.site()}"), answer)
     return answer
 
 
-def steps_of(node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[tuple[str, Any, tuple, dict[str, Any]]]] | None:
+def steps_of(recorder: Recorder, node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[tuple[str, Any, tuple, dict[str, Any]]]] | None:
     """The one input that a node depends on, None for none, and the operations between them; None where there are more inputs, or operations do more."""
     needed: dict[torch.fx.Node, None] = {}
     work = [node]
@@ -79,18 +90,18 @@ def steps_of(node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[tuple[str,
             work.extend(one.all_input_nodes)
     inputs = [n for n in needed if n.op == "placeholder"]
     operations = [n for n in node.graph.nodes if n in needed and n.op != "placeholder"]
-    if len(inputs) > 1 or len(operations) > MOST_OPERATIONS or not all(map(is_asked_freely, operations)):
+    if len(inputs) > 1 or len(operations) > MOST_OPERATIONS or not all(is_asked_freely(recorder, n) for n in operations):
         return None
     place = {n: Step(i) for i, n in enumerate((*inputs, *operations), 1 - len(inputs))}
     listed = [(n.op, n.target, *torch.fx.node.map_arg((n.args, n.kwargs), place.__getitem__)) for n in operations]  # type: ignore[arg-type]
     return next(iter(inputs), None), listed
 
 
-def is_asked_freely(node: torch.fx.Node) -> bool:
+def is_asked_freely(recorder: Recorder, node: torch.fx.Node) -> bool:
     """Whether an operation is one that may run once more: without effects, without random numbers, of sizes that are known, and of a result that nobody
     has written since."""
     result = node.meta.get("val")
-    if not isinstance(result, torch.Tensor) or result._version:
+    if not isinstance(result, torch.Tensor) or recorder.version(result) or not is_of_torch(node.target):
         return False
     sizes = result.shape
     plain = not any(isinstance(part, (torch.SymInt, torch.SymFloat)) for part in of_torch.tree_leaves((node.args, node.kwargs)))
@@ -99,4 +110,4 @@ def is_asked_freely(node: torch.fx.Node) -> bool:
 
 def is_random(node: torch.fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return "rand" in name or "dropout" in name
+    return "rand" in name or "dropout" in name or "attention" in name

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def text(cx: Trace, value: Value, conversion: str = "str") -> Value:
     """str(value), repr(value) or ascii(value)."""
     if may_defer(cx, value):
-        return value if isinstance(value, DeferredText) and conversion == "str" else DeferredText(Formatted(conversion, ""), [value])
+        return value if isinstance(value, DeferredText) and conversion == "str" else DeferredText(cx, Formatted(conversion, ""), [value])
     if conversion == "ascii":
         return ConstantValue(text(cx, value, "repr").constant().encode("ascii", "backslashreplace").decode("ascii"))
     if isinstance(value, TensorValue):
@@ -91,7 +91,7 @@ def text_of(found: Value, name: str) -> Value:
 def formatted(cx: Trace, value: Value, spec: str) -> Value:
     """format(value, spec)."""
     if may_defer(cx, value):
-        return value if isinstance(value, DeferredText) and not spec else DeferredText(Formatted("", spec), [value])
+        return value if isinstance(value, DeferredText) and not spec else DeferredText(cx, Formatted("", spec), [value])
     if isinstance(value, TensorValue):
         raise unsupported("to-python", f"formatting {value.describe()}")
     if isinstance(value, ConstantValue):
