@@ -99,6 +99,7 @@ class Recorder:
         self.inference_inputs: set[int] = set()  # of those that the graph is given
         self.memories: dict[frozenset[Source], tuple[TensorValue, Source]] = {}  # that several inputs share, and the first of these
         self.held: set[int] = set()  # storages of tensors that calls after the graph are given
+        self.shown: set[int] = set()  # of those that guards or texts read
         self.nodes: list[torch.fx.Node] = []  # that have a result, in order
         self.log: list[Operation | Callable[[], Operation] | None] = []  # all that was recorded, in order, or what makes it; None: no operation alone
         self._site, self._use = site, use
@@ -284,7 +285,7 @@ class Recorder:
         if any_known(operands):
             result, pairs, named = self.run_known(kind, target, pairs, named)
         else:
-            result = self.run_or_repeat(kind, target, fakes, fake_kwargs, operands, before)
+            result = self.run_or_repeat(kind, target, fakes, fake_kwargs, operands)
         written = self.note_writes(operands, [version for version, _ in before])
         self.turned += sum(f.requires_grad != required for f, (_, required) in zip(operands, before))
         writes = bool(written)
@@ -461,9 +462,7 @@ class Recorder:
         if isinstance(result, torch.Tensor) and result.shape != operands[0].shape:
             raise unsupported("op-failed", f"{target_name(target)}: a result that its first operand has no place for")
 
-    def run_or_repeat(
-        self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], operands: Sequence[torch.Tensor], before: Sequence[tuple[int, bool]]
-    ) -> Any:
+    def run_or_repeat(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], operands: Sequence[torch.Tensor]) -> Any:
         """As `run`; an operation that was run on fakes of the same metadata gives a result like the one of that time."""
         key = self.results.key(kind, target, args, kwargs) if self.watch is None else None
         result: Any = self.results.again(key, args)
@@ -473,9 +472,10 @@ class Recorder:
                 return result
             result = None
         if result is None:
+            before = [f._version for f in operands]
             result = self.run(kind, target, args, kwargs)
             if self.mode.touched.isdisjoint(map(storage_of, operands[1:] if operands and result is operands[0] else operands)):
-                self.results.note(key, result, args, operands, [version for version, _ in before])
+                self.results.note(key, result, args, operands, before)
         return result
 
     def run(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None = None) -> Any:
@@ -595,8 +595,9 @@ class Recorder:
         return {key: self.version(self.values[key].fake) for key in self.versions}
 
     def uncounted(self) -> list[TensorValue]:
-        """Inputs that are written through `.data` alone, which autograd must not notice."""
-        return [value for key, value in self.data_written.items() if key in self.versions and value.fake._version == self.counted[key]]
+        """Inputs that are written through `.data` alone, which autograd must not notice. Inference tensors have no versions."""
+        data = [value for key, value in self.data_written.items() if key in self.versions and value.fake._version == self.counted[key]]
+        return [value for value in data if not self.is_inference(value.fake)]
 
     def fresh_inputs(self) -> tuple[GraphInput, ...]:
         """The inputs with the metadata they have before the graph runs, also where the graph writes them."""

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from dynacompile.ir.fakes import FakeMode
 from dynacompile.ir.looks import Look, Looks
 from dynacompile.private import of_torch
-from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
+from dynacompile.private.of_torch import FakeTensor
 
 PLAIN = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 OPERATORS = frozenset(getattr(operator, name) for name in operator.__all__)
@@ -35,7 +36,7 @@ class UnknownError(Exception):
 class Results:
     """What operations of one capture gave, by what they were and what they took."""
 
-    def __init__(self, mode: FakeTensorMode, looks: Looks) -> None:
+    def __init__(self, mode: FakeMode, looks: Looks) -> None:
         self.mode, self.met = mode, looks
         self.looks: dict[tuple, Look] = {}
         self.writes: dict[tuple, int] = {}  # of operations in place, the versions that they count
@@ -119,6 +120,8 @@ class Results:
                 if type(a[places[0]]) is FakeTensor:
                     for _ in range(a[places[0]]._version - version):
                         of_torch.increment_version([a[k] for k in places[1:]])
+                    if a[places[0]].untyped_storage()._cdata in self.mode.touched:
+                        self.mode.touched.update(a[k].untyped_storage()._cdata for k in places[1:])
         return made if made is None else self.spread(made, args[0], list(kinds.values()))
 
     def spread(self, made: Sequence[Any], written: Sequence[FakeTensor], kinds: Sequence[Sequence[int]]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.shared_memory import SharesMemory, can_be_views
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Value
@@ -25,6 +26,7 @@ def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
     written = {i.name for i in cx.recorder.written_inputs()}
     if not written:
         return
+    inputs = with_shown(cx, inputs)
     reals = {name: value.real for name, value in cx.recorder.tensors.items()}
     ranges = sorted((*memory_range(reals[i.name]), i.name) for i in inputs if i.name in reals)
     open_ranges: list[tuple[int, str]] = []
@@ -36,6 +38,14 @@ def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
                 raise unsupported("aliased-mutation", f"{other} and {name}")
         if end > begin:
             open_ranges.append((end, name))
+
+
+def with_shown(cx: Trace, inputs: Sequence[GraphInput]) -> list[GraphInput]:
+    """The inputs of the graph, and those that guards, texts or calls after the graph read."""
+    recorder = cx.recorder
+    names, shown = {i.name for i in inputs}, recorder.shown | recorder.held
+    others = ((i, recorder.tensors.get(i.name)) for i in recorder.inputs if i.name not in names) if shown else ()
+    return [*inputs, *(i for i, value in others if value is not None and value.has_fake and storage_of(value.fake) in shown)]
 
 
 def share(cx: Trace, inputs: Sequence[GraphInput], reals: dict[str, torch.Tensor], name: str) -> None:
@@ -64,7 +74,7 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
         if len(group) > 1:
             out.append(Guard("NOT_ALIASED", None, tuple(i.source for i in group), site))
     changed = tuple(i.source for i in inputs if i.name in written and not isinstance(i.source, Made))
-    others = tuple(i.source for i in inputs if i.name not in written and i.name in tensors and not isinstance(i.source, Made))
+    others = tuple(i.source for i in with_shown(cx, inputs) if i.name not in written and i.name in tensors and not isinstance(i.source, Made))
     if changed and len(changed) + len(others) > 1:
         out.append(Guard("DISJOINT", None, Disjoint(changed, others), site))
     kinds: dict[type, list[Value]] = {}

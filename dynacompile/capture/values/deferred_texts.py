@@ -33,6 +33,7 @@ class DeferredText(Value):
     def __init__(self, cx: Trace, function: Callable[..., str], values: Sequence[Value]):
         self.function, self.values, self.version = function, list(values), cx.recorder.version
         self.versions = [self.version(value.fake) for value in self.tensors()]
+        cx.recorder.shown.update(storage_of(value.fake) for value in self.tensors())
 
     def tensors(self) -> list[TensorValue]:
         return [value for value in self.values if isinstance(value, TensorValue)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.recorder import PLAIN_CLASSES, Recorder
 from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.resume import is_resume
@@ -75,6 +76,7 @@ def decided(cx: Trace, condition: TensorValue) -> bool | None:
     if answer is None:
         return None
     cx.conditions += 1
+    cx.recorder.shown.add(storage_of(given.fake))
     cx.guard("EQUALS", Applied(given.source, asked, f" in the condition at {cx.site()}"), answer)
     return answer
 
