@@ -98,8 +98,7 @@ class CompileConfig:
     capture_values: bool | None = option(
         None,
         "code",
-        "ints read from tensors (.item(), .tolist()) and sizes that depend on values (nonzero, masks, unique) are symbols, and end no graph, "
-        "as with fullgraph; None: where the frame then has no graph break at all; False: never",
+        "ints read from tensors (.item()), and sizes that depend on values (nonzero, masks), end no graph; null: where that leaves no break; false: never",
     )
     background: bool = option(False, "runtime", "calls that no entry serves run eagerly, and do not wait for the compile, which has a thread of its own")
     trace_limit: int = option(

@@ -57,18 +57,30 @@ def test_one_graph(name, backend):
     assert check_varying(fn, calls, entries, backend=backend, options=VALUES)
 
 
-def test_without_the_setting_it_breaks():
-    assert check_varying(PROGRAMS["mask"][0], [(x,) for x in X[:1]], 2, breaks=1)
-    assert check_varying(PROGRAMS["an int as a result"][0], [(X[0], n(3))], 2, breaks=1)
+def test_where_it_is_off_sizes_that_depend_on_values_break():
+    assert check_varying(PROGRAMS["mask"][0], [(x,) for x in X[:1]], 2, breaks=1, options={"capture_values": False})
+
+
+@pytest.mark.parametrize("name", ["mask", "an int as a result"])
+def test_by_default_a_frame_that_has_no_break_then_is_one_graph(name):
+    fn, calls, entries = PROGRAMS[name]
+    assert check_varying(fn, calls, entries)
 
 
 def test_with_constant_sizes():
     assert check_varying(PROGRAMS["mask"][0], [(x,) for x in X], 1, dynamic=False, options=VALUES)
 
 
-def test_a_branch_breaks():
+def test_a_branch_on_an_input_has_an_entry_for_each_answer():
     def branch(x, count):
-        return x * 2 if count.item() > 2 else x
+        return x * 2 if count.item() > 2 else x + 1
+
+    assert check_varying(branch, [(X[0], n(i)) for i in (3, 1, 4, 0, 2)], 2, options=VALUES)
+
+
+def test_another_branch_breaks():
+    def branch(x, count):
+        return x * 2 if (count + x.sum().long()).item() > 2 else x
 
     assert check_varying(branch, [(X[0], n(3))], 2, breaks=1, options=VALUES)
     with pytest.raises(Unsupported, match="a branch depends on the values of a tensor"):
