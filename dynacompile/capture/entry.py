@@ -389,6 +389,7 @@ def continues_break(cx: Trace, code: CodeType) -> bool:
 
 def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> torch.fx.GraphModule | None:
     """The graph with its outputs, modes restored to those at its start; None when it does nothing."""
+    cx.recorder.drop_unused([value.node for value in outputs])
     if not cx.recorder.ops:
         return None
     graph = cx.recorder.graph

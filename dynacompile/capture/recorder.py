@@ -99,7 +99,8 @@ class Recorder:
         self.inference_inputs: set[int] = set()  # of those that the graph is given
         self.memories: dict[frozenset[Source], tuple[TensorValue, Source]] = {}  # that several inputs share, and the first of these
         self.held: set[int] = set()  # storages of tensors that calls after the graph are given
-        self.shown: set[int] = set()  # of those that guards or texts read
+        self.shown: set[int] = set()  # of those that guards or residual code read
+        self.optional: dict[torch.fx.Node, None] = {}  # nodes without which the graph does the same, where nothing takes what they give
         self.nodes: list[torch.fx.Node] = []  # that have a result, in order
         self.log: list[Operation | Callable[[], Operation] | None] = []  # all that was recorded, in order, or what makes it; None: no operation alone
         self._site, self._use = site, use
@@ -576,6 +577,14 @@ class Recorder:
         self.annotate(node, None)
         self.ops += 1
         self.log.append(None)
+
+    def drop_unused(self, outputs: Iterable[torch.fx.Node]) -> None:
+        """Takes the optional nodes away that nothing takes."""
+        kept = set(outputs)
+        for node in reversed(self.optional):
+            if not node.users and node not in kept:
+                self.graph.erase_node(node)
+                self.ops -= 1
 
     def written_inputs(self) -> list[GraphInput]:
         return [i for i in self.inputs if (value := self.tensors.get(i.name)) is not None and self.was_written(value)]

@@ -358,11 +358,11 @@ CASES = {
     "outputs": Case(Gives),
     "accumulation": Case(options={"accumulate_grad_batches": 2}),
     "scheduled accumulation": Case(options={"callbacks": lambda: [GradientAccumulationScheduler({0: 1, 1: 2})]}),
-    "manual optimization": Case(Manual, entries=STEPS | {"training_step": 3}, breaks=3),
+    "manual optimization": Case(Manual, entries=STEPS | {"training_step": 3}, breaks=2),
     "two optimizers": Case(
-        TwoOptimizers, entries={"validation_step": 1, "training_step": 3, "optimizer_step.0": 1, "optimizer_step.1": 1}, recompiles=1, breaks=4
+        TwoOptimizers, entries={"validation_step": 1, "training_step": 3, "optimizer_step.0": 1, "optimizer_step.1": 1}, breaks=3
     ),  # the recompile: numbers that Python adds up are another one in each step
-    "manual accumulation": Case(Accumulates, recompiles=1, breaks=2),  # the other branch of `if`
+    "manual accumulation": Case(Accumulates, recompiles=1, breaks=1),  # the other branch of `if`
     "a closure": Case(WithClosure, breaks=2),
     "modules of setup and configure_model": Case(BuiltLate),
     "an average of its own": Case(Ema),

@@ -4,6 +4,7 @@ answers has an entry, and none has a break."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,11 +58,13 @@ def decided(cx: Trace, condition: TensorValue) -> bool | None:
     """Whether a tensor of one bool is true, where an input decides that and a guard may ask; else None."""
     if cx.autocasts or cx.bodies or cx.effects.settings.changed or condition.fake.numel() != 1:
         return None
-    steps = steps_of(cx.recorder, condition.node)
-    if steps is None:
+    found = operations_of(cx.recorder, condition.node)
+    if found is None:
         return None
-    placeholder, listed = steps
+    placeholder, operations = found
+    listed = steps_of(placeholder, operations)
     if placeholder is None:
+        cx.recorder.optional.update(dict.fromkeys(operations))
         return bool(cx.guarded_call(Condition(listed).holds, [None], {}))
     if cx.conditions >= MOST_CONDITIONS or is_resume(cx.frames[0].code):
         return None
@@ -77,11 +80,12 @@ def decided(cx: Trace, condition: TensorValue) -> bool | None:
         return None
     cx.conditions += 1
     cx.recorder.shown.add(storage_of(given.fake))
+    cx.recorder.optional.update(dict.fromkeys(operations))
     cx.guard("EQUALS", Applied(given.source, asked, f" in the condition at {cx.site()}"), answer)
     return answer
 
 
-def steps_of(recorder: Recorder, node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[tuple[str, Any, tuple, dict[str, Any]]]] | None:
+def operations_of(recorder: Recorder, node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[torch.fx.Node]] | None:
     """The one input that a node depends on, None for none, and the operations between them; None where there are more inputs, or operations do more."""
     needed: dict[torch.fx.Node, None] = {}
     work = [node]
@@ -94,9 +98,12 @@ def steps_of(recorder: Recorder, node: torch.fx.Node) -> tuple[torch.fx.Node | N
     operations = [n for n in node.graph.nodes if n in needed and n.op != "placeholder"]
     if len(inputs) > 1 or len(operations) > MOST_OPERATIONS or not all(is_asked_freely(recorder, n) for n in operations):
         return None
-    place = {n: Step(i) for i, n in enumerate((*inputs, *operations), 1 - len(inputs))}
-    listed = [(n.op, n.target, *torch.fx.node.map_arg((n.args, n.kwargs), place.__getitem__)) for n in operations]  # type: ignore[arg-type]
-    return next(iter(inputs), None), listed
+    return next(iter(inputs), None), operations
+
+
+def steps_of(placeholder: torch.fx.Node | None, operations: Sequence[torch.fx.Node]) -> list[tuple[str, Any, tuple, dict[str, Any]]]:
+    place = {n: Step(i) for i, n in enumerate(operations, 1)} | ({} if placeholder is None else {placeholder: Step(0)})
+    return [(n.op, n.target, *torch.fx.node.map_arg((n.args, n.kwargs), place.__getitem__)) for n in operations]  # type: ignore[arg-type]
 
 
 def is_asked_freely(recorder: Recorder, node: torch.fx.Node) -> bool:

@@ -14,6 +14,7 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.operator_names import COMPARISONS, INPLACE
+from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.tensor import METHODS, READERS, TensorValue
@@ -30,10 +31,11 @@ MOST_ITEMS = 16  # of a tensor that becomes a list
 
 
 class ReadNumber(Value):
-    """tensor: holds the number, in float64, int64 or bool; nobody writes it, and autograd does not follow it. cls: what Python has."""
+    """tensor: holds the number, in float64, int64 or bool; nobody writes it, and autograd does not follow it. cls: what Python has. unwritten: gives an input
+    that holds the same number, while it does."""
 
-    def __init__(self, tensor: TensorValue, cls: type):
-        self.tensor, self.cls = tensor, cls
+    def __init__(self, tensor: TensorValue, cls: type, unwritten: Callable[[], TensorValue | None] = lambda: None):
+        self.tensor, self.cls, self.unwritten = tensor, cls, unwritten
 
     def describe(self) -> str:
         return f"a number read from {self.tensor.describe()}"
@@ -75,11 +77,15 @@ class ReadNumber(Value):
     def argument(self) -> tuple[Any, Any]:
         return self.constant()
 
+    def shown(self) -> TensorValue:
+        """What residual code reads the number from."""
+        return self.unwritten() or self.tensor
+
     def children(self) -> Sequence[Value]:
-        return (self.tensor,)
+        return (self.shown(),)
 
     def rebuild(self, out: Builder) -> None:
-        out.value(self.tensor)
+        out.value(self.shown())
         out.load_method("item")
         out.call(0)
 
@@ -90,13 +96,25 @@ def read_number(cx: Trace, tensor: TensorValue, cls: type | None = None) -> Valu
     kind = float if dtype.is_floating_point else bool if dtype is torch.bool else int
     if dtype.is_complex or cls not in (None, kind) and (cls, kind) != (float, int):
         return None
+    before = len(cx.recorder.nodes)
     kept = cx.op("call_method", "detach", [tensor], {})
     wanted = torch.bool if kind is bool else torch.int64 if (cls or kind) is int else torch.float64
     kept = cx.op("call_method", "to", [kept, ConstantValue(wanted)], {"copy": ConstantValue(True)})
     if tensor.fake.dim():
         kept = cx.op("call_method", "reshape", [kept, cx.tuple_of([])], {})
     assert isinstance(kept, TensorValue)
-    return ReadNumber(kept, cls or kind)
+    cx.recorder.optional.update(dict.fromkeys(cx.recorder.nodes[before:]))
+    if tensor.source is None or type(tensor) is not TensorValue or cls not in (None, kind):
+        return ReadNumber(kept, cls or kind)
+    return ReadNumber(kept, kind, while_unwritten(cx, tensor))
+
+
+def while_unwritten(cx: Trace, tensor: TensorValue) -> Callable[[], TensorValue | None]:
+    """Gives an input until the frame writes it: a number that is read from it alone needs no graph."""
+    version, fake = cx.recorder.version, tensor.fake
+    before = version(fake)
+    cx.recorder.shown.add(storage_of(fake))
+    return lambda: tensor if version(fake) == before else None
 
 
 def read_list(cx: Trace, tensor: TensorValue) -> Value | None:
