@@ -19,7 +19,7 @@ from dynacompile.capture.values.contexts import ExitValue, entered_by_hand
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.positions import StateValue
 from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.ir.source import Local, Source
+from dynacompile.ir.source import Applied, Local, Source
 
 
 @dataclass
@@ -32,6 +32,14 @@ class Ending:
     resumes: list[CodeType] = field(default_factory=list)
 
 
+def uncounted(cx: Trace) -> list[TensorValue]:
+    """Inputs whose version is to stay as it is. Inference tensors have none: in inference mode a guard tells them from others."""
+    found = cx.recorder.uncounted()
+    for value in found if cx.recorder.begins_in_inference else ():
+        cx.guard("EQUALS", Applied(value.source, torch.Tensor.is_inference, ".is_inference()"), value.real.is_inference())  # type: ignore[arg-type, union-attr]
+    return [value for value in found if not value.real.is_inference()]  # type: ignore[union-attr]
+
+
 def start(cx: Trace, out: Builder, roots: Sequence[Source] | None, outputs: list[TensorValue], values: list[Value], keep: bool) -> None:
     """Calls the graph, builds all values that later effects could change, and replays the effects. keep: build them in any case."""
     out.outputs = {value: i for i, value in enumerate(outputs)}
@@ -39,7 +47,7 @@ def start(cx: Trace, out: Builder, roots: Sequence[Source] | None, outputs: list
     cx.effects.random.replay(out, before=True)
     if roots is not None:
         begin = len(out.instrs)
-        out.call_graph(roots, cx.recorder.uncounted())
+        out.call_graph(roots, uncounted(cx))
         if cx.effects.settings.calls and cx.effects.settings.is_seen:
             cx.effects.settings.restore(out, out.instrs[begin])
     for condition, function, args, position in cx.effects.assumed:

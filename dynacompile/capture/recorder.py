@@ -604,9 +604,8 @@ class Recorder:
         return {key: self.version(self.values[key].fake) for key in self.versions}
 
     def uncounted(self) -> list[TensorValue]:
-        """Inputs that are written through `.data` alone, which autograd must not notice. Inference tensors have no versions."""
-        data = [value for key, value in self.data_written.items() if key in self.versions and value.fake._version == self.counted[key]]
-        return [value for value in data if not self.is_inference(value.fake)]
+        """Inputs that are written through `.data` alone, which autograd must not notice."""
+        return [value for key, value in self.data_written.items() if key in self.versions and value.fake._version == self.counted[key]]
 
     def fresh_inputs(self) -> tuple[GraphInput, ...]:
         """The inputs with the metadata they have before the graph runs, also where the graph writes them."""

@@ -18,7 +18,7 @@ import torch
 
 from dynacompile.config import Bounds
 from dynacompile.ir.expressions import Quantity
-from dynacompile.ir.fakes import fake_mode
+from dynacompile.ir.fakes import FakeMode, fake_mode
 from dynacompile.ir.source import Source
 from dynacompile.ir.zero_one import lenient, may_be_one
 from dynacompile.private import of_torch
@@ -110,7 +110,7 @@ def symbolic_rules(mode: FakeTensorMode) -> AbstractContextManager:
     return nullcontext() if mode.shape_env is None else of_torch.enable_python_dispatcher()
 
 
-def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeTensorMode:
+def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeMode:
     """A mode for fakes with symbolic sizes. torch's cache of fake results is off, since a cached result would install no guards."""
     mode = fake_mode(shape_env=shape_env(site, values), static_shapes=False)
     mode.cache_enabled = False

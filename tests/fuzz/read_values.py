@@ -22,7 +22,8 @@ import torch
 import dynacompile
 
 NAMES = ["a", "b", "c", "m.kept", "m.count", "m.norm.running_mean", "m.ts[0]", "m.ts[1]", "m.flag", "m.found"]
-WRITES = """X.add_(1)|X.sub_(Y.sum())|X.mul_(-1)|X.fill_(-2)|X.zero_()|X.neg_()|X[...] = X - 1|X.data.add_(1)|X.data.copy_(-X)|X.detach().sub_(2)|X.view(-1).add_(1)
+WRITES = """X.add_(1)|X.sub_(Y.sum())|X.mul_(-1)|X.fill_(-2)|X.zero_()|X.neg_()|X[...] = X - 1|X.data.add_(1)|X.data.copy_(-X)|X.detach().sub_(2)
+X.view(-1).add_(1)
 X.copy_(Y.sum() - 1)|torch.add(X, 1, out=X)|X.numpy()[...] = -1|X.clamp_(max=0)|X.view(-1)[0] = 3|X.masked_fill_(X > 0, -1)|X.set_(X + 1)|X.data = X - 1
 torch._foreach_add_([X, Y], 1)|torch._foreach_neg_(m.ts)|torch._foreach_add_(m.ts, -1)|torch._amp_foreach_non_finite_check_and_unscale_(m.ts, m.found, m.scale)
 torch._amp_foreach_non_finite_check_and_unscale_([a], m.found, m.scale)|torch._amp_foreach_non_finite_check_and_unscale_(m.ts[:2], c, m.scale)
@@ -42,7 +43,8 @@ def lines_of(text: str) -> list[str]:
 
 
 SETS = {"WRITES": lines_of(WRITES), "FLAGS": lines_of(FLAGS), "READS": lines_of(READS)}
-CHANGES = ["m.ts[1].fill_(math.inf)", "a[0] = math.inf", "X.add_(1)", "X.neg_()", "X.fill_(2)", "X.fill_(-1)", "m.found.fill_(1)", "m.found.zero_()", "X.data.sub_(1)", "m.count.add_(1)", "pass"]
+CHANGES = lines_of("""m.ts[1].fill_(math.inf)|a[0] = math.inf|X.add_(1)|X.neg_()|X.fill_(2)|X.fill_(-1)|X.data.sub_(1)|m.found.fill_(1)|m.found.zero_()
+m.count.add_(1)|pass""")
 ARGUMENTS = {
     "apart": "a, b = torch.ones(3), -torch.ones(3)",
     "same": "a = b = torch.ones(3)",
@@ -111,7 +113,8 @@ def generate(seed: int) -> Program:
             yield f"{pad}else: {filled('WRITES')}"
         elif way == 8 and depth == 1:
             yield f"{pad}for t in m.ts[:{pick.choice((2, 9))}]:"
-            yield f"{pad}    if {pick.choice(('(t > 0).all()', 't.sum().item() > 0', 't.any()'))}: {pick.choice(('t.sub_(1)', 'log.append(t.sum())', 't.neg_()'))}"
+            asked, done = pick.choice(("(t > 0).all()", "t.sum().item() > 0", "t.any()")), pick.choice(("t.sub_(1)", "log.append(t.sum())", "t.neg_()"))
+            yield f"{pad}    if {asked}: {done}"
         elif depth == 1:
             yield f"{pad}if {filled('FLAGS')}:"
             names = len(kept)
