@@ -43,7 +43,7 @@ from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
 from dynacompile.measuring import choice
-from dynacompile.runtime import chain, differentiable, in_stages, keeping_primals, link, record, with_plain
+from dynacompile.runtime import chain, differentiable, in_stages, keeping_primals, link, record, with_plain, with_wrappers
 from dynacompile.schedule import schedule, schedule_parts
 from dynacompile.watchdog import together, watched
 
@@ -73,11 +73,12 @@ def compile_frame(
             call = make_call(captured, told) if captured.graph is not None else None
         asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)
         call = with_plain(call, asked) if call is not None and asked else call
+        call = with_wrappers(call, captured.wrappers) if call is not None and captured.wrappers is not None else call
         settings = tuple(Guard("FLAG", None, flag, captured.site) for flag in dict.fromkeys(flags))
         captured = replace(captured, guards=captured.guards + captured.shape_guards() + settings, shape_guards=no_guards)
     code = captured.code
     if call is not None:
-        code = captured.bind(compile_gather(captured.roots, [i.source for i in captured.inputs], call))
+        code = captured.bind(compile_gather(captured.roots, [i.given for i in captured.inputs], call))
     return captured, code, stage("guards", env, compile_guards, captured.guards)
 
 

@@ -38,6 +38,7 @@ from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
 from dynacompile.ops.attention import KeptAsWritten
 from dynacompile.ops.backward_steps import Tracing, note_places
+from dynacompile.ops.wrappers import has_wrappers
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,10 @@ def trace_joint(
     Raises Unsupported where autograd or functionalization can't follow, and KeptAsWritten where torch's operator can't compute some attention."""
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
-    recorder = Recorder(mode, table)
+    recorder = Recorder(mode, table, has_wrappers(graph))
     tracing = Tracing(recorder.keep, native.core().backward_pass, lambda grad: hooked.append(recorder.node_of(inner(grad))), careful)
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
-    with ambient_state(), symbolic_rules(mode), functionalization(), recorder:
+    with ambient_state(), symbolic_rules(mode), functionalization(), recorder.below(), recorder:
         inputs = wrap_inputs(recorder, names, fakes)
         before = [entry.value._version if entry.is_tensor else 0 for entry in inputs]
         together, masks = Together(), Masks()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.resume import is_resume
 from dynacompile.capture.symbols import NeedsSymbols, bind_numbers, counts_loop
 from dynacompile.capture.trace import Trace
+from dynacompile.capture.values import dtensors
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
@@ -35,14 +37,16 @@ from dynacompile.capture.values.distributions import assumable
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.torch_functions import refusal
+from dynacompile.capture.values.wrappers import WrapperTensor, leave_of
 from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError
-from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site, no_guards
+from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site, Wrappers, no_guards
 from dynacompile.ir.guard_facts import GlobalState, global_state
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
 from dynacompile.ir.source import DictAttr, Free, Global, Local, Source
+from dynacompile.ops.wrappers import Enter, Leave
 
 LOOKS_AT_FRAME = frozenset({"locals", "eval", "exec", "_getframe", "currentframe"})
 FRAME_FUNCTIONS = frozenset({locals, eval, exec, sys._getframe, inspect.currentframe, inspect.stack})
@@ -85,6 +89,7 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: 
     frame to Python as well, with a reason that says so; under `verify` it is raised.
     """
     codes = codes or CodeCache()
+    dtensors.prepare()
 
     def again() -> Captured:
         try:
@@ -326,7 +331,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         ending = finish_break(symbolic, stop.execute, stop.why.code)
     if not all(hook.is_as_read() for hook in cx.hooks):
         raise unsupported("hooks", f"{code.co_qualname}, where a variable changes after the hook of a tensor has read it,")
-    graph = graph_module(cx, ending.outputs, state)
+    graph, leaves = graph_module(cx, ending.outputs, state)
     inputs = cx.recorder.fresh_inputs() if graph is not None else ()
     inputs, roots = used_inputs(graph, inputs)
     check_memory(cx, inputs)
@@ -354,6 +359,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         settings=cx.effects.settings.used or {},
         facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
         shape_guards=cx.symbols.guards if cx.symbols is not None else no_guards,
+        wrappers=wrappers_of(graph, inputs, leaves),
     )
 
 
@@ -362,22 +368,59 @@ def continues_break(cx: Trace, code: CodeType) -> bool:
     return is_resume(code) and not cx.recorder.ops and not cx.effects
 
 
-def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> torch.fx.GraphModule | None:
-    """The graph with its outputs, modes restored to those at its start; None when it does nothing."""
+def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> tuple[torch.fx.GraphModule | None, list[Leave | None]]:
+    """The graph with its outputs, modes restored to those at its start, None when it does nothing; and of each output what takes it apart, where it is a wrapper."""
     if not cx.recorder.ops:
-        return None
+        return None, []
     graph = cx.recorder.graph
     for node, _, leave in reversed(cx.autocasts):
         graph.call_function(leave, (node,))
     if torch.is_grad_enabled() != state.grad_mode:
         graph.call_function(torch._C._set_grad_enabled, (state.grad_mode,))
-    graph.output(tuple(value.node for value in outputs))
+    leaves, results = take_apart(graph, cx, outputs)
+    graph.output(tuple(results))
     if cx.symbols is not None:
         bind_numbers(cx.recorder, cx.symbols)
     for node in [n for n in graph.nodes if n.op == "placeholder" and not n.users]:
         graph.erase_node(node)
     with _use_lazy_graph_module(True):  # Python code is made for who prints or runs the graph
-        return _make_graph_module(cx.recorder.owner(graph), graph)
+        return _make_graph_module(cx.recorder.owner(graph), graph), leaves
+
+
+def take_apart(graph: torch.fx.Graph, cx: Trace, outputs: Sequence[Any]) -> tuple[list[Leave | None], list[torch.fx.Node]]:
+    """What takes each output apart, where it is a wrapper, and the results of the graph."""
+    leaves: list[Leave | None] = []
+    results: list[torch.fx.Node] = []
+    for value in outputs:
+        if not isinstance(value, WrapperTensor):
+            leaves.append(None)
+            results.append(value.node)
+            continue
+        leaves.append(leave_of(value, cx, outputs))
+        node = graph.call_function(leaves[-1], (value.node,))
+        node.meta["val"] = node.meta["example_value"] = parts = leaves[-1](value.fake)
+        for i, part in enumerate(parts):
+            results.append(graph.call_function(operator.getitem, (node, i)))
+            results[-1].meta["val"] = results[-1].meta["example_value"] = part
+    return leaves, results
+
+
+def wrappers_of(graph: torch.fx.GraphModule | None, inputs: Sequence[GraphInput], leaves: Sequence[Leave | None]) -> Wrappers | None:
+    if graph is None or not any(i.wrapper for i in inputs) and not any(leaves):
+        return None
+    nodes = {n.name: n for n in graph.graph.nodes if n.op == "placeholder"}
+    found: dict[Source, int] = {}
+    enters: list[Enter] = []
+    rows: list[tuple[int, str] | None] = []
+    for item in inputs:
+        if item.wrapper is None:
+            rows.append(None)
+            continue
+        if item.wrapper not in found:
+            found[item.wrapper] = len(enters)
+            enters.append(next(u.target for u in nodes[item.name].users if isinstance(u.target, Enter)))
+        rows.append((found[item.wrapper], item.source.name))  # type: ignore[attr-defined]
+    return Wrappers(tuple(rows), tuple(enters), tuple(leaves))
 
 
 def used_inputs(graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ...]) -> tuple[tuple[GraphInput, ...], tuple[Source, ...]]:

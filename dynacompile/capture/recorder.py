@@ -32,17 +32,19 @@ from dynacompile.capture.values.constant import ConstantValue, is_constant_objec
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicInt, is_symbolic, number_value
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.wrappers import WrapperTensor, check_written, tensor_value
 from dynacompile.capture.wider import may_outgrow, without_write
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
-from dynacompile.ir.fakes import fake_mode, fake_of
+from dynacompile.ir.fakes import fake_mode, fake_of, with_history, wrapper_fake
 from dynacompile.ir.memory import Folded
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import is_undecided, symbolic_rules
-from dynacompile.ir.source import Source
+from dynacompile.ir.source import Attr, Source
 from dynacompile.ir.symbolic_graphs import add_node, copy_node
 from dynacompile.ops.collectives import is_collective, not_computed
 from dynacompile.ops.fused_steps import FUSED_STEPS
+from dynacompile.ops.wrappers import Enter, Wrapping, is_wrapper
 
 QUANTIZING = frozenset({"quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "dequantize", "int_repr"})
 STRIDED = ("as_strided", torch.as_strided)
@@ -95,6 +97,8 @@ class Recorder:
         self.log: list[Operation | Callable[[], Operation] | None] = []  # all that was recorded, in order, or what makes it; None: no operation alone
         self._site, self._use = site, use
         self._last_placeholder: torch.fx.Node | None = None
+        self._last_entrance: torch.fx.Node | None = None  # of the nodes behind the placeholders that make wrappers
+        self.wrappers: dict[int, WrapperTensor] = {}  # id of the fake of an input that lies inside of one
 
     def input(self, real: torch.Tensor, source: Source) -> TensorValue:
         """A placeholder for a tensor that exists before the frame runs."""
@@ -111,6 +115,48 @@ class Recorder:
             self.inference_memory.add(storage_of(fake))
             self.inference_inputs.add(storage_of(fake))
         return value
+
+    def wrapper_input(self, real: Any, wrapping: Wrapping, source: Source) -> WrapperTensor:
+        """Placeholders for the tensors inside of a wrapper that exists before the frame, and the wrapper of these."""
+        if self.heeds_marks and is_marked(real) or real.is_inference():
+            raise unsupported("tensor-subclass", f"{source.text()}, of {wrapping.cls.__qualname__}, is marked as dynamic, or an inference tensor,")
+        recorded = real.requires_grad and torch.is_grad_enabled()
+        nodes, fakes, parts = [], [], {}
+        for name in wrapping.inner:
+            inside, at = getattr(real, name), Attr(source, name)
+            fake = fake_of(self.mode, inside)
+            given = with_history(fake) if recorded and (fake.is_floating_point() or fake.is_complex()) else fake
+            node = self.placeholder(at, given)
+            self.inputs.append(GraphInput(node.name, at, given, wrapper=source))
+            self.values[id(given)] = TensorValue(node, given, at, inside)
+            self.versions[id(given)] = given._version
+            nodes.append(node)
+            fakes.append(fake)
+            parts[name] = self.values[id(given)] if given is fake else self.detached(node, fake, at, inside)
+        made = wrapper_fake(self.mode, real, wrapping, fakes)
+        enter = self.at_begin(Enter(wrapping), tuple(nodes), made)
+        value = self.values[id(made)] = WrapperTensor(enter, made, source, real)
+        value.parts = parts
+        self.versions[id(made)] = made._version
+        for item in self.inputs[-len(nodes) :]:
+            self.wrappers[id(item.fake)] = value
+        return value
+
+    def detached(self, placeholder: torch.fx.Node, fake: torch.Tensor, source: Source, real: torch.Tensor) -> TensorValue:
+        """The tensor inside of a wrapper as the program has it: gradients of the wrapper do not come by it."""
+        value = self.values[id(fake)] = TensorValue(self.at_begin("detach", (placeholder,), fake), fake, source, real)
+        return value
+
+    def at_begin(self, target: Any, args: tuple[torch.fx.Node, ...], value: object) -> torch.fx.Node:
+        """A node that comes before all operations."""
+        last = self._last_entrance or self._last_placeholder
+        assert last is not None
+        with self.root.inserting_after(last):
+            node = self.root.create_node("call_method" if isinstance(target, str) else "call_function", target, args)
+        node.meta["val"] = node.meta["example_value"] = value
+        node.meta["site"] = self._site()
+        self._last_entrance = node
+        return node
 
     def number_input(self, source: Source, number: torch.SymInt | torch.SymFloat) -> torch.fx.Node:
         """A placeholder for a symbolic int or float that exists before the frame runs, or is computed then."""
@@ -216,6 +262,7 @@ class Recorder:
         writes = bool(written)
         if writes:
             self.check_asked()
+            check_written(written, self.wrappers.values())
         if any(out.shape != size for out, size in zip(outs, sizes)):
             raise unsupported("op-failed", f"{target_name(target)}: the operand to be written takes other sizes")
         if any(shares_part(out, t) for out in outs for t in given):
@@ -231,7 +278,7 @@ class Recorder:
             raise unsupported("aliased-mutation", f"{target_name(target)} writes a view of which several elements are one")
         made = tensors_in(result)
         for t in made:
-            if not isinstance(t, FakeTensor) and type(t) is not torch.Tensor:
+            if not isinstance(t, FakeTensor) and type(t) is not torch.Tensor and not is_wrapper(t):
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a {type(t).__name__}")
             if t.layout is not torch.strided or t.is_nested:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a tensor that is not dense")
@@ -441,7 +488,7 @@ class Recorder:
         if isinstance(result, torch.Tensor):
             found = self.values.get(id(result))
             if found is None:
-                found = self.values[id(result)] = TensorValue(node, result)
+                found = self.values[id(result)] = tensor_value(node, result)
             return found
         if isinstance(result, (tuple, list)):
             items = [self.element(node, i, item) for i, item in enumerate(result)]
@@ -484,6 +531,9 @@ class Recorder:
 
     def is_counted(self, key: int) -> bool:
         """Whether writes to an input changed its version."""
+        wrapper = self.wrappers.get(key)
+        if wrapper is not None and wrapper.fake._version != self.versions[id(wrapper.fake)]:
+            return True
         return self.values[key].fake._version != self.versions[key]
 
     def input_versions(self) -> dict[int, int]:
@@ -501,7 +551,9 @@ class Recorder:
         nodes = {n.name: n for n in self.root.nodes if n.op == "placeholder"}
         for item in self.inputs:
             if id(item.fake) in written:
-                fresh = self.fake(self.values[id(item.fake)].real, item.source)
+                real = self.values[id(item.fake)].real
+                fresh = self.fake(real, item.source) if item.wrapper is None else fake_of(self.mode, real)
+                fresh = with_history(fresh) if item.wrapper is not None and item.fake.requires_grad else fresh  # type: ignore[attr-defined]
                 nodes[item.name].meta["val"] = nodes[item.name].meta["example_value"] = fresh
                 item = replace(item, fake=fresh)
             out.append(item)

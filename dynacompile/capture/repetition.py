@@ -176,7 +176,7 @@ class Repetition:
         if found is not None:
             return found
         if isinstance(value, TensorValue) and value.node in self.nodes:  # what a copied operation gives
-            found = self.now[id(value)] = TensorValue(self.nodes[value.node], value.fake)
+            found = self.now[id(value)] = tensor_value(self.nodes[value.node], value.fake)
             found.is_number = value.is_number
             return found
         if type(value) is TupleValue or type(value) is ListValue:

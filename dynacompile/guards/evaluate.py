@@ -211,7 +211,7 @@ def load_attribute(value: Any, name: str) -> Any:
     found = in_type(type(value), name)
     if found is not MISSING and is_data_descriptor(found):
         asks = isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter) and name != "__dict__"
-        native_getter = isinstance(found, C_FIELDS) and not asks
+        native_getter = isinstance(found, C_FIELDS) and (not asks or isinstance(found, types.MemberDescriptorType))
         if not native_getter:
             return MISSING
         try:

@@ -88,7 +88,8 @@ Loaded load_attribute(PyObject* object, PyObject* name) {
     PyTypeObject* type = Py_TYPE(object);
     PyObject* found = _PyType_Lookup(type, name);
     if (found && PyDescr_IsData(found)) {
-        if (!is_c_field(found) || !(getters_are_native(object) || PyUnicode_CompareWithASCIIString(name, "__dict__") == 0)) return {};
+        const bool is_native = Py_IS_TYPE(found, &PyMemberDescr_Type) || getters_are_native(object) || PyUnicode_CompareWithASCIIString(name, "__dict__") == 0;
+        if (!is_c_field(found) || !is_native) return {};
         const NoCollection quiet;
         const PyRef kept = PyRef::share(found);
         return owned_or_nothing(Py_TYPE(found)->tp_descr_get(found, object, reinterpret_cast<PyObject*>(type)));

@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from dynacompile.errors import VerifyError
+from dynacompile.ops.wrappers import Enter, Leave
 from dynacompile.quoting import printable
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """Payload of a TENSOR_MATCH guard. sizes/strides: None marks a dimension that may vary."""
+    """Payload of a TENSOR_MATCH guard. sizes/strides: None marks a dimension that may vary. wraps: it wraps others, which have guards of their own."""
 
     type: type
     dtype: torch.dtype
@@ -59,19 +60,27 @@ class TensorFacts:
     requires_grad: bool
     sizes: tuple[int | None, ...]
     strides: tuple[int | None, ...] | None
+    wraps: bool = False
 
 
 @dataclass(frozen=True)
 class GraphInput:
     """A placeholder of the graph: where its value comes from at run time, and its fake value (FakeTensor, int, float).
 
-    is_asked: a tensor whose class overrides torch's functions; the graph is given a plain alias.
+    is_asked: a tensor whose class overrides torch's functions; the graph is given a plain alias. wrapper: of a tensor that another one wraps, that one: the
+    graph's callable is given it, and takes it apart.
     """
 
     name: str
     source: Source
     fake: object
     is_asked: bool = False
+    wrapper: Source | None = None
+
+    @property
+    def given(self) -> Source:
+        """What the graph's callable is given."""
+        return self.source if self.wrapper is None else self.wrapper
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,16 @@ class Break:
     reason: str
     hint: str
     stack: tuple[Site, ...]  # outermost frame first
+
+
+@dataclass(frozen=True)
+class Wrappers:
+    """Tensors that wrap others among what the graph's callable is given and gives. inputs: of each graph input that lies inside of one, which of `enters` it is,
+    and the attribute; enters: what makes them in the graph. outputs: of each output, what takes it apart in the graph; None for other inputs and outputs."""
+
+    inputs: tuple[tuple[int, str] | None, ...]
+    enters: tuple[Enter, ...]
+    outputs: tuple[Leave | None, ...]
 
 
 def no_guards() -> tuple[Guard, ...]:
@@ -114,6 +133,7 @@ class Captured:
     whole: the frame ended inside the graph: no user Python runs after it (a leaf entry).
     settings: those of torch that `code` changes before it calls the graph, as in ir.determinism.
     shape_guards: gives the guards on symbolic sizes; to be called when the graph is compiled, since compiling may rely on more of them.
+    wrappers: None where no input or output is one.
     """
 
     name: str
@@ -129,6 +149,7 @@ class Captured:
     shape_guards: Callable[[], tuple[Guard, ...]] = no_guards
     settings: Mapping[str, bool] = field(default_factory=dict)
     facts: dict[str, int] = field(default_factory=dict)
+    wrappers: Wrappers | None = None
 
     @property
     def ops(self) -> int:

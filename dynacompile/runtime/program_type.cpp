@@ -11,6 +11,7 @@
 
 bool init_differentiable(PyObject* module);
 bool init_graph_memory(PyObject* module);
+bool init_wrapped(PyObject* module);
 
 namespace dynacompile::runtime {
 namespace {
@@ -490,5 +491,5 @@ bool init_program(PyObject* module) {
 
 bool init_runtime(PyObject* module) {
     return dynacompile::runtime::probe_tensor_layout() && dynacompile::runtime::init_program(module) && init_differentiable(module) &&
-           init_graph_memory(module);
+           init_graph_memory(module) && init_wrapped(module);
 }

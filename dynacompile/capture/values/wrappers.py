@@ -1,0 +1,174 @@
+"""Tensors that wrap others, such as DTensors: the graph takes and gives the tensors inside, operations between are the class's own."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.descriptors import bind_descriptor, class_source
+from dynacompile.capture.values.functions import is_trusted
+from dynacompile.capture.values.tensor import FACTS, TensorValue, has_history
+from dynacompile.errors import Unsupported
+from dynacompile.ir.captured import TensorFacts
+from dynacompile.ir.guard_facts import Match
+from dynacompile.ir.namespaces import MISSING
+from dynacompile.ir.source import Attr, DictAttr, Source
+from dynacompile.ops.wrappers import Leave, Wrapping, inner_of, is_dtensor_class, is_wrapper, leaves_of, wrapping_of
+
+if TYPE_CHECKING:
+    from dynacompile.capture.trace import Trace
+
+Field = Callable[["Trace", "WrapperTensor"], Value]
+Method = Callable[["Trace", "WrapperTensor", list[Value], dict[str, Value]], Value]
+FIELDS: dict[str, Field] = {}  # of DTensor
+METHODS: dict[str, Method] = {}
+
+
+class WrapperTensor(TensorValue):
+    """fake: a wrapper of fakes. parts: what is inside, of one that exists before the frame, by attribute."""
+
+    parts: dict[str, Value] = {}
+
+    def pytype(self) -> type:
+        return type(self.fake)
+
+    def describe(self) -> str:
+        return f"{super().describe()} ({self.pytype().__qualname__})"
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name in self.parts:
+            return self.parts[name]
+        cls = self.pytype()
+        if is_dtensor_class(cls) and name in FIELDS:
+            return FIELDS[name](cx, self)
+        raw = cx.lookup(cls, name)
+        if raw is MISSING or name in FACTS or raw is cx.lookup(torch.Tensor, name) or is_dtensor_class(cls) and name in METHODS:
+            return super().get_attr(cx, name)
+        if not is_trusted(cls.__module__) and isinstance(raw, (types.FunctionType, property, classmethod, staticmethod)):
+            return bind_descriptor(cx, raw, self, cx.class_value(cls, None), name, class_source(cls, name))
+        raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
+
+    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if is_dtensor_class(self.pytype()) and name in METHODS:
+            return METHODS[name](cx, self, args, kwargs)
+        return super().method(cx, name, args, kwargs)
+
+    def can_be_grad(self, value: Value) -> bool:
+        return super().can_be_grad(value) and (not isinstance(value, TensorValue) or isinstance(value, WrapperTensor))
+
+
+def wrap_wrapper(cx: Trace, real: Any, source: Source) -> Value:
+    """A wrapper that exists before the frame."""
+    cls = type(real)
+    if not has_history(real):
+        raise unsupported("unknown-object", f"{source.text()}, a view of which autograd knows nothing any more, as its memory was written since")
+    wrapping = wrapping_of(real)
+    if is_dtensor_class(cls):
+        check_placed(wrapping, source.text())
+    check_whole(wrapping, inner_of(real, wrapping), source.text())
+    if any(id(part) in cx.known for part in inner_of(real, wrapping)):
+        raise unsupported("tensor-subclass", f"{source.text()}, of {cls.__qualname__}, holds a tensor that is read by itself,")
+    value = cx.recorder.wrapper_input(real, wrapping, source)
+    fake = value.fake
+    cx.guard("TENSOR_MATCH", source, TensorFacts(cls, fake.dtype, fake.device, fake.requires_grad, tuple(fake.shape), tuple(fake.stride()), wraps=True))
+    for name, part in value.parts.items():
+        inside = part.fake
+        facts = TensorFacts(type(part.real), inside.dtype, inside.device, False, tuple(inside.shape), tuple(inside.stride()))
+        cx.guard("TENSOR_MATCH", Attr(source, name), facts)
+        cx.known[id(part.real)], cx.ways[id(part.real)] = part, Attr(source, name)
+    guard_context(cx, wrapping, source)
+    return value
+
+
+def check_whole(wrapping: Wrapping, parts: tuple[torch.Tensor, ...], what: str) -> None:
+    """Refuses wrappers that are no wrappers of plain tensors with sizes that are numbers."""
+    kind = wrapping.cls.__qualname__
+    if any(type(part) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(part, torch._subclasses.FakeTensor) for part in parts):
+        inside = next(type(part).__qualname__ for part in parts if type(part) is not torch.Tensor)
+        raise unsupported("tensor-subclass", f"{what}, of {kind}, wraps a tensor of {inside},")
+    if any(part.layout is not torch.strided or part.requires_grad for part in parts) or not parts:
+        raise unsupported("tensor-subclass", f"{what}, of {kind}, wraps no dense tensor without a history of its own,")
+    if any(isinstance(n, torch.SymInt) for n in (*wrapping.size, *(n for part in parts for n in part.shape))):
+        raise Unsupported("symbolic-wrapper", f"{what}, of {kind}, has sizes that are symbols")
+
+
+def check_placed(wrapping: Wrapping, what: str) -> None:
+    """Refuses DTensors that this process has no part in, and those whose placement holds a tensor."""
+    placed = wrapping.context
+    if placed["mesh"].get_coordinate() is None:
+        raise unsupported("tensor-subclass", f"{what}, a DTensor on a mesh that this process is not in,")
+    if any(getattr(p, "mask_buffer", None) is not None for p in placed["placements"]):
+        raise unsupported("tensor-subclass", f"{what}, a DTensor that is yet to be masked,")
+
+
+def guard_context(cx: Trace, wrapping: Wrapping, source: Source) -> None:
+    """Guards what a wrapper is beside the tensors inside."""
+    if not is_dtensor_class(wrapping.cls):
+        cx.guard("MATCH", source, Match(str(wrapping.context), lambda value: is_wrapper(value) and wrapping_of(value).context == wrapping.context, False))
+        return
+    spec, placed = Attr(source, "_spec"), wrapping.context
+    cx.guard("TYPE", spec, placed.kind)
+    for name, value in placed.values:
+        if name == "mesh":
+            cx.guard("MATCH", DictAttr(spec, name), same_mesh(value))
+        elif value is None or isinstance(value, bool):
+            cx.guard("EQUALS", DictAttr(spec, name), value)
+        else:
+            cx.guard("MATCH", DictAttr(spec, name), same_value(value))
+
+
+def same_value(wanted: Any) -> Match:
+    """Of immutable values."""
+    return Match(str(wanted), lambda value: type(value) is type(wanted) and bool(value == wanted), True)
+
+
+def same_mesh(wanted: Any) -> Match:
+    """Equal meshes may have groups of their own: a collective over one is no collective over the other."""
+    groups = group_names(wanted)
+    return Match(str(wanted), lambda value: type(value) is type(wanted) and value == wanted and group_names(value) == groups, True)
+
+
+def group_names(mesh: Any) -> list[str]:
+    return [mesh.get_group(dim).group_name for dim in range(mesh.ndim)]
+
+
+def tensor_value(node: torch.fx.Node, fake: torch.Tensor) -> TensorValue:
+    """The value of a tensor that the frame makes."""
+    return WrapperTensor(node, fake) if is_wrapper(fake) else TensorValue(node, fake)
+
+
+def check_written(written: Sequence[torch.Tensor], inputs: Collection[WrapperTensor]) -> None:
+    """Refuses writes to wrappers of before the frame that autograd follows: the graph is given the tensors inside, whose writes it does not."""
+    if not inputs or not torch.is_grad_enabled():
+        return
+    memories = {memory(part): value for value in inputs for part in inner_of(value.fake)}
+    for tensor in written:
+        if is_wrapper(tensor) and tensor.requires_grad:
+            found = next((memories[memory(part)] for part in inner_of(tensor) if memory(part) in memories), None)
+            if found is not None:
+                raise unsupported("mutation", f"{found.describe()} is written and requires gradients")
+
+
+def memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def leave_of(value: WrapperTensor, cx: Trace, outputs: Sequence[TensorValue]) -> Leave:
+    """What takes a wrapper apart that the graph gives. Refuses one that shares memory with another tensor that exists after the graph: autograd would not know of
+    that."""
+    wrapping = wrapping_of(value.fake)
+    check_whole(wrapping, inner_of(value.fake, wrapping), "a result of the graph")
+    if is_dtensor_class(wrapping.cls):
+        check_placed(wrapping, "a result of the graph")
+    own = {memory(part) for part in inner_of(value.fake, wrapping)}
+    others = [other.fake for other in outputs if other is not value] + [item.fake for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor)]
+    others += [part.fake for input in cx.recorder.wrappers.values() for part in input.parts.values() if isinstance(part, TensorValue)]
+    if any(memory(part) in own for other in others for part in leaves_of(other)):
+        raise unsupported("aliased-wrapper", f"{value.describe()} shares memory with another tensor")
+    return Leave(wrapping)
