@@ -271,6 +271,7 @@ def interpret_node(
     if len(results) > 1:
         note(results, node.target, recorder)
     if any(map(is_wrapper, results)):
+        recorder.wrappers += results
         note_inside(env[node], node.meta.get("val"), memories)
         return
     read = [t for n in node.all_input_nodes for t in tensors_of(env[n])]  # those of lists, too

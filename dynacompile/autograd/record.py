@@ -74,6 +74,7 @@ class Recorder(TorchDispatchMode):
         self.table = table
         self.graph = torch.fx.Graph()
         self._make = self.graph.create_node if fake_mode.shape_env is None else functools.partial(add_node, self.graph)
+        self.wrappers: list[torch.Tensor] = []  # values that wrap others
         self.constants: dict[str, torch.Tensor] = {}
         self.writes: dict[int, torch.fx.Node] = {}  # memory that the captured graph writes to, and its last node that does
         self.site: Site | None = None

@@ -41,7 +41,7 @@ from dynacompile.capture.values.wrappers import WrapperTensor, leave_of
 from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError
-from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site, Wrappers, no_guards
+from dynacompile.ir.captured import PENDING, Break, Captured, GraphInput, Guard, Site, Wrappers, no_guards
 from dynacompile.ir.guard_facts import GlobalState, global_state
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
@@ -406,7 +406,7 @@ def take_apart(graph: torch.fx.Graph, cx: Trace, outputs: Sequence[Any]) -> tupl
 
 
 def wrappers_of(graph: torch.fx.GraphModule | None, inputs: Sequence[GraphInput], leaves: Sequence[Leave | None]) -> Wrappers | None:
-    if graph is None or not any(i.wrapper for i in inputs) and not any(leaves):
+    if graph is None or not any(i.wrapper or i.is_pending for i in inputs) and not any(leaves):
         return None
     nodes = {n.name: n for n in graph.graph.nodes if n.op == "placeholder"}
     found: dict[Source, int] = {}
@@ -414,7 +414,7 @@ def wrappers_of(graph: torch.fx.GraphModule | None, inputs: Sequence[GraphInput]
     rows: list[tuple[int, str] | None] = []
     for item in inputs:
         if item.wrapper is None:
-            rows.append(None)
+            rows.append((PENDING, "") if item.is_pending else None)
             continue
         if item.wrapper not in found:
             found[item.wrapper] = len(enters)

@@ -32,7 +32,7 @@ from dynacompile.capture.values.constant import ConstantValue, is_constant_objec
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicInt, is_symbolic, number_value
 from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.capture.values.wrappers import WrapperTensor, check_written, tensor_value
+from dynacompile.capture.values.wrappers import PendingTensor, WrapperTensor, check_written, tensor_value
 from dynacompile.capture.wider import may_outgrow, without_write
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
@@ -44,7 +44,7 @@ from dynacompile.ir.source import Attr, Source
 from dynacompile.ir.symbolic_graphs import add_node, copy_node
 from dynacompile.ops.collectives import is_collective, not_computed
 from dynacompile.ops.fused_steps import FUSED_STEPS
-from dynacompile.ops.wrappers import Enter, Wrapping, is_wrapper
+from dynacompile.ops.wrappers import Enter, Wrapping, is_wrapper, settled
 
 QUANTIZING = frozenset({"quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "dequantize", "int_repr"})
 STRIDED = ("as_strided", torch.as_strided)
@@ -124,8 +124,9 @@ class Recorder:
         nodes, fakes, parts = [], [], {}
         for name in wrapping.inner:
             inside, at = getattr(real, name), Attr(source, name)
-            fake = fake_of(self.mode, inside)
-            given = with_history(fake) if recorded and (fake.is_floating_point() or fake.is_complex()) else fake
+            fake = fake_of(self.mode, settled(inside).detach())
+            is_recorded = recorded and (fake.is_floating_point() or fake.is_complex())
+            given = with_history(fake_of(self.mode, settled(inside).detach())) if is_recorded else fake
             node = self.placeholder(at, given)
             self.inputs.append(GraphInput(node.name, at, given, wrapper=source))
             self.values[id(given)] = TensorValue(node, given, at, inside)
@@ -140,6 +141,17 @@ class Recorder:
         self.versions[id(made)] = made._version
         for item in self.inputs[-len(nodes) :]:
             self.wrappers[id(item.fake)] = value
+        return value
+
+    def pending_input(self, real: Any, source: Source) -> PendingTensor:
+        """A placeholder for what the result of a collective is in the end."""
+        fake: torch.Tensor = fake_of(self.mode, settled(real).detach())
+        if real.requires_grad:
+            fake = fake.requires_grad_() if real.is_leaf else with_history(fake)
+        node = self.placeholder(source, fake)
+        self.inputs.append(GraphInput(node.name, source, fake, is_pending=True))
+        value = self.values[id(fake)] = PendingTensor(node, fake, source, real)
+        self.versions[id(fake)] = fake._version
         return value
 
     def detached(self, placeholder: torch.fx.Node, fake: torch.Tensor, source: Source, real: torch.Tensor) -> TensorValue:
@@ -552,7 +564,7 @@ class Recorder:
         for item in self.inputs:
             if id(item.fake) in written:
                 real = self.values[id(item.fake)].real
-                fresh = self.fake(real, item.source) if item.wrapper is None else fake_of(self.mode, real)
+                fresh = self.fake(real, item.source) if item.wrapper is None else fake_of(self.mode, real.detach())
                 fresh = with_history(fresh) if item.wrapper is not None and item.fake.requires_grad else fresh  # type: ignore[attr-defined]
                 nodes[item.name].meta["val"] = nodes[item.name].meta["example_value"] = fresh
                 item = replace(item, fake=fresh)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from dynacompile.ir.source import (
     Remembered,
     Source,
     TypeOf,
+    ValueAt,
 )
 
 JUMP_IF_TRUE = "POP_JUMP_IF_TRUE" if PY312 else "POP_JUMP_FORWARD_IF_TRUE"
@@ -210,6 +212,12 @@ class Builder:
                 self.push_null()
                 self.source(base)
                 self.call(0)
+            case ValueAt(base, place):
+                self.push_null()
+                self.const(value_at)
+                self.source(base)
+                self.const(place)
+                self.call(2)
             case TypeOf(base):
                 self.push_null()
                 self.const(type)
@@ -373,6 +381,10 @@ class Builder:
         prologue.append(Instr("RESUME", 0, None, self.position))
         fields |= {"co_consts": tuple(self.consts.items) or (None,), "co_names": tuple(self.names.items)}
         return prologue + self.instrs, fields
+
+
+def value_at(table: dict[Any, Any], place: int) -> Any:
+    return next(islice(table.values(), place, None))
 
 
 def is_loadable(value: Value) -> bool:

@@ -49,6 +49,7 @@ from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, Names, class_look
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
+from dynacompile.ops.wrappers import let_go_of_masks
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.gradients import Hook
@@ -428,6 +429,7 @@ class Trace:
         The last place stays: later stages ask symbols where they come from. torch's caches keep some symbols, and so the trace, for long.
         """
         self._left_at = self.site() if self.frames else None
+        let_go_of_masks([value.fake for value in self.recorder.values.values()])
         for frame in self.frames:
             frame.let_go()
         tables = (self.known, self.literals, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks)

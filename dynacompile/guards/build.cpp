@@ -29,7 +29,7 @@ constexpr AccessName accesses[] = {
     {"dict_item", Access::dict_item, 's'}, {"attribute", Access::attribute, 's'}, {"item", Access::item, 's'},
     {"type", Access::type, '-'},           {"cell", Access::cell, 'i'},         {"positional_default", Access::positional_default, 'i'},
     {"keyword_default", Access::keyword_default, 's'}, {"link", Access::link, '-'},
-    {"referent", Access::referent, '-'},
+    {"referent", Access::referent, '-'},   {"value_at", Access::value_at, 'i'},
 };
 
 struct OpName {

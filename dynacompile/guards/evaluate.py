@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
+from itertools import islice
 from typing import Any
 
 import torch
@@ -164,6 +165,13 @@ def _(source: ir.Remembered, base: Any) -> Any:
 def _(source: ir.Referent, base: Any) -> Any:
     target = base() if type(base) is weakref.ref else None
     return MISSING if target is None else target
+
+
+@based(ir.ValueAt)
+def _(source: ir.ValueAt, base: Any) -> Any:
+    if not isinstance(base, dict) or type(base).__iter__ not in (dict.__iter__, OrderedDict.__iter__):
+        return MISSING
+    return next(islice(base.values(), source.place, None), MISSING)
 
 
 @based(ir.TypeOf)

@@ -93,7 +93,7 @@ uint64_t step_key(uint64_t parent, const Node& node) {
 }
 
 void add_below(std::vector<Feature>& found, const Node& node, uint64_t parent, int depth) {
-    if (node.access == Access::attribute) return;
+    if (node.access == Access::attribute || node.access == Access::value_at) return;
     const uint64_t key = step_key(parent, node);
     for (const Check& check : node.checks) {
         if (uint64_t sort = sort_key(check)) found.push_back({mix(key, sort), &node, &check, {}, depth * 4 + 4});

@@ -215,6 +215,7 @@ Loaded load(const Node& node, PyObject* base, const Roots& roots) {
         case Access::item: return load_item(node, base);
         case Access::link: return {link_result(base)};
         case Access::referent: return {referent_of(base)};
+        case Access::value_at: return {value_at(base, node.index)};
         case Access::type: return {reinterpret_cast<PyObject*>(Py_TYPE(base))};
         case Access::cell: return {PyFunction_Check(base) ? cell_content(PyFunction_GET_CLOSURE(base), node.index) : nullptr};
         case Access::positional_default: {

@@ -14,7 +14,7 @@
 
 namespace dynacompile {
 
-enum class Access : uint8_t { slot, free, globals, builtins, constant, instance_dict, dict_item, attribute, item, type, cell, positional_default, keyword_default, link, referent };
+enum class Access : uint8_t { slot, free, globals, builtins, constant, instance_dict, dict_item, attribute, item, type, cell, positional_default, keyword_default, link, referent, value_at };
 enum class Op : uint8_t { is, type, equals, tensor, function, has_attribute, dict_keys, dict_has, length, state, flag, set, names, match };
 
 // What a tensor must be. -1 in sizes and strides: any; strides empty with any_strides: not looked at.

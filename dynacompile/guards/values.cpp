@@ -204,6 +204,31 @@ bool is_constant(PyObject* object) {
     return true;
 }
 
+PyObject* value_at(PyObject* dict, Py_ssize_t index) {
+    if (!PyDict_Check(dict) || index >= PyDict_GET_SIZE(dict)) return nullptr;
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    if (!Py_IS_TYPE(dict, &PyODict_Type)) {
+        if (Py_TYPE(dict)->tp_iter != PyDict_Type.tp_iter) return nullptr;  // a user's subclass may order its keys as it likes
+        for (Py_ssize_t i = 0; PyDict_Next(dict, &at, &key, &value); i++)
+            if (i == index) return value;
+        return nullptr;
+    }
+    const NoCollection quiet;
+    PyObject* iterator = PyObject_GetIter(dict);
+    key = nullptr;
+    for (Py_ssize_t i = 0; iterator && i <= index; i++) {
+        Py_XDECREF(key);
+        key = PyIter_Next(iterator);
+    }
+    PyErr_Clear();
+    value = key ? PyDict_GetItemWithError(dict, key) : nullptr;
+    PyErr_Clear();
+    Py_XDECREF(key);
+    Py_XDECREF(iterator);
+    return value;
+}
+
 bool keys_equal(PyObject* dict, PyObject* keys) {
     Py_ssize_t n = PyTuple_GET_SIZE(keys);
     if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != n) return false;

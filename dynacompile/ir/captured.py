@@ -68,7 +68,7 @@ class GraphInput:
     """A placeholder of the graph: where its value comes from at run time, and its fake value (FakeTensor, int, float).
 
     is_asked: a tensor whose class overrides torch's functions; the graph is given a plain alias. wrapper: of a tensor that another one wraps, that one: the
-    graph's callable is given it, and takes it apart.
+    graph's callable is given it, and takes it apart. is_pending: the result of a collective that may be under way.
     """
 
     name: str
@@ -76,6 +76,7 @@ class GraphInput:
     fake: object
     is_asked: bool = False
     wrapper: Source | None = None
+    is_pending: bool = False
 
     @property
     def given(self) -> Source:
@@ -93,10 +94,14 @@ class Break:
     stack: tuple[Site, ...]  # outermost frame first
 
 
+PENDING = -2  # in the place of a wrapper: the result of a collective that may be under way, which the graph's callable waits for
+
+
 @dataclass(frozen=True)
 class Wrappers:
     """Tensors that wrap others among what the graph's callable is given and gives. inputs: of each graph input that lies inside of one, which of `enters` it is,
-    and the attribute; enters: what makes them in the graph. outputs: of each output, what takes it apart in the graph; None for other inputs and outputs."""
+    or PENDING, and the attribute; enters: what makes them in the graph. outputs: of each output, what takes it apart in the graph; None for other inputs and
+    outputs."""
 
     inputs: tuple[tuple[int, str] | None, ...]
     enters: tuple[Enter, ...]

@@ -7,10 +7,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
+
+if dist.is_available():
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    PENDING: type | None = AsyncCollectiveTensor
+else:
+    PENDING = None
 
 NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
 WAITS = frozenset({"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"})
+
+
+def is_pending_class(cls: type) -> bool:
+    """Whether tensors of a class are results of collectives that may be under way: they wait when they are used."""
+    return PENDING is not None and cls is PENDING
 
 
 def is_collective(op: object) -> bool:

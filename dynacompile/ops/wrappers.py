@@ -9,7 +9,7 @@ the formulas give it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -189,6 +189,16 @@ def coerce_placed(wrapper: Any, wanted: Wrapping) -> torch.Tensor:
 DTENSOR = Kind(placed_of, placed_maker, tangent_placed, is_placed_alike, coerce_placed)
 
 
+def let_go_of_masks(wrappers: Iterable[object]) -> None:
+    """A placement may hold a mask between an operation and the reduction of its result, and torch keeps placements for later operations: what a trace has left
+    there is taken away."""
+    for wrapper in wrappers:
+        for placement in wrapper._spec.placements if is_dtensor_class(type(wrapper)) else ():  # type: ignore[attr-defined]
+            buffer = getattr(placement, "mask_buffer", None)
+            if buffer is not None and (isinstance(buffer.data, torch._subclasses.FakeTensor) or buffer.data is not None and torch._is_functional_tensor(buffer.data)):
+                buffer.data, buffer.refcount = None, 0
+
+
 # where wrappers begin and end in a graph
 
 
@@ -204,32 +214,43 @@ class Entered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         step: Enter = ctx.step
-        return (None, *((None,) * len(step.wrapping.inner) if grad is None else step.taken_apart(grad)))
+        return (None, *((None,) * len(step.wrapping.inner) if grad is None else step.caught(grad)))
 
 
 class Enter(Step):
-    """Makes a wrapper of plain tensors. wrapping: of the wrapper; grad: of its gradient, which the formulas decide: set where the graph is differentiated."""
+    """Makes a wrapper of plain tensors. wrapping: of the wrapper; grad: of its gradient, which the formulas decide, and grad_parts: the sizes of the tensors
+    inside of that, which need not be those of the wrapper's own: set where the graph is differentiated."""
 
     __name__ = __qualname__ = "enter_wrapper"
 
     def __init__(self, wrapping: Wrapping):
         self.wrapping = wrapping
         self.grad: Wrapping | None = None
+        self.grad_parts: tuple[tuple[int, ...], ...] = ()
+        self.sizes: Sequence[tuple[int, ...]] = ()
+        self.catching: dict[int, torch.Tensor] | None = None
         self._make_grad: Callable[[Tensors], torch.Tensor] | None = None
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
         return Entered.apply(self, *tensors)  # type: ignore[no-any-return]
 
     def traced(self, args: tuple, tracing: Tracing) -> torch.Tensor:
+        self.catching, self.sizes = {}, [tuple(t.shape) for t in args]
         return self(*args)
 
-    def taken_apart(self, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def caught(self, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The tensors inside of a gradient, where the graph is differentiated: whoever does that takes them from `catching`, as autograd would refuse some."""
         if not is_wrapper(grad):
             raise Unsupported("no-gradient", f"the gradient of a {self.wrapping.cls.__qualname__} is a {type(grad).__qualname__}")
         self.grad, self._make_grad = wrapping_of(grad), None
-        if len(self.grad.inner) != len(self.wrapping.inner):
+        parts = inner_of(grad, self.grad)
+        if len(parts) != len(self.wrapping.inner):
             raise Unsupported("no-gradient", f"the gradient of a {self.wrapping.cls.__qualname__} has other parts than it")
-        return inner_of(grad, self.grad)
+        self.grad_parts = tuple(tuple(part.shape) for part in parts)
+        if self.catching is None:
+            return parts
+        self.catching.update(enumerate(parts))
+        return tuple(part.new_zeros(sizes) for part, sizes in zip(parts, self.sizes, strict=True))
 
     def gradient(self, tensors: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
         """The gradient of the wrapper, of what a compiled backward gives for the tensors inside."""

@@ -8,7 +8,8 @@
 #include "runtime/continuation.h"
 #include "runtime/objects.h"
 
-#include <ATen/ops/detach_ops.h>
+#include <ATen/ops/as_strided_ops.h>
+#include <ATen/ops/empty_ops.h>
 #include <c10/core/GradMode.h>
 
 #include <structmember.h>
@@ -31,10 +32,15 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// An input of the graph: the attribute `name` of a wrapper, the one that `part` is of; -1: an input as it is.
+constexpr int32_t as_it_is = -1, pending = -2;
+
+// An input of the graph: the attribute `name` of the wrapper of this number; or as it is; or the result of a collective that is under way, once it has ended.
+// grad: the sizes of the gradient there, where that has other ones than the input.
 struct Part {
-    int32_t wrapper = -1;
+    int32_t wrapper = as_it_is;
     PyRef name;
+    std::vector<int64_t> grad;
+    bool has_grad = false;
 };
 
 // A wrapper among the outputs, of `count` results of the graph; 0: a result as it is. make: a wrapper of tensors; take: the tensors of its gradient.
@@ -59,9 +65,16 @@ LayoutPtr shared(std::unique_ptr<Layout> layout) {
     });
 }
 
+// Without history: a wrapper is made of it.
+at::Tensor plain(at::Tensor tensor) {
+    if (!tensor.defined() || !tensor.requires_grad()) return tensor;
+    c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
+}
+
 edge_list edges_of(const at::Tensor* tensors, size_t count) {
     edge_list edges;
-    for (size_t i = 0; i < count; ++i) edges.push_back(tensors[i].requires_grad() ? torch::autograd::impl::gradient_edge(tensors[i]) : Edge());
+    for (size_t i = 0; i < count; ++i) edges.push_back(tensors[i].defined() && tensors[i].requires_grad() ? torch::autograd::impl::gradient_edge(tensors[i]) : Edge());
     return edges;
 }
 
@@ -71,12 +84,30 @@ void give_history(const at::Tensor& tensor, const Pointer& node) {
     torch::autograd::impl::set_gradient_edge(tensor, {node, number});
 }
 
-void refuse_recorded(const variable_list& grads) {
-    if (!c10::GradMode::is_enabled()) return;
-    for (const at::Tensor& grad : grads)
-        if (grad.defined() && grad.requires_grad())
-            fail("double backward through a compiled region whose inputs or outputs are tensors that wrap others, as DTensors do, is not supported: ",
-                 "leave the function that is differentiated twice out of the compiled region");
+// The gradient function of gradients that were wrapped or taken apart: names itself when somebody differentiates them again.
+struct WrappedTwice final : public Node {
+    explicit WrappedTwice(edge_list&& edges) : Node(std::move(edges)) {}
+    std::string name() const override { return "DynacompileDoubleBackward"; }
+    variable_list apply(variable_list&&) override {
+        fail("double backward through a compiled region whose inputs or outputs are tensors that wrap others, as DTensors do, is not supported: ",
+             "leave the function that is differentiated twice out of the compiled region");
+    }
+};
+
+void refuse_more(variable_list& made, const variable_list& given) {
+    if (!c10::GradMode::is_enabled() || std::none_of(given.begin(), given.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); })) return;
+    auto refusal = make_node<WrappedTwice>(edges_of(given.data(), given.size()));
+    for (at::Tensor& grad : made)
+        if (grad.defined() && !grad.requires_grad() && (grad.is_floating_point() || grad.is_complex())) give_history(grad, refusal);
+}
+
+void refuse_batches(const variable_list& grads) {
+    for (const at::Tensor& grad : grads) {
+        if (!grad.defined()) continue;
+        const c10::DispatchKeySet keys = grad.unsafeGetTensorImpl()->key_set();
+        if (keys.has(c10::DispatchKey::Batched) || keys.has(c10::DispatchKey::FuncTorchBatched))
+            fail("a batch of gradients (is_grads_batched) through a compiled region with tensors that wrap others is not supported: leave it out of the compiled region");
+    }
 }
 
 PyRef tuple_of(const at::Tensor* tensors, size_t count) {
@@ -92,16 +123,23 @@ public:
 
     std::string name() const override { return "DynacompileWrapGradient"; }
 
-    void add_part(const at::Tensor& alias, const NodePtr& self, size_t place) {
+    void add_part(const at::Tensor& alias, const NodePtr& self, size_t place, const Part& part) {
         places_.push_back(place);
-        give_history(alias, self);
+        if (!part.has_grad || alias.sizes() == c10::IntArrayRef(part.grad)) return give_history(alias, self);
+        const std::vector<int64_t> nowhere(part.grad.size(), 0);  // autograd looks at sizes, dtype and device
+        const at::Tensor one = at::_ops::empty_memory_format::call(c10::fromIntArrayRefSlow(c10::IntArrayRef{1}), alias.scalar_type(), c10::Layout::Strided,
+                                                                   alias.device(), false, std::nullopt);
+        const uint32_t number =
+            add_input_metadata(at::_ops::as_strided::call(one, c10::fromIntArrayRefSlow(part.grad), c10::fromIntArrayRefSlow(nowhere), std::nullopt));
+        torch::autograd::impl::set_gradient_edge(alias, {self, number});
     }
     void set_count(size_t parts) { parts_ = parts; }
 
     variable_list apply(variable_list&& grads) override {
-        refuse_recorded(grads);
+        refuse_batches(grads);
+        const variable_list given_grads = c10::GradMode::is_enabled() ? grads : variable_list();
         std::vector<at::Tensor> parts(parts_);
-        for (size_t i = 0; i < places_.size() && i < grads.size(); ++i) parts[places_[i]] = std::move(grads[i]);
+        for (size_t i = 0; i < places_.size() && i < grads.size(); ++i) parts[places_[i]] = plain(std::move(grads[i]));
         WithGil gil;
         try {
             PyRef given = tuple_of(parts.data(), parts.size());
@@ -109,7 +147,9 @@ public:
             PyRef made = PyRef::take(checked(PyObject_CallOneArg(layout_->gradients[wrapper_].get(), given.get())));
             if (made.get() == Py_None) return {at::Tensor()};
             if (!is_tensor(made.get())) raise(PyExc_TypeError, "a gradient must be a tensor");
-            return {tensor_of(impl_of(made.get()))};
+            variable_list found{tensor_of(impl_of(made.get()))};
+            refuse_more(found, given_grads);
+            return found;
         } catch (const PythonErrorSet&) {
             throw_python_error();
         }
@@ -130,7 +170,7 @@ public:
     std::string name() const override { return "DynacompileTakeGradient"; }
 
     variable_list apply(variable_list&& grads) override {
-        refuse_recorded(grads);
+        refuse_batches(grads);
         variable_list found(num_outputs());
         if (grads.empty() || !grads[0].defined()) return found;
         WithGil gil;
@@ -143,6 +183,7 @@ public:
                 PyObject* part = PyTuple_GET_ITEM(parts.get(), Py_ssize_t(i));
                 if (is_tensor(part)) found[i] = tensor_of(impl_of(part));
             }
+            refuse_more(found, grads);
             return found;
         } catch (const PythonErrorSet&) {
             throw_python_error();
@@ -165,7 +206,7 @@ public:
         std::vector<PyObject*> borrowed;
         for (size_t i = 0; i < layout_->inputs.size(); ++i) {
             const Part& part = layout_->inputs[i];
-            given.push_back(part.wrapper < 0 ? PyRef::share(args_[i]) : part_of(args_[i], part));
+            given.push_back(part.wrapper == as_it_is ? PyRef::share(args_[i]) : part.wrapper == pending ? ended(args_[i]) : part_of(args_[i], part));
             borrowed.push_back(given.back().get());
         }
         for (size_t i = 0; i < nodes_.size(); ++i)
@@ -176,19 +217,38 @@ public:
     }
 
 private:
+    // The plain tensor that the result of a collective is once that has ended: the object itself, where it is no such result.
+    static PyRef settled(PyRef object) {
+        if (!is_tensor(object.get())) raise(PyExc_TypeError, std::string("an input of a compiled graph must be a tensor, not ") + Py_TYPE(object.get())->tp_name);
+        if (!impl_of(object.get())->is_python_dispatch()) return object;
+        object = PyRef::take(checked(PyObject_CallMethod(object.get(), "trigger_wait", nullptr)));
+        if (!is_tensor(object.get())) raise(PyExc_TypeError, "a collective must give a tensor");
+        return object;
+    }
+
+    // An alias of it, with the version and the history of the result.
+    static PyRef ended(PyObject* result) {
+        const PyRef inside = settled(PyRef::share(result));
+        c10::TensorImpl* outer = impl_of(result);
+        if (outer->is_inference() || outer == impl_of(inside.get())) return inside;
+        const at::Tensor alias(impl_of(inside.get())->shallow_copy_and_detach(outer->version_counter(), true));
+        if (outer->requires_grad() && c10::GradMode::is_enabled())
+            torch::autograd::impl::set_gradient_edge(alias, torch::autograd::impl::gradient_edge(tensor_of(outer)));
+        return PyRef::take(wrap(alias));
+    }
+
     // An alias of a tensor inside of a wrapper, through which gradients come to the wrapper.
     PyRef part_of(PyObject* wrapper, const Part& part) {
         if (!is_tensor(wrapper)) raise(PyExc_TypeError, std::string("an input of a compiled graph must be a tensor, not ") + Py_TYPE(wrapper)->tp_name);
         const size_t place = counts_[part.wrapper]++;
-        PyRef inside = PyRef::take(checked(PyObject_GetAttr(wrapper, part.name.get())));
-        if (!is_tensor(inside.get())) raise(PyExc_TypeError, std::string("what is inside of a ") + Py_TYPE(wrapper)->tp_name + " must be a tensor");
+        PyRef inside = settled(PyRef::take(checked(PyObject_GetAttr(wrapper, part.name.get()))));
         c10::TensorImpl *outer = impl_of(wrapper), *impl = impl_of(inside.get());
         if (outer->is_inference() || impl->is_inference()) return inside;
         const at::Tensor alias(impl->shallow_copy_and_detach(outer->version_counter(), true));
         if (outer->requires_grad() && c10::GradMode::is_enabled() && (alias.is_floating_point() || alias.is_complex())) {
             WrapPtr& node = nodes_[part.wrapper];
             if (!node) node = make_node<WrapGradient>(layout_, size_t(part.wrapper), edge_list{torch::autograd::impl::gradient_edge(tensor_of(outer))});
-            node->add_part(alias, node, place);
+            node->add_part(alias, node, place, part);
         }
         return PyRef::take(wrap(alias));
     }
@@ -266,7 +326,12 @@ PyObject* make_wrapped(PyObject*, PyObject* args) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) {
         PyObject* row = PyTuple_GET_ITEM(inputs, i);
         Part part;
-        if (row != Py_None) part = {int32_t(to_int(item(row, 0))), PyRef::share(item(row, 1))};
+        if (row != Py_None) {
+            part.wrapper = int32_t(to_int(item(row, 0)));
+            part.name = PyRef::share(item(row, 1));
+            part.has_grad = item(row, 2) != Py_None;
+            if (part.has_grad) part.grad = to_ints(item(row, 2));
+        }
         if (part.wrapper >= int32_t(layout->gradients.size())) raise(PyExc_IndexError, "an input is of no wrapper");
         layout->inputs.push_back(std::move(part));
     }

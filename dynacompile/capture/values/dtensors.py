@@ -121,12 +121,11 @@ def guard_modes(cx: Trace) -> None:
     cx.flag("DTensor._op_dispatcher._allow_implicit_replication", lambda: bool(dispatcher._allow_implicit_replication))
 
 
-def fixed(name: str, value: Value | None) -> Any:
+def fixed(cx: Trace, name: str, value: Value) -> Any:
     """An argument that is no tensor, with placements as a tuple."""
-    if value is None:
-        return None
+    value = cx.force(value)
     try:
-        return tuple(item.constant() for item in value.items) if isinstance(value, SequenceValue) else value.constant()
+        return tuple(cx.force(item).constant() for item in value.items) if isinstance(value, SequenceValue) else value.constant()
     except NotConstant as reason:
         raise unsupported("unknown-operation", f"{name} with a {reason} argument") from reason
 
@@ -141,7 +140,7 @@ def row_from_local(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
     if len(args) > 3:
         raise raises(TypeError, f"DTensor.from_local() takes from 1 to 3 positional arguments but {len(args)} were given")
     local, *rest = bind_arguments("from_local", names, args, kwargs, missing)
-    options = {name: fixed("DTensor.from_local()", value) for name, value in zip(names[1:], rest, strict=True)}
+    options = {name: fixed(cx, "DTensor.from_local()", value) for name, value in zip(names[1:], rest, strict=True)}
     if not isinstance(local, TensorValue) or isinstance(local, WrapperTensor) or options["device_mesh"] is None:
         raise unsupported("unknown-operation", "DTensor.from_local() of no plain tensor, or without a mesh")
     if options.pop("run_check"):
@@ -153,7 +152,7 @@ def row_from_local(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
 def method_redistribute(cx: Trace, tensor: WrapperTensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["device_mesh", "placements", "async_op", "forward_dtype", "backward_dtype"]
     bound = bind_arguments("redistribute", names, args, kwargs, {**dict.fromkeys(names, NONE), "async_op": NO})
-    options = {name: fixed("DTensor.redistribute()", value) for name, value in zip(names, bound, strict=True)}
+    options = {name: fixed(cx, "DTensor.redistribute()", value) for name, value in zip(names, bound, strict=True)}
     given = tuple((name, value) for name, value in options.items() if value is not None)
     guard_modes(cx)
     return cx.op("call_function", Redistribute(given), [tensor], {})
@@ -161,13 +160,13 @@ def method_redistribute(cx: Trace, tensor: WrapperTensor, args: list[Value], kwa
 
 def method_to_local(cx: Trace, tensor: WrapperTensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (placements,) = bind_arguments("to_local", ["grad_placements"], args, kwargs, {"grad_placements": NONE})
-    return cx.op("call_function", ToLocal((("grad_placements", fixed("DTensor.to_local()", placements)),)), [tensor], {})
+    return cx.op("call_function", ToLocal((("grad_placements", fixed(cx, "DTensor.to_local()", placements)),)), [tensor], {})
 
 
 def method_full_tensor(cx: Trace, tensor: WrapperTensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (placements,) = bind_arguments("full_tensor", ["grad_placements"], args, kwargs, {"grad_placements": NONE})
     guard_modes(cx)
-    return cx.op("call_function", FullTensor((("grad_placements", fixed("DTensor.full_tensor()", placements)),)), [tensor], {})
+    return cx.op("call_function", FullTensor((("grad_placements", fixed(cx, "DTensor.full_tensor()", placements)),)), [tensor], {})
 
 
 METHODS.update(redistribute=method_redistribute, to_local=method_to_local, full_tensor=method_full_tensor)

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.descriptors import bind_descriptor, class_source
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.tensor import FACTS, TensorValue, has_history
@@ -19,15 +19,16 @@ from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Match
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, DictAttr, Source
+from dynacompile.ops.collectives import is_pending_class
 from dynacompile.ops.wrappers import Leave, Wrapping, inner_of, is_dtensor_class, is_wrapper, leaves_of, wrapping_of
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
 Field = Callable[["Trace", "WrapperTensor"], Value]
-Method = Callable[["Trace", "WrapperTensor", list[Value], dict[str, Value]], Value]
+Row = Callable[["Trace", "WrapperTensor", list[Value], dict[str, Value]], Value]
 FIELDS: dict[str, Field] = {}  # of DTensor
-METHODS: dict[str, Method] = {}
+METHODS: dict[str, Row] = {}
 
 
 class WrapperTensor(TensorValue):
@@ -43,16 +44,25 @@ class WrapperTensor(TensorValue):
 
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in self.parts:
-            return self.parts[name]
+            return self.part(name)
         cls = self.pytype()
         if is_dtensor_class(cls) and name in FIELDS:
             return FIELDS[name](cx, self)
         raw = cx.lookup(cls, name)
-        if raw is MISSING or name in FACTS or raw is cx.lookup(torch.Tensor, name) or is_dtensor_class(cls) and name in METHODS:
+        if is_dtensor_class(cls) and name in METHODS:
+            return Method(self, name)
+        if raw is MISSING or name in FACTS or raw is cx.lookup(torch.Tensor, name):
             return super().get_attr(cx, name)
         if not is_trusted(cls.__module__) and isinstance(raw, (types.FunctionType, property, classmethod, staticmethod)):
             return bind_descriptor(cx, raw, self, cx.class_value(cls, None), name, class_source(cls, name))
         raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
+
+    def part(self, name: str) -> Value:
+        """What is inside, as the program has it."""
+        value = self.parts[name]
+        if isinstance(value, TensorValue) and (value.real.requires_grad or is_pending_class(type(value.real))):
+            raise unsupported("tensor-attribute", f"{self.describe()}.{name}, which requires gradients, or is the result of a collective that is under way,")
+        return value
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if is_dtensor_class(self.pytype()) and name in METHODS:
@@ -78,22 +88,45 @@ def wrap_wrapper(cx: Trace, real: Any, source: Source) -> Value:
     fake = value.fake
     cx.guard("TENSOR_MATCH", source, TensorFacts(cls, fake.dtype, fake.device, fake.requires_grad, tuple(fake.shape), tuple(fake.stride()), wraps=True))
     for name, part in value.parts.items():
-        inside = part.fake
-        facts = TensorFacts(type(part.real), inside.dtype, inside.device, False, tuple(inside.shape), tuple(inside.stride()))
+        inside, pending = part.fake, is_pending_class(type(part.real))
+        facts = TensorFacts(type(part.real), inside.dtype, inside.device, part.real.requires_grad, tuple(inside.shape), tuple(inside.stride()), pending)
         cx.guard("TENSOR_MATCH", Attr(source, name), facts)
         cx.known[id(part.real)], cx.ways[id(part.real)] = part, Attr(source, name)
     guard_context(cx, wrapping, source)
     return value
 
 
+class PendingTensor(TensorValue):
+    """The result of a collective that may be under way. The graph is given what it is in the end."""
+
+    def pytype(self) -> type:
+        return type(self.real)
+
+    def get_attr(self, cx: Trace, name: str) -> Value:
+        if name in FACTS or cx.lookup(torch.Tensor, name) is cx.lookup(self.pytype(), name):
+            return super().get_attr(cx, name)
+        raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
+
+
+def wrap_pending(cx: Trace, real: Any, source: Source) -> Value:
+    if not has_history(real) or real.is_inference() or type(real.elem) is not torch.Tensor or real.elem.layout is not torch.strided:
+        raise unsupported("tensor-subclass", f"{source.text()}, of {type(real).__qualname__}, is no result of a collective on plain tensors")
+    value = cx.recorder.pending_input(real, source)
+    fake = value.fake
+    facts = TensorFacts(type(real), fake.dtype, fake.device, fake.requires_grad, tuple(fake.shape), tuple(fake.stride()), wraps=True)
+    cx.guard("TENSOR_MATCH", source, facts)
+    return value
+
+
 def check_whole(wrapping: Wrapping, parts: tuple[torch.Tensor, ...], what: str) -> None:
     """Refuses wrappers that are no wrappers of plain tensors with sizes that are numbers."""
     kind = wrapping.cls.__qualname__
-    if any(type(part) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(part, torch._subclasses.FakeTensor) for part in parts):
+    plain = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
+    if any(type(part) not in plain and not is_pending_class(type(part)) for part in parts):
         inside = next(type(part).__qualname__ for part in parts if type(part) is not torch.Tensor)
         raise unsupported("tensor-subclass", f"{what}, of {kind}, wraps a tensor of {inside},")
-    if any(part.layout is not torch.strided or part.requires_grad for part in parts) or not parts:
-        raise unsupported("tensor-subclass", f"{what}, of {kind}, wraps no dense tensor without a history of its own,")
+    if any(part.layout is not torch.strided or part.is_conj() or part.is_neg() for part in parts) or not parts:
+        raise unsupported("tensor-subclass", f"{what}, of {kind}, wraps no dense tensor,")
     if any(isinstance(n, torch.SymInt) for n in (*wrapping.size, *(n for part in parts for n in part.shape))):
         raise Unsupported("symbolic-wrapper", f"{what}, of {kind}, has sizes that are symbols")
 
