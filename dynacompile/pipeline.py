@@ -21,12 +21,13 @@ import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from dynacompile import native
-from dynacompile.autograd import differentiate, differentiate_parts, find_parts
+from dynacompile.autograd import differentiate, differentiate_parts, find_parts, localized
 from dynacompile.build import begin_build, expect_builds
 from dynacompile.capture import CodeCache, capture_frame
 from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
+from dynacompile.errors import Unsupported
 from dynacompile.events import Scheduled, StageFinished
 from dynacompile.guards.facts import FrameCopy, FrameFacts
 from dynacompile.guards.program import compile_gather, compile_guards
@@ -43,6 +44,7 @@ from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
 from dynacompile.measuring import choice
+from dynacompile.ops.wrappers import has_wrappers
 from dynacompile.runtime import chain, differentiable, in_stages, keeping_primals, link, record, with_plain, with_wrappers
 from dynacompile.schedule import schedule, schedule_parts
 from dynacompile.watchdog import together, watched
@@ -162,12 +164,19 @@ def unseen_by_hooks() -> Iterator[None]:
 def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     """A torch-level graph as a native callable that autograd can differentiate; a chain of such where values decide sizes in it."""
     if depends_on_values(graph):
+        refuse_wrappers(graph)
         later = replace(env, rely=None)  # parts are compiled when a call comes to them
         return chain(graph, lambda part, given: compile_part(part, given, later))
     return compile_part(graph, fakes, env)
 
 
+def refuse_wrappers(graph: torch.fx.GraphModule) -> None:
+    if has_wrappers(graph):
+        raise Unsupported("symbolic-wrapper", "sizes that depend on values, beside tensors that wrap others")
+
+
 def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
+    graph = localized(graph, fakes)
     parts = find_parts(graph, fakes)
     found = None if parts is None else stage("differentiate", env, differentiate_parts, parts, env)
     if found is not None:
@@ -264,11 +273,13 @@ def begin_kernels(plan: Schedule, env: Env) -> Callable[[], GraphCall]:
 def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     """The `aot_eager` backend: differentiated ahead of time, run op by op."""
     if depends_on_values(graph):
+        refuse_wrappers(graph)
         return chain(graph, lambda part, given: trace_part(part, given, env))
     return trace_part(graph, fakes, env)
 
 
 def trace_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
+    graph = localized(graph, fakes)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     backwards = [functools.partial(given, code_of(g)) for g, _ in backward_graphs(pair)]
     return joined(code_of(pair.forward), backwards, pair, graph, fakes)

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from dynacompile.autograd.alike import differentiate_parts, find_parts
 from dynacompile.autograd.differentiate import differentiate
+from dynacompile.autograd.localized import localized
 
-__all__ = ["differentiate", "differentiate_parts", "find_parts"]
+__all__ = ["differentiate", "differentiate_parts", "find_parts", "localized"]

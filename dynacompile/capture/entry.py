@@ -38,6 +38,7 @@ from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.torch_functions import refusal
 from dynacompile.capture.values.wrappers import WrapperTensor, leave_of
+from dynacompile.capture.values.written_collectives import LeftPending, refuse_pending
 from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError
@@ -140,6 +141,10 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             if not manner.by_hand:
                 raise
             manner = replace(manner, by_hand=False)
+        except LeftPending:
+            if not manner.works:
+                raise
+            manner = replace(manner, works=False)
 
 
 @dataclass(frozen=True)
@@ -147,12 +152,14 @@ class Manner:
     """How a frame is interpreted: first with hopes, then with those less that did not come true.
 
     loops: ints that change from round to round of a loop are symbols. assumes: how many validations of distributions the graph takes for passed, None for
-    all that come. by_hand: torch's managers are entered in the graph also where no with statement does it.
+    all that come. by_hand: torch's managers are entered in the graph also where no with statement does it. works: collectives that are begun with
+    `async_op=True` are operations of the graph.
     """
 
     loops: bool = False
     assumes: int | None = None
     by_hand: bool = True
+    works: bool = True
 
 
 def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None, facts: Facts | None, manner: Manner) -> Captured:
@@ -163,7 +170,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
     def trace() -> Trace:
         made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
         made.overrides.state, made.fullgraph = state.torch_function, env.config.fullgraph
-        made.assumable, made.enters_by_hand = manner.assumes, manner.by_hand
+        made.assumable, made.enters_by_hand, made.follows_works = manner.assumes, manner.by_hand, manner.works
         made.leaves_first_steps = env.leaves_first_steps
         made.grads = getattr(frame, "grads", made.grads)
         made.limit(env.config.trace_limit)
@@ -323,6 +330,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     site = Site(code.co_filename, code.co_firstlineno, code.co_qualname)
     if stop is not None and not stop.execute and not cx.recorder.ops and not cx.effects:
         raise located(stop.why)
+    refuse_pending(cx)
     if stop is None and attempt.raised is not None:
         ending = finish_raise(cx, symbolic, attempt.raised)
     elif stop is None:

@@ -44,7 +44,7 @@ from dynacompile.ir.source import Attr, Source
 from dynacompile.ir.symbolic_graphs import add_node, copy_node
 from dynacompile.ops.collectives import is_collective, not_computed
 from dynacompile.ops.fused_steps import FUSED_STEPS
-from dynacompile.ops.wrappers import Enter, Wrapping, is_wrapper, settled
+from dynacompile.ops.wrappers import Enter, Wrapping, begun, is_wrapper
 
 QUANTIZING = frozenset({"quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "dequantize", "int_repr"})
 STRIDED = ("as_strided", torch.as_strided)
@@ -124,9 +124,9 @@ class Recorder:
         nodes, fakes, parts = [], [], {}
         for name in wrapping.inner:
             inside, at = getattr(real, name), Attr(source, name)
-            fake = fake_of(self.mode, settled(inside).detach())
+            fake = fake_of(self.mode, begun(inside).detach())
             is_recorded = recorded and (fake.is_floating_point() or fake.is_complex())
-            given = with_history(fake_of(self.mode, settled(inside).detach())) if is_recorded else fake
+            given = with_history(fake_of(self.mode, begun(inside).detach())) if is_recorded else fake
             node = self.placeholder(at, given)
             self.inputs.append(GraphInput(node.name, at, given, wrapper=source))
             self.values[id(given)] = TensorValue(node, given, at, inside)
@@ -145,7 +145,7 @@ class Recorder:
 
     def pending_input(self, real: Any, source: Source) -> PendingTensor:
         """A placeholder for what the result of a collective is in the end."""
-        fake: torch.Tensor = fake_of(self.mode, settled(real).detach())
+        fake: torch.Tensor = fake_of(self.mode, begun(real).detach())
         if real.requires_grad:
             fake = fake.requires_grad_() if real.is_leaf else with_history(fake)
         node = self.placeholder(source, fake)

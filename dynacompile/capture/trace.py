@@ -53,6 +53,7 @@ from dynacompile.ops.wrappers import let_go_of_masks
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.gradients import Hook
+    from dynacompile.capture.values.written_collectives import WorkValue
 
 NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of which one source may have several
 CHANGING = frozenset({"HASATTR", "LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})  # kinds of facts that change while an object stays the same
@@ -105,6 +106,8 @@ class Trace:
         self.autocast_cache = True  # as the program has set it; capture goes without
         self.bodies: list[Body] = []  # functions that become graphs of their own, being traced
         self.hooks: list[Hook] = []  # of tensors of the graph
+        self.works: list[WorkValue] = []  # collectives that the frame has begun and not waited for
+        self.follows_works = True  # such are operations of the graph
         self.steps, self.most_steps = 0, math.inf
         self.handling: ExceptionValue | None = None
         self.fullgraph = False  # a break is an error

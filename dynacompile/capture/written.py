@@ -13,6 +13,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.ir.captured import GraphInput, Guard, Site
 from dynacompile.ir.guard_facts import Disjoint, memory_range
 from dynacompile.ir.source import Attr
+from dynacompile.ops.wrappers import begun
 
 
 def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
@@ -20,7 +21,9 @@ def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
     written = {i.name for i in cx.recorder.written_inputs()}
     if not written:
         return
-    reals = {item.name: cx.recorder.values[id(item.fake)].real for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor)}
+    if any(i.is_pending for i in cx.recorder.written_inputs()):
+        raise unsupported("mutation", "the result of a collective that may be under way is written")
+    reals = {item.name: begun(cx.recorder.values[id(item.fake)].real) for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor)}
     ranges = sorted((*memory_range(reals[i.name]), i.name) for i in inputs if i.name in reals)
     open_ranges: list[tuple[int, str]] = []
     for begin, end, name in ranges:

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from dynacompile.errors import Unsupported
 from dynacompile.markers import TRACED_THROUGH
 from dynacompile.ops.backward_steps import Step, Tracing
+from dynacompile.ops.collectives import is_pending_class
 
 Tensors = Sequence[torch.Tensor]
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
@@ -277,7 +278,12 @@ class Left(torch.autograd.Function):
 
 def settled(tensor: Any) -> torch.Tensor:
     """A plain tensor; of the result of a collective that is under way, what it is once that has ended."""
-    return tensor if type(tensor) is torch.Tensor or not hasattr(tensor, "trigger_wait") else tensor.trigger_wait()
+    return tensor.trigger_wait() if is_pending_class(type(tensor)) else tensor
+
+
+def begun(tensor: Any) -> torch.Tensor:
+    """A plain tensor; of the result of a collective that is under way, the tensor that is being written: its values are not to be read."""
+    return tensor.elem if is_pending_class(type(tensor)) else tensor
 
 
 def retaken(tensor: torch.Tensor) -> torch.Tensor:

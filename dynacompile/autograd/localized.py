@@ -1,0 +1,189 @@
+"""A graph that autograd has no part in, with the operations on the tensors inside of wrappers in the place of those on wrappers.
+
+Such a graph, as a step of an optimizer over DTensors is, needs no tensor that wraps others while it is differentiated: what the class's dispatch does to the
+tensors inside is all that there is. So everything that is done to graphs of plain tensors is done to it, too.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dynacompile.errors import Unsupported
+from dynacompile.ir.graphs import output_args
+from dynacompile.ir.recurrence import check_recurs
+from dynacompile.ops.backward_steps import Step
+from dynacompile.ops.wrappers import Enter, Leave, has_wrappers, inner_of, is_wrapper, is_wrapper_class, let_go_of_masks, tensors_in
+
+Node = torch.fx.Node
+ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift.default, torch.ops.aten.lift_fresh.default})
+LISTS = ("_foreach_", "_fused_", "stack", "cat")  # what is recognised by torch's function
+
+
+def localized(graph: torch.fx.GraphModule, fakes: Sequence[object]) -> torch.fx.GraphModule:
+    """The graph without wrappers, where it has some and no output requires gradients; else the graph itself. fakes: one for each placeholder."""
+    if not has_wrappers(graph) or any(isinstance(n, Node) and getattr(n.meta.get("val"), "requires_grad", False) for n in output_args(graph)):
+        return graph
+    mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
+    if mode is None:
+        return graph
+    local = Local()
+    try:
+        with saved_modes(), mode, local:
+            for node, value in zip((n for n in graph.graph.nodes if n.op == "placeholder"), fakes, strict=True):
+                local.placeholder(node, value)
+            for node in graph.graph.nodes:
+                if node.op != "placeholder":
+                    local.copy(node)
+    finally:
+        let_go_of_masks(local.wrappers)
+    return torch.fx.GraphModule(graph, local.graph)
+
+
+@contextmanager
+def saved_modes() -> Iterator[None]:
+    grad = torch.is_grad_enabled()
+    cache = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(cache)
+        torch._C._set_grad_enabled(grad)
+
+
+class Local(TorchDispatchMode):
+    """Writes down what the dispatch of wrappers does. It stands in the place of torch's mode for tracing; see autograd/inside.py."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mode_key = torch._C._TorchDispatchModeKey.PROXY
+        self.graph = torch.fx.Graph()
+        self.values: dict[Node, Any] = {}  # of the nodes of the graph that is read
+        self.nodes: dict[int, Node] = {}  # of the new graph, by id of a fake, which `kept` keeps alive
+        self.kept: list[Any] = []
+        self.copies: dict[Node, Node] = {}
+        self.wrappers: list[torch.Tensor] = []
+        self.meta: dict[str, Any] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch's own wrapper around every dispatch is for its compiler, not for ours."""
+        return False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(map(is_wrapper_class, types)):
+            return NotImplemented
+        made = func(*args, **(kwargs or {}))
+        if func in ALIASES and isinstance(args[0], FakeTensor) and isinstance(made, torch.Tensor):
+            self.keep(made, self.node_of(args[0]))
+        elif any(isinstance(t, torch.Tensor) for t in tensors_in(made)) or not func._schema.returns or func._schema.is_mutable:
+            self.record(func, args, kwargs or {}, made)
+        return made
+
+    def placeholder(self, node: Node, value: Any) -> None:
+        made = self.copies[node] = self.graph.placeholder(node.name)
+        made.meta = dict(node.meta)
+        self.values[node] = value
+        self.keep(value, made)
+
+    def keep(self, value: Any, node: Node) -> None:
+        if isinstance(value, torch.Tensor):
+            self.nodes.setdefault(id(value), node)
+            self.kept.append(value)
+
+    def node_of(self, value: torch.Tensor) -> Node:
+        found = self.nodes.get(id(value))
+        if found is None:
+            raise Unsupported("not-traceable", "the dispatch of a tensor that wraps others reads a tensor of its own", "", str(self.meta.get("site") or ""))
+        return found
+
+    def argument(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        return type(value)(map(self.argument, value)) if type(value) in (tuple, list) else value
+
+    def record(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> None:
+        target, kind = target_of(func)
+        node = self.graph.create_node(kind, target, tuple(map(self.argument, args)), {k: self.argument(v) for k, v in kwargs.items()})
+        self.finish(node, made)
+        if isinstance(made, (tuple, list)):
+            for i, part in enumerate(made):
+                if isinstance(part, torch.Tensor) and id(part) not in self.nodes:
+                    item = self.graph.call_function(operator.getitem, (node, i))
+                    self.finish(item, part)
+                    self.keep(part, item)
+        elif isinstance(made, torch.Tensor):
+            self.keep(made, node)
+
+    def finish(self, node: Node, value: Any) -> None:
+        node.meta = {**self.meta, "val": value, "example_value": value}
+
+    def copy(self, node: Node) -> None:
+        """A node of the graph that is read: as it is, where it has to do with no wrapper."""
+        if node.op == "output":
+            self.graph.output(torch.fx.node.map_arg(node.args[0], self.node_for)).meta = dict(node.meta)  # type: ignore[union-attr]
+            return
+        self.meta = {k: v for k, v in node.meta.items() if k in ("site",)}
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.values.__getitem__)
+        if isinstance(node.target, Enter):
+            made = node.target.wrapping.rebuild(args)
+        elif isinstance(node.target, Leave):
+            made = inner_of(args[0])
+        elif any(map(is_wrapper, tensors_in(node.meta.get("val")))) or any(map(is_wrapper, tensors_in([self.values[n] for n in node.all_input_nodes]))):
+            made = self.run(node, args, kwargs)
+        else:
+            self.copy_plain(node, args, kwargs)
+            return
+        self.values[node] = made
+        self.wrappers += [t for t in tensors_in(made) if isinstance(t, torch.Tensor) and is_wrapper(t)]
+
+    def copy_plain(self, node: Node, args: tuple, kwargs: dict[str, Any]) -> None:
+        with disable_proxy_modes_tracing():
+            made = self.values[node] = self.run(node, args, kwargs)
+        copied = self.copies[node] = self.graph.create_node(
+            node.op, node.target, *torch.fx.node.map_arg((node.args, node.kwargs), self.node_for), name=node.name
+        )
+        copied.meta = {**node.meta, "val": made, "example_value": made}
+        if not isinstance(made, torch.Tensor) or id(made) not in self.nodes:
+            self.keep(made, copied)
+
+    def node_for(self, node: Node) -> Any:
+        """What stands in the new graph for a node of the one that is read."""
+        if node in self.copies:
+            return self.copies[node]
+        return self.argument(self.values[node])
+
+    def run(self, node: Node, args: tuple, kwargs: dict[str, Any]) -> Any:
+        target: Any = node.target
+        call: Callable[[], Any]
+        if node.op == "call_method":
+            call = lambda: getattr(args[0], target)(*args[1:], **kwargs)  # noqa: E731
+        elif node.op == "call_function" and (not isinstance(target, Step) or target.__module__.startswith("dynacompile.ops.placed")):
+            call = lambda: target(*args, **kwargs)  # noqa: E731
+        else:
+            raise Unsupported("graph-node", f"{target} beside tensors that wrap others")
+        try:
+            return call()
+        except RuntimeError as error:  # torch has no narrower class
+            check_recurs(error, call)
+            reason = f"{target} can't be traced: {(str(error).splitlines() or [''])[0]}"
+            raise Unsupported("not-traceable", reason, "leave it outside of the compiled function", str(self.meta.get("site") or "")) from error
+
+
+def target_of(func: Any) -> tuple[Any, str]:
+    """How a graph of torch's functions calls an operator."""
+    name = func._schema.name.partition("::")[2]
+    if func.namespace == "aten" and name.startswith(LISTS) and hasattr(torch, name):
+        return getattr(torch, name), "call_function"
+    if func.namespace == "aten" and name.endswith("_") and hasattr(torch.Tensor, name):
+        return name, "call_method"
+    return func, "call_function"
