@@ -27,6 +27,7 @@ from dynacompile.autograd.functionalize import (
     storage,
     wrap_inputs,
 )
+from dynacompile.autograd.inside import WrapperRecorder
 from dynacompile.autograd.kept import History, bits, history, reached_from, read_history, refuse_used_leaves
 from dynacompile.autograd.masks import Masks
 from dynacompile.autograd.outputs import Positions, classify
@@ -104,10 +105,10 @@ def trace_joint(
     Raises Unsupported where autograd or functionalization can't follow, and KeptAsWritten where torch's operator can't compute some attention."""
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
-    recorder = Recorder(mode, table, has_wrappers(graph))
+    recorder = (WrapperRecorder if has_wrappers(graph) else Recorder)(mode, table)
     tracing = Tracing(recorder.keep, native.core().backward_pass, lambda grad: hooked.append(recorder.node_of(inner(grad))), careful)
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
-    with ambient_state(), masks_let_go(recorder), symbolic_rules(mode), functionalization(), recorder.below(), recorder:
+    with ambient_state(), masks_let_go(recorder), symbolic_rules(mode), functionalization(), recorder.entered():
         inputs = wrap_inputs(recorder, names, fakes)
         before = [entry.value._version if entry.is_tensor else 0 for entry in inputs]
         together, masks = Together(), Masks()

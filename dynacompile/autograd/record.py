@@ -6,16 +6,14 @@ import functools
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dynacompile.autograd.inside import Inside
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import Site
 from dynacompile.ir.fakes import fake_of
@@ -23,7 +21,6 @@ from dynacompile.ir.shapes import as_static, same_size
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ir.zero_one import within
 from dynacompile.ops.regions import REGION, Handle
-from dynacompile.ops.wrappers import is_wrapper_class
 
 ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift.default})
 VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default})
@@ -34,10 +31,6 @@ PERMUTE = torch.ops.aten.permute.default
 LIFT_FRESH = torch.ops.aten.lift_fresh.default
 DEVICE = torch.ops.prim.device.default
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
-
-
-def flat(result: object) -> Sequence[object]:
-    return result if isinstance(result, (tuple, list)) else (result,)
 
 
 def suits(value: torch.Tensor, format: torch.memory_format) -> bool:
@@ -66,10 +59,8 @@ class Recorder(TorchDispatchMode):
     made or was given through `placeholder`; a real tensor becomes a constant of the graph.
     """
 
-    def __init__(self, fake_mode: FakeTensorMode, table: Mapping[torch._ops.OpOverload, Callable], wraps: bool = False) -> None:
-        """wraps: among the values are tensors that wrap others."""
+    def __init__(self, fake_mode: FakeTensorMode, table: Mapping[torch._ops.OpOverload, Callable]) -> None:
         super().__init__()
-        self._inside = Inside(self.handle_apart) if wraps else None
         self.fake_mode = fake_mode
         self.table = table
         self.graph = torch.fx.Graph()
@@ -84,35 +75,14 @@ class Recorder(TorchDispatchMode):
         self._handles: dict[int, Handle] = {}
         self.made_by: dict[torch.fx.Node, torch.autograd.graph.Node] = {}  # of the backward's nodes
 
-    def below(self) -> AbstractContextManager:
-        """What lies below the recorder on the stack of modes."""
-        return nullcontext() if self._inside is None else self._inside
+    def entered(self) -> AbstractContextManager[Any]:
+        """With all that belongs to it on the stack."""
+        return self
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if self._inside is None:
-            return self.handle(func, types, args, kwargs or {})
-        if any(map(is_wrapper_class, types)):
-            return func(*args, **(kwargs or {}))
-        with disable_proxy_modes_tracing():
-            return self.handle(func, types, args, kwargs or {})
-
-    def handle_apart(self, func, types, args, kwargs):
-        """An operation on the tensors inside of wrappers: what it gives has eager's strides, which the wrapper's class goes by."""
-        made = self.handle(func, types, args, kwargs)
-        if func not in self.table or not any(isinstance(t, FakeTensor) for t in flat(made)):
-            return made
-        eager = self.fake_mode.dispatch(func, types, args, kwargs)
-        laid = [self.as_eager(m, e) for m, e in zip(flat(made), flat(eager), strict=True)]
-        return type(made)(laid) if isinstance(made, (tuple, list)) else laid[0]
-
-    def as_eager(self, made: Any, eager: Any) -> Any:
-        """A result with eager's strides, in memory of its own where they were others."""
-        if not isinstance(made, FakeTensor) or made.stride() == eager.stride() or made.shape != eager.shape:
-            return made
-        return self.copy_of(self.node_of(made), eager.stride()).meta["val"]
+        return self.handle(func, types, args, kwargs or {})
 
     def handle(self, func, types, args, kwargs):
-        """Records an operation on plain tensors, or what it is decomposed into."""
         if func is DEVICE:
             return args[0].fake_device
         if func in ALIASES:
