@@ -219,11 +219,14 @@ def load_attribute(value: Any, name: str) -> Any:
     found = in_type(type(value), name)
     if found is not MISSING and is_data_descriptor(found):
         asks = isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter) and name != "__dict__"
-        native_getter = isinstance(found, C_FIELDS) and (not asks or isinstance(found, types.MemberDescriptorType))
+        override = in_type(type(value), "__torch_function__")
+        unasked = override is in_type(torch.nn.Parameter, "__torch_function__") or name == "grad" and override is in_type(torch.Tensor, "__torch_function__")
+        native_getter = isinstance(found, C_FIELDS) and (not asks or unasked or isinstance(found, types.MemberDescriptorType))
         if not native_getter:
             return MISSING
         try:
-            return found.__get__(value, type(value))
+            with torch._C.DisableTorchFunctionSubclass():
+                return found.__get__(value, type(value))
         except AttributeError:  # a slot that is empty
             return MISSING
     if isinstance(value, type):
