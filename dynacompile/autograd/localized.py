@@ -147,12 +147,16 @@ class Local(TorchDispatchMode):
         self.wrappers += [t for t in tensors_in(made) if isinstance(t, torch.Tensor) and is_wrapper(t)]
 
     def copy_plain(self, node: Node, args: tuple, kwargs: dict[str, Any]) -> None:
-        with disable_proxy_modes_tracing():
-            made = self.values[node] = self.run(node, args, kwargs)
+        """What it gives is known; one that sets a mode is run."""
+        if "val" in node.meta:
+            made = self.values[node] = node.meta["val"]
+        else:
+            with disable_proxy_modes_tracing():
+                made = self.values[node] = self.run(node, args, kwargs)
         copied = self.copies[node] = self.graph.create_node(
             node.op, node.target, *torch.fx.node.map_arg((node.args, node.kwargs), self.node_for), name=node.name
         )
-        copied.meta = {**node.meta, "val": made, "example_value": made}
+        copied.meta = dict(node.meta)
         if not isinstance(made, torch.Tensor) or id(made) not in self.nodes:
             self.keep(made, copied)
 
