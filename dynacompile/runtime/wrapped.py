@@ -7,13 +7,14 @@ from typing import Any
 
 from dynacompile import native
 from dynacompile.ir.captured import PENDING, Wrappers
+from dynacompile.markers import disable
 
 
 def with_wrappers(call: Callable[..., tuple], wrappers: Wrappers) -> Any:
     """`call` with wrappers in the place of what lies inside. Several inputs may lie inside of one, which is then given for each of them."""
-    gradients = tuple(enter.gradient for enter in wrappers.enters)
+    gradients = tuple(disable(enter.gradient) for enter in wrappers.enters)
     inputs = tuple(None if row is None else (*row, gradient_sizes(wrappers, row)) for row in wrappers.inputs)
-    outputs = tuple(None if leave is None else (len(leave.wrapping.inner), leave.make, leave.taken_apart) for leave in wrappers.outputs)
+    outputs = tuple(None if leave is None else (len(leave.wrapping.inner), disable(leave.make), disable(leave.taken_apart)) for leave in wrappers.outputs)
     return native.core().make_wrapped(call, inputs, gradients, outputs)
 
 

@@ -375,7 +375,8 @@ def a_guard(world: World) -> Guard | None:
         return Guard("GLOBAL_STATE", None, global_state())
     if relation < 0.17:
         wanted = type(value)
-        return None if value is MISSING else Guard("MATCH", source, Match(wanted.__name__, lambda found: type(found) is wanted, rng.random() < 0.5))
+        fixed = wanted in (int, str, bytes, float, tuple, frozenset) and rng.random() < 0.7
+        return None if value is MISSING else Guard("MATCH", source, Match(wanted.__name__, lambda found: type(found) is wanted, fixed))
     if relation < 0.19:
         return Guard("FLAG", None, Flag("the setting", lambda: world.setting, world.setting))
     kind = rng.choice(UNARY)

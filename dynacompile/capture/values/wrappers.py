@@ -19,6 +19,7 @@ from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Match
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, DictAttr, Source
+from dynacompile.markers import disable
 from dynacompile.ops.collectives import is_pending_class
 from dynacompile.ops.wrappers import Leave, Wrapping, inner_of, is_dtensor_class, is_wrapper, leaves_of, wrapping_of
 
@@ -143,7 +144,8 @@ def check_placed(wrapping: Wrapping, what: str) -> None:
 def guard_context(cx: Trace, wrapping: Wrapping, source: Source) -> None:
     """Guards what a wrapper is beside the tensors inside."""
     if not is_dtensor_class(wrapping.cls):
-        cx.guard("MATCH", source, Match(str(wrapping.context), lambda value: is_wrapper(value) and wrapping_of(value).context == wrapping.context, False))
+        is_alike = disable(lambda value: is_wrapper(value) and bool(wrapping_of(value).context == wrapping.context))
+        cx.guard("MATCH", source, Match(str(wrapping.context), is_alike, False))
         return
     spec, placed = Attr(source, "_spec"), wrapping.context
     cx.guard("TYPE", spec, placed.kind)
@@ -158,13 +160,13 @@ def guard_context(cx: Trace, wrapping: Wrapping, source: Source) -> None:
 
 def same_value(wanted: Any) -> Match:
     """Of immutable values."""
-    return Match(str(wanted), lambda value: type(value) is type(wanted) and bool(value == wanted), True)
+    return Match(str(wanted), disable(lambda value: type(value) is type(wanted) and bool(value == wanted)), True)
 
 
 def same_mesh(wanted: Any) -> Match:
     """Equal meshes may have groups of their own: a collective over one is no collective over the other."""
     groups = group_names(wanted)
-    return Match(str(wanted), lambda value: type(value) is type(wanted) and value == wanted and group_names(value) == groups, True)
+    return Match(str(wanted), disable(lambda value: type(value) is type(wanted) and bool(value == wanted) and group_names(value) == groups), True)
 
 
 def group_names(mesh: Any) -> list[str]:
