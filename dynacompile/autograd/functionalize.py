@@ -30,7 +30,7 @@ from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 from dynacompile.ops.regions import FORMS, traced
 from dynacompile.ops.scans import cumprod
-from dynacompile.ops.wrappers import Enter, is_wrapper, leaves_of
+from dynacompile.ops.wrappers import Enter, Leave, is_wrapper, leaves_of
 
 STATIC = "compile with dynamic=False"
 SUBSTITUTES: dict[object, Callable] = {
@@ -153,7 +153,7 @@ Note = Callable[[Sequence[torch.Tensor], Any, Recorder], None]
 @dataclass(frozen=True)
 class Interpreted:
     """What a graph gave. outputs: flat. memories: those that it made. inference: the storages of inference tensors among them. laid: results of operations,
-    and those in their place that have eager's strides. hooked: tensors that have hooks. values: of the graph's nodes."""
+    and those in their place that have eager's strides, or that leave a wrapper. hooked: tensors that have hooks. values: of the graph's nodes."""
 
     outputs: tuple
     memories: dict[int, Memory]
@@ -255,6 +255,8 @@ def interpret_node(
         env[node] = node.target.traced(args, tracing)
         if isinstance(node.target, Enter):
             note_inside(env[node], node.meta.get("val"), memories)
+        if isinstance(node.target, Leave):
+            laid += zip(leaves_of(args[0]), env[node], strict=True)
         return
     if node.target is torch.autograd.graph.increment_version:  # counted as a write, and none
         env[node] = node.target(*args)

@@ -40,7 +40,7 @@ from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
 from dynacompile.ops.attention import KeptAsWritten
 from dynacompile.ops.backward_steps import Tracing, note_places
-from dynacompile.ops.wrappers import Enter, has_wrappers, let_go_of_masks
+from dynacompile.ops.wrappers import Enter, has_wrappers, is_wrapper, let_go_of_masks
 
 
 @dataclass(frozen=True)
@@ -303,6 +303,9 @@ def trace_backward(
     for step, _ in wrapped.values():
         step.catching = None
     for grad in results:
+        if grad is not None and is_wrapper(grad):
+            kind = type(grad).__qualname__
+            raise Unsupported("no-gradient", f"the gradient of a plain tensor is a {kind}, which wraps others", "wrap the tensor, or pass it in without gradients")
         if grad is not None and grad.layout is not torch.strided:
             raise Unsupported("sparse-gradient", "the gradient of an input is sparse", "set sparse=False, or leave the layer outside of the compiled function")
     found = [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]

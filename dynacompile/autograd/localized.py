@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -37,14 +37,21 @@ def localized(graph: torch.fx.GraphModule, fakes: Sequence[object]) -> torch.fx.
         return graph
     local = Local()
     try:
-        with saved_modes(), mode, local:
-            for node, value in zip((n for n in graph.graph.nodes if n.op == "placeholder"), fakes, strict=True):
-                local.placeholder(node, value)
-            for node in graph.graph.nodes:
-                if node.op != "placeholder":
-                    local.copy(node)
+        return written_by(local, graph, fakes, mode)
+    except Unsupported:  # differentiating it, which goes another way, may succeed, or tells why not
+        return graph
     finally:
         let_go_of_masks(local.wrappers)
+
+
+def written_by(local: Local, graph: torch.fx.GraphModule, fakes: Sequence[object], mode: FakeTensorMode) -> torch.fx.GraphModule:
+    inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    with saved_modes(), mode, local:
+        for node, value in zip(inputs, fakes, strict=True):
+            local.placeholder(node, value)
+        for node in graph.graph.nodes:
+            if node.op != "placeholder":
+                local.copy(node)
     return torch.fx.GraphModule(graph, local.graph)
 
 
@@ -83,7 +90,7 @@ class Local(TorchDispatchMode):
         if any(map(is_wrapper_class, types)):
             return NotImplemented
         made = func(*args, **(kwargs or {}))
-        if func in ALIASES and isinstance(args[0], FakeTensor) and isinstance(made, torch.Tensor):
+        if func in ALIASES and isinstance(made, torch.Tensor):
             self.keep(made, self.node_of(args[0]))
         elif any(isinstance(t, torch.Tensor) for t in tensors_in(made)) or not func._schema.returns or func._schema.is_mutable:
             self.record(func, args, kwargs or {}, made)
@@ -102,9 +109,20 @@ class Local(TorchDispatchMode):
 
     def node_of(self, value: torch.Tensor) -> Node:
         found = self.nodes.get(id(value))
-        if found is None:
+        return self.constant(value) if found is None else found
+
+    def constant(self, value: torch.Tensor) -> Node:
+        """A number that the dispatch makes a tensor of."""
+        if isinstance(value, FakeTensor) or value.numel() != 1 or value.is_complex():
             raise Unsupported("not-traceable", "the dispatch of a tensor that wraps others reads a tensor of its own", "", str(self.meta.get("site") or ""))
-        return found
+        options = {"dtype": value.dtype, "device": value.device}
+        with torch._C._DisableTorchDispatch():
+            number = value.item()
+        made = self.graph.call_function(torch.full, (list(value.shape), number), options)
+        with disable_proxy_modes_tracing():
+            self.finish(made, torch.full(list(value.shape), number, **options))  # type: ignore[call-overload]
+        self.keep(value, made)
+        return made
 
     def argument(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
