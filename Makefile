@@ -40,21 +40,21 @@ $(VENV)/.created:
 	@touch $@
 
 # torch first, by itself: the rest then resolves against the build that is there.
-$(VENV)/.torch: $(VENV)/.created
+$(VENV)/.torch: $(VENV)/.created constraints.txt
 	@echo "installing torch into $(VENV) (minutes, once)"
-	$(PIP) install "torch>=2.11,<2.14"
+	$(PIP) install --constraint constraints.txt torch
 	@touch $@
 
 # Nothing may build in an isolated environment, which would fetch a torch of its own.
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 	@echo "installing dynacompile and what it needs into $(VENV)"
 	$(PIP) install "setuptools>=77" wheel
-	$(PIP) install --no-build-isolation --editable ".[train,huggingface,docs,dev,sweep]"
+	$(PIP) install --constraint constraints.txt --no-build-isolation --editable ".[train,huggingface,docs,dev,sweep]"
 	@touch $@
 
 # For the tests of pages alone; training needs none.
 $(VENV)/.browser: $(VENV)/.installed
-	$(PIP) install --no-build-isolation --only-binary=PyQt6,PyQt6-WebEngine --editable ".[browser]" || echo "no browser for this machine: its tests are skipped"
+	$(PIP) install --constraint constraints.txt --no-build-isolation --only-binary=PyQt6,PyQt6-WebEngine --editable ".[browser]" || echo "no browser for this machine: its tests are skipped"
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)

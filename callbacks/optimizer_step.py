@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import dynacompile
+from dynacompile.private import of_torch
 
 VARYING = ("lr", "initial_lr", "momentum", "betas[0]", "betas[1]", "weight_decay")
 """What schedulers change in a group of parameters."""
@@ -53,14 +52,15 @@ class OptimizerStep:
             return f"{kind} calls its closure several times"
         if isinstance(optimizer, torch.optim.SparseAdam):
             return f"{kind} takes sparse gradients"
-        hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+        hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+        hooks += (of_torch.global_optimizer_pre_hooks, of_torch.global_optimizer_post_hooks)
         if any(hooks):
             return f"{kind} has hooks that run before or after its steps"
         return f"{kind} steps parameters of class {self.wrapper}, which are no plain tensors" if self.wrapper else ""
 
     def install(self) -> None:
         self.active = True
-        wrappers = [type(parameter).__name__ for parameter in parameters_of(self.optimizer) if is_traceable_wrapper_subclass(parameter)]
+        wrappers = [type(parameter).__name__ for parameter in parameters_of(self.optimizer) if of_torch.is_traceable_wrapper_subclass(parameter)]
         self.wrapper = wrappers[0] if wrappers else ""
         self.optimizer.__dict__["step"] = self
 

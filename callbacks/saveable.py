@@ -31,6 +31,8 @@ from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import Strategy
 from torch.utils.data import DataLoader
 
+from dynacompile.private import of_torch
+
 
 class Unrepeatable(Exception):
     """Why a step can't be repeated without a trace, as the screen says it."""
@@ -105,8 +107,8 @@ VALUES: tuple[type, ...] = (
     type(threading.Lock()),
     type(threading.RLock()),
     type(torch.ops),
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
+    of_torch.OpOverload,
+    of_torch.OpOverloadPacket,
 )
 # What holds the run together. A step that uses one of them otherwise than by reading is caught in the act, see watch.py.
 MACHINERY: tuple[type, ...] = (

@@ -10,6 +10,7 @@ import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from dynacompile.callbacks.saveable import Left
+from dynacompile.private import of_torch
 
 MOST_NODES = 20_000  # of an autograd graph that is looked through
 
@@ -33,7 +34,7 @@ class KeptTensor:
     @classmethod
     def of(cls, tensor: torch.Tensor) -> KeptTensor:
         """Raises Left for a tensor that can't be put back."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with of_torch.DisableTorchFunctionSubclass():
             if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
                 raise Left("is a lazy parameter that has no values yet")
             is_wrapper = dispatches(type(tensor))
@@ -61,7 +62,7 @@ class KeptTensor:
     def put_back(self) -> None:
         """All but the values."""
         tensor = self.tensor
-        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        with of_torch.DisableTorchFunctionSubclass(), torch.no_grad():
             if self.alias is not None and place(tensor) != place(self.alias):
                 tensor.data = self.alias
             if tensor.grad_fn is not self.node:
@@ -93,7 +94,7 @@ class KeptTensor:
     def put_version_back(self) -> None:
         """Autograd's count of writes, by which it refuses to use values that a step has changed since."""
         if self.version is not None and self.tensor._version != self.version:
-            torch._C._autograd._unsafe_set_version_counter((self.tensor,), (self.version,))
+            of_torch.unsafe_set_version_counter((self.tensor,), (self.version,))
 
 
 def place(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -106,7 +107,7 @@ def place(tensor: torch.Tensor) -> tuple[Any, ...]:
 @functools.cache
 def dispatches(kind: type) -> bool:
     """Whether operations on such a tensor are its class's own, so that it need not have a storage."""
-    return getattr(kind, "__torch_dispatch__", None) is not torch._C._disabled_torch_dispatch_impl
+    return getattr(kind, "__torch_dispatch__", None) is not of_torch.C._disabled_torch_dispatch_impl
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[tuple[Any, str]]:
@@ -162,7 +163,7 @@ class Storages:
     def add(self, tensor: torch.Tensor) -> None:
         if tensor.device.type == "meta":
             return
-        with torch._C.DisableTorchFunctionSubclass():
+        with of_torch.DisableTorchFunctionSubclass():
             storage = tensor.untyped_storage()
             if storage.nbytes() and storage._cdata not in self.flat:
                 self.flat[storage._cdata] = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dynacompile.callbacks.saveable import Unrepeatable, is_library
+from dynacompile.private.of_torch import BaseDataLoaderIter
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 AUDITED: dict[str, str] = {
@@ -62,7 +62,7 @@ WRITES = frozenset(("write", "writelines", "truncate", "send", "sendall", "sendt
 CALLS: dict[types.CodeType, str] = {
     torch.save.__code__: "writes a file",
     DataLoader.__iter__.__code__: "draws from a data loader",
-    _BaseDataLoaderIter.__next__.__code__: "draws from a data loader",
+    BaseDataLoaderIter.__next__.__code__: "draws from a data loader",
     PythonLogger.handle.__code__: "logs by `logging`",
     threading.Thread.start.__code__: "starts a thread",
     ThreadPoolExecutor.submit.__code__: "hands work to another thread",

@@ -8,7 +8,6 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from dynacompile import backends, native
 from dynacompile.background import BACKGROUND
@@ -20,6 +19,7 @@ from dynacompile.observe.decompile import decompiled
 from dynacompile.observe.explain import Explanation, explanation
 from dynacompile.observe.log import log_subscriber
 from dynacompile.observe.trace import trace_subscriber
+from dynacompile.private import of_torch
 from dynacompile.regions import Dispatch
 from dynacompile.session import SESSION
 from dynacompile.targets import cache_entries as cache_entries
@@ -144,7 +144,7 @@ def explain(fn: Any, *, backward: bool = False, observer: Observer | None = None
         compiled = compile(fn, **{**given, "options": {**(given["options"] or {}), "background": False}})
         with SESSION.bus.recording() as events, SESSION.bus.observing(observer):
             result = compiled(*args, **kwargs)
-            ends = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor) and t.grad_fn is not None] if backward else []
+            ends = [t for t in of_torch.tree_leaves(result) if isinstance(t, torch.Tensor) and t.grad_fn is not None] if backward else []
             if ends:
                 torch.autograd.backward([t.sum() for t in ends])
         return explanation(events, result)

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from dynacompile.env import Env
 from dynacompile.errors import BackendError
@@ -19,6 +17,8 @@ from dynacompile.markers import disable
 from dynacompile.ops.module_hooks import HookStep, refusal
 from dynacompile.ops.regions import FORMS, with_regions
 from dynacompile.pipeline import GraphCall, compile_graph, trace_graph
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import LazyGraphModule
 
 
 def default(captured: Captured, env: Env) -> GraphCall:
@@ -29,7 +29,7 @@ def eager(captured: Captured, env: Env) -> GraphCall:
     graph: Any = captured.graph
     if any(node.target in FORMS for node in graph.graph.nodes):
         graph = with_regions(graph)
-    if any(node.target is _enter_inference_mode for node in graph.graph.nodes):
+    if any(node.target is of_torch.enter_inference_mode for node in graph.graph.nodes):
         graph, inference = with_inference(graph)
         return disable(restoring(inference.leaving(graph.forward)))
     changes = any(node.op == "call_function" and node.target in MODE_CHANGES for node in graph.graph.nodes)
@@ -44,10 +44,10 @@ class InferenceBlocks(threading.local):
         self.entered: list[Any] = []
 
     def enter(self, mode: bool) -> None:
-        self.entered.append(_enter_inference_mode(mode))
+        self.entered.append(of_torch.enter_inference_mode(mode))
 
     def leave(self, entered: None) -> None:
-        _exit_inference_mode(self.entered.pop())
+        of_torch.exit_inference_mode(self.entered.pop())
 
     def leaving(self, forward: Callable[..., tuple]) -> Callable[..., tuple]:
         def call(*inputs: Any) -> tuple:
@@ -64,7 +64,7 @@ class InferenceBlocks(threading.local):
 def with_inference(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, InferenceBlocks]:
     """The same graph with blocks of ours in the place of torch's."""
     blocks, graph = InferenceBlocks(), torch.fx.Graph()
-    targets: dict[object, Any] = {_enter_inference_mode: named(blocks.enter), _exit_inference_mode: named(blocks.leave)}
+    targets: dict[object, Any] = {of_torch.enter_inference_mode: named(blocks.enter), of_torch.exit_inference_mode: named(blocks.leave)}
     graph.output(graph.graph_copy(module.graph, {}))
     for node in graph.nodes:
         node.target = targets.get(node.target, node.target)
@@ -81,7 +81,7 @@ def named(method: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-MODE_CHANGES = frozenset({torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast})
+MODE_CHANGES = frozenset({of_torch.set_grad_enabled, of_torch.enter_autocast})
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
@@ -95,7 +95,7 @@ def restoring(forward: Callable[..., tuple]) -> Callable[..., tuple]:
         try:
             return forward(*inputs)
         except BaseException:
-            torch._C._set_grad_enabled(grad)
+            of_torch.set_grad_enabled(grad)
             for device, enabled, dtype in casts:
                 torch.set_autocast_enabled(device, enabled)
                 torch.set_autocast_dtype(device, dtype)
@@ -157,7 +157,7 @@ def with_code(backend: Callable[[Captured, Env], GraphCall]) -> Callable[[Captur
 
     def call(captured: Captured, env: Env) -> GraphCall:
         if captured.graph is not None:
-            _LazyGraphModule.force_recompile(captured.graph)
+            LazyGraphModule.force_recompile(captured.graph)
         return backend(captured, env)
 
     return call

@@ -27,6 +27,7 @@ from dynacompile.errors import DynacompileError
 from dynacompile.events import BuiltInBackground, FrameSkipped
 from dynacompile.guards.facts import FrameCopy
 from dynacompile.ir.guard_facts import global_state
+from dynacompile.private import of_python, of_torch
 from dynacompile.recompiles import frame_name
 from dynacompile.region_info import RegionInfo
 from dynacompile.session import SESSION
@@ -151,7 +152,7 @@ class Background:
         while True:
             with self.changed:
                 if not self.jobs:
-                    threading._active.pop(threading.get_ident(), None)  # type: ignore[attr-defined]  # what `current_thread` has made
+                    of_python.active_threads.pop(threading.get_ident(), None)  # what `current_thread` has made
                     self.thread = None
                     self.changed.notify_all()
                     return
@@ -228,7 +229,7 @@ def gradients(frame: Any, slots: tuple) -> dict[int, tuple[torch.Tensor, torch.T
     cells = [cell.cell_contents for cell in frame.closure or () if is_filled(cell)]
     named = [frame.globals[name] for name in frame.code.co_names if name in frame.globals]
     found: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
-    with torch._C.DisableTorchFunctionSubclass():
+    with of_torch.DisableTorchFunctionSubclass():
         for optimizer in optimizers((*slots, *cells, *named)):
             for p in (p for group in optimizer.param_groups for p in group["params"]):
                 if p.is_leaf:

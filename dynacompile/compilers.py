@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynacompile.errors import BuildError, ConfigError
+from dynacompile.private import of_python
 from dynacompile.quoting import printable, printable_lines
 
 NAMES = ("g++", "clang++", "c++")
@@ -160,7 +161,7 @@ class Running:
 
 RUNNING = Running()
 # Before the interpreter joins its threads: one that waits for a compiler would hold the exit up for as long as that takes.
-threading._register_atexit(RUNNING.end_all)  # type: ignore[attr-defined]
+of_python.register_atexit(RUNNING.end_all)
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

@@ -25,18 +25,19 @@ from torch.autograd import forward_ad
 from dynacompile import selftest
 from dynacompile.compilers import Toolchain, first_errors, made_file, made_library, missing_compiler, run_compiler, toolchain, words
 from dynacompile.complaints import COMPLAINTS, Reporting
+from dynacompile.cpython import SUPPORTED
 from dynacompile.env import native_dir, secret_key
 from dynacompile.errors import BuildError, ConfigError
 from dynacompile.ir.guard_facts import GLOBAL_HOOKS
 from dynacompile.libraries import load_copy
+from dynacompile.private import of_python, of_torch
 from dynacompile.quoting import printable
 from dynacompile.threads import on_threads
 from dynacompile.trusted import Untrusted, drop, locked, open_folder, private_folder, read_own, scratch_folder, sealed, touch, unsealed, write_own
 
 NAME = "dynacompile_native"
 ROOT = Path(__file__).parent
-FOLDERS = ("frame", "guards", "runtime")
-VERSIONS = ((3, 11), (3, 12))  # what frame_compat.h knows
+FOLDERS = ("cpython", "frame", "guards", "runtime")
 FLAGS = (
     "-std=c++20",
     "-O2",
@@ -76,8 +77,8 @@ def core() -> ModuleType:
         return loaded
     with LOAD_LOCK:
         if NAME not in sys.modules:
-            if sys.version_info[:2] not in VERSIONS:
-                supported = " and ".join(f"{major}.{minor}" for major, minor in VERSIONS)
+            if sys.version_info[:2] not in SUPPORTED:
+                supported = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED)
                 raise BuildError(f"the native core supports CPython {supported}, this is {sys.version.split()[0]}: use one of those")
             module = load(*library())
             singletons = (torch.dtype, torch.layout, torch.memory_format)
@@ -102,7 +103,7 @@ def usable() -> tuple[bool, str]:
 @functools.cache
 def selftest_failure() -> str:
     """The first thing that the start-up self-test found wrong, or an empty string."""
-    return selftest.failure(sys.modules[NAME])
+    return of_torch.NAMES.failure() or of_python.NAMES.failure() or selftest.failure(sys.modules[NAME])
 
 
 def load(content: bytes, path: Path) -> ModuleType:

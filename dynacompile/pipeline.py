@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch.fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from dynacompile import native
 from dynacompile.autograd import differentiate, differentiate_parts, find_parts, localized
@@ -45,6 +44,8 @@ from dynacompile.lower import lower
 from dynacompile.markers import disable
 from dynacompile.measuring import choice
 from dynacompile.ops.wrappers import has_wrappers
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import LazyGraphModule
 from dynacompile.runtime import chain, differentiable, in_stages, keeping_primals, link, record, with_plain, with_wrappers
 from dynacompile.schedule import schedule, schedule_parts
 from dynacompile.watchdog import together, watched
@@ -154,11 +155,11 @@ def rare_collections(young: int) -> Iterator[None]:
 @contextmanager
 def unseen_by_hooks() -> Iterator[None]:
     """The caller's hooks on saved tensors, such as checkpointing has, get none of what autograd saves while graphs are traced."""
-    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    before = of_torch.saved_tensors_hooks_set_tracing(True)
     try:
         yield
     finally:
-        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
+        of_torch.saved_tensors_hooks_set_tracing(before)
 
 
 def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
@@ -292,7 +293,7 @@ def given(call: GraphCall) -> GraphCall:
 def code_of(graph: torch.fx.GraphModule) -> GraphCall:
     """A graph as a function, written now: a graph module that has to write its code first would be called as a module, with the hooks of all modules."""
     module = executable(graph)
-    _LazyGraphModule.force_recompile(module)
+    LazyGraphModule.force_recompile(module)
     return disable(module.forward)
 
 

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 import typing_extensions
-from torch.utils import _python_dispatch
 
 from dynacompile import native
 from dynacompile.capture import CodeCache
@@ -29,6 +28,7 @@ from dynacompile.events import Bus
 from dynacompile.ir.fakes import CHANGED as STOOD_IN
 from dynacompile.ir.fakes import FakeMode
 from dynacompile.markers import DISABLED_CODE, LEFT_TO_PYTHON
+from dynacompile.private import of_torch
 from dynacompile.threads import let_imports_end
 
 DEFAULT_BUCKET = -1
@@ -98,10 +98,10 @@ class Session:
                 native.core().add_skip_prefix(folder, False)
             for code in steps_of_optimizers():
                 native.core().meet_code(code)
-            native.core().watch_rival(torch._C._dynamo.eval_frame.set_eval_frame)
+            native.core().watch_rival(of_torch.set_eval_frame)
             native.core().skip_code(DISABLED_CODE, True)
-            native.core().skip_code(torch.nn.Module._call_impl.__code__, False)
-            native.core().skip_code(torch.nn.Module._wrapped_call_impl.__code__, False)
+            native.core().skip_code(of_torch.module_call_impl.__code__, False)
+            native.core().skip_code(of_torch.module_wrapped_call_impl.__code__, False)
             self.ready = True
 
     def bucket(self, isolate: bool | str, owner: object) -> int:
@@ -191,9 +191,9 @@ os.register_at_fork(before=let_imports_end)
 os.register_at_fork(after_in_child=lambda: SESSION.begin_child())  # without the lock: each change of the tables may be the last that another thread makes
 
 MODE_FLAGS = ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode", "_is_in_any_mode_without_ignore_compile_internals")
-CHANGED = (*STOOD_IN, *((vars(_python_dispatch), name) for name in MODE_FLAGS if name in vars(_python_dispatch)))
+CHANGED = (*STOOD_IN, *((vars(of_torch.python_dispatch), name) for name in MODE_FLAGS if name in vars(of_torch.python_dispatch)))
 """(dict, key) of what compiles change for the whole process, and what they put there where others may put something else."""
-SET = ((torch._C._only_lift_cpu_tensors, torch._C._set_only_lift_cpu_tensors),)
+SET = ((of_torch.only_lift_cpu_tensors, of_torch.set_only_lift_cpu_tensors),)
 """What compiles set for the whole process: functions that read it and set it."""
 
 LIBRARIES = ("sympy", "mpmath", "triton", "networkx")  # of others, in which a compile spends time

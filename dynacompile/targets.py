@@ -15,13 +15,14 @@ from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.config import CompileConfig
 from dynacompile.entries import BucketView, EntryView
 from dynacompile.errors import ConfigError
+from dynacompile.private import of_torch
 from dynacompile.region_info import buckets_of, runs_later
 from dynacompile.regions import Dispatch, make_region
 from dynacompile.session import SESSION
 
 REGION = "__dynacompile_region__"
 MODULE = "__dynacompile_module__"  # the module that a twin was made of
-OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._library.custom_ops.CustomOpDef)
+OPERATORS = (of_torch.OpOverload, of_torch.OpOverloadPacket, of_torch.CustomOpDef)
 
 
 def compile_function(fn: Callable[..., Any], config: CompileConfig, dispatch: Dispatch | None = None, name: str | None = None) -> Any:
@@ -179,7 +180,7 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
     module = getattr(type(module), MODULE, module)
     cls = type(module)
     own = None if isinstance(module, torch.fx.GraphModule) else getattr(cls, "__call__", None)  # noqa: B004  (the function itself is what is compiled)
-    inherited: Callable[..., Any] = torch.nn.Module._call_impl
+    inherited: Callable[..., Any] = of_torch.module_call_impl
     region = make_region(
         own if isinstance(own, FunctionType) and own is not torch.nn.Module.__call__ else inherited,
         config,
@@ -214,7 +215,7 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
 def compile_in_place(module: torch.nn.Module, config: CompileConfig, name: str | None, dispatch: Dispatch | None = None) -> torch.nn.Module:
     """Puts a region in the slot that `nn.Module.__call__` looks at; state_dict, pickles and copies are not touched."""
     target, chosen = code_of_forward(type(module)), of_method(dispatch)
-    region = make_region(torch.nn.Module._call_impl, config, type(module), name or type(module).__name__, chosen, target, in_config=name is not None)
+    region = make_region(of_torch.module_call_impl, config, type(module), name or type(module).__name__, chosen, target, in_config=name is not None)
     module._compiled_call_impl = MethodType(region, module)
     if getattr(module, "buckets", ()) == () or isinstance(module.buckets, Buckets):
         module.__dict__["buckets"] = Buckets(region)

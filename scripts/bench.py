@@ -331,8 +331,9 @@ def main() -> None:
         print(f"{about}\n\n{bench_budget.table(args.only, args.device, args.seconds)}")
         return
     if args.what == "turns":
-        about = f"`python scripts/bench.py turns --device {args.device}` on {machine(args.device)}. The shortest of {5 * args.rounds} rounds each."
-        print(f"{about}\n\n{bench_turns.table(args.only, args.device, 5 * args.rounds)}")
+        about = f"`python scripts/bench.py turns --device {args.device} --mode {args.mode}` on {machine(args.device)}."
+        about += f" The shortest of {5 * args.rounds} rounds each."
+        print(f"{about}\n\n{bench_turns.table(args.only, args.device, 5 * args.rounds, args.mode)}")
         return
     if args.what == "trees":
         if args.against is None or not (args.against / "dynacompile").is_dir():

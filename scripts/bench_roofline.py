@@ -29,7 +29,7 @@ from dynacompile.ir.schedule import Kernel, Launch, Module, Schedule
 from dynacompile.session import SESSION
 
 WORST = 10
-FREE = frozenset({"load", "store", "constant", "index", "given", "cast", "where", "and", "or", "not"})
+FREE = frozenset({"load", "store", "constant", "index", "given", "cast", "where", "and", "or", "not", "product"})
 RUNS = 15
 
 
@@ -118,13 +118,14 @@ def touched(kernel: Kernel, buffers: dict[str, Buffer]) -> int:
 
 
 def arithmetic(kernel: Kernel) -> int:
-    """Scalar operations of a launch, loads, stores and choices not counted."""
+    """Scalar operations of a launch, loads, stores and choices not counted; a product of matrices has two for each of its terms."""
     x = math.prod(hint(a.size) for a in kernel.nest.x_axes)
     all_points = x * math.prod(hint(a.size) for a in kernel.nest.r_axes)
     reduces = sum(op.name == "reduce" for op in kernel.nest.body)
     level = levels(kernel.nest)
     deep = [v == "r" or not kernel.nest.r_axes for op, v in zip(kernel.nest.body, level, strict=True) if op.name not in FREE]
-    return reduces * all_points + sum(deep) * all_points + (len(deep) - sum(deep)) * x
+    products = 2 * sum(op.name == "product" for op in kernel.nest.body)
+    return (reduces + products) * all_points + sum(deep) * all_points + (len(deep) - sum(deep)) * x
 
 
 def memory_like(buffer: Buffer) -> torch.Tensor:

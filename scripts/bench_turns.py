@@ -6,6 +6,8 @@ Steps of workloads that record gradients have no column for `freeze`, which is f
 from __future__ import annotations
 
 import fnmatch
+import math
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,19 +17,19 @@ import torch
 import dynacompile
 from scripts.workloads import WORKLOADS, Step
 
+ORDER = ("eager", "torch.compile", "dynacompile", "freeze")
 ROUND = 0.01  # seconds of a batch of steps
 WARM = 4
 
 
-def ours(fn: Any) -> Any:
-    return dynacompile.compile(fn, isolate_recompiles=True)
-
-
-def frozen(fn: Any) -> Any:
-    return dynacompile.compile(fn, isolate_recompiles=True, options={"freeze": True})
-
-
-SYSTEMS: dict[str, Callable[[Any], Any]] = {"eager": lambda fn: fn, "torch.compile": lambda fn: torch.compile(fn), "dynacompile": ours, "freeze": frozen}
+def systems(mode: str) -> dict[str, Callable[[Any], Any]]:
+    """What each system makes of a function, in `mode`."""
+    return {
+        "eager": lambda fn: fn,
+        "torch.compile": lambda fn: torch.compile(fn, mode=None if mode == "default" else mode),
+        "dynacompile": lambda fn: dynacompile.compile(fn, isolate_recompiles=True, mode=mode),
+        "freeze": lambda fn: dynacompile.compile(fn, isolate_recompiles=True, mode=mode, options={"freeze": True}),
+    }
 
 
 def seconds_of(step: Step, times: int, device: str) -> float:
@@ -39,18 +41,23 @@ def seconds_of(step: Step, times: int, device: str) -> float:
     return (time.perf_counter() - start) / times
 
 
-def measured(name: str, device: str, rounds: int) -> dict[str, float]:
-    """The shortest round of each system, in seconds of a step."""
+def measured(name: str, device: str, rounds: int, mode: str = "default") -> dict[str, float]:
+    """The shortest round of each system, in seconds of a step; a system that fails is left out."""
     steps: dict[str, Step] = {}
-    for system, compile in SYSTEMS.items():
-        if system == "freeze" and not name.startswith("product:"):
+    for system, compile in systems(mode).items():
+        if system == "freeze" and (device != "cpu" or not name.startswith("product:")):
             continue
         torch.manual_seed(0)
-        steps[system] = WORKLOADS[name].build(device, compile)
-        for _ in range(WARM):
-            steps[system]()
+        try:
+            step = WORKLOADS[name].build(device, compile)
+            for _ in range(WARM):
+                step()
+        except RuntimeError as error:  # the others are measured all the same
+            print(f"{name}: {system} fails: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
+            continue
+        steps[system] = step
     times = max(1, min(1000, int(ROUND / max(seconds_of(steps["eager"], 1, device), 1e-6))))
-    best = dict.fromkeys(steps, float("inf"))
+    best = dict.fromkeys(steps, math.inf)
     for _ in range(rounds):
         for system, step in steps.items():
             best[system] = min(best[system], seconds_of(step, times, device))
@@ -59,14 +66,15 @@ def measured(name: str, device: str, rounds: int) -> dict[str, float]:
     return best
 
 
-def table(only: str, device: str, rounds: int) -> str:
+def table(only: str, device: str, rounds: int, mode: str) -> str:
+    """Markdown; each row is printed as soon as it is measured."""
     lines = ["| workload | eager | torch.compile | dynacompile | vs eager | vs torch.compile | freeze |", "|---|---|---|---|---|---|---|"]
     for name, workload in WORKLOADS.items():
         if device not in workload.devices or not fnmatch.fnmatch(name, only):
             continue
-        found = measured(name, device, rounds)
-        shown = {system: f"{t * 1e6:.1f} us" if t < 1e-3 else f"{t * 1e3:.2f} ms" for system, t in found.items()}
-        gains = [f"{found[rival] / found['dynacompile']:.2f}x" for rival in ("eager", "torch.compile")]
-        lines.append(f"| {name} | {shown['eager']} | {shown['torch.compile']} | {shown['dynacompile']} | {' | '.join(gains)} | {shown.get('freeze', '')} |")
+        found = measured(name, device, rounds, mode)
+        shown = [f"{t * 1e6:.1f} us" if t < 1e-3 else f"{t * 1e3:.2f} ms" for t in (found.get(system, math.nan) for system in ORDER)]
+        gains = [f"{found.get(rival, math.nan) / found.get('dynacompile', math.nan):.2f}x" for rival in ("eager", "torch.compile")]
+        lines.append(f"| {name} | {' | '.join(shown[:3])} | {' | '.join(gains)} | {shown[3]} |".replace("nan ms", "").replace("nanx", ""))
         print(lines[-1], flush=True)
     return "\n".join(lines)

@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.autograd.facts import has_effect, is_random
 from dynacompile.autograd.joint import JointGraph
 from dynacompile.autograd.partition import Sides, ancestors
 from dynacompile.ir.graphs import Again
 from dynacompile.ops.regions import REGION
+from dynacompile.private.of_torch import FakeTensor
 
 Node = torch.fx.Node
 

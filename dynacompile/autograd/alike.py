@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from dynacompile.autograd.differentiate import differentiate
 from dynacompile.autograd.phases import phases
@@ -29,6 +28,7 @@ from dynacompile.ir.graphs import Constant, Fresh, InputItself, Marks, Output, R
 from dynacompile.ops.backward_steps import Step, TensorHook
 from dynacompile.ops.collectives import is_collective
 from dynacompile.ops.regions import FORMS
+from dynacompile.private import of_torch
 
 Node = torch.fx.Node
 WORTH = 48  # nodes that need not be looked at, from which on parts are made
@@ -37,7 +37,7 @@ IN_PLACE = frozenset(
     getattr(operator, n) for n in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "setitem", "ilshift")
 )
 PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(...))
-SETS_GRAD = torch._C._set_grad_enabled
+SETS_GRAD = of_torch.set_grad_enabled
 
 
 class WholeError(Exception):
@@ -359,8 +359,8 @@ class Component:
                 made.meta.pop("val", None)
         graph.output(tuple(known(node) for _, node in self.outputs))
         fakes = tuple(self.finding.fakes[self.finding.placeholders[n]] for n in self.inputs)
-        with _use_lazy_graph_module(True):  # it is interpreted node by node
-            return _make_graph_module(torch.nn.Module(), graph), fakes
+        with of_torch.use_lazy_graph_module(True):  # it is interpreted node by node
+            return of_torch.make_graph_module(torch.nn.Module(), graph), fakes
 
 
 def lists_of(nodes: Sequence[Node]) -> Lists:
@@ -468,7 +468,7 @@ def differentiate_parts(parts: Parts, env: Env) -> DifferentiatedParts | None:
 def is_ordered(node: Node) -> bool:
     """Whether an operation has its place among those of other parts: it draws random numbers, talks to other processes, or is there for what it does."""
     op = node.target
-    if not isinstance(op, torch._ops.OpOverload) or op is torch.ops.aten.copy_.default:
+    if not isinstance(op, of_torch.OpOverload) or op is torch.ops.aten.copy_.default:
         return False
     return torch.Tag.nondeterministic_seeded in op.tags or is_collective(op) or op._schema.is_mutable or not op._schema.returns
 

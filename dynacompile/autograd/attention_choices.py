@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from dynacompile.autograd.attention_patterns import SOFTMAXES, Chain, chain_from, refused_kernel, refused_size
@@ -20,6 +19,7 @@ from dynacompile.env import Env
 from dynacompile.events import AttentionFound
 from dynacompile.ops.attention import by_operator
 from dynacompile.ops.flexible_attention import Flexible, FlexibleKernel
+from dynacompile.private.of_torch import FakeTensor
 
 Node = torch.fx.Node
 LAYERS = {F.multi_head_attention_forward: inspect.signature(F.multi_head_attention_forward)}

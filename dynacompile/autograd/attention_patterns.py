@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from dynacompile.env import Env
 from dynacompile.ir.shapes import expression_of
 from dynacompile.ops.attention import HandWritten, Term, by_operator, hold_biased_scores, hold_operand, hold_same_scores, hold_scores
 from dynacompile.ops.attention_costs import beats_written, may_be_ours
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor
 
 Node = torch.fx.Node
 Step = tuple[Callable, tuple]
@@ -345,7 +346,7 @@ def refused_kernel(query: torch.Tensor, value: torch.Tensor) -> str:
         return "torch has no kernel for this width"
     if any(isinstance(n, int) and n == 0 for n in (*query.shape, *value.shape)):
         return "a size is zero"
-    enabled = torch._C._get_flash_sdp_enabled() or (is_on_gpu and torch._C._get_mem_efficient_sdp_enabled())
+    enabled = of_torch.get_flash_sdp_enabled() or (is_on_gpu and of_torch.get_mem_efficient_sdp_enabled())
     return "" if enabled else "torch's kernels are switched off"
 
 

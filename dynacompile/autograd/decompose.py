@@ -10,6 +10,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ops.decompositions import DECOMPOSITIONS
 from dynacompile.ops.norms import batch_norm_inference, batch_norm_no_stats
 from dynacompile.ops.randomness import COMPARED, coins_are_comparisons
+from dynacompile.private import of_torch
 
 aten = torch.ops.aten
 
@@ -39,7 +40,7 @@ def recurrent_layer_backward(*args, **kwargs):
     raise Unsupported("recurrent-layer", "the CPU's fused LSTM can't be trained inside a graph", "leave the LSTM outside of the compiled function")
 
 
-def decomposition_table() -> Mapping[torch._ops.OpOverload, Callable]:
+def decomposition_table() -> Mapping[of_torch.OpOverload, Callable]:
     """Rules by overload; the recorder runs them instead of recording the op."""
     return {
         **DECOMPOSITIONS,

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.ir.shapes import expression_of, hint_of
 from dynacompile.ops.checks import INDEXED
 from dynacompile.ops.collectives import is_collective
 from dynacompile.ops.table import TABLE
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor
 
 Geometry = tuple[tuple[Any, ...], tuple[Any, ...], Any, torch.dtype]
 
@@ -23,7 +24,7 @@ def kind(node: torch.fx.Node) -> str:
     """How the node lowers: a kind of `ops.table`, "view", "extern", or the fx op where it is no call."""
     if node.op != "call_function":
         return node.op
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, of_torch.OpOverload):
         return "item"
     found = TABLE.get(str(node.target))
     if found is not None and found.kind != "extern":
@@ -32,11 +33,11 @@ def kind(node: torch.fx.Node) -> str:
 
 
 def is_view(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+    return node.op == "call_function" and isinstance(node.target, of_torch.OpOverload) and node.target.is_view
 
 
 def is_random(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    return node.op == "call_function" and isinstance(node.target, of_torch.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
 def has_effect(node: torch.fx.Node) -> bool:
@@ -44,7 +45,7 @@ def has_effect(node: torch.fx.Node) -> bool:
     return (
         is_random(node)
         or is_collective(node.target)
-        or (node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns)
+        or (node.op == "call_function" and isinstance(node.target, of_torch.OpOverload) and not node.target._schema.returns)
     )
 
 

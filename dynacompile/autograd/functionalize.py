@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
-from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.nn import functional as F
 
 from dynacompile.autograd.masks import AROUND, ATTENTION, Masks, mask_of, with_attention, with_rows
@@ -31,6 +29,8 @@ from dynacompile.ops.randomness import bernoulli
 from dynacompile.ops.regions import FORMS, traced
 from dynacompile.ops.scans import cumprod
 from dynacompile.ops.wrappers import Enter, Leave, is_wrapper, leaves_of
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
 
 STATIC = "compile with dynamic=False"
 SUBSTITUTES: dict[object, Callable] = {
@@ -61,7 +61,7 @@ class Retake(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
-        return torch._to_functional_tensor(torch._from_functional_tensor(tensor))
+        return of_torch.to_functional_tensor(of_torch.from_functional_tensor(tensor))
 
     @staticmethod
     def backward(ctx, grad: torch.Tensor | None) -> torch.Tensor | None:
@@ -85,11 +85,11 @@ class FunctionalInput:
 
 @contextmanager
 def functionalization() -> Iterator[None]:
-    torch._enable_functionalization(reapply_views=True)
+    of_torch.enable_functionalization(reapply_views=True)
     try:
         yield
     finally:
-        torch._disable_functionalization()
+        of_torch.disable_functionalization()
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def ambient_state() -> Iterator[None]:
     records = grad and not torch.is_inference_mode_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
-        with torch._C._InferenceMode(False), torch.autograd.set_multithreading_enabled(False):  # type: ignore[attr-defined]
+        with of_torch.InferenceMode(False), torch.autograd.set_multithreading_enabled(False):  # type: ignore[attr-defined]
             torch.set_grad_enabled(records)
             yield
     finally:
@@ -129,7 +129,7 @@ def wrap(recorder: Recorder, name: str, fake: object) -> FunctionalInput:
         return FunctionalInput(fake, fake, fake)
     plain = recorder.fake(torch.ops.aten.detach.default, fake) if fake.requires_grad else fake
     recorder.placeholder(name, plain)
-    leaf = torch._to_functional_tensor(plain)
+    leaf = of_torch.to_functional_tensor(plain)
     if not fake.requires_grad:
         return FunctionalInput(plain, leaf, leaf)
     leaf.requires_grad_(True)
@@ -220,7 +220,7 @@ class InferenceMemory:
 
     def see(self, node: torch.fx.Node) -> bool:
         """Whether the node enters or leaves the mode."""
-        if node.target is _enter_inference_mode and not node.args[0]:
+        if node.target is of_torch.enter_inference_mode and not node.args[0]:
             raise Unsupported("context-manager", "inference mode is left inside of a graph", "leave it outside of the compiled function")
         step = STEPS.get(node.target, 0)
         self.depth += step
@@ -231,7 +231,7 @@ class InferenceMemory:
             self.storages.add(storage(made))
 
 
-STEPS: dict[object, int] = {_enter_inference_mode: 1, _exit_inference_mode: -1}
+STEPS: dict[object, int] = {of_torch.enter_inference_mode: 1, of_torch.exit_inference_mode: -1}
 
 
 def interpret_node(
@@ -299,7 +299,7 @@ def run_attention(node: torch.fx.Node, args: tuple, kwargs: dict[str, Any], mask
 
     def simplify(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         mask = mask_of(args, kwargs)
-        if mask is None or not torch._is_functional_tensor(mask):
+        if mask is None or not of_torch.is_functional_tensor(mask):
             return args, kwargs
         return masks.simplify(node, recorder.node_of(inner(mask)), args, kwargs)
 
@@ -361,7 +361,7 @@ def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -
 
 def functional(result: object) -> object:
     """What an operation on numbers alone, such as torch.mul(3, 2), gives is no functional tensor: nothing that it took was."""
-    return torch._to_functional_tensor(result) if isinstance(result, FakeTensor) else result
+    return of_torch.to_functional_tensor(result) if isinstance(result, FakeTensor) else result
 
 
 def with_dtypes(result: object, eager: object) -> object:
@@ -378,13 +378,13 @@ def keep_strides(memory: Memory, recorder: Recorder) -> None:
     tensor = memory.tensor
     if memory.eager is None or not different_strides(inner(tensor), memory.eager):
         return
-    hidden = torch._functionalize_are_all_mutations_hidden_from_autograd(tensor)
+    hidden = of_torch.functionalize_are_all_mutations_hidden_from_autograd(tensor)
     value = recorder.copy_of(recorder.node_of(inner(tensor)), memory.eager.stride()).meta["val"]
     with torch.no_grad():
-        torch._functionalize_replace(tensor, value)
-    torch._functionalize_commit_update(tensor)
+        of_torch.functionalize_replace(tensor, value)
+    of_torch.functionalize_commit_update(tensor)
     if hidden:
-        torch._functionalize_mark_mutation_hidden_from_autograd(tensor)
+        of_torch.functionalize_mark_mutation_hidden_from_autograd(tensor)
 
 
 def different_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -438,9 +438,9 @@ def attribute(graph: torch.fx.GraphModule, path: str) -> object:
 
 def inner(tensor: torch.Tensor) -> FakeTensor:
     """The fake value that a functional tensor has now."""
-    with torch._C._AutoDispatchBelowADInplaceOrView():  # what views of views give is ours to decide
-        torch._sync(tensor)
-    value = torch._from_functional_tensor(tensor)
+    with of_torch.AutoDispatchBelowADInplaceOrView():  # what views of views give is ours to decide
+        of_torch.functionalize_sync(tensor)
+    value = of_torch.from_functional_tensor(tensor)
     assert isinstance(value, FakeTensor)
     return value
 
@@ -479,8 +479,8 @@ def mutated_inputs(inputs: Sequence[FunctionalInput], names: Sequence[str]) -> l
             )
         if layout(value) != layout(entry.fake):
             raise Unsupported("input-geometry-mutated", f"the sizes, strides or storage of input {names[i]} change in place", "return a new tensor instead")
-        hidden = torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(value)
-        hidden = hidden or torch._functionalize_are_all_mutations_hidden_from_autograd(value)
+        hidden = of_torch.functionalize_are_all_mutations_under_no_grad(value)
+        hidden = hidden or of_torch.functionalize_are_all_mutations_hidden_from_autograd(value)
         hidden = hidden and isinstance(value.grad_fn, Retake._backward_cls)  # a custom function, whose forward runs under no_grad, may mark it as dirty
         found.append(MutatedInput(i, value, in_graph=hidden or value.is_leaf))
     refuse_overlaps(inputs, names, found)

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.autograd.record import Recorder
 from dynacompile.ops.wrappers import is_wrapper_class, tensors_in
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor, TorchDispatchMode
 
-FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+FUNCTIONALIZE = of_torch.DispatchKeySet(of_torch.functionalize_key)
 Arguments = tuple[tuple, Mapping[str, Any]]
 
 
@@ -30,7 +30,7 @@ class WrapperRecorder(Recorder):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        with Inside(self), torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE), self:
+        with Inside(self), of_torch.ExcludeDispatchKeyGuard(FUNCTIONALIZE), self:
             yield
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -43,7 +43,7 @@ class WrapperRecorder(Recorder):
     def dispatched(self, mode: TorchDispatchMode, func: Any, types: Sequence[type], given: Arguments) -> Any:
         """An operation on plain tensors. mode: that which has met it."""
         tensors = [t for t in tensors_in([*given[0], *given[1].values()]) if isinstance(t, torch.Tensor)]
-        if any(map(torch._is_functional_tensor, tensors)):
+        if any(map(of_torch.is_functional_tensor, tensors)):
             with mode, functionalized():
                 return func(*given[0], **given[1])
         with disable_proxy_modes_tracing(), self.recording():
@@ -80,7 +80,7 @@ class Inside(TorchDispatchMode):
 
     def __init__(self, recorder: WrapperRecorder) -> None:
         super().__init__()
-        self._mode_key = torch._C._TorchDispatchModeKey.PROXY
+        self._mode_key = of_torch.proxy_mode_key
         self.recorder = recorder
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -97,15 +97,15 @@ class Inside(TorchDispatchMode):
 @contextmanager
 def functionalized() -> Iterator[None]:
     """Operations on functional tensors come to functionalization again."""
-    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    with torch._C._ForceDispatchKeyGuard(included, excluded - FUNCTIONALIZE):
+    included, excluded = of_torch.dispatch_tls_local_include_set(), of_torch.dispatch_tls_local_exclude_set()
+    with of_torch.ForceDispatchKeyGuard(included, excluded - FUNCTIONALIZE):
         yield
 
 
 def as_functional(made: Any) -> Any:
     if isinstance(made, (tuple, list)):
         return type(made)(map(as_functional, made))
-    return torch._to_functional_tensor(made) if isinstance(made, FakeTensor) else made
+    return of_torch.to_functional_tensor(made) if isinstance(made, FakeTensor) else made
 
 
 def flat(result: Any) -> Sequence[Any]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynacompile import native
 from dynacompile.autograd.arrivals import Together, cut_absent
@@ -41,6 +40,8 @@ from dynacompile.ir.zero_one import adding_gradients
 from dynacompile.ops.attention import KeptAsWritten
 from dynacompile.ops.backward_steps import Tracing, note_places
 from dynacompile.ops.wrappers import Enter, has_wrappers, is_wrapper, let_go_of_masks
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class JointGraph:
 def trace_joint(
     graph: torch.fx.GraphModule,
     fakes: Sequence[object],
-    table: Mapping[torch._ops.OpOverload, Callable],
+    table: Mapping[of_torch.OpOverload, Callable],
     careful: bool = False,
     cutting: bool = True,
     keeps_views: bool = False,
@@ -291,10 +292,10 @@ def trace_backward(
             value = forward[position].meta["val"]
             fake = recorder.fake(torch.ops.aten.empty_strided.default, list(value.shape), list(value.stride()), dtype=value.dtype, device=value.device)
             recorder.placeholder(f"tangent_{position}", fake)
-            tangents.append(torch._to_functional_tensor(fake))
+            tangents.append(of_torch.to_functional_tensor(fake))
     results: tuple[torch.Tensor | None, ...] = ()
     if indices:
-        with torch._C._DisableAutocast(), adding_gradients(recorder.fake_mode.shape_env):
+        with of_torch.DisableAutocast(), adding_gradients(recorder.fake_mode.shape_env):
             given = dict(zip(differentiable, tangents, strict=True))
             cuts.install(positions, given)
             seeds = [p for p in differentiable if p not in cuts.heads(positions)]

@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.utils._python_dispatch import _disable_current_modes
 
 from dynacompile.ir.shapes import as_static, expression_of
 from dynacompile.ir.symbolic_graphs import symbolic_numbers
+from dynacompile.private import of_torch
 
 aten = torch.ops.aten
 LARGEST = 1 << 24  # elements of a tensor that is computed while compiling
 MOST = 400  # operations that one value may be made of
-FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+FUNCTIONALIZE = of_torch.DispatchKeySet(of_torch.functionalize_key)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class KnownValues:
 @contextmanager
 def plain() -> Iterator[None]:
     """Operations on real tensors, which no mode sees, inside of the trace of a graph."""
-    with _disable_current_modes(), torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE), torch.no_grad(), torch._C._DisableAutocast():
+    with of_torch.disable_current_modes(), of_torch.ExcludeDispatchKeyGuard(FUNCTIONALIZE), torch.no_grad(), of_torch.DisableAutocast():
         yield
 
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from dynacompile.env import Env
 from dynacompile.events import LossChunked
 from dynacompile.ops.chunked_losses import HALVES, Loss, has_wide_sums, hold_indexed, hold_linear, hold_product, hold_reshaped, hold_same, logsumexp_of, loss_of
+from dynacompile.private.of_torch import FakeTensor
 
 Node = torch.fx.Node
 LIMITS = {"cuda": 1 << 30, "cpu": 1 << 26}

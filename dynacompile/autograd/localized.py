@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import output_args
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ops.backward_steps import Step
 from dynacompile.ops.wrappers import Enter, Leave, has_wrappers, inner_of, is_wrapper, is_wrapper_class, let_go_of_masks, tensors_in
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor, FakeTensorMode, TorchDispatchMode
 
 Node = torch.fx.Node
 ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift.default, torch.ops.aten.lift_fresh.default})
@@ -64,7 +64,7 @@ def saved_modes() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(cache)
-        torch._C._set_grad_enabled(grad)
+        of_torch.set_grad_enabled(grad)
 
 
 class Local(TorchDispatchMode):
@@ -72,7 +72,7 @@ class Local(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._mode_key = torch._C._TorchDispatchModeKey.PROXY
+        self._mode_key = of_torch.proxy_mode_key
         self.graph = torch.fx.Graph()
         self.values: dict[Node, Any] = {}  # of the nodes of the graph that is read
         self.nodes: dict[int, Node] = {}  # of the new graph, by id of a fake, which `kept` keeps alive
@@ -116,7 +116,7 @@ class Local(TorchDispatchMode):
         if isinstance(value, FakeTensor) or value.numel() != 1 or value.is_complex():
             raise Unsupported("not-traceable", "the dispatch of a tensor that wraps others reads a tensor of its own", "", str(self.meta.get("site") or ""))
         options = {"dtype": value.dtype, "device": value.device}
-        with torch._C._DisableTorchDispatch():
+        with of_torch.DisableTorchDispatch():
             number = value.item()
         made = self.graph.call_function(torch.full, (list(value.shape), number), options)
         with disable_proxy_modes_tracing():

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.autograd.facts import byte_size, is_view, kind, real_users, view_base
 from dynacompile.ir.shapes import hint_of
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor
 
 Node = torch.fx.Node
 
@@ -164,7 +165,7 @@ def candidates(
 def is_made_apart(node: Node) -> bool:
     """Whether a kernel of its own makes an operand again: what else reads its sources comes after the gradient that the operand is needed for, since one call
     gives that and the weight's, as for convolutions. Of products the weight's gradient can wait."""
-    return any(len(u.target._schema.returns) > 1 for u in real_users(node) if kind(u) == "extern" and isinstance(u.target, torch._ops.OpOverload))
+    return any(len(u.target._schema.returns) > 1 for u in real_users(node) if kind(u) == "extern" and isinstance(u.target, of_torch.OpOverload))
 
 
 def ends(node: Node, costs: Mapping[Node, int], stops: Collection[Node] = ()) -> set[Node]:
@@ -197,7 +198,7 @@ def multiplications(node: Node) -> float:
     """Multiplications and additions of a product or a convolution; of other calls 0, which makes the step's time an underestimate."""
     value = node.meta.get("val")
     shapes = [tuple(map(hint_of, a.meta["val"].shape)) for a in node.all_input_nodes if isinstance(a.meta.get("val"), FakeTensor)]
-    name = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else ""
+    name = node.target._schema.name if isinstance(node.target, of_torch.OpOverload) else ""
     if name in ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm") and isinstance(value, FakeTensor):
         first = node.args[-2]
         assert isinstance(first, Node)

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.autograd.functionalize import FunctionalInput, Memory, inner, storage
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import Constant, Fresh, InputItself, Lineage, Made, Output, View, ViewOfInput, ViewOfOutput
 from dynacompile.ir.memory import overlaps
 from dynacompile.ir.shapes import hint_of
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor
 
-CREATION = torch._C._autograd.CreationMeta  # type: ignore[attr-defined]
+CREATION = of_torch.CreationMeta  # type: ignore[attr-defined]
 MADE = {
     CREATION.DEFAULT: Made.GRAD,
     CREATION.IN_CUSTOM_FUNCTION: Made.GRAD,
@@ -142,14 +143,14 @@ def guarded(output: torch.Tensor) -> Made | None:
     """Of a view that autograd lets nobody write to, how it was made."""
     if not output.requires_grad or output._base is None:
         return None
-    return GUARDED.get(torch._C._autograd._get_creation_meta(output))  # type: ignore[attr-defined]
+    return GUARDED.get(of_torch.get_creation_meta(output))  # type: ignore[attr-defined]
 
 
 def known_as(output: torch.Tensor) -> Made | None:
     """How autograd knows an output whose memory is its own as a view. None where it is no view."""
     if output._base is None or output.is_inference():
         return None
-    return guarded(output) or MADE[torch._C._autograd._get_creation_meta(output)]  # type: ignore[attr-defined]
+    return guarded(output) or MADE[of_torch.get_creation_meta(output)]  # type: ignore[attr-defined]
 
 
 def lineage(output: torch.Tensor, base: torch.Tensor) -> Lineage:
@@ -159,7 +160,7 @@ def lineage(output: torch.Tensor, base: torch.Tensor) -> Lineage:
         raise Unsupported("aliased-outputs", reason, "clone the output")
     if output._base is None:
         return Lineage(Made.DETACHED, counted=shares_version(output, base))
-    created = torch._C._autograd._get_creation_meta(output)  # type: ignore[attr-defined]
+    created = of_torch.get_creation_meta(output)  # type: ignore[attr-defined]
     if created == CREATION.IN_CUSTOM_FUNCTION and output.requires_grad:
         raise Unsupported("aliased-outputs", "an output is a view that a custom autograd function returned", "clone it in the function")
     made = MADE[created]
@@ -173,7 +174,7 @@ def lineage(output: torch.Tensor, base: torch.Tensor) -> Lineage:
 
 def shares_version(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether a write to one counts as one to the other, as it does not through `.data`."""
-    with torch.autograd._unsafe_preserve_version_counter(a):
+    with of_torch.unsafe_preserve_version_counter(a):
         before = b._version
         torch.autograd.graph.increment_version(a)
         return b._version != before

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynacompile.autograd.facts import is_view
 from dynacompile.ir.recurrence import check_recurs
+from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
 aten = torch.ops.aten
 MATMULS = frozenset((aten.mm.default, aten.addmm.default))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, looks_at_values, real_users, view_base
 from dynacompile.autograd.joint import JointGraph
@@ -17,6 +16,7 @@ from dynacompile.ir.graphs import Fresh, ViewOfOutput
 from dynacompile.ir.shapes import hint_of
 from dynacompile.ops.chunked_losses import KEEP
 from dynacompile.ops.collectives import is_collective
+from dynacompile.private.of_torch import FakeTensor
 
 Node = torch.fx.Node
 NEVER = 1 << 40

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import Site
@@ -21,16 +19,18 @@ from dynacompile.ir.shapes import as_static, same_size
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ir.zero_one import within
 from dynacompile.ops.regions import REGION, Handle
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor, FakeTensorMode, TorchDispatchMode
 
 ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift.default})
-VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default})
-LAZY = {torch.ops.aten._conj.default: torch.ops.aten._conj_physical.default, torch.ops.aten._neg_view.default: torch.ops.aten.neg.default}
+VIEWS_TO_SAME_SIZE = frozenset({torch.ops.aten.view.default, of_torch.aten_unsafe_view, torch.ops.aten.expand.default})
+LAZY = {of_torch.aten_conj: of_torch.aten_conj_physical, of_torch.aten_neg_view: torch.ops.aten.neg.default}
 """Views that differ from what they view by a mark alone, and the ops that compute them: inside of other ops, where nothing is written through them."""
-TO_COPY = torch.ops.aten._to_copy.default
+TO_COPY = of_torch.aten_to_copy
 PERMUTE = torch.ops.aten.permute.default
 LIFT_FRESH = torch.ops.aten.lift_fresh.default
 DEVICE = torch.ops.prim.device.default
-FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+FUNCTIONALIZE = of_torch.DispatchKeySet(of_torch.functionalize_key)
 
 
 def suits(value: torch.Tensor, format: torch.memory_format) -> bool:
@@ -59,7 +59,7 @@ class Recorder(TorchDispatchMode):
     made or was given through `placeholder`; a real tensor becomes a constant of the graph.
     """
 
-    def __init__(self, fake_mode: FakeTensorMode, table: Mapping[torch._ops.OpOverload, Callable]) -> None:
+    def __init__(self, fake_mode: FakeTensorMode, table: Mapping[of_torch.OpOverload, Callable]) -> None:
         super().__init__()
         self.fake_mode = fake_mode
         self.table = table
@@ -113,7 +113,7 @@ class Recorder(TorchDispatchMode):
     def begin(self, site: Site | None) -> None:
         """Ops recorded from now on come from `site`; so do the backward ops of autograd nodes that are made from now on."""
         self.site = site
-        self._sequence.append(torch._C._autograd._get_sequence_nr())
+        self._sequence.append(of_torch.get_sequence_nr())
         self._sites.append(site)
 
     def begin_backward(self) -> None:
@@ -129,7 +129,7 @@ class Recorder(TorchDispatchMode):
 
     def fake(self, func, *args, **kwargs) -> FakeTensor:
         """The fake result of an op that is not recorded, nor functionalized."""
-        with torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE):
+        with of_torch.ExcludeDispatchKeyGuard(FUNCTIONALIZE):
             value = self.fake_mode.dispatch(func, (), args, kwargs)
         assert isinstance(value, FakeTensor)
         return value
@@ -226,7 +226,7 @@ class Recorder(TorchDispatchMode):
         node.meta["val"] = value
         site = self.site
         if site is None:
-            running = torch._C._current_autograd_node()
+            running = of_torch.current_autograd_node()
             if running is not None:
                 self.made_by[node] = running
                 site = self._site_of(running)

@@ -18,6 +18,7 @@ from dynacompile.autograd.writing import Copy, Symbols, is_symbolic, symbolic_in
 from dynacompile.ir.graphs import ForwardBackward, Part, RuntimeContract, Stage, View, ViewOfInput, ViewOfOutput
 from dynacompile.ir.sizes import Sizes, sizes_of, symbols_in
 from dynacompile.ir.symbols import extent, sources
+from dynacompile.private import of_torch
 
 Node = torch.fx.Node
 
@@ -141,7 +142,7 @@ def write_forward(joint: JointGraph, side: Sides, saved: tuple[Node, ...] | list
     return copy.finish(outputs), [place[n] for n in kept], kept
 
 
-def call(graph: torch.fx.Graph, op: torch._ops.OpOverload, args: tuple, like: Node) -> Node:
+def call(graph: torch.fx.Graph, op: of_torch.OpOverload, args: tuple, like: Node) -> Node:
     node = graph.call_function(op, args)
     node.meta = dict(like.meta)
     return node

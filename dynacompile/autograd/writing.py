@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from dynacompile.autograd.joint import JointGraph
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import REAL
 from dynacompile.ir.symbolic_graphs import add_node, free_symbols, symbol_sources
+from dynacompile.private import of_torch
 
 Node = torch.fx.Node
 Symbols = tuple[tuple[int, int | None], ...]  # as in the RuntimeContract
@@ -60,8 +60,8 @@ class Copy:
         for name, tensor in self.joint.constants.items():
             if any(n.op == "get_attr" and n.target == name for n in self.graph.nodes):
                 root.register_buffer(name, tensor)
-        with _use_lazy_graph_module(True):  # Python code is made for who prints or runs the graph
-            return _make_graph_module(root, self.graph)
+        with of_torch.use_lazy_graph_module(True):  # Python code is made for who prints or runs the graph
+            return of_torch.make_graph_module(root, self.graph)
 
 
 def is_symbolic(joint: JointGraph) -> bool:

@@ -19,7 +19,7 @@ from dynacompile.ir.index import Index, Var
 from dynacompile.ir.schedule import SCRATCH, BuiltKernel, Candidate, KernelSource
 
 Build = Callable[[Sequence[tuple[str, int]]], Mapping[tuple[str, int], BuiltKernel]]  # without the candidates that a compiler refuses
-RTOL = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.float64: 1e-9}
+NEAR = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.float64: 1e-9}  # of a result's largest element
 MARGIN = 0.98  # a candidate must beat the best guess by this much, or noise would choose
 
 
@@ -132,9 +132,14 @@ def fastest(source: KernelSource, kernels: Mapping[int, BuiltKernel], env: Env, 
 
 
 def agree(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two candidates gave the same result, to rounding. Sums whose terms cancel are rounded as those terms are, so the scale is that of the
+    largest element."""
     if not a.dtype.is_floating_point:
         return torch.equal(a, b)
-    return torch.allclose(a, b, rtol=RTOL[a.dtype], atol=RTOL[a.dtype] * 1e-1, equal_nan=True)
+    finite = torch.isfinite(b)
+    same = torch.where(finite, torch.isfinite(a), (a == b) | (a.isnan() & b.isnan()))
+    scale = torch.where(finite, b, 0).abs().max() if b.numel() else 0
+    return bool(same.all()) and bool((torch.where(finite, a - b, 0).abs() <= NEAR[a.dtype] * scale).all())
 
 
 def named(candidate: Candidate) -> str:

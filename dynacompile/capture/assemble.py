@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
-from dynacompile.capture.bytecode import CACHES, ENDS_BLOCK, NOWHERE, Handler, Instr, Position
+from dynacompile.capture.bytecode import CACHES, ENDS_BLOCK
+from dynacompile.cpython import RUNNING
+from dynacompile.cpython.instructions import NOWHERE, Handler, Instr, Position
 from dynacompile.errors import VerifyError
 
 
@@ -16,8 +18,7 @@ def assemble(base: CodeType, instrs: Sequence[Instr], handlers: Sequence[Handler
 
     Arguments of instructions are final, except for jumps, which go to their `target`. Handlers that cover nothing are dropped.
     """
-    for index, instr in enumerate(instrs):
-        instr.index = index
+    instrs, handlers = as_run(instrs, handlers)
     sizes = [1 + CACHES.get(instr.op, 0) for instr in instrs]
     offsets, args = place(instrs, sizes)
     raw = bytearray()
@@ -37,6 +38,28 @@ def assemble(base: CodeType, instrs: Sequence[Instr], handlers: Sequence[Handler
         co_nlocals=nlocals,
         **fields,
     )
+
+
+def as_run(instrs: Sequence[Instr], handlers: Sequence[Handler]) -> tuple[list[Instr], list[Handler]]:
+    """The same in the instructions of the CPython that runs."""
+    for index, instr in enumerate(instrs):
+        instr.index = index
+    writes = RUNNING.writes
+    own: list[Instr] = []
+    first: list[int] = []  # by the index of an instruction, how many of CPython's come before it
+    for at, instr in enumerate(instrs):
+        first.append(len(own))
+        write = writes.get(instr.op)
+        pairs = ((instr.op, instr.arg),) if write is None else write(instrs, at)
+        own += [Instr(op, arg, None, instr.position) for op, arg in pairs]
+        own[-1].target = instr.target
+    first.append(len(own))
+    for index, instr in enumerate(own):
+        instr.index = index
+        if instr.target is not None:
+            instr.target = own[first[instr.target.index]]
+    rows = [Handler(own[first[h.start.index]], own[first[h.end.index + 1] - 1], own[first[h.target.index]], h.depth, h.lasti) for h in handlers]
+    return own, rows
 
 
 def place(instrs: Sequence[Instr], sizes: list[int]) -> tuple[list[int], list[int]]:

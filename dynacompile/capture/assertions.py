@@ -17,14 +17,14 @@ from dynacompile.capture.values.exceptions import ExceptionValue, exception_of
 from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.cpython.instructions import Instr
 
 # What makes an exception: its class, and arguments that capture knows.
 MAKES = frozenset(
     """
-    LOAD_ASSERTION_ERROR LOAD_GLOBAL LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_DEREF LOAD_ATTR BINARY_SUBSCR PUSH_NULL PRECALL CALL
-    FORMAT_VALUE FORMAT_SIMPLE CONVERT_VALUE BUILD_STRING
+    LOAD_ASSERTION_ERROR LOAD_GLOBAL LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_DEREF LOAD_ATTR BINARY_SUBSCR PUSH_NULL CALL
+    FORMAT_VALUE CONVERT_VALUE BUILD_STRING
     """.split()
 )
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.bytecode import PY312, Handler, Instr
+from dynacompile.capture.bytecode import Decoded
+from dynacompile.capture.calling import with_null
 from dynacompile.capture.ending import Ending, decide_cells, refuse_open, spent, start
 from dynacompile.capture.handling import HANDLED, enter_handlers, handled
 from dynacompile.capture.interpreter import SymbolicFrame
@@ -24,14 +25,14 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.positions import StateValue, can_hand_on
+from dynacompile.cpython.instructions import Handler, Instr
 from dynacompile.ir.source import Source
 
 # Instructions that residual code can run in the frame's stead, by how many values they take from the stack.
 COUNTS = {
     0: "LOAD_GLOBAL",
     1: "POP_TOP LOAD_ATTR LOAD_METHOD DELETE_ATTR UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT UNARY_NOT GET_ITER UNPACK_SEQUENCE UNPACK_EX BEFORE_WITH "
-    "STORE_GLOBAL POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE "
-    "POP_JUMP_BACKWARD_IF_FALSE JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP",
+    "STORE_GLOBAL POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP TO_BOOL CONVERT_VALUE",
     2: "BINARY_OP COMPARE_OP IS_OP CONTAINS_OP BINARY_SUBSCR DELETE_SUBSCR STORE_ATTR IMPORT_NAME",
     3: "LOAD_SUPER_ATTR STORE_SUBSCR BINARY_SLICE",
     4: "STORE_SLICE",
@@ -49,7 +50,7 @@ OPERANDS: dict[str, Callable[[int], int]] = {
     "SET_UPDATE": lambda arg: arg + 1,
     "DICT_UPDATE": lambda arg: arg + 1,
 }
-GOES_TO = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+GOES_ON = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "END_FOR")  # and does nothing else
 KEEP_ON_JUMP = ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
 
 
@@ -135,11 +136,11 @@ class Tail:
             branch = out.emit(instr.op, 0)
             item, iterator = store_temp(out), store_temp(out)
             self.go_on(targets[0], [iterator, item])
-            branch.target = out.emit("END_FOR" if PY312 else "NOP")
+            branch.target = out.emit("END_FOR")
             self.go_on(targets[1], [])
             return branch
         if instr.target is not None:
-            branch = out.emit(instr.op.replace("BACKWARD", "FORWARD"), 0)
+            branch = out.emit(instr.op, 0)
             self.go_on(targets[0], [])
             branch.target = out.emit("NOP")
             kept = [store_temp(out)] if instr.op in KEEP_ON_JUMP else []
@@ -147,8 +148,10 @@ class Tail:
             return branch
         if instr.op == "CALL":
             out.call(instr.arg, frame.kw_names)
-        elif is_method_load(instr):
-            out.emit("LOAD_ATTR" if instr.op == "LOAD_METHOD" else instr.op, instr.arg if instr.op == "LOAD_METHOD" else instr.arg & ~1)
+        elif instr.op == "LOAD_METHOD":
+            out.emit("LOAD_ATTR", instr.arg)
+        elif pushes_callable(instr):
+            out.emit(instr.op, instr.arg & ~1)
         else:
             out.emit(instr.op, instr.arg)
         done = out.instrs[-1]
@@ -162,8 +165,6 @@ class Tail:
         pushed = 0 if drops_result(frame, instr) else pushed_by(instr)
         stack = targets[0].point.stack
         flags = stack[len(stack) - pushed :]
-        if instr.op == "LOAD_GLOBAL" and instr.arg & 1:
-            out.instrs[-1].arg &= ~1
         self.go_on(targets[0], [store_temp(out) for null in reversed(flags) if not null][::-1])
         return done
 
@@ -194,8 +195,8 @@ class Tail:
     def go_on(self, to: Target, temps: list[str]) -> None:
         """Calls the resume function and returns its result. temps: variables with the values on top of the stack."""
         for block in reversed(self.again):
-            self.out.push_null()
-            self.out.value(block)
+            with self.out.calling():
+                self.out.value(block)
             self.out.tuple_of([ConstantValue(None)] * 3)
             self.out.emit("CALL_FUNCTION_EX", 0)
             self.out.emit("POP_TOP")
@@ -212,7 +213,7 @@ def split(stack: list[Value], count: int) -> tuple[list[Value], list[Value]]:
 def pushed_by(instr: Instr) -> int:
     if instr.op == "CALL":
         return 1
-    if instr.op in ("LOAD_METHOD",):
+    if pushes_callable(instr):
         return 2
     return OPERANDS[instr.op](instr.arg) + TABLE[instr.op].height(instr.arg, False)
 
@@ -280,36 +281,43 @@ def resume_points(frame: SymbolicFrame, instr: Instr, execute: bool, base: list[
     if instr.op == "RAISE_VARARGS":
         return []
     if instr.op == "FOR_ITER":
-        return [point_at(frame, instr.index + 1, [*base, False, False]), point_at(frame, instr.target.index + PY312, base)]  # type: ignore[union-attr]
+        return [point_at(frame, instr.index + 1, [*base, False, False]), point_at(frame, instr.target.index, base)]  # type: ignore[union-attr]
     if instr.target is not None:
         kept: list[bool | Recipe] = [False] if instr.op in KEEP_ON_JUMP else []
         return [point_at(frame, instr.index + 1, base), point_at(frame, instr.target.index, base + kept)]
     if drops_result(frame, instr):
         return [point_at(frame, instr.index + 2, base)]
-    flags: list[bool | Recipe] = [False] * pushed_by(instr)
-    if is_method_load(instr) or instr.op == "LOAD_GLOBAL" and instr.arg & 1:
-        flags[-2] = True
+    flags: list[bool | Recipe] = with_null(False, True) if pushes_callable(instr) else [False] * pushed_by(instr)
     return [point_at(frame, instr.index + 1, base + flags)]
 
 
-def is_method_load(instr: Instr) -> bool:
-    return instr.op == "LOAD_METHOD" or PY312 and instr.op in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and bool(instr.arg & 1)
+def pushes_callable(instr: Instr) -> bool:
+    """Whether it pushes what a call will take: a callable and NULL."""
+    return instr.op == "LOAD_METHOD" or instr.op in ("LOAD_GLOBAL", "LOAD_SUPER_ATTR") and bool(instr.arg & 1)
 
 
 def point_at(frame: SymbolicFrame, index: int, entries: Sequence[bool | Recipe]) -> ResumePoint:
     decoded, code = frame.decoded, frame.code
     seen: set[int] = set()
-    while decoded.instrs[index].op in GOES_TO and index not in seen:  # so that one place has one resume function
+    while decoded.instrs[index].op in GOES_ON and index not in seen:  # so that one place has one resume function
         seen.add(index)
-        index = decoded.instrs[index].target.index  # type: ignore[union-attr]
+        to = decoded.instrs[index].target
+        index = index + 1 if to is None else to.index
     live = {s for s in decoded.live_slots(decoded.instrs[index]) if frame.slots[s] is not None}
     live |= {s for s, value in enumerate(frame.slots) if value is not None and value.ends_late()}
     if "__class__" in code.co_freevars and code.co_argcount and frame.slots[0] is not None:  # super() looks at the first parameter
         if not isinstance(frame.slots[0], CellValue):
             live.add(0)
-        elif not PY312 and "super" in code.co_names:
+        elif calls_super(decoded):
             raise unsupported("rebuild", "the first parameter, which is a closure variable, for super()")
     return ResumePoint(index, tuple(sorted(live)), tuple(entries))
+
+
+def calls_super(decoded: Decoded) -> bool:
+    """Whether the code calls super() without arguments as a function; CPython 3.12 reads an attribute of it without that."""
+    names = decoded.code.co_names
+    pairs = zip(decoded.instrs, decoded.instrs[1:])
+    return any(one.op == "LOAD_GLOBAL" and names[one.arg >> 1] == "super" and after.op == "CALL" and not after.arg for one, after in pairs)
 
 
 def handler_point(frame: SymbolicFrame, handler: Handler, entries: Sequence[bool | Recipe]) -> ResumePoint:

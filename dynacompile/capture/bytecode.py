@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dis
-import opcode
-import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType
 from weakref import ReferenceType, ref
 
-PY312 = sys.version_info >= (3, 12)
-INLINE_CACHES: list[int] = opcode._inline_cache_entries  # type: ignore[attr-defined]
-CACHES: dict[str, int] = {dis.opname[i]: n for i, n in enumerate(INLINE_CACHES) if n and not dis.opname[i].startswith("<")}
+from dynacompile.cpython import RUNNING
+from dynacompile.cpython.instructions import Handler, Instr
+
+CACHES = RUNNING.caches
 JUMPS = frozenset(dis.opname[i] for i in dis.hasjrel if i < 256)
 BACKWARD = frozenset(name for name in JUMPS if "BACKWARD" in name)
 ENDS_BLOCK = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
@@ -23,39 +22,6 @@ CELL_OPS = frozenset({"MAKE_CELL", "LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", 
 STACK_PREFIX = ".s"  # of the parameters by which a resume function gets the values on the stack
 LOOP_SUFFIX = "i"  # of those that say how far a loop is
 SLOT_OPS = READS_LOCAL | WRITES_LOCAL | CELL_OPS
-
-Position = tuple[int | None, int | None, int | None, int | None]
-NOWHERE: Position = (None, None, None, None)
-
-
-@dataclass(slots=True, eq=False)
-class Instr:
-    """One instruction without its caches and EXTENDED_ARG prefixes. `target` stands for the argument of a jump."""
-
-    op: str
-    arg: int = 0
-    target: Instr | None = None
-    position: Position = NOWHERE
-    index: int = -1  # in Decoded.instrs
-
-    @property
-    def line(self) -> int | None:
-        return self.position[0]
-
-    def __repr__(self) -> str:
-        return f"{self.index}:{self.op} {'-> ' + str(self.target.index) if self.target else self.arg}"
-
-
-@dataclass(frozen=True, eq=False)
-class Handler:
-    """One row of an exception table: instructions from `start` to `end`, both included, unwind to `depth` and go to `target`."""
-
-    start: Instr
-    end: Instr
-    target: Instr
-    depth: int
-    lasti: bool
-
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
@@ -83,7 +49,7 @@ class Decoded:
 
     def loop_heads(self, instr: Instr) -> list[Instr]:
         """The first instructions of the loops that go on after `instr`, outermost first; a `break` or `return` is outside of its loop."""
-        heads = {other.target.index for other in self.instrs if other.op in BACKWARD and other.target and other.target.index <= instr.index <= other.index}
+        heads = {other.target.index for other in self.instrs if other.target and other.target.index <= instr.index <= other.index}
         return [self.instrs[index] for index in sorted(heads & reachable(self.instrs, self.handlers, [instr]) if heads else ())]
 
     def may_read_cell(self, slot: int, start: Instr) -> bool:
@@ -115,6 +81,27 @@ def slot_names(code: CodeType) -> tuple[str, ...]:
 
 
 def decode(code: CodeType) -> Decoded:
+    """The code in the instruction set of `cpython.instructions`."""
+    raw, rows = read_raw(code)
+    reads = RUNNING.reads
+    instrs: list[Instr] = []
+    first: list[int] = []  # by the index of a raw instruction, how many instructions come before it
+    for at, own in enumerate(raw):
+        first.append(len(instrs))
+        read = reads.get(own.op)
+        for op, arg in ((own.op, own.arg),) if read is None else read(code, raw, at):
+            instrs.append(Instr(op, arg, own.target, own.position, len(instrs)))
+    first.append(len(instrs))
+    for instr in instrs:
+        if instr.target is not None:
+            instr.target = instrs[first[instr.target.index]]
+    handlers = [Handler(instrs[first[h.start.index]], instrs[first[h.end.index + 1] - 1], instrs[first[h.target.index]], h.depth, h.lasti) for h in rows]
+    names = slot_names(code)
+    return Decoded(ref(code), tuple(instrs), tuple(handlers), names, len(names) - len(code.co_freevars))
+
+
+def read_raw(code: CodeType) -> tuple[list[Instr], list[Handler]]:
+    """The instructions that this version of CPython runs, and the rows of the exception table."""
     raw, positions = code.co_code, list(code.co_positions())
     instrs: list[Instr] = []
     targets: dict[int, int] = {}  # index of a jump -> byte offset it goes to
@@ -141,8 +128,7 @@ def decode(code: CodeType) -> Decoded:
         Handler(at[starts[lower(starts, first)]], at[starts[lower(starts, last) - 1]], at[target], depth, lasti)
         for first, last, target, depth, lasti in exception_rows(code.co_exceptiontable)
     ]
-    names = slot_names(code)
-    return Decoded(ref(code), tuple(instrs), tuple(handlers), names, len(names) - len(code.co_freevars))
+    return instrs, handlers
 
 
 def lower(sorted_values: list[int], value: int) -> int:

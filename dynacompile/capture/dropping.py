@@ -6,16 +6,16 @@ import builtins
 from collections.abc import Mapping
 from typing import Any
 
-from dynacompile.capture.bytecode import Decoded, Handler, Instr
+from dynacompile.capture.bytecode import Decoded
+from dynacompile.cpython.instructions import Handler, Instr
 
-TESTS = frozenset({"POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE"})
 QUIET = frozenset({"COPY", "POP_EXCEPT", "RERAISE", "PUSH_EXC_INFO"})  # what leaves a handler with the same exception
 
 
 def runs_code(decoded: Decoded, at: Instr, table: Mapping[str, Any]) -> bool:
     """Whether a block would run: a finally, a with, or an except that takes GeneratorExit. table: the globals of the code."""
     handler = decoded.handler_of(at)
-    while handler is not None and handler.target.op != "CALL_INTRINSIC_1":  # 3.12 has one that turns StopIteration into RuntimeError
+    while handler is not None and handler.target.op != "STOPITERATION_ERROR":  # since 3.12 there is one that turns StopIteration into RuntimeError
         left = leaves(decoded, handler, table)
         if left is None:
             return True
@@ -32,7 +32,7 @@ def leaves(decoded: Decoded, handler: Handler, table: Mapping[str, Any]) -> Inst
             return instr
         if instr.op in QUIET:
             index += 1
-        elif instr.op == "LOAD_GLOBAL" and instrs[index + 1].op == "CHECK_EXC_MATCH" and instrs[index + 2].op in TESTS:
+        elif instr.op == "LOAD_GLOBAL" and instrs[index + 1].op == "CHECK_EXC_MATCH" and instrs[index + 2].op == "POP_JUMP_IF_FALSE":
             name = decoded.code.co_names[instr.arg >> 1]
             caught = table.get(name, vars(builtins).get(name))
             jump = instrs[index + 2].target

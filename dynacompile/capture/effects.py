@@ -14,8 +14,8 @@ from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Position
     from dynacompile.capture.residual import Builder
+    from dynacompile.cpython.instructions import Position
 
 
 @dataclass(frozen=True)

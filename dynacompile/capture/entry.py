@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from dynacompile import native
 from dynacompile.capture.assemble import assemble
@@ -48,6 +47,7 @@ from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
 from dynacompile.ir.source import DictAttr, Free, Global, Local, Source
 from dynacompile.ops.wrappers import Enter, Leave
+from dynacompile.private import of_torch
 
 LOOKS_AT_FRAME = frozenset({"locals", "eval", "exec", "_getframe", "currentframe"})
 FRAME_FUNCTIONS = frozenset({locals, eval, exec, sys._getframe, inspect.currentframe, inspect.stack})
@@ -123,7 +123,7 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
     state = global_state()
     if state.function_modes or state.functorch or state.dispatch_modes:
         raise unsupported("active-mode")
-    if torch._C._dispatch_tls_local_exclude_set().has(torch._C.DispatchKey.Functionalize):
+    if of_torch.dispatch_tls_local_exclude_set().has(of_torch.functionalize_key):
         raise unsupported("active-mode", f": {code.co_qualname} runs inside of a __torch_dispatch__")
     if state.inference_mode and state.grad_mode:
         raise unsupported("active-mode", ", as gradients are turned on inside of inference mode,")
@@ -230,7 +230,7 @@ def looks_at_frame(attempt: Attempt, frame: Any) -> bool:
     asking = {name for name, real in found.items() if isinstance(real, BuiltinFunctionType) and real in WITHOUT_ARGUMENTS}
     instrs = attempt.frame.decoded.instrs
     return any(
-        one.op == "LOAD_GLOBAL" and code.co_names[one.arg >> 1] in asking and after.op in ("PRECALL", "CALL") and not after.arg
+        one.op == "LOAD_GLOBAL" and code.co_names[one.arg >> 1] in asking and after.op == "CALL" and not after.arg
         for one, after in zip(instrs, instrs[1:])
     )
 
@@ -384,15 +384,15 @@ def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> tuple
     for node, _, leave in reversed(cx.autocasts):
         graph.call_function(leave, (node,))
     if torch.is_grad_enabled() != state.grad_mode:
-        graph.call_function(torch._C._set_grad_enabled, (state.grad_mode,))
+        graph.call_function(of_torch.set_grad_enabled, (state.grad_mode,))
     leaves, results = take_apart(graph, cx, outputs)
     graph.output(tuple(results))
     if cx.symbols is not None:
         bind_numbers(cx.recorder, cx.symbols)
     for node in [n for n in graph.nodes if n.op == "placeholder" and not n.users]:
         graph.erase_node(node)
-    with _use_lazy_graph_module(True):  # Python code is made for who prints or runs the graph
-        return _make_graph_module(cx.recorder.owner(graph), graph), leaves
+    with of_torch.use_lazy_graph_module(True):  # Python code is made for who prints or runs the graph
+        return of_torch.make_graph_module(cx.recorder.owner(graph), graph), leaves
 
 
 def take_apart(graph: torch.fx.Graph, cx: Trace, outputs: Sequence[Any]) -> tuple[list[Leave | None], list[torch.fx.Node]]:
@@ -454,16 +454,16 @@ class SavedModes:
 
     def __enter__(self) -> SavedModes:
         self.traces: list[Trace] = []
-        self.unasked = torch._C.DisableTorchFunctionSubclass()  # reading a tensor of the user's class runs none of its code
+        self.unasked = of_torch.DisableTorchFunctionSubclass()  # reading a tensor of the user's class runs none of its code
         self.unasked.__enter__()
         self.inference = torch.is_inference_mode_enabled()
         self.grad = torch.is_grad_enabled()
         self.cache = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         if self.inference:
-            self.normal = torch._C._InferenceMode(False)  # type: ignore[attr-defined]  # sets both modes as soon as it is made
+            self.normal = of_torch.InferenceMode(False)  # type: ignore[attr-defined]  # sets both modes as soon as it is made
             self.normal.__enter__()
-            torch._C._set_grad_enabled(False)
+            of_torch.set_grad_enabled(False)
         return self
 
     def trace(self, cx: Trace) -> Trace:
@@ -478,5 +478,5 @@ class SavedModes:
         for cx in self.traces:
             cx.leave_modes()
             cx.let_go()
-        torch._C._set_grad_enabled(self.grad)
+        of_torch.set_grad_enabled(self.grad)
         torch.set_autocast_cache_enabled(self.cache)

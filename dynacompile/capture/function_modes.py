@@ -11,19 +11,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._device import DeviceContext, _device_constructors
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Keywords, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue
 from dynacompile.capture.values.rows import HANDLERS
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import DeviceContext
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
-PUSH, POP = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
+PUSH, POP = of_torch.push_on_torch_function_stack, of_torch.pop_torch_function_stack
 CPU = torch.device("cpu")
 
 
@@ -102,7 +103,7 @@ class DeviceMode(Value):
     def placed(self, function: Any, kwargs: dict[str, Value]) -> dict[str, Value]:
         """The keywords that the function gets."""
         given = kwargs.get("device")
-        if function not in _device_constructors() or given is not None and not (isinstance(given, ConstantValue) and given.value is None):
+        if function not in of_torch.device_constructors() or given is not None and not (isinstance(given, ConstantValue) and given.value is None):
             return kwargs
         return Keywords({**kwargs, "device": ConstantValue(self.device)})
 

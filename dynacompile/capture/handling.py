@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from types import CodeType
 
 from dynacompile.capture.assemble import assemble
-from dynacompile.capture.bytecode import PY312, Handler, Instr, Position
+from dynacompile.capture.calling import callable_first
 from dynacompile.capture.residual import Builder
 from dynacompile.capture.resume import Recipe
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue
+from dynacompile.cpython.instructions import Handler, Instr, Position
 
 HANDLED = Recipe((("LEAF", 0), ("PUSH_EXC_INFO", 0), ("POP_TOP", 0)))
 """How a resume function gets what PUSH_EXC_INFO keeps on the stack: by handling the exception, its parameter."""
@@ -120,9 +121,9 @@ def raise_made(out: Builder, value: ExceptionValue, trail: Trail, gone: Iterable
     """Makes an exception and raises it, through code that stands for the inlined frames. gone: variables that are not needed then."""
     (_, out.position), *inner = trail or ((None, out.position),)
     if inner:
-        out.push_null()
-        out.const(raising_code(inner))  # type: ignore[arg-type]
-        out.emit("MAKE_FUNCTION", 0)
+        with out.calling():
+            out.const(raising_code(inner))  # type: ignore[arg-type]
+            out.emit("MAKE_FUNCTION", 0)
     value.rebuild_chain(out)
     for name in gone:
         out.local("DELETE_FAST", name)
@@ -137,10 +138,10 @@ def raising_code(trail: Sequence[tuple[CodeType, Position]]) -> CodeType:
     consts = (raising_code(inner),) if inner else (None,)
     instrs = [Instr("RESUME", 0, None, position)]
     if inner:
-        instrs += [Instr(op, 0, None, position) for op in ("PUSH_NULL", "LOAD_CONST", "MAKE_FUNCTION")]
+        instrs += [Instr(op, 0, None, position) for op in callable_first("LOAD_CONST", "MAKE_FUNCTION")]
     instrs.append(Instr("LOAD_FAST", 0, None, position))
     if inner:
-        instrs += [Instr(op, 1, None, position) for op in (("CALL",) if PY312 else ("PRECALL", "CALL"))]
+        instrs.append(Instr("CALL", 1, None, position))
     instrs.append(Instr("RAISE_VARARGS", 1, None, position))
     fields = {"co_varnames": ("exception",), "co_cellvars": (), "co_freevars": (), "co_names": (), "co_consts": consts}
     return assemble(code, instrs, (), co_argcount=1, co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=OPTIMIZED, **fields)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from dynacompile.capture.breaks import Raised, raises, unsupported
-from dynacompile.capture.bytecode import Decoded, Instr
+from dynacompile.capture.bytecode import Decoded
+from dynacompile.capture.calling import with_null
 from dynacompile.capture.dropping import runs_code
 from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.opcodes.control import is_none
@@ -21,6 +22,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, stopped_inside, thrown, value_of_raised
 from dynacompile.capture.values.functions import FunctionValue
+from dynacompile.cpython.instructions import Instr
 from dynacompile.ir.source import Local
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ class SymbolicFrame:
 
     def push(self, value: Value) -> None:
         self.stack.append(value)
+
+    def push_callable(self, value: Value) -> None:
+        """A value that a call will take, with no bound argument."""
+        self.stack += with_null(value, NULL)
 
     def pop(self) -> Value:
         value = self.stack.pop()
@@ -223,8 +229,8 @@ class GeneratorValue(IteratorValue):
     def rebuild(self, out: Builder) -> None:
         """A generator that goes on where this one is: it begins at its last yield, whose value is thrown away."""
         if not self.started:
-            out.push_null()
-            out.value(self.function)
+            with out.calling():
+                out.value(self.function)
             for arg in (*self.args, *self.kwargs.values()):
                 out.value(arg)
             out.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
@@ -232,8 +238,9 @@ class GeneratorValue(IteratorValue):
         if not self.is_at_yield() or any(isinstance(v, ExitValue) for v in self.frame.stack):
             raise unsupported("rebuild", self.describe())
         function, held = self.goes_on()
-        out.push_null()
-        for value in (function, *held):
+        with out.calling():
+            out.value(function)
+        for value in held:
             out.value(value)
         out.call(len(held))
         out.call_method_on_top("send", None)

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor, TorchDispatchMode
 
 
 class Reads(TorchDispatchMode):
@@ -19,7 +20,7 @@ class Reads(TorchDispatchMode):
         self.seen: dict[int, torch.Tensor] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten._local_scalar_dense.default:
+        if func is of_torch.aten_local_scalar_dense:
             self.seen[id(args[0])] = args[0]
         return func(*args, **(kwargs or {}))
 

@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import CodeType
 
-from dynacompile.capture.bytecode import PY312, CodeCache, Decoded
+from dynacompile.capture.bytecode import CodeCache, Decoded
 from dynacompile.capture.handling import leave_handlers
 from dynacompile.capture.residual import Builder
 from dynacompile.capture.resume import Recipe, ResumePoint, arguments, is_resume, resume_code
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.positions import END, NEXT_ITEM, StateValue
-
-JUMP_IF_FALSE = "POP_JUMP_IF_FALSE" if PY312 else "POP_JUMP_FORWARD_IF_FALSE"
 
 
 class Onward(tuple):
@@ -62,11 +60,11 @@ def go_on(out: Builder, decoded: Decoded, to: Target, local_values: Mapping[int,
     if states and to.last is not None:
         out.value(states[-1])
         state = store_temp(out)
-    out.push_null()
-    if inside:
-        out.const(Onward)
-    else:
-        function(out, to, state)
+    with out.calling():
+        if inside:
+            out.const(Onward)
+        else:
+            function(out, to, state)
     values = [local_values[slot] for slot in arguments(to.code, decoded, to.point.slots)] + below
     for value in values:
         if state is not None and value is states[-1]:
@@ -114,20 +112,25 @@ def follow(out: Builder) -> None:
     """Makes the calls that the value on the stack asks for, and returns what the last one gives."""
     begin = out.emit("NOP")
     result = store_temp(out)
-    out.push_null()
-    out.const(type)
+    out.callee(type)
     out.local("LOAD_FAST", result)
     out.call(1)
     out.const(Onward)
     out.emit("IS_OP", 0)
-    done = out.emit(JUMP_IF_FALSE)
-    out.push_null()
-    out.local("LOAD_FAST", result)
+    done = out.emit("POP_JUMP_IF_FALSE")
+    with out.calling():
+        part(out, result, 1)
+    part(out, result, 0)
     out.const(None)
     out.local("STORE_FAST", result)
-    out.emit("UNPACK_SEQUENCE", 2)
     out.emit("CALL_FUNCTION_EX", 0)
     out.emit("JUMP_BACKWARD", 0, begin)
     done.target = out.emit("NOP")
     out.local("LOAD_FAST", result)
     out.emit("RETURN_VALUE")
+
+
+def part(out: Builder, name: str, index: int) -> None:
+    out.local("LOAD_FAST", name)
+    out.const(index)
+    out.emit("BINARY_SUBSCR")

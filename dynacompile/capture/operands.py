@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.private import of_torch
 
 
 def is_asked(cls: type) -> bool:
     """Whether torch's functions ask tensors of a class before they run, so that a graph must not get them."""
-    return cls is not torch.Tensor and cls.__torch_function__ is not torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
+    return cls is not torch.Tensor and cls.__torch_function__ is not of_torch.disabled_torch_function_impl  # type: ignore[attr-defined]
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import is_non_overlapping_and_dense_or_false
 
 from dynacompile.ir.shapes import hint_of, is_undecidable
+from dynacompile.private import of_torch
 
 
 def is_refused_write(target: Any, args: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
@@ -77,7 +77,7 @@ def shares_part(written: torch.Tensor, other: torch.Tensor) -> bool:
         return False  # only the values of tensors tell
     if not written.numel() or not other.numel():
         return False
-    if not is_non_overlapping_and_dense_or_false(written) or not is_non_overlapping_and_dense_or_false(other):
+    if not of_torch.is_non_overlapping_and_dense_or_false(written) or not of_torch.is_non_overlapping_and_dense_or_false(other):
         return not is_same_memory(written, other) and have_common_element(written, other)
     (begin, end), (other_begin, other_end) = extent(written), extent(other)
     if (begin, end) == (other_begin, other_end):

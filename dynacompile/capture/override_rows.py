@@ -16,18 +16,19 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.source import Constant
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
 
-@handles(torch._C._has_torch_function)
+@handles(of_torch.has_torch_function)
 def has_torch_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return has_torch_function_variadic(cx, args[0].elements(cx), kwargs)
 
 
-@handles(torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
+@handles(of_torch.has_torch_function_unary, of_torch.has_torch_function_variadic)
 def has_torch_function_variadic(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(cx.overrides.is_on() or cx.overrides.state == ENABLED and any(cx.overrides.overrides(value) for value in args))
 
@@ -59,17 +60,17 @@ def pop_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.overrides.modes.stack.pop()
 
 
-@handles(torch._C._len_torch_function_stack)
+@handles(of_torch.len_torch_function_stack)
 def count_modes(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(len(cx.overrides.modes.stack))
 
 
-@handles(torch._C._get_function_stack_at)
+@handles(of_torch.get_function_stack_at)
 def mode_at(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.overrides.modes.stack[args[0].constant()]
 
 
-@handles(torch._C._is_torch_function_mode_enabled)
+@handles(of_torch.is_torch_function_mode_enabled)
 def has_modes(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(cx.overrides.is_on())
 
@@ -85,7 +86,7 @@ def is_tensor_like(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
     return ConstantValue(issubclass(args[0].pytype(), torch.Tensor) or args[0].has_attr(cx, OVERRIDE))
 
 
-@handles(torch._C._is_torch_function_enabled)
+@handles(of_torch.is_torch_function_enabled)
 def is_enabled(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(cx.overrides.state == ENABLED)
 
@@ -131,8 +132,7 @@ class NoOverrides(ContextValue):
         cx.overrides.state = self.before.pop()
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(self.cls)
+        out.callee(self.cls)
         out.call(0)
 
 
@@ -142,5 +142,5 @@ def context(cls: Any, state: int) -> None:
         return NoOverrides(cls, state)
 
 
-context(torch._C.DisableTorchFunctionSubclass, NOT_FOR_SUBCLASSES)
-context(torch._C.DisableTorchFunction, DISABLED)
+context(of_torch.DisableTorchFunctionSubclass, NOT_FOR_SUBCLASSES)
+context(of_torch.DisableTorchFunction, DISABLED)

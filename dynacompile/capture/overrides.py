@@ -33,6 +33,7 @@ from dynacompile.capture.values.torch_functions import OPS
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Constant
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -117,7 +118,7 @@ class Overrides:
 
     def in_force(self) -> AbstractContextManager[None]:
         """For code of the user that runs while the frame is captured, when torch asks nobody otherwise."""
-        return torch._C._EnableTorchFunction() if self.state == ENABLED else nullcontext()
+        return of_torch.EnableTorchFunction() if self.state == ENABLED else nullcontext()
 
     # who overrides
 
@@ -126,7 +127,7 @@ class Overrides:
         found = self.known.get(cls)
         if found is None:
             raw = MISSING if cls is torch.Tensor else self.cx.lookup(cls, OVERRIDE)
-            found = self.known[cls] = raw is not MISSING and raw is not torch._C._disabled_torch_function_impl
+            found = self.known[cls] = raw is not MISSING and raw is not of_torch.disabled_torch_function_impl
         return found
 
     def overrides(self, value: Value) -> bool:
@@ -157,7 +158,7 @@ class Overrides:
         is_torch_s = str(getattr(function, "__module__", None) or "torch").partition(".")[0] == "torch"
         if isinstance(function, types.FunctionType) and not is_torch_s:
             self.modes.refuse(function.__qualname__)
-        elif not is_torch_s or isinstance(function, types.BuiltinFunctionType) and function not in OPS and function is not torch._C._set_grad_enabled:
+        elif not is_torch_s or isinstance(function, types.BuiltinFunctionType) and function not in OPS and function is not of_torch.set_grad_enabled:
             return None
         if isinstance(function, types.FunctionType):
             return function_value(self.cx, function, Constant(function, function.__qualname__)).call(self.cx, args, kwargs)
@@ -256,7 +257,7 @@ class Overrides:
         def ask() -> Any:
             return function(*given, **named) if named or isinstance(kwargs, Keywords) else function(*given)
 
-        with torch._C._EnableTorchFunction(), unheard(), stands.mode() if self.is_watched() else nullcontext():
+        with of_torch.EnableTorchFunction(), unheard(), stands.mode() if self.is_watched() else nullcontext():
             try:
                 result = ask()
             except REFUSALS as reason:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.bytecode import Decoded, Instr
+from dynacompile.capture.bytecode import Decoded
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.repeats import state_now, tensors_in
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.number_tensors import is_condition, is_real_number, selected
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.cpython.instructions import Instr
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 FORWARD = frozenset(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"))
 # What an arm consists of: it computes, calls functions, and keeps nothing but what it leaves on the stack.
 IN_ARMS = FORWARD | frozenset(
-    "LOAD_FAST LOAD_FAST_CHECK LOAD_CONST LOAD_DEREF LOAD_GLOBAL LOAD_ATTR LOAD_METHOD POP_TOP COPY SWAP PUSH_NULL NOP CACHE KW_NAMES PRECALL CALL "
+    "LOAD_FAST LOAD_FAST_CHECK LOAD_CONST LOAD_DEREF LOAD_GLOBAL LOAD_ATTR LOAD_METHOD POP_TOP COPY SWAP PUSH_NULL NOP KW_NAMES CALL "
     "BINARY_OP COMPARE_OP UNARY_NEGATIVE UNARY_POSITIVE BINARY_SUBSCR BUILD_TUPLE".split()
 )
 # Functions that arms call may have variables, and branches on what is known.

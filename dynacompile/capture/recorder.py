@@ -12,12 +12,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-)
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
@@ -45,6 +39,7 @@ from dynacompile.ir.symbolic_graphs import add_node, copy_node
 from dynacompile.ops.collectives import is_collective, not_computed
 from dynacompile.ops.fused_steps import FUSED_STEPS
 from dynacompile.ops.wrappers import Enter, Wrapping, begun, is_wrapper
+from dynacompile.private.of_torch import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, TorchDispatchMode
 
 QUANTIZING = frozenset({"quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "dequantize", "int_repr"})
 STRIDED = ("as_strided", torch.as_strided)

@@ -17,7 +17,9 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.wrappers import tensor_value
 from dynacompile.errors import Unsupported, VerifyError
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.interpreter import SymbolicFrame
@@ -130,7 +132,7 @@ class Repetition:
             now = self.now[id(value)]
             assert isinstance(now, TensorValue)
             for _ in range(count):
-                torch._C._increment_version([now.fake])
+                of_torch.increment_version([now.fake])
         for append in known.appends:
             append.target.method(cx, "append", [self.renamed(append.value)], {})
 

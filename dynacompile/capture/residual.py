@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-import torch
-
 from dynacompile import native
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.bytecode import NOWHERE, PY312, Decoded, Handler, Instr, Position
+from dynacompile.capture.bytecode import Decoded
+from dynacompile.capture.calling import CallWriter
 from dynacompile.capture.values.base import NULL, Lazy, Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.cpython.instructions import NOWHERE, Handler, Instr, Position
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import GRAPH
 from dynacompile.ir.source import (
@@ -37,8 +37,7 @@ from dynacompile.ir.source import (
     TypeOf,
     ValueAt,
 )
-
-JUMP_IF_TRUE = "POP_JUMP_IF_TRUE" if PY312 else "POP_JUMP_FORWARD_IF_TRUE"
+from dynacompile.private import of_torch
 
 
 class Pool:
@@ -60,7 +59,7 @@ class Pool:
         return found
 
 
-class Builder:
+class Builder(CallWriter):
     """Collects the instructions of one residual code object.
 
     keeps_cells: the residual code makes the frame's own cells, so that functions and resume code can share them.
@@ -100,16 +99,11 @@ class Builder:
         self.emit(op, self.names.index(name))
 
     def load_attr(self, name: str) -> None:
-        index = self.names.index(name)
-        self.emit("LOAD_ATTR", index << 1 if PY312 else index)
+        self.named("LOAD_ATTR", name)
 
     def load_method(self, name: str) -> None:
         """Replaces the top by its method, ready for `call`."""
-        index = self.names.index(name)
-        if PY312:
-            self.emit("LOAD_ATTR", index << 1 | 1)
-        else:
-            self.emit("LOAD_METHOD", index)
+        self.named("LOAD_METHOD", name)
 
     def store_attr(self, name: str) -> None:
         self.named("STORE_ATTR", name)
@@ -124,14 +118,11 @@ class Builder:
         """Calls with `count` arguments, the last of them by the given keywords."""
         if keywords:
             self.emit("KW_NAMES", self.consts.index(keywords))
-        if not PY312:
-            self.emit("PRECALL", count)
         self.emit("CALL", count)
 
     def call_function(self, function: Any, args: Sequence[Value], keywords: tuple[str, ...] = ()) -> None:
         """function(*args), the last of them by the given keywords; the function itself is a constant."""
-        self.push_null()
-        self.const(function)
+        self.callee(function)
         for arg in args:
             self.value(arg)
         self.call(len(args), keywords)
@@ -194,8 +185,7 @@ class Builder:
                 self.const(name)
                 self.emit("BINARY_SUBSCR")
             case Entry(base, key):
-                self.push_null()
-                self.const(dict.__getitem__)
+                self.callee(dict.__getitem__)
                 self.source(base)
                 self.const(key)
                 self.call(2)
@@ -204,13 +194,12 @@ class Builder:
                 self.const(key)
                 self.emit("BINARY_SUBSCR")
             case Remembered(base):
-                self.push_null()
-                self.const(native.core().link_result)
+                self.callee(native.core().link_result)
                 self.source(base)
                 self.call(1)
             case Referent(base):
-                self.push_null()
-                self.source(base)
+                with self.calling():
+                    self.source(base)
                 self.call(0)
             case ValueAt(base, place):
                 self.push_null()
@@ -219,8 +208,7 @@ class Builder:
                 self.const(place)
                 self.call(2)
             case TypeOf(base):
-                self.push_null()
-                self.const(type)
+                self.callee(type)
                 self.source(base)
                 self.call(1)
             case ClosureCell(base, _, index):
@@ -309,8 +297,7 @@ class Builder:
     def call_graph(self, roots: Sequence[Source], uncounted: Sequence[TensorValue]) -> None:
         """Calls the graph and keeps its outputs in a local. uncounted: inputs whose version stays as it is."""
         for value in uncounted:
-            self.push_null()
-            self.const(torch._C._autograd._unsafe_set_version_counter)
+            self.callee(of_torch.unsafe_set_version_counter)
             self.source(value.source)
             self.emit("COPY", 1)
             self.load_attr("_version")
@@ -318,8 +305,7 @@ class Builder:
             self.emit("SWAP", 2)
             self.emit("BUILD_TUPLE", 1)
             self.emit("SWAP", 2)
-        self.push_null()
-        self.const(GRAPH)
+        self.callee(GRAPH)
         for root in roots:
             self.source(root)
         self.call(len(roots))
@@ -342,7 +328,7 @@ class Builder:
         before, self.position = self.position, position
         known, count = dict(self._temps), len(self.varnames)
         self.value(condition)
-        jump = self.emit(JUMP_IF_TRUE)
+        jump = self.emit("POP_JUMP_IF_TRUE")
         if function is None:
             self.value(args[0])
             self.emit("RAISE_VARARGS", 1)
@@ -355,8 +341,7 @@ class Builder:
         self.position = before
 
     def grad_mode(self, mode: bool) -> None:
-        self.push_null()
-        self.const(torch._C._set_grad_enabled)
+        self.callee(of_torch.set_grad_enabled)
         self.const(mode)
         self.call(1)
         self.emit("POP_TOP")

@@ -13,7 +13,9 @@ from types import BuiltinFunctionType
 from typing import Any
 
 import torch
-from torch._subclasses import FakeTensor, FakeTensorMode
+
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
 PLAIN = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 OPERATORS = frozenset(getattr(operator, name) for name in operator.__all__)
@@ -41,7 +43,7 @@ class Results:
 
     def key(self, kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple | None:
         """Equal for operations whose results look the same; None where that cannot be told."""
-        if torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled() or torch._C._len_torch_function_stack():
+        if torch.is_grad_enabled() or torch.is_inference_mode_enabled() or of_torch.is_any_autocast_enabled() or of_torch.len_torch_function_stack():
             return None
         if kind == "call_function" and not (target in OPERATORS or type(target) is BuiltinFunctionType and target.__module__ not in OTHER):
             return None
@@ -61,7 +63,7 @@ class Results:
             return key[1](args[0])
         if (count := self.writes.get(key)) is not None:
             for _ in range(count):
-                torch._C._increment_version([args[0]])
+                of_torch.increment_version([args[0]])
             return args[0]
         look = self.looks.get(key)
         return None if look is None else self.made(look)
@@ -117,7 +119,7 @@ class Results:
             for version, places in zip(before, kinds.values()):
                 if type(a[places[0]]) is FakeTensor:
                     for _ in range(a[places[0]]._version - version):
-                        torch._C._increment_version([a[k] for k in places[1:]])
+                        of_torch.increment_version([a[k] for k in places[1:]])
         return made if made is None else self.spread(made, args[0], list(kinds.values()))
 
     def spread(self, made: Sequence[Any], written: Sequence[FakeTensor], kinds: Sequence[Sequence[int]]) -> Any:
@@ -135,7 +137,7 @@ class Results:
 
     def made(self, look: Look) -> FakeTensor:
         size, stride, dtype, device = look
-        with torch._C._DisableTorchDispatch():
+        with of_torch.DisableTorchDispatch():
             return FakeTensor(self.mode, torch.empty_strided(size, stride, dtype=dtype, device="meta"), device)
 
 

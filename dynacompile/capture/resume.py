@@ -13,20 +13,17 @@ from dynacompile.capture.assemble import assemble
 from dynacompile.capture.bytecode import (
     CELL_OPS,
     LOOP_SUFFIX,
-    NOWHERE,
-    PY312,
     SLOT_OPS,
     STACK_PREFIX,
     CodeCache,
     Decoded,
-    Handler,
-    Instr,
     Origin,
-    Position,
     reachable,
 )
+from dynacompile.capture.calling import CallWriter
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.positions import hand_on, positioned
+from dynacompile.cpython.instructions import NOWHERE, Handler, Instr, Position
 from dynacompile.errors import VerifyError
 
 RESUME_PREFIX = "<resume at line "  # of their qualified names; tracebacks and logs show the name of the function
@@ -69,7 +66,7 @@ def is_resume(code: CodeType) -> bool:
     return code.co_qualname.startswith(RESUME_PREFIX)
 
 
-class RecipeWriter:
+class RecipeWriter(CallWriter):
     """Takes the place of a residual Builder in `Value.rebuild`, for iterators: what they are made of becomes parameters."""
 
     def __init__(self) -> None:
@@ -99,8 +96,7 @@ class RecipeWriter:
         self.steps.append(("BUILD_TUPLE", count))
 
     def call_function(self, function: Hashable, args: Sequence[Value]) -> None:
-        self.push_null()
-        self.const(function)
+        self.callee(function)
         for arg in args:
             self.value(arg)
         self.call(len(args))
@@ -236,8 +232,6 @@ def recipe_instrs(recipe: Recipe, leaves: list[int], consts: list, position: Pos
         if op == "LOAD_CONST":
             consts.append(arg)
             arg = len(consts) - 1
-        if op == "CALL" and not PY312:
-            out.append(Instr("PRECALL", arg, None, position))
         out.append(Instr(op, arg, None, position))
     return out
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dynacompile.capture.opcodes.names import attribute_name
+from dynacompile.capture.calling import called
 from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.repeats import appearance, leaves, state_now, tensors_in
 from dynacompile.capture.repetition import Append, Read, Repetition, Round, is_operand, is_unchanged
@@ -34,17 +34,17 @@ from dynacompile.capture.values.tensor import BECOMING, METHODS, TensorValue
 from dynacompile.capture.values.torch_functions import TorchFunction
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
     from dynacompile.capture.opcodes.table import Opcode
     from dynacompile.capture.trace import Trace
+    from dynacompile.cpython.instructions import Instr
 
 KEPT = 16  # rounds of one loop that later ones are compared with
 MOST_FAILURES = 3  # rounds of one loop that cannot be repeated, after which none is watched any more
 
 # Instructions that move values, and look at none.
 MOVES = frozenset(
-    "LOAD_FAST LOAD_FAST_CHECK STORE_FAST LOAD_CONST POP_TOP COPY SWAP PUSH_NULL NOP RESUME CACHE KW_NAMES PRECALL RETURN_VALUE RETURN_CONST "
+    "LOAD_FAST LOAD_FAST_CHECK STORE_FAST LOAD_CONST POP_TOP COPY SWAP PUSH_NULL NOP RESUME END_FOR KW_NAMES RETURN_VALUE RETURN_CONST "
     "JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT COPY_FREE_VARS LOAD_DEREF LOAD_CLOSURE LOAD_GLOBAL".split()
 )
 OPERATORS = frozenset("BINARY_OP COMPARE_OP UNARY_NEGATIVE UNARY_POSITIVE UNARY_NOT".split())
@@ -313,7 +313,7 @@ class Watch:
         return note
 
     def see_attribute(self, frame: SymbolicFrame, owner: Value) -> Callable[[], None] | None:
-        name = attribute_name(frame, frame.current)
+        name = frame.code.co_names[frame.current.arg]
         if type(owner) is ListValue:
             if name != "append":
                 raise NotRepeatableError
@@ -363,11 +363,10 @@ class Watch:
 
     def see_call(self, frame: SymbolicFrame, instr: Instr) -> Callable[[], None] | None:
         stack, names = frame.stack, frame.kw_names
-        first, second = frame.peek(2 + instr.arg), frame.peek(1 + instr.arg)
-        if isinstance(second, Method) and type(second.owner) is ListValue and second.name == "append" and first is NULL and instr.arg == 1 and not names:
-            return self.see_append(second.owner, stack[-1])
-        given = read(frame, instr.arg)
-        callee, args = (second, given) if first is NULL else (first, [second, *given])
+        callee, bound = called(frame.peek(2 + instr.arg), frame.peek(1 + instr.arg), NULL)
+        if isinstance(callee, Method) and type(callee.owner) is ListValue and callee.name == "append" and not bound and instr.arg == 1 and not names:
+            return self.see_append(callee.owner, stack[-1])
+        args = bound + list(read(frame, instr.arg))
         own = [self.is_own(value) for value in args]
         if isinstance(callee, FunctionValue):
             steps = self.cx.steps

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.bytecode import Handler
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.cpython.instructions import Handler
 from dynacompile.ir.determinism import READERS, restore
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
+    from dynacompile.cpython.instructions import Instr
 
 UNINITIALIZED = frozenset({torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted, "new_empty", "new_empty_strided", torch.Tensor.new_empty})
 """What gives memory that deterministic programs find filled."""
@@ -153,12 +154,12 @@ def switch(function: Callable[..., Any], parameter: str) -> None:
 
 
 switch(torch.use_deterministic_algorithms, "mode")
-switch(torch._C._set_deterministic_algorithms, "mode")
+switch(of_torch.set_deterministic_algorithms, "mode")
 
 
-@handles(torch._C._set_deterministic_fill_uninitialized_memory)
+@handles(of_torch.set_deterministic_fill_uninitialized_memory)
 def set_fill(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    real = torch._C._set_deterministic_fill_uninitialized_memory
+    real = of_torch.set_deterministic_fill_uninitialized_memory
     value = flag_of(args[0], "fill_uninitialized_memory")
     cx.effects.settings.change(cx, Call(real, (value,), ()), fill=value)
     return ConstantValue(None)

@@ -9,7 +9,6 @@ function is left to Python, it makes real ones, by the same instructions.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import _GeneratorContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,12 @@ from dynacompile.capture.values.functions import BoundMethod, FunctionValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.private import of_python
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
-MANAGER: Any = _GeneratorContextManager
+MANAGER: Any = of_python.GeneratorContextManager
 ENTERED = {"gen", "__doc__"}  # attributes of one that was entered
 
 
@@ -84,8 +84,7 @@ class Made:
         if generator is None:
             return False
         function, held = generator.goes_on()
-        out.push_null()
-        out.const(leaves)
+        out.callee(leaves)
         out.leaf(function)
         out.leaf(value.owner.stored["__doc__"])  # type: ignore[attr-defined]
         for item in held:
@@ -96,8 +95,7 @@ class Made:
         return True
 
     def write_entered(self, context: ContextValue, out: RecipeWriter) -> None:
-        out.push_null()
-        out.const(entered)
+        out.callee(entered)
         if context.source is not None:
             out.leaf(context)
         else:

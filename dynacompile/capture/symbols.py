@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch._subclasses import FakeTensor
 
 from dynacompile.capture.bytecode import LOOP_SUFFIX, STACK_PREFIX
 from dynacompile.errors import MarkViolated
@@ -30,6 +29,7 @@ from dynacompile.ir.shapes import (
 )
 from dynacompile.ir.source import Local, Registered, Source, dotted
 from dynacompile.ir.symbolic_graphs import emit_expression, symbolic_numbers
+from dynacompile.private.of_torch import FakeTensor
 
 if TYPE_CHECKING:
     from dynacompile.capture.recorder import Recorder

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 
 from dynacompile.capture import operations, override_rows  # noqa: F401 - the rows fill their table
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
@@ -50,6 +49,7 @@ from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
 from dynacompile.ops.wrappers import let_go_of_masks
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.gradients import Hook
@@ -397,8 +397,8 @@ class Trace:
         if mode and not self.frames[0].entry_grad_mode and not torch.is_grad_enabled():
             raise unsupported("grad-mode", "")
         if torch.is_grad_enabled() != mode:
-            self.recorder.state_change(torch._C._set_grad_enabled, mode)
-            torch._C._set_grad_enabled(mode)
+            self.recorder.state_change(of_torch.set_grad_enabled, mode)
+            of_torch.set_grad_enabled(mode)
 
     def enter_autocast(self, enter: Callable, leave: Callable, arguments: tuple) -> tuple:
         node = self.recorder.state_change(enter, *arguments)
@@ -411,19 +411,19 @@ class Trace:
             raise unsupported("context-manager", "autocast regions that are not nested")
         node, handle, leave = self.autocasts.pop()
         self.recorder.state_change(leave, node)
-        if leave is not _exit_inference_mode:
+        if leave is not of_torch.exit_inference_mode:
             leave(handle)
 
     def enter_inference(self) -> tuple:
         """Written to the graph alone: fakes that are inference tensors would not count their versions."""
-        entry = (self.recorder.state_change(_enter_inference_mode, True), None, _exit_inference_mode)
+        entry = (self.recorder.state_change(of_torch.enter_inference_mode, True), None, of_torch.exit_inference_mode)
         self.autocasts.append(entry)
         return entry
 
     def leave_modes(self) -> None:
         """Leaves the autocast regions that the frame is still in."""
         for _, handle, leave in reversed(self.autocasts):
-            if leave is not _exit_inference_mode:
+            if leave is not of_torch.exit_inference_mode:
                 leave(handle)
 
     def let_go(self) -> None:

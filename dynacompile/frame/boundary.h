@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "cpython/cpython.h"
+
 namespace dynacompile {
 
 // An owned reference. Copy, assign and destroy it with the GIL held.
@@ -118,21 +120,14 @@ void* as_slot() {
 // Keeps the cyclic collector, and so finalizers and callbacks of weak references, from running while containers are made.
 class NoCollection {
   public:
-#if PY_VERSION_HEX < 0x030C0000
-    NoCollection() : enabled_(PyGC_Disable()) {}
+    NoCollection() : enabled_(collects_when_allocating && PyGC_Disable()) {}
     ~NoCollection() {
         if (enabled_) PyGC_Enable();
     }
+    NoCollection(const NoCollection&) = delete;
 
   private:
-    int enabled_;
-#else
-    NoCollection() {}  // the collector runs between instructions only
-    ~NoCollection() {}
-
-  public:
-#endif
-    NoCollection(const NoCollection&) = delete;
+    const bool enabled_;
 };
 
 }  // namespace dynacompile

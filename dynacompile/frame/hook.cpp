@@ -169,8 +169,8 @@ void take_arguments(PyThreadState* ts, Frame* frame) {
     Frame* caller = current_frame(ts);
     const int count = frame_code(frame)->co_argcount;
     if (!caller || !is_python_call(caller) || frame_code(caller)->co_stacksize < 3 || count == 0) return;
-    PyObject** operands = frame_slots(caller) + frame_code(caller)->co_nlocalsplus;  // NULL, the function, its arguments or a tuple of them
-    if (operands[0] || operands[1] != reinterpret_cast<PyObject*>(frame_function(frame))) return;
+    PyObject** operands = frame_slots(caller) + frame_code(caller)->co_nlocalsplus;  // NULL and the function, its arguments or a tuple of them
+    if (operands[null_operand] || operands[function_operand] != reinterpret_cast<PyObject*>(frame_function(frame))) return;
     PyObject** given = operands + 2;
     if (calls_with_tuple(caller)) {
         if (!PyTuple_CheckExact(*given) || Py_REFCNT(*given) != 1 || PyTuple_GET_SIZE(*given) != count) return;

@@ -1,6 +1,6 @@
 // Shared nouns of the frame stage: entries, what a code object remembers, regions, and the thread's state.
 #pragma once
-#include "frame_compat.h"
+#include "cpython/frames.h"
 
 #include <cstdint>
 #include <memory>

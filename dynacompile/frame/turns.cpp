@@ -3,17 +3,7 @@
 // CPython grants the lock after 5 ms to whoever waits for it, to a compile as to the program, and an operation of torch releases it each time. So the
 // thread that compiles releases it after each slice, looks whether anybody takes it, and then waits until it has been free for a while: an operation is long, a
 // backward pass runs, the program sleeps. Whatever happens, it takes a slice at last: a compile ends also beside a program that never lets go.
-#define Py_BUILD_CORE
-#include <Python.h>
-#undef HAVE_STD_ATOMIC  // CPython's other way to declare its atomic numbers is C++, too
-extern "C" {
-#if PY_VERSION_HEX >= 0x030C0000
-#undef _PyGC_FINALIZED
-#endif
-#include "internal/pycore_interp.h"
-#include "internal/pycore_runtime.h"
-}
-#undef Py_BUILD_CORE
+#include "cpython/lock.h"
 
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -60,12 +50,7 @@ struct Lock {
 };
 
 Lock look_at_lock(PyInterpreterState* interpreter) {
-#if PY_VERSION_HEX >= 0x030C0000
-    _gil_runtime_state& gil = *interpreter->ceval.gil;
-#else
-    _gil_runtime_state& gil = _PyRuntime.ceval.gil;
-#endif
-    return {__atomic_load_n(&gil.locked._value, __ATOMIC_RELAXED) > 0, __atomic_load_n(&gil.last_holder._value, __ATOMIC_RELAXED)};
+    return {lock_is_held(interpreter), lock_holder(interpreter)};
 }
 
 // Returns when it is this thread's turn again; it does not hold the lock meanwhile.

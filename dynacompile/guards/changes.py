@@ -14,6 +14,7 @@ from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.guard_facts import plain_twin
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Item, Registered, Source
+from dynacompile.private import of_torch
 
 NUMBERS = (int, float)
 
@@ -37,7 +38,7 @@ def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: 
                 if type(failure.guard.expected) is float:
                     numbers |= alike_in(guards, source)
             elif failure.guard.kind == "TENSOR_MATCH" and not any(isinstance(step, Registered) for step in source.steps()):
-                with torch._C.DisableTorchFunction():
+                with of_torch.DisableTorchFunction():
                     changed_extents(source, failure.guard.expected, evaluate(source, frame), sizes, strides)  # type: ignore[arg-type]
     return replace(known, sizes=sizes, strides=strides, numbers=frozenset(numbers))
 

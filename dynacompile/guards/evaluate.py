@@ -16,6 +16,7 @@ import torch
 from dynacompile import native
 from dynacompile.ir import source as ir
 from dynacompile.ir.source import Source
+from dynacompile.private import of_torch
 
 
 class Missing:
@@ -225,7 +226,7 @@ def load_attribute(value: Any, name: str) -> Any:
         if not native_getter:
             return MISSING
         try:
-            with torch._C.DisableTorchFunctionSubclass():
+            with of_torch.DisableTorchFunctionSubclass():
                 return found.__get__(value, type(value))
         except AttributeError:  # a slot that is empty
             return MISSING

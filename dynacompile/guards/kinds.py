@@ -35,6 +35,7 @@ from dynacompile.ir.namespaces import MISSING as ABSENT
 from dynacompile.ir.namespaces import Namespaces
 from dynacompile.ir.source import Source
 from dynacompile.ir.wording import shortened, shown_name
+from dynacompile.private import of_torch
 from dynacompile.quoting import without_values
 
 
@@ -61,8 +62,8 @@ def compile_tensor(tree: Tree, node: int, guard: Guard, index: int) -> None:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     lazy = tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
-    wrapped = tensor.is_nested or tensor.is_quantized or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    return tensor.layout is torch.strided and not lazy and not wrapped and not isinstance(tensor, torch._subclasses.FakeTensor)
+    wrapped = tensor.is_nested or tensor.is_quantized or of_torch.is_functorch_wrapped_tensor(tensor)
+    return tensor.layout is torch.strided and not lazy and not wrapped and not isinstance(tensor, of_torch.FakeTensor)
 
 
 def explain_tensor(guard: Guard, tensor: Any, find: Find) -> Iterator[Difference]:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from dynacompile import native
 from dynacompile.guards.evaluate import MISSING, InFrame, Missing
 from dynacompile.guards.evaluate import evaluate as evaluate
@@ -20,6 +18,7 @@ from dynacompile.ir.expressions import Formula
 from dynacompile.ir.guard_facts import Identity
 from dynacompile.ir.source import Constant, Source
 from dynacompile.ir.wording import revealed, told
+from dynacompile.private import of_torch
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def differences(guard: Guard, value: Any, frame: Any) -> list[tuple[str, str, st
     explained = KINDS[guard.kind].explain(guard, value, InFrame(frame))
     if guard.kind == "GLOBAL_STATE":
         return list(explained)
-    with torch._C.DisableTorchFunction():
+    with of_torch.DisableTorchFunction():
         return list(explained)
 
 

@@ -293,9 +293,19 @@ bool is_tensor_type(PyTypeObject* type) {  // tensors hash by identity, too, and
 
 }  // namespace
 
+// Of bound special methods that are written in C.
+static PyTypeObject* method_wrapper_type() {
+    static PyTypeObject* const type = [] {
+        const PyRef bound = PyRef::take(PyObject_GetAttrString(Py_None, "__str__"));
+        if (!bound) PyErr_Clear();
+        return bound ? Py_TYPE(bound.get()) : nullptr;
+    }();
+    return type;
+}
+
 bool hashes_by_identity(PyObject* object) {  // classes, functions and the like; those written in C compare by what they are bound to, natively
     PyTypeObject* type = Py_TYPE(object);
-    if (type == &PyCFunction_Type || type == &_PyMethodWrapper_Type) return true;
+    if (type == &PyCFunction_Type || type == method_wrapper_type()) return true;
     return (type->tp_hash == PyBaseObject_Type.tp_hash && type->tp_richcompare == PyBaseObject_Type.tp_richcompare) || is_tensor_type(type);
 }
 

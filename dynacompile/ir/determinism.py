@@ -7,10 +7,12 @@ from contextlib import contextmanager
 
 import torch
 
+from dynacompile.private import of_torch
+
 READERS: dict[str, Callable[[], bool]] = {
-    "enabled": torch._C._get_deterministic_algorithms,
-    "warn_only": torch._C._get_deterministic_algorithms_warn_only,
-    "fill": torch._C._get_deterministic_fill_uninitialized_memory,
+    "enabled": of_torch.get_deterministic_algorithms,
+    "warn_only": of_torch.get_deterministic_algorithms_warn_only,
+    "fill": of_torch.get_deterministic_fill_uninitialized_memory,
 }
 
 
@@ -22,7 +24,7 @@ def restore(settings: tuple[tuple[str, bool], ...]) -> None:
     """Sets some of them, as a program would."""
     wanted = {**now(), **dict(settings)}
     torch.use_deterministic_algorithms(wanted["enabled"], warn_only=wanted["warn_only"])
-    torch._C._set_deterministic_fill_uninitialized_memory(wanted["fill"])
+    of_torch.set_deterministic_fill_uninitialized_memory(wanted["fill"])
 
 
 @contextmanager

@@ -18,14 +18,14 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
-from torch._prims_common import wrappers
-from torch._subclasses import FakeTensor, FakeTensorMode
 
 from dynacompile.ir.guard_facts import plain_twin
 from dynacompile.ir.layouts import LAYOUTS, laid_out
 from dynacompile.ops.wrappers import Wrapping
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
-CreationMeta, get_creation_meta = torch._C._autograd.CreationMeta, torch._C._autograd._get_creation_meta  # type: ignore[attr-defined]
+CreationMeta, get_creation_meta = of_torch.CreationMeta, of_torch.get_creation_meta  # type: ignore[attr-defined]
 DYNAMO = f"{torch.__name__}._dynamo"
 MOST_CACHED = 10_000
 CALL_THROUGH = "__dynamo_disable"  # attribute in which torch's wrapper remembers what to call
@@ -70,11 +70,11 @@ class FakeMode(FakeTensorMode):
         return made
 
 
-COMPOSED = frozenset({torch.ops.aten.native_layer_norm.default, torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.select.int})
+COMPOSED = frozenset({torch.ops.aten.native_layer_norm.default, torch.ops.aten.view.default, of_torch.aten_unsafe_view, torch.ops.aten.select.int})
 """Operations whose rules for fakes call others with no mode on. Torch then looks, at each of these calls, for the mode by the tensors' type, and
 imports torch.distributed.tensor to compare the type with DTensor: 0.2 s and 27,000 objects in the process. The rules give the same with the mode on."""
 
-UNIQUE = frozenset({torch.ops.aten._unique2.default, torch.ops.aten.unique_dim.default, torch.ops.aten.unique_consecutive.default})
+UNIQUE = frozenset({of_torch.aten_unique2, torch.ops.aten.unique_dim.default, torch.ops.aten.unique_consecutive.default})
 
 
 def fake_mode(**settings: Any) -> FakeMode:
@@ -98,7 +98,7 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
 def fake_with(mode: FakeTensorMode, real: torch.Tensor, size: Sequence[int | torch.SymInt], stride: Sequence[int | torch.SymInt]) -> FakeTensor:
     """As `fake_of`, with a size and stride of its own."""
     is_computed = real.requires_grad and not real.is_leaf
-    with torch._C._DisableTorchDispatch():
+    with of_torch.DisableTorchDispatch():
         elements = torch.empty_strided(size, stride, dtype=real.dtype, device="meta")  # type: ignore[call-overload]
         fake = FakeTensor(mode, elements, real.device)
         if is_computed and not refuses_writes(real):
@@ -113,7 +113,7 @@ def fake_with(mode: FakeTensorMode, real: torch.Tensor, size: Sequence[int | tor
 
 def with_history(value: torch.Tensor) -> torch.Tensor:
     """A fake that autograd has computed."""
-    with torch._C._DisableTorchDispatch(), torch.enable_grad():
+    with of_torch.DisableTorchDispatch(), torch.enable_grad():
         return Computed.apply(torch.empty((), requires_grad=True), value)
 
 
@@ -237,9 +237,9 @@ LOOKED_AT: dict[int, Any] = {}
 def leave_dynamo_unloaded() -> None:
     """Has torch's wrappers around dispatch modes and Python meta functions call straight through. Safe to repeat."""
     wrapped: list[Any] = [FakeTensorMode.__torch_dispatch__]
-    for table in (torch._decomp.meta_table, torch._decomp.decomposition_table):
+    for table in (of_torch.meta_table, of_torch.decomposition_table):
         wrapped += table.values()
-    for module in (torch._refs, torch._refs.nn.functional, torch._refs.special, torch._decomp.decompositions):
+    for module in (of_torch.refs, of_torch.refs_nn_functional, of_torch.refs_special, of_torch.decompositions):
         wrapped += vars(module).values()
     if LOOKED_AT.keys() >= set(map(id, wrapped)):
         return
@@ -258,4 +258,4 @@ def leave_dynamo_unloaded() -> None:
     LOOKED_AT.update(seen)  # at the end: an interrupt may come before
 
 
-WRAPPER = torch._disable_dynamo(wrappers.elementwise_type_promotion_wrapper.__call__).__code__  # of every wrapper that torch makes
+WRAPPER = of_torch.disable_dynamo(of_torch.prims_wrappers.elementwise_type_promotion_wrapper.__call__).__code__  # of every wrapper that torch makes

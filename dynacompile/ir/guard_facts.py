@@ -36,11 +36,11 @@ from weakref import ReferenceType, ref
 import torch
 from torch.autograd import forward_ad
 from torch.nn.modules import module as nn_module
-from torch.overrides import _get_current_function_mode_stack
 
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.expressions import Expression, Quantity, shown
 from dynacompile.ir.source import Source
+from dynacompile.private import of_torch
 
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = (
@@ -209,9 +209,9 @@ def plain_twin(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor over the same memory that looks the same, of one whose class may override torch's functions, or hide what torch says of it."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return tensor
-    with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():
+    with of_torch.DisableTorchFunctionSubclass(), torch.enable_grad():
         if torch.Tensor.is_leaf.__get__(tensor):  # type: ignore[attr-defined]
-            twin = torch.Tensor._make_subclass(torch.Tensor, tensor, torch.Tensor.requires_grad.__get__(tensor))  # type: ignore[attr-defined]
+            twin = of_torch.make_subclass(torch.Tensor, tensor, torch.Tensor.requires_grad.__get__(tensor))  # type: ignore[attr-defined]
         else:
             twin = torch.Tensor.as_subclass(tensor, torch.Tensor)
     twin.__dict__.update({name: mark for name, mark in tensor.__dict__.items() if name.startswith("_dynamo_")})  # sizes that are to be dynamic
@@ -236,9 +236,9 @@ def global_state() -> GlobalState:
         autocast=tuple((True, torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else (False, None) for d in AUTOCAST_DEVICES),
         default_dtype=torch.get_default_dtype(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
-        torch_function=0 if torch._C._is_torch_function_enabled() else 2 if torch._C._is_torch_function_all_disabled() else 1,
-        function_modes=tuple(_get_current_function_mode_stack()),
-        dispatch_modes=torch._C._len_torch_dispatch_stack(),
-        functorch=torch._C._functorch.peek_interpreter_stack() is not None or torch._C._is_tracing() or forward_ad._current_level >= 0,
+        torch_function=0 if of_torch.is_torch_function_enabled() else 2 if of_torch.is_torch_function_all_disabled() else 1,
+        function_modes=tuple(of_torch.get_current_function_mode_stack()),
+        dispatch_modes=of_torch.len_torch_dispatch_stack(),
+        functorch=of_torch.peek_interpreter_stack() is not None or of_torch.is_tracing() or forward_ad._current_level >= 0,
         module_hooks=sum(map(len, GLOBAL_HOOKS)),
     )

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
+
+from dynacompile.private import of_torch
 
 aten = torch.ops.aten
 Run = Callable[..., torch.Tensor]
@@ -31,7 +32,7 @@ def as_first(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tenso
 def as_format(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
     """On the CPU, the memory format of the first operand: a permuted one gives a contiguous result."""
     x = args[0]
-    return run(aten.empty_like.default, x, memory_format=suggest_memory_format(x)) if x.device.type == "cpu" else None
+    return run(aten.empty_like.default, x, memory_format=of_torch.suggest_memory_format(x)) if x.device.type == "cpu" else None
 
 
 def as_contiguous(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:

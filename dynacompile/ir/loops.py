@@ -19,6 +19,7 @@ from dynacompile.ir.captured import Site
 from dynacompile.ir.index import Extent, Index, Symbol, Var, extent, hint
 from dynacompile.ir.sizes import Sizes, symbols_in
 from dynacompile.ops.scalars import REDUCTIONS, SCALARS
+from dynacompile.private import of_torch
 
 
 @dataclass(frozen=True)
@@ -227,11 +228,11 @@ class Extern:
     """
 
     name: str
-    op: torch._ops.OpOverload
+    op: of_torch.OpOverload
     args: tuple
     kwargs: Mapping[str, object]
     outputs: tuple[str | None, ...]
-    out: torch._ops.OpOverload | None = None
+    out: of_torch.OpOverload | None = None
     mutates: tuple[str, ...] = ()
     random: bool = False
     origins: tuple[Origin, ...] = ()

@@ -14,6 +14,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import output_args
 from dynacompile.ir.shapes import unbacked
 from dynacompile.ir.symbolic_graphs import add_node, free_symbols, required, symbol_sources
+from dynacompile.private import of_torch
 
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 Node = torch.fx.Node
@@ -109,7 +110,7 @@ class Modes:
         self.start = self.grad
 
     def see(self, node: Node) -> None:
-        if node.target is torch._C._set_grad_enabled:
+        if node.target is of_torch.set_grad_enabled:
             self.grad = bool(node.args[0])
         elif node.op == "call_function" and "val" not in node.meta and node.target is not required:
             self.casts += 1 if node.users else -1

@@ -15,21 +15,19 @@ from types import MethodType
 from typing import Any
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import SLoc
-from torch._guards import Source as TorchSource
-from torch._subclasses import FakeTensorMode
 
 from dynacompile.config import Bounds
 from dynacompile.ir.expressions import Quantity
 from dynacompile.ir.fakes import fake_mode
 from dynacompile.ir.source import Source
 from dynacompile.ir.zero_one import lenient, may_be_one
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensorMode, SLoc, TorchSource
 
 SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
 CONCRETE = frozenset({torch.ops.aten.constant_pad_nd.default})
 """Ops whose implementation for fakes takes no symbols, and whose decomposition does."""
-FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+FUNCTIONALIZE = of_torch.DispatchKeySet(of_torch.functionalize_key)
 LEAST = 2
 """Sizes 0 and 1 are constants, unless a mark or a setting allows for 1: torch broadcasts and strides them differently."""
 LARGEST = 2**31 - 1
@@ -108,7 +106,7 @@ def forget_shape_envs() -> None:
 
 def symbolic_rules(mode: FakeTensorMode) -> AbstractContextManager:
     """While operations run on symbolic sizes: composite ops by torch's Python rules, for those in C++ read sizes as numbers in torch 2.11."""
-    return nullcontext() if mode.shape_env is None else enable_python_dispatcher()
+    return nullcontext() if mode.shape_env is None else of_torch.enable_python_dispatcher()
 
 
 def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeTensorMode:
@@ -124,8 +122,8 @@ def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeTensorMo
         if func not in CONCRETE:
             with small.within(func, args):
                 return dispatch(mode, func, types, args, kwargs)
-        with torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE), mode:
-            return torch._decomp.decomposition_table[func](*args, **(kwargs or {}))
+        with of_torch.ExcludeDispatchKeyGuard(FUNCTIONALIZE), mode:
+            return of_torch.decomposition_table[func](*args, **(kwargs or {}))
 
     mode.dispatch = decomposed  # type: ignore[method-assign]
     return mode

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import torch
 
+from dynacompile.private import of_torch
+
 aten, prims = torch.ops.aten, torch.ops.prims
 COMPOSITE = "CompositeImplicitAutograd"
 MANY = 2
@@ -94,10 +96,10 @@ def is_alike(operation: Any) -> bool:
 
 
 def is_asking(operation: Any) -> bool:
-    if not isinstance(operation, torch._ops.OpOverload):
+    if not isinstance(operation, of_torch.OpOverload):
         return False
     known = operation.overloadpacket in ASKING or operation.namespace == "dynacompile"
-    return known or torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), COMPOSITE)
+    return known or of_torch.dispatch_has_kernel_for_dispatch_key(operation.name(), COMPOSITE)
 
 
 def sizes_in(arguments: Any) -> Iterator[torch.SymInt]:

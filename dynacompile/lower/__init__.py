@@ -39,6 +39,7 @@ from dynacompile.lower.windows import (
 from dynacompile.ops.chunked_losses import AFTER, KEEP
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.table import TABLE, Row
+from dynacompile.private import of_torch
 
 __all__ = ["lower"]
 
@@ -171,7 +172,7 @@ def takes_unfitting_number(low: Lowering, node: torch.fx.Node) -> bool:
     """Whether a number among the arguments may be one that the result's dtype does not hold: ATen raises for some of those, and takes others."""
     val = node.meta["val"]
     dtype = val.dtype if isinstance(val, torch.Tensor) else None
-    if dtype is None or dtype.is_complex or dtype in ANY_NUMBER or not isinstance(node.target, torch._ops.OpOverload):
+    if dtype is None or dtype.is_complex or dtype in ANY_NUMBER or not isinstance(node.target, of_torch.OpOverload):
         return False
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     parameters = node.target._schema.arguments

@@ -1,11 +1,14 @@
 """Sums of elements whose places are themselves tensor elements: index_add, scatter_add, index_put that accumulates, gradients of embeddings.
 
 The result starts as a copy of what is added to. Then one nest adds: dimensions that name elements of their own are x axes, those along which places may be
-the same are r axes, in eager's order. So threads share out the result's elements, and sums are the same for any number of threads.
+the same are r axes, in eager's order. So threads of a CPU share out the result's elements, and sums are the same for any number of threads. A GPU adds
+by atomic operations, in any order, as eager's `index_add` and `scatter_add` do there; where deterministic algorithms are asked for, ATen's kernels run.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -21,11 +24,13 @@ from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import compute_dtype
 from dynacompile.ops.table import Row
+from dynacompile.private import of_torch
 
 aten = torch.ops.aten
 FEWEST = 1024  # points below which ATen's op costs less than the kernels that take its place
 SUMMED = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 """ATen's kernels round sums of halves in ways of their own, so those stay calls."""
+ATOMIC = frozenset({torch.float32, torch.float64, torch.int64, torch.int32})  # of which GPUs have atomic sums
 CHUNKS = 8  # parts of a long list of places, each with sums of its own, where nothing else can run in parallel
 SHORTEST = 4096  # places in such a part
 COPIES = 4  # places for each element of the parts' sums, so that those cost little
@@ -40,7 +45,10 @@ class Adding:
         points = 1
         for n in size:
             points *= hint(n)
-        if val.device.type != "cpu" or val.dtype not in SUMMED or points < FEWEST or val.dim() == 0 or not all(map(positive, (*size, *geometry(val)[0]))):
+        self.atomic = val.device.type != "cpu"
+        if val.dtype not in (ATOMIC if self.atomic else SUMMED) or (self.atomic and torch.are_deterministic_algorithms_enabled()):
+            raise NotCovered
+        if points < FEWEST or val.dim() == 0 or not all(map(positive, (*size, *geometry(val)[0]))):
             raise NotCovered
         self.source = low.buffer_of(source)
         if self.source.dtype != val.dtype:
@@ -65,7 +73,7 @@ class Adding:
         many threads there are."""
         (first, *others) = sorted(self.along)
         long = self.size[first]
-        if others or any(n != 1 for d, n in enumerate(self.size) if d != first) or self.out.is_symbolic or not isinstance(long, int):
+        if self.atomic or others or any(n != 1 for d, n in enumerate(self.size) if d != first) or self.out.is_symbolic or not isinstance(long, int):
             return None
         if points < CHUNKS * SHORTEST or points % CHUNKS or hint(self.out.numel) * CHUNKS * COPIES > points:
             return None
@@ -101,14 +109,17 @@ class Adding:
         given = self.points if indices is None else list(indices)
         return self.o.cast(self.low.load(self.o, self.source, strided(given, self.source.stride, self.source.offset)), compute_dtype(self.out.dtype))
 
-    def inside(self, at: Value, size: Extent) -> Value:
-        return self.o.apply("le", 0, at) & self.o.apply("lt", at, size)
+    def inside(self, at: Value, size: Extent) -> Value | None:
+        """Where a place lies in a dimension; None on GPUs, whose kernels assert that it does."""
+        return None if self.atomic else self.o.apply("le", 0, at) & self.o.apply("lt", at, size)
 
-    def add(self, value: Value, indices: Sequence[Index], when: Value) -> None:
-        """Adds at an element of the result, where `when` holds."""
+    def add(self, value: Value, indices: Sequence[Index], *when: Value | None) -> None:
+        """Adds at an element of the result, where all that is given of `when` holds."""
         into = self.parts or self.out
         index = strided(list(indices), into.stride[len(into.size) - len(self.out.size) :], into.offset) + self.part
-        self.o.body.put(value.id, Access(into.name, index, when.id, added=True))
+        given = [w for w in when if w is not None]
+        mask = functools.reduce(operator.and_, given).id if given else None
+        self.o.body.put(value.id, Access(into.name, index, mask, added=True))
         self.low.steps.append(Nest(into.name, self.axes, tuple(self.o.body.ops), (origin(self.node),)))
         if self.parts is not None:
             self.combine(self.parts)
@@ -122,9 +133,11 @@ class Adding:
             value = self.low.load(o, self.start, strided(loops.output, self.start.stride, self.start.offset)) + value
         self.low.finish(o, value, self.out, loops.axes, loops.output, self.node)
 
-    def check(self, buffer: Buffer, size: Extent, dim: int, op: torch._ops.OpOverload) -> None:
+    def check(self, buffer: Buffer, size: Extent, dim: int, op: of_torch.OpOverload) -> None:
         """Raises what eager raises where a place lies outside of a dimension: `op` looks up the least and the greatest place in memory of that size,
-        before anything is added. The nest itself adds nothing there."""
+        before anything is added. The nest itself adds nothing there. Nothing on GPUs."""
+        if self.atomic:
+            return
         low = self.low
         bounds = low.add_temp(low.fresh(f"{self.node.name}_bounds"), torch.int64, buffer.device, (2,))
         kept = [(n, s) for n, s in zip(buffer.size, buffer.stride, strict=True) if s != 0 and n != 1]
@@ -209,7 +222,7 @@ def lower_index_put(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         adding.check(low.buffer_of(places[d]), into.size[d], d, aten.index.Tensor)
     rest = iter(adding.points[:front] + adding.points[front + len(shared) :])
     indices: list[Index] = []
-    when: Value | None = None
+    when: list[Value | None] = []
     for d, n in enumerate(into.size):
         if d not in where:
             indices.append(next(rest))
@@ -218,13 +231,11 @@ def lower_index_put(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         own = adding.points[front + len(shared) - len(buffer.size) : front + len(shared)]
         at = adding.positions(buffer, [Index() if m == 1 else i for m, i in zip(buffer.size, own, strict=True)])
         at = adding.o.select(at < 0, at + n, at)
-        inside = adding.inside(at, n)
-        when = inside if when is None else when & inside
+        when.append(adding.inside(at, n))
         indices.append(indirect(at, n))
     source = adding.source
     points = adding.points[len(size) - len(source.size) :]
-    assert when is not None
-    adding.add(adding.value([Index() if m == 1 else i for m, i in zip(source.size, points, strict=True)]), indices, when)
+    adding.add(adding.value([Index() if m == 1 else i for m, i in zip(source.size, points, strict=True)]), indices, *when)
 
 
 def lower_embedding_backward(low: Lowering, node: torch.fx.Node, row: Row) -> None:
@@ -236,10 +247,8 @@ def lower_embedding_backward(low: Lowering, node: torch.fx.Node, row: Row) -> No
     adding.starts_as(None)
     rows = adding.out.size[0]
     at = adding.positions(places, adding.points[:-1])
-    when = adding.inside(at, rows)
-    if given["padding_idx"] != -1:
-        when = when & adding.o.apply("ne", at, given["padding_idx"])
-    adding.add(adding.value(), [indirect(at, rows), adding.points[-1]], when)
+    counts = adding.o.apply("ne", at, given["padding_idx"]) if given["padding_idx"] != -1 else None
+    adding.add(adding.value(), [indirect(at, rows), adding.points[-1]], adding.inside(at, rows), counts)
 
 
 def with_place(indices: Sequence[Index], dim: int, at: Index) -> list[Index]:

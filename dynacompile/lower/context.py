@@ -16,6 +16,7 @@ from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.product_costs import Choice
 from dynacompile.ops.scalars import NEAREST, compute_dtype
+from dynacompile.private import of_torch
 
 EIGHTHS = frozenset((torch.float8_e4m3fn, torch.float8_e5m2))
 DTYPES = frozenset((torch.bool, torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16, torch.float32, torch.float64, torch.bfloat16, torch.float16))
@@ -169,7 +170,7 @@ def plain(arg: Any) -> Any:
 
 def origin(node: torch.fx.Node) -> Origin:
     target = node.target
-    name = target._schema.name.partition("::")[2] if isinstance(target, torch._ops.OpOverload) else str(target)
+    name = target._schema.name.partition("::")[2] if isinstance(target, of_torch.OpOverload) else str(target)
     return Origin(name, node.meta.get("site"))
 
 

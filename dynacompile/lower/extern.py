@@ -19,6 +19,7 @@ from dynacompile.lower.products import lower_rows_product, lower_small_product
 from dynacompile.ops.chunked_losses import ADD_PRODUCT, ADD_TO, AFTER, PRODUCT_INTO
 from dynacompile.ops.collectives import is_collective, is_wait
 from dynacompile.ops.table import Row
+from dynacompile.private import of_torch
 
 aten = torch.ops.aten
 OUT = {"mm.out": aten.mm.out, "addmm.out": aten.addmm.out, "bmm.out": aten.bmm.out, "baddbmm.out": aten.baddbmm.out}
@@ -32,7 +33,7 @@ WITHOUT_ROWS = {  # ops of GPUs alone, or that GPUs are made for
 def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
     """Appends the call. Its results get the strides of the fakes; an op that writes to an argument gives that argument's buffer."""
     op = node.target
-    if not isinstance(op, torch._ops.OpOverload):
+    if not isinstance(op, of_torch.OpOverload):
         raise Unsupported("operator", f"{op} is not an ATen or custom operator", "register it with torch.library")
     if op is PRODUCT_INTO:
         lower_product_into(low, node)
@@ -143,7 +144,7 @@ def used_items(node: torch.fx.Node, count: int) -> set[int]:
     return used
 
 
-def mutated_args(low: Lowering, node: torch.fx.Node, op: torch._ops.OpOverload) -> list[str]:
+def mutated_args(low: Lowering, node: torch.fx.Node, op: of_torch.OpOverload) -> list[str]:
     """Buffers that the op writes to, in schema order."""
     if not op._schema.is_mutable:
         return []

@@ -14,6 +14,7 @@ import torch.fx
 from dynacompile.ir.loops import Buffer
 from dynacompile.lower.context import DTYPES, Lowering
 from dynacompile.ops.collectives import is_collective
+from dynacompile.private import of_torch
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 ON_HOST = frozenset({"pointwise", "create", "copy_into"})  # rows that have loops on the CPU for numbers beside a GPU
@@ -38,11 +39,11 @@ def is_elsewhere(low: Lowering, node: torch.fx.Node) -> bool:
 def fold(low: Lowering, node: torch.fx.Node) -> bool:
     """True where the node is a number on the CPU made of known numbers, and has become a constant; outputs of the graph get memory of their own."""
     val, op = node.meta.get("val"), node.target
-    if not isinstance(val, torch.Tensor) or val.dim() or val.device.type != "cpu" or not isinstance(op, torch._ops.OpOverload):
+    if not isinstance(val, torch.Tensor) or val.dim() or val.device.type != "cpu" or not isinstance(op, of_torch.OpOverload):
         return False
     if is_collective(op) or op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags or any(u.op == "output" or is_mutable(u) for u in node.users):
         return False
-    if any(isinstance(a, SYMBOLIC) for a in torch.utils._pytree.tree_leaves((node.args, node.kwargs))):
+    if any(isinstance(a, SYMBOLIC) for a in of_torch.tree_leaves((node.args, node.kwargs))):
         return False
     for arg in node.all_input_nodes:
         if isinstance(arg.meta.get("val"), SYMBOLIC):
@@ -63,7 +64,7 @@ def fold(low: Lowering, node: torch.fx.Node) -> bool:
 
 
 def is_mutable(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return isinstance(node.target, of_torch.OpOverload) and node.target._schema.is_mutable
 
 
 def is_number(low: Lowering, buffer: Buffer) -> bool:

@@ -15,6 +15,7 @@ from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import compute_dtype
 from dynacompile.ops.table import Row
+from dynacompile.private import of_torch
 
 IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 
@@ -217,7 +218,7 @@ def dtype_before_casts(arg: object) -> torch.dtype:
     """The narrowest dtype that a value had on its way here through casts alone."""
     assert isinstance(arg, torch.fx.Node)
     found = arg.meta["val"].dtype
-    while arg.target is torch.ops.aten._to_copy.default and isinstance(arg.args[0], torch.fx.Node):
+    while arg.target is of_torch.aten_to_copy and isinstance(arg.args[0], torch.fx.Node):
         arg = arg.args[0]
         dtype = arg.meta["val"].dtype
         found = dtype if dtype.is_floating_point and dtype.itemsize < found.itemsize else found

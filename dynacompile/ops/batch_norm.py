@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from dynacompile.private import of_torch
+
 
 def batch_norm(
     input: torch.Tensor,
@@ -21,10 +23,10 @@ def batch_norm(
         return affine_of_nothing(input, weight, bias)
     if not training:
         assert running_mean is not None and running_var is not None
-        return torch.ops.aten._native_batch_norm_legit_no_training.default(input, weight, bias, running_mean, running_var, momentum, eps)[0]
+        return of_torch.aten_native_batch_norm_legit_no_training(input, weight, bias, running_mean, running_var, momentum, eps)[0]
     if running_mean is None or running_var is None:
-        return torch.ops.aten._native_batch_norm_legit.no_stats(input, weight, bias, True, momentum, eps)[0]
-    return torch.ops.aten._native_batch_norm_legit.default(input, weight, bias, running_mean, running_var, True, momentum, eps)[0]
+        return of_torch.aten_native_batch_norm_legit_no_stats(input, weight, bias, True, momentum, eps)[0]
+    return of_torch.aten_native_batch_norm_legit(input, weight, bias, running_mean, running_var, True, momentum, eps)[0]
 
 
 def affine_of_nothing(input: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:

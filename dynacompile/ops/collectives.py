@@ -3,38 +3,34 @@ compiling. They begin when they are called; until `wait_tensor` has returned, wh
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensor
 
-if dist.is_available():
-    from torch.distributed._functional_collectives import AsyncCollectiveTensor
-
-    PENDING: type | None = AsyncCollectiveTensor
-else:
-    PENDING = None
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor
 
 NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
+FUNCTIONAL = "torch.distributed._functional_collectives"  # loaded by programs that use it, and by nothing here
 WAITS = frozenset({"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"})
 
 
 def is_pending_class(cls: type) -> bool:
     """Whether tensors of a class are results of collectives that may be under way: they wait when they are used."""
-    return PENDING is not None and cls is PENDING
+    return FUNCTIONAL in sys.modules and cls is of_torch.AsyncCollectiveTensor
 
 
 def is_collective(op: object) -> bool:
     """Whether the op begins to talk to other processes, or waits for the end."""
-    if isinstance(op, torch._ops.OpOverloadPacket):
+    if isinstance(op, of_torch.OpOverloadPacket):
         return op._qualified_op_name.partition("::")[0] in NAMESPACES
-    return isinstance(op, torch._ops.OpOverload) and op.namespace in NAMESPACES
+    return isinstance(op, of_torch.OpOverload) and op.namespace in NAMESPACES
 
 
 def is_wait(op: object) -> bool:
-    return isinstance(op, torch._ops.OpOverload) and op._schema.name in WAITS
+    return isinstance(op, of_torch.OpOverload) and op._schema.name in WAITS
 
 
 @contextmanager

@@ -13,10 +13,12 @@ import torch
 
 from dynacompile.errors import Unsupported
 from dynacompile.ops.activations import ACTIVATIONS
+from dynacompile.ops.interpolation import INTERPOLATION
 from dynacompile.ops.losses import LOSSES
 from dynacompile.ops.norms import NORMS
 from dynacompile.ops.randomness import RANDOM
 from dynacompile.ops.rules import Table, aten, cast, mul, row, scalar
+from dynacompile.private import of_torch
 
 SHAPES: Table = {}
 
@@ -138,7 +140,7 @@ def outer_product(a, b):
     return made if made.is_contiguous() else aten.clone.default(made, memory_format=torch.contiguous_format)
 
 
-def each(op: torch._ops.OpOverload, lists: int) -> Callable[..., list[torch.Tensor]]:
+def each(op: of_torch.OpOverload, lists: int) -> Callable[..., list[torch.Tensor]]:
     """The rule of a _foreach op: `op` on each element of the first `lists` arguments, the others shared; a list of scalars is zipped too."""
 
     def rule(*args, **kwargs):
@@ -152,7 +154,7 @@ def is_scalar_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def scaled(op: torch._ops.OpOverload) -> Callable[..., list[torch.Tensor]]:
+def scaled(op: of_torch.OpOverload) -> Callable[..., list[torch.Tensor]]:
     """The rule of _foreach_addcmul and _foreach_addcdiv: value is one number, or one per tensor."""
 
     def rule(x, a, b, value=1):
@@ -208,4 +210,4 @@ def foreach_table() -> Table:
     return table
 
 
-DECOMPOSITIONS: Table = {**SHAPES, **ACTIVATIONS, **LOSSES, **NORMS, **RANDOM, **foreach_table()}
+DECOMPOSITIONS: Table = {**SHAPES, **ACTIVATIONS, **LOSSES, **NORMS, **RANDOM, **INTERPOLATION, **foreach_table()}

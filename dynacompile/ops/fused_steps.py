@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from dynacompile.private import of_torch
+
 Rate = float | torch.Tensor
 Tensors = Sequence[torch.Tensor]
 
@@ -159,10 +161,10 @@ def update_scale(
 
 
 FUSED_STEPS: dict[object, Callable[..., object]] = {
-    torch._amp_foreach_non_finite_check_and_unscale_: unscale,
-    torch._amp_update_scale_: update_scale,
-    torch._fused_adam_: adam(decoupled=False),
-    torch._fused_adamw_: adam(decoupled=True),
-    torch._fused_sgd_: sgd,
-    torch._fused_adagrad_: adagrad,
+    of_torch.amp_foreach_non_finite_check_and_unscale_: unscale,
+    of_torch.amp_update_scale_: update_scale,
+    of_torch.fused_adam_: adam(decoupled=False),
+    of_torch.fused_adamw_: adam(decoupled=True),
+    of_torch.fused_sgd_: sgd,
+    of_torch.fused_adagrad_: adagrad,
 }

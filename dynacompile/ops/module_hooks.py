@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.hooks import BackwardHook
 
 from dynacompile.errors import Unsupported
 from dynacompile.markers import disable
 from dynacompile.ops.backward_steps import Arrivals, Pass, Step, Tracing
 from dynacompile.ops.regions import REGION, Tensors, Work, alike, handle, within_autograd
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor
 
 Run = Callable[[BackwardHook, tuple, tuple], tuple]  # (hooks, gradients, what else they see) -> gradients
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -119,7 +120,7 @@ def is_real(*values: Any) -> bool:
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     if any(isinstance(t, FakeTensor) for t in tensors):
         return False
-    if any(type(t) not in PLAIN or torch._is_functional_tensor(t) for t in tensors):
+    if any(type(t) not in PLAIN or of_torch.is_functional_tensor(t) for t in tensors):
         raise refusal()
     return True
 

@@ -14,13 +14,10 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._higher_order_ops.cond import cond_op
-from torch._higher_order_ops.map import map_impl
-from torch._higher_order_ops.scan import scan_op
-from torch._higher_order_ops.while_loop import while_loop_op
 from torch.autograd.function import once_differentiable
 
 from dynacompile.markers import disable
+from dynacompile.private import of_torch
 
 Tensors = Sequence[torch.Tensor]
 Run = Callable[..., Tensors]
@@ -74,7 +71,12 @@ def as_map(function: Run, rows: Tensors, around: Tensors) -> tuple[Run, Tensors]
     return run, (*rows, *around)
 
 
-FORMS: dict[Any, Callable[..., tuple[Run, Tensors]]] = {cond_op: as_cond, while_loop_op: as_while, scan_op: as_scan, map_impl: as_map}
+FORMS: dict[Any, Callable[..., tuple[Run, Tensors]]] = {
+    of_torch.cond_op: as_cond,
+    of_torch.while_loop_op: as_while,
+    of_torch.scan_op: as_scan,
+    of_torch.map_impl: as_map,
+}
 """Torch's operator -> its arguments as (a function of tensors alone, these tensors)."""
 
 
@@ -134,15 +136,15 @@ class Region:
             return [alike(grad, i) for grad, i in zip(found, asked)]
 
 
-AUTOGRAD_KEYS = tuple(getattr(torch._C.DispatchKey, n) for n in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView"))
+AUTOGRAD_KEYS = tuple(getattr(of_torch.DispatchKey, n) for n in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView"))
 
 
-def within_autograd() -> torch._C._ForceDispatchKeyGuard:
+def within_autograd() -> of_torch.ForceDispatchKeyGuard:
     """Operations are seen by autograd, also where an operator's own kernel calls them."""
-    excluded = torch._C._dispatch_tls_local_exclude_set()
+    excluded = of_torch.dispatch_tls_local_exclude_set()
     for key in AUTOGRAD_KEYS:
         excluded = excluded.remove(key)
-    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+    return of_torch.ForceDispatchKeyGuard(of_torch.dispatch_tls_local_include_set(), excluded)
 
 
 def alike(grad: torch.Tensor | None, operand: torch.Tensor) -> torch.Tensor:

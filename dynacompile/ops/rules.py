@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from dynacompile.private import of_torch
+
 aten = torch.ops.aten
 Rule = Callable[..., object]
-Table = dict[torch._ops.OpOverload, Rule]
+Table = dict[of_torch.OpOverload, Rule]
 
 
-def row(table: Table, *ops: torch._ops.OpOverload) -> Callable[[Rule], Rule]:
+def row(table: Table, *ops: of_torch.OpOverload) -> Callable[[Rule], Rule]:
     """Adds the decorated rule to `table` for each of `ops`."""
 
     def add(rule: Rule) -> Rule:

@@ -14,15 +14,16 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from dynacompile.errors import Unsupported
 from dynacompile.markers import TRACED_THROUGH
 from dynacompile.ops.backward_steps import Step, Tracing
 from dynacompile.ops.collectives import is_pending_class
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor
 
 Tensors = Sequence[torch.Tensor]
-PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
+PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 DTENSORS = "torch.distributed.tensor"  # a module that takes a second to load: nothing here loads it
 
 
@@ -196,7 +197,7 @@ def let_go_of_masks(wrappers: Iterable[object]) -> None:
     for wrapper in wrappers:
         for placement in wrapper._spec.placements if is_dtensor_class(type(wrapper)) else ():  # type: ignore[attr-defined]
             buffer = getattr(placement, "mask_buffer", None)
-            if buffer is not None and (isinstance(buffer.data, torch._subclasses.FakeTensor) or buffer.data is not None and torch._is_functional_tensor(buffer.data)):
+            if buffer is not None and (isinstance(buffer.data, FakeTensor) or buffer.data is not None and of_torch.is_functional_tensor(buffer.data)):
                 buffer.data, buffer.refcount = None, 0
 
 
@@ -288,10 +289,10 @@ def begun(tensor: Any) -> torch.Tensor:
 
 def retaken(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory and value, as a tensor that is no view."""
-    if not torch._is_functional_tensor(tensor):
+    if not of_torch.is_functional_tensor(tensor):
         return tensor.detach()
-    torch._sync(tensor)
-    return torch._to_functional_tensor(torch._from_functional_tensor(tensor))
+    of_torch.functionalize_sync(tensor)
+    return of_torch.to_functional_tensor(of_torch.from_functional_tensor(tensor))
 
 
 class Leave(Step):

@@ -23,6 +23,7 @@ from dynacompile.events import GraphRecorded
 from dynacompile.ir.loops import Extern, root
 from dynacompile.ir.schedule import Schedule
 from dynacompile.ops.regions import REGION
+from dynacompile.private import of_torch
 from dynacompile.runtime.link import exact_device, written_inputs
 
 WARM_UP = 2  # plain calls first: libraries set themselves up, and inputs that are the same object again show themselves
@@ -84,7 +85,7 @@ def leave_capture(device: torch.device, pool: tuple[int, int]) -> None:
     """Ends what torch leaves open when a capture fails: the allocator still serves the pool, and the generator believes in the capture."""
     assert device.index is not None
     with suppress(RuntimeError):  # the pool was closed before the failure
-        torch._C._cuda_endAllocateToPool(device.index, pool)
+        of_torch.cuda_end_allocate_to_pool(device.index, pool)
     generator = torch.cuda.default_generators[device.index]
     generator.graphsafe_set_state(generator.clone_state())
 

@@ -35,6 +35,7 @@ from dynacompile.ir.schedule import (
 from dynacompile.ir.sizes import Sizes, code, computed, definition_code, symbols_in
 from dynacompile.markers import disable
 from dynacompile.ops.regions import Handle
+from dynacompile.private import of_torch
 
 # As enum Memory of program.h.
 INPUT, ARENA, OWNED, EXTERNAL, CONSTANT, VIEW = range(6)
@@ -398,9 +399,9 @@ def extern_row(step: Extern, slots: Mapping[str, int], sizes: Numbers) -> tuple:
     return ("extern", schema.name, schema.overload_name, tuple(args), outputs, step.out is not None)
 
 
-def takes_tensor(argument: torch._C.Argument) -> bool:
+def takes_tensor(argument: of_torch.Argument) -> bool:
     kind = argument.type
-    return isinstance(kind.getElementType() if isinstance(kind, torch._C.OptionalType) else kind, torch._C.TensorType)
+    return isinstance(kind.getElementType() if isinstance(kind, of_torch.OptionalType) else kind, of_torch.TensorType)
 
 
 def by_slot(value: object, slots: Mapping[str, int], sizes: Numbers, is_tensor: bool = False) -> object:

@@ -26,11 +26,12 @@ from dynacompile.markers import disable
 from dynacompile.ops.backward_steps import TensorHook
 from dynacompile.ops.regions import FORMS, with_regions
 from dynacompile.ops.wrappers import has_wrappers
+from dynacompile.private import of_torch
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 Grads = tuple[torch.Tensor | None, ...]
 Kept = tuple[tuple[Any, ...], tuple[int, ...], tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], tuple[torch.Tensor, ...]]
-is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # type: ignore[attr-defined]
+is_wrapped = of_torch.is_functorch_wrapped_tensor  # type: ignore[attr-defined]
 
 
 def keeping_primals(
@@ -137,7 +138,7 @@ class Replay:
         if self.again.lost:
             return self.lost()
         given = self.inputs(self.primals(saved, kept))
-        with self.generators(kept[3]), torch.no_grad(), torch._C._DisableAutocast():
+        with self.generators(kept[3]), torch.no_grad(), of_torch.DisableAutocast():
             results = self.forward(*given)
         return tuple(results[position] for position in self.part.saved_positions)
 
@@ -158,7 +159,7 @@ class Replay:
             pairs = [(base, tangent) for base, tangent in pairs if base.requires_grad]
             if not pairs or not asked:
                 return (None,) * len(wanted)
-            with torch._C._DisableAutocast():
+            with of_torch.DisableAutocast():
                 bases, given = [base for base, _ in pairs], [tangent for _, tangent in pairs]
                 made = torch.autograd.grad(bases, list(asked.values()), given, create_graph=True, allow_unused=True)
             shown = tuple((result, i) for i, result in results.items() if result.grad_fn is not None and all(result.grad_fn is not e.grad_fn for e in ends))
@@ -239,7 +240,7 @@ class Replay:
 
         def once(*given: torch.Tensor) -> Grads:
             plain = [fitted(t, shape) for t, shape in zip(given, like, strict=True)]
-            with torch.no_grad(), torch._C._DisableAutocast():
+            with torch.no_grad(), of_torch.DisableAutocast():
                 return tuple(backward(*symbols, *(s.detach() for s in saved), *plain, *flags))
 
         arrived = [shape.zero_() if t is None else t for t, shape in zip(tangents, like, strict=True)]
@@ -328,7 +329,7 @@ def sampled(run: Callable[..., Grads], tensors: Sequence[torch.Tensor]) -> Grads
     inner = [part if part is not None and part[2] == max(levels) else (t, None, 0) for part, t in zip(parts, tensors, strict=True)]
     size = next(t.shape[dim] for t, dim, _ in inner if dim is not None)
     columns = by_sample(run, [t for t, _, _ in inner], [dim for _, dim, _ in inner], size)
-    return tuple(None if c is None else torch._add_batch_dim(c, 0, max(levels)) for c in columns)  # type: ignore[attr-defined]
+    return tuple(None if c is None else of_torch.add_batch_dim(c, 0, max(levels)) for c in columns)  # type: ignore[attr-defined]
 
 
 def by_sample(run: Callable[..., Grads], tensors: Sequence[torch.Tensor], dims: Sequence[int | None], size: int) -> list[torch.Tensor | None]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dynacompile.ops.decompositions import DECOMPOSITIONS
+from dynacompile.ops.interpolation import INTERPOLATION
 from dynacompile.ops.randomness import RANDOM
 
 aten = torch.ops.aten
@@ -164,7 +165,8 @@ def rms_norm_gradient(grad, v, shape, rstd, weight, mask):
 
 
 REFERENCES = {"aten._fused_rms_norm_backward.default": rms_norm_gradient}
-OPS = {str(op): (op, rule) for op, rule in DECOMPOSITIONS.items() if op not in RANDOM}  # those are tested against the in-place ops
+ELSEWHERE = {**RANDOM, **INTERPOLATION}  # tested against the in-place ops, and in test_interpolation.py
+OPS = {str(op): (op, rule) for op, rule in DECOMPOSITIONS.items() if op not in ELSEWHERE}
 SAVED_ONLY = {"aten.log_sigmoid_forward.default": 1, "aten.native_group_norm.default": 3}
 """How many results mean the same on every device; the others are for the op's own backward."""
 

@@ -14,6 +14,7 @@ import torch
 
 from dynacompile.build import pool as pools
 from dynacompile.build import triton as builds
+from dynacompile.build.autotune import agree
 from dynacompile.build.pool import Worker, WorkerPool, shared_pool
 from dynacompile.build.store import Store
 from dynacompile.build.triton import against, build_triton, job, kernel_key, pack, unpack
@@ -183,6 +184,20 @@ def test_a_candidate_that_disagrees_never_wins(tuned_env, store):
         return 100.0 / len(calls)
 
     assert build_triton({"k": source}, tuned_env, store, measure)["k"] == calls[0]
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        pytest.param([1000.0, 1e-3, float("inf"), float("nan")], True, id="cancelled-sum"),
+        pytest.param([1000.0, 0.2, float("inf"), float("nan")], False, id="another-value"),
+        pytest.param([1000.0, 0.0, float("nan"), float("nan")], False, id="nan-for-infinity"),
+        pytest.param([1000.0, float("nan"), float("inf"), float("nan")], False, id="nan-for-a-number"),
+        pytest.param([float("inf"), 0.0, float("inf"), float("nan")], False, id="infinity-for-a-number"),
+    ],
+)
+def test_candidates_agree_to_the_rounding_of_the_largest_element(other, same):
+    assert agree(torch.tensor(other), torch.tensor([1000.0, 0.0, float("inf"), float("nan")])) == same
 
 
 def test_what_cannot_be_fed_keeps_its_first_candidate(tuned_env, store):

@@ -14,8 +14,9 @@ import torch
 
 from dynacompile.capture import CodeCache, capture_frame
 from dynacompile.capture.assemble import assemble
-from dynacompile.capture.bytecode import PY312, Instr
+from dynacompile.capture.calling import callable_first
 from dynacompile.config import CompileConfig
+from dynacompile.cpython.instructions import Instr
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import Captured
@@ -139,10 +140,9 @@ class Driver:
             return self.call(types.FunctionType(code, self.namespace, code.co_name, None, cells or None), list(slots))
 
         body = [Instr("COPY_FREE_VARS", len(code.co_freevars))] if code.co_freevars else []
-        body += [Instr("RESUME"), Instr("PUSH_NULL"), Instr("LOAD_CONST", 0)]
+        body += [Instr("RESUME"), *(Instr(op) for op in callable_first("LOAD_CONST"))]
         body += [Instr("LOAD_FAST", i) for i in range(len(parameters))] + [Instr("BUILD_TUPLE", len(parameters))]
         body += [Instr("LOAD_CLOSURE", len(parameters) + i) for i in range(len(code.co_freevars))] + [Instr("BUILD_TUPLE", len(code.co_freevars))]
-        body += [] if PY312 else [Instr("PRECALL", 2)]
         body += [Instr("CALL", 2), Instr("RETURN_VALUE")]
         for instr in body:
             instr.position = (code.co_firstlineno, code.co_firstlineno, 0, 0)

@@ -6,6 +6,8 @@ To renew the golden after a deliberate change: DYNACOMPILE_WRITE_GOLDEN=1 pytest
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,9 +129,35 @@ def test_memory_that_is_added_to_is_not_read_elsewhere():
         b.kernel()
 
 
-def test_triton_refuses_by_name():
-    with pytest.raises(VerifyError, match="a form for CPUs"):
-        emit_triton(CASES["rows"](), ENV)
+ON_GPUS = {name: make for name, make in ALL.items() if make().params[-1].dtype in (F32, F64, I32, I64)}
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory) -> dict[str, list[torch.Tensor]]:
+    """What Triton's interpreter makes of each case, whose kernel adds by atomic operations."""
+    folder = tmp_path_factory.mktemp("triton")
+    sources = {name: emit_triton(make(), ENV) for name, make in ON_GPUS.items()}
+    jobs = [(s.text, s.entry, dict(s.candidates[0].blocks), s.grids[0], tensors_of(s.kernel)) for s in sources.values()]
+    torch.save(jobs, folder / "cases.pt")
+    command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(folder / "cases.pt"), str(folder / "results.pt")]
+    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, timeout=120)
+    return dict(zip(sources, torch.load(folder / "results.pt", weights_only=True), strict=True))
+
+
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_gpus_add_by_atomic_operations(interpreted, name):
+    kernel = ON_GPUS[name]()
+    want = tensors_of(kernel)
+    run_kernel(kernel, want)
+    for got, expected in zip(interpreted[name], want, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "along"), [("rows", "x0"), ("columns", "r0")])
+def test_programs_of_gpus_walk_along_what_they_read(name, along):
+    """`rows` has values of one r after the other in memory, `columns` those of one x."""
+    text = emit_triton(CASES[name](), ENV).text
+    assert f"{along} = x % " in text and text.count("tl.atomic_add(") == 1 and "for start" not in text
 
 
 def test_places_that_are_one_number_count_at_every_point():

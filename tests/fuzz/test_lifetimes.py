@@ -8,8 +8,8 @@ import weakref
 import torch
 
 import dynacompile
-from dynacompile.capture.bytecode import Instr
 from dynacompile.capture.values.base import Value
+from dynacompile.cpython.instructions import Instr
 
 
 def test_what_python_drops_ends_after_a_break():

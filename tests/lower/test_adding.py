@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import dynacompile
 from dynacompile.events import GraphBroke
 from dynacompile.ir.loops import Extern, Nest
-from dynacompile.ir.schedule import Launch
+from dynacompile.ir.schedule import Launch, Schedule
 from tests.checking import check
 
 from .tracing import ENV, compare, lower, schedule, trace
@@ -28,7 +30,7 @@ FORMS = {
     "index_add": (lambda x, i, v: x.index_add(0, i, v), ROWS, ROW_PLACES, VALUES),
     "index_add-alpha": (lambda x, i, v: x.index_add(0, i, v, alpha=0.5), ROWS, ROW_PLACES, VALUES),
     "index_add-between": (lambda x, i, v: x.index_add(1, i, v), torch.randn(4, 20, 5), places(300, 20), torch.randn(4, 300, 5)),
-    "scatter_add": (lambda x, i, v: x.scatter_add(0, i[:, None].expand_as(v), v), ROWS, ROW_PLACES, VALUES),
+    "scatter_add": (lambda x, i, v: x.scatter_add(0, i.unsqueeze(1).expand_as(v), v), ROWS, ROW_PLACES, VALUES),
     "scatter_add-along-rows": (lambda x, i, v: x.scatter_add(1, i, v), torch.randn(30, 9), places(30, 9, 100), torch.randn(40, 120)),
     "scatter_reduce": (lambda x, i, v: x.scatter_reduce(0, i, v, "sum"), torch.randn(9, 70), places(50, 9, 70), torch.randn(50, 70)),
     "index_put": (lambda x, i, v: torch.ops.aten.index_put(x, [None, i - 64], v, True), ROWS, places(100, 64), torch.randn(20, 1)),
@@ -151,3 +153,46 @@ def test_nests_that_add_are_no_members_of_lists():
     graph = trace(lambda *args: tuple(many(*args)), (ROWS, ROW_PLACES, VALUES), decompose=False)
     plan = compare(graph, (ROWS, ROW_PLACES, VALUES), rtol=1e-4, atol=1e-4)
     assert not any(step.sizes for step in plan.steps if isinstance(step, Launch) and plan.kernels[step.kernel].nest.adds)
+
+
+def on_gpus(function, args: list[torch.Tensor]) -> Schedule:
+    """What is launched on a GPU, without one."""
+    with FakeTensorMode(static_shapes=True), torch.no_grad():
+        fakes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cuda:0") for t in args]
+        return schedule(lower(make_fx(function)(*fakes), ENV), ENV)
+
+
+GPU_FORMS = {
+    **FORMS,
+    "embedding": (lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 50, -1, False), torch.randn(8, 40, 64), places(8, 50, 40)),
+    "embedding-padded": (lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 50, 3, False), torch.randn(8, 40, 64), places(8, 50, 40)),
+}
+
+
+@pytest.mark.parametrize("form", GPU_FORMS)
+def test_gpus_start_the_sum_and_add_in_one_kernel_more(form):
+    function, *args = GPU_FORMS[form]
+    plan = on_gpus(function, args)
+    assert [type(s) for s in plan.steps if isinstance(s, (Launch, Extern))] == [Launch, Launch]
+    assert sum(k.nest.adds for k in plan.kernels.values()) == 1
+
+
+def test_what_is_added_on_gpus_is_computed_as_it_is_added():
+    plan = on_gpus(lambda x, i, v: x.index_add(0, i, (v * 2).sin()), [ROWS, ROW_PLACES, VALUES])
+    (adding,) = (k for k in plan.kernels.values() if k.nest.adds)
+    assert "sin" in [op.name for op in adding.nest.body] and len(plan.kernels) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int16, torch.uint8])
+def test_sums_that_gpus_have_no_atomic_operation_for_are_atens(dtype):
+    plan = on_gpus(lambda x, i, v: x.index_add(0, i, v), [ROWS.to(dtype), ROW_PLACES, VALUES.to(dtype)])
+    assert any(isinstance(s, Extern) for s in plan.steps) and not any(k.nest.adds for k in plan.kernels.values())
+
+
+def test_deterministic_sums_on_gpus_are_atens():
+    torch.use_deterministic_algorithms(True)
+    try:
+        plan = on_gpus(FORMS["index_add"][0], list(FORMS["index_add"][1:]))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert any(isinstance(s, Extern) for s in plan.steps) and not any(k.nest.adds for k in plan.kernels.values())

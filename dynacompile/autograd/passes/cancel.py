@@ -6,8 +6,9 @@ import torch
 import torch.fx
 
 from dynacompile.autograd.facts import escaping, geometry, is_view, view_chain
+from dynacompile.private import of_torch
 
-COPIES = frozenset({torch.ops.aten.clone.default, torch.ops.aten._to_copy.default})
+COPIES = frozenset({torch.ops.aten.clone.default, of_torch.aten_to_copy})
 
 
 def cancel_noops(graph: torch.fx.Graph) -> torch.fx.Graph:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.autograd.facts import geometry
 from dynacompile.autograd.passes.products import chain_of, replace_chain
 from dynacompile.ops.product_costs import Product, choose
+from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor
 
 aten = torch.ops.aten
 Scalars = tuple[float, ...]
@@ -29,8 +30,8 @@ def supported(dtype: torch.dtype) -> bool:
 
 
 SUPPORT: dict[torch.dtype, Callable[[], bool]] = {
-    torch.bfloat16: lambda: torch.ops.mkldnn._is_mkldnn_bf16_supported(),
-    torch.float16: lambda: torch.ops.mkldnn._is_mkldnn_fp16_supported(),
+    torch.bfloat16: lambda: of_torch.is_mkldnn_bf16_supported(),
+    torch.float16: lambda: of_torch.is_mkldnn_fp16_supported(),
 }
 
 
@@ -83,7 +84,7 @@ def layer(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
     val: FakeTensor = b.meta["val"]  # type: ignore[union-attr]
     with graph.inserting_before(node):
         weight = b.args[0] if b.target is aten.t.default else graph.call_function(aten.t.default, (b,))  # type: ignore[union-attr]
-        made = graph.call_function(torch.ops.mkldnn._linear_pointwise.default, (a, weight, bias, "none", (), ""))
+        made = graph.call_function(of_torch.linear_pointwise, (a, weight, bias, "none", (), ""))
     with val.fake_mode:
         if "val" not in weight.meta:  # type: ignore[union-attr]
             weight.meta = {**b.meta, "val": aten.t.default(val)}  # type: ignore[union-attr]

@@ -8,6 +8,7 @@ import torch.fx
 from dynacompile.autograd.facts import escaping, is_random
 from dynacompile.ir.shapes import expression_of
 from dynacompile.ops.collectives import is_collective
+from dynacompile.private import of_torch
 
 EMPTIES = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"})
 VIEW = torch.ops.aten.view.default
@@ -33,7 +34,7 @@ def merge_equal(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 
 def is_uninitialised(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name.removeprefix("aten::") in EMPTIES
+    return isinstance(node.target, of_torch.OpOverload) and node.target._schema.name.removeprefix("aten::") in EMPTIES
 
 
 def frozen(value: object) -> object:

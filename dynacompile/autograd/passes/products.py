@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dynacompile.autograd.facts import geometry, is_view, kind
+from dynacompile.private.of_torch import FakeTensor
 
 aten = torch.ops.aten
 HALVES = (torch.bfloat16, torch.float16)

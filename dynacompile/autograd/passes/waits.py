@@ -9,6 +9,7 @@ import torch.fx
 
 from dynacompile.autograd.facts import is_view
 from dynacompile.ops.collectives import is_collective, is_wait
+from dynacompile.private import of_torch
 
 
 def wait_for_all(graph: torch.fx.Graph) -> torch.fx.Graph:
@@ -18,7 +19,7 @@ def wait_for_all(graph: torch.fx.Graph) -> torch.fx.Graph:
             continue
         for made in parts(node):
             with graph.inserting_after(made):
-                waited = graph.call_function(torch.ops._c10d_functional.wait_tensor.default, (made,))
+                waited = graph.call_function(of_torch.wait_tensor, (made,))
             waited.meta = dict(made.meta)
             made.replace_all_uses_with(waited)
             waited.args = (made,)

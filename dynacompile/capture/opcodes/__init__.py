@@ -1,4 +1,4 @@
-"""Rows for the instructions of CPython 3.11 and 3.12, by what they deal with."""
+"""Rows for the instructions of `cpython.instructions`, by what they deal with."""
 
 from dynacompile.capture.opcodes import attributes, building, calls, control, matching, names, operators, stack
 from dynacompile.capture.opcodes.table import TABLE, Opcode

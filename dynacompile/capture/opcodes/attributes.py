@@ -4,35 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.bytecode import PY312
-from dynacompile.capture.opcodes.names import attribute_name
 from dynacompile.capture.opcodes.table import opcode
-from dynacompile.capture.values.base import NULL
 from dynacompile.capture.values.classes import SuperValue
 from dynacompile.capture.values.constant import SliceValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.values.base import Value
+    from dynacompile.cpython.instructions import Instr
 
 
-@opcode("LOAD_ATTR", effect=lambda arg, jump: arg & 1 if PY312 else 0)
+@opcode("LOAD_ATTR", effect=0)
 def load_attr(f: SymbolicFrame, i: Instr) -> None:
-    owner, name = f.pop(), attribute_name(f, i)
-    f.cx.effects.check_seen(name)
-    found = owner.get_attr(f.cx, name)
-    if PY312 and i.arg & 1:
-        f.push(NULL)
-    f.push(found)
+    f.push(attribute(f, i))
 
 
 @opcode("LOAD_METHOD", effect=1)
 def load_method(f: SymbolicFrame, i: Instr) -> None:
-    name = attribute_name(f, i)
+    f.push_callable(attribute(f, i))
+
+
+def attribute(f: SymbolicFrame, i: Instr) -> Value:
+    owner, name = f.pop(), f.code.co_names[i.arg]
     f.cx.effects.check_seen(name)
-    found = f.pop().get_attr(f.cx, name)
-    f.push(NULL)
-    f.push(found)
+    return owner.get_attr(f.cx, name)
 
 
 @opcode("LOAD_SUPER_ATTR", effect=lambda arg, jump: -2 + (arg & 1))
@@ -40,8 +35,9 @@ def load_super_attr(f: SymbolicFrame, i: Instr) -> None:
     _super, cls, owner = f.pop_many(3)
     found = SuperValue(cls.constant(), owner).get_attr(f.cx, f.code.co_names[i.arg >> 2])
     if i.arg & 1:
-        f.push(NULL)
-    f.push(found)
+        f.push_callable(found)
+    else:
+        f.push(found)
 
 
 @opcode("STORE_ATTR", effect=-2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.bytecode import PY312
+from dynacompile.capture.calling import called
 from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.values.base import NULL, Keywords, Lazy, Method, Value
 from dynacompile.capture.values.cells import CellValue
@@ -14,13 +14,8 @@ from dynacompile.capture.values.mapping import pairs_of
 from dynacompile.capture.values.sequence import ListValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
-
-
-@opcode("PRECALL", effect=lambda arg, jump: -arg)
-def precall(f: SymbolicFrame, i: Instr) -> None:
-    """CPython books the arguments here; CALL takes them."""
+    from dynacompile.cpython.instructions import Instr
 
 
 @opcode("KW_NAMES", effect=0)
@@ -28,15 +23,15 @@ def kw_names(f: SymbolicFrame, i: Instr) -> None:
     f.kw_names = f.code.co_consts[i.arg]
 
 
-@opcode("CALL", effect=lambda arg, jump: -1 - arg if PY312 else -1)
+@opcode("CALL", effect=lambda arg, jump: -1 - arg)
 def call(f: SymbolicFrame, i: Instr) -> None:
-    """Stack: NULL, callable, arguments; or callable, first argument, arguments."""
+    """Stack: a callable and NULL, in the version's order, or a callable and its bound argument; then the arguments."""
     names, f.kw_names = f.kw_names, ()
     args = f.pop_unread(i.arg)
-    first, second = f.pop_many(2)
-    if not (isinstance(second, Method) and isinstance(second.owner, ListValue) and second.name == "append"):  # which keeps them as they are
+    function, bound = called(*f.pop_many(2), NULL)
+    if not (isinstance(function, Method) and isinstance(function.owner, ListValue) and function.name == "append"):  # which keeps them as they are
         args = [v.force() if isinstance(v, Lazy) else v for v in args]
-    function, args = (second, args) if first is NULL else (first, [second, *args])
+    args = bound + args
     kwargs = dict(zip(names, args[len(args) - len(names) :])) if names else {}
     f.push(function.call(f.cx, args[: len(args) - len(names)], kwargs))
 
@@ -51,8 +46,7 @@ def call_function_ex(f: SymbolicFrame, i: Instr) -> None:
                 raise unsupported("would-raise", "keywords must be strings")
             kwargs[name] = value
     args = f.pop().listed(f.cx)
-    function = f.pop()
-    f.pop()
+    function, _ = called(*f.pop_many(2), NULL)
     f.push(function.call(f.cx, args, kwargs))
 
 

@@ -9,7 +9,6 @@ import torch
 
 from dynacompile.capture.assertions import assumed
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.function_modes import DeviceBlock
 from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.predication import branch
@@ -20,10 +19,11 @@ from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, TracebackValue, exception_of, raised, raised_by_statement
 from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.cpython import RUNNING
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.cpython.instructions import Instr
 
 
 def jump(f: SymbolicFrame, i: Instr) -> None:
@@ -35,14 +35,14 @@ def jump_always(f: SymbolicFrame, i: Instr) -> None:
     jump(f, i)
 
 
-@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", effect=-1)
+@opcode("POP_JUMP_IF_TRUE", effect=-1)
 def pop_jump_if_true(f: SymbolicFrame, i: Instr) -> None:
     condition = f.pop()
     if not branch(f, i, condition, True) and not assumed(f, i, condition, True) and condition.truth(f.cx):
         jump(f, i)
 
 
-@opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", effect=-1)
+@opcode("POP_JUMP_IF_FALSE", effect=-1)
 def pop_jump_if_false(f: SymbolicFrame, i: Instr) -> None:
     condition = f.pop()
     if not branch(f, i, condition, False) and not assumed(f, i, condition, False) and not condition.truth(f.cx):
@@ -53,13 +53,13 @@ def is_none(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.value is None
 
 
-@opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", effect=-1)
+@opcode("POP_JUMP_IF_NONE", effect=-1)
 def pop_jump_if_none(f: SymbolicFrame, i: Instr) -> None:
     if is_none(f.pop()):
         jump(f, i)
 
 
-@opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", effect=-1)
+@opcode("POP_JUMP_IF_NOT_NONE", effect=-1)
 def pop_jump_if_not_none(f: SymbolicFrame, i: Instr) -> None:
     if not is_none(f.pop()):
         jump(f, i)
@@ -90,7 +90,7 @@ def get_iter(f: SymbolicFrame, i: Instr) -> None:
     f.push(f.pop().iterate(f.cx))
 
 
-@opcode("FOR_ITER", effect=lambda arg, taken: 1 if not taken or PY312 else -1)
+@opcode("FOR_ITER", effect=lambda arg, taken: -1 if taken else 1)
 def for_iter(f: SymbolicFrame, i: Instr) -> None:
     iterator = f.peek(1)
     if not isinstance(iterator, IteratorValue):
@@ -100,7 +100,7 @@ def for_iter(f: SymbolicFrame, i: Instr) -> None:
         f.push(item)
         return
     f.pop()
-    f.index = i.target.index + PY312  # type: ignore[union-attr]  # 3.12 leaves the iterator to FOR_ITER and skips END_FOR
+    jump(f, i)
 
 
 @opcode("RETURN_VALUE", effect=-1)
@@ -131,9 +131,9 @@ def before_with(f: SymbolicFrame, i: Instr) -> None:
     raise unsupported("context-manager", manager.describe())
 
 
-@opcode("RETURN_GENERATOR", effect=0)
+@opcode("RETURN_GENERATOR", effect=1)
 def return_generator(f: SymbolicFrame, i: Instr) -> None:
-    """The body starts with the None that the first next() sends; CPython does not book it."""
+    """The body starts with the None that the first next() sends."""
     f.push(ConstantValue(None))
 
 
@@ -149,7 +149,7 @@ def get_yield_from_iter(f: SymbolicFrame, i: Instr) -> None:
     f.push(f.pop().iterate(f.cx))
 
 
-@opcode("SEND", effect=lambda arg, taken: -1 if taken and not PY312 else 0)
+@opcode("SEND", effect=lambda arg, taken: -1 if taken and not RUNNING.send_keeps_receiver else 0)
 def send(f: SymbolicFrame, i: Instr) -> None:
     sent, receiver = f.pop(), f.peek(1)
     if not is_none(sent) or not isinstance(receiver, IteratorValue):
@@ -159,7 +159,7 @@ def send(f: SymbolicFrame, i: Instr) -> None:
         f.push(item)
         return
     result = getattr(getattr(receiver, "frame", None), "returned", None) or ConstantValue(None)
-    if not PY312:
+    if not RUNNING.send_keeps_receiver:
         f.pop()
     f.push(result)
     jump(f, i)

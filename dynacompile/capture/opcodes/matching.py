@@ -16,8 +16,8 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.values.type_questions import is_subclass
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.cpython.instructions import Instr
 
 WHOLE = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)  # classes whose one positional pattern is the object itself
 

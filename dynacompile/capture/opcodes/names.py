@@ -6,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import Raised, unsupported
-from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.values.base import NULL
 from dynacompile.capture.values.cells import CellValue
@@ -14,8 +13,8 @@ from dynacompile.capture.values.exceptions import raised_here
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.cpython.instructions import Instr
 
 
 @opcode("LOAD_CONST", effect=1)
@@ -109,9 +108,11 @@ def unbound(f: SymbolicFrame, i: Instr) -> Raised:
 
 @opcode("LOAD_GLOBAL", effect=lambda arg, jump: 1 + (arg & 1))
 def load_global(f: SymbolicFrame, i: Instr) -> None:
+    found = f.scope.load(f.cx, f.code.co_names[i.arg >> 1])
     if i.arg & 1:
-        f.push(NULL)
-    f.push(f.scope.load(f.cx, f.code.co_names[i.arg >> 1]))
+        f.push_callable(found)
+    else:
+        f.push(found)
 
 
 @opcode("STORE_GLOBAL", effect=-1)
@@ -151,7 +152,3 @@ def import_name(f: SymbolicFrame, i: Instr) -> None:
 @opcode("IMPORT_FROM", effect=1)
 def import_from(f: SymbolicFrame, i: Instr) -> None:
     f.push(f.peek(1).get_attr(f.cx, f.code.co_names[i.arg]))
-
-
-def attribute_name(f: SymbolicFrame, i: Instr) -> str:
-    return f.code.co_names[i.arg >> 1 if PY312 and i.op == "LOAD_ATTR" else i.arg]

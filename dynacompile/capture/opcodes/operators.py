@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dis
-import opcode as cpython
 import re
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import Raised, raises, unsupported
-from dynacompile.capture.bytecode import PY312
 from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.operator_names import COMPARE_SYMBOLS, INPLACE, SYMBOLS
 from dynacompile.capture.values.base import Value
@@ -16,13 +14,14 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.exceptions import ExceptionValue, stopped_inside
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.texts import formatted, text
+from dynacompile.cpython.instructions import BINARY_SIGNS
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.cpython.instructions import Instr
 
 # argument of BINARY_OP -> name in the operator module
-BINARY_NAMES = tuple("i" + SYMBOLS[s[:-1]].rstrip("_") if s.endswith("=") else SYMBOLS[s] for _, s in cpython._nb_ops)  # type: ignore[attr-defined]
+BINARY_NAMES = tuple("i" + SYMBOLS[s[:-1]].rstrip("_") if s.endswith("=") else SYMBOLS[s] for s in BINARY_SIGNS)
 
 
 @opcode("BINARY_OP", effect=-1)
@@ -63,8 +62,12 @@ def unary_not(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("COMPARE_OP", effect=-1)
 def compare_op(f: SymbolicFrame, i: Instr) -> None:
-    symbol = dis.cmp_op[i.arg >> 4 if PY312 else i.arg]
-    f.push(f.cx.operator(COMPARE_SYMBOLS[symbol], f.pop_many(2)))
+    f.push(f.cx.operator(COMPARE_SYMBOLS[dis.cmp_op[i.arg]], f.pop_many(2)))
+
+
+@opcode("TO_BOOL", effect=0)
+def to_bool(f: SymbolicFrame, i: Instr) -> None:
+    f.push(ConstantValue(f.pop().truth(f.cx)))
 
 
 @opcode("IS_OP", effect=-1)
@@ -88,6 +91,11 @@ def format_value(f: SymbolicFrame, i: Instr) -> None:
     f.push(ConstantValue(formatted(f.cx, value, spec)))
 
 
+@opcode("CONVERT_VALUE", effect=0)
+def convert_value(f: SymbolicFrame, i: Instr) -> None:
+    f.push(ConstantValue(text(f.cx, f.pop(), (None, "str", "repr", "ascii")[i.arg])))  # type: ignore[arg-type]
+
+
 @opcode("BUILD_STRING", effect=lambda arg, jump: 1 - arg)
 def build_string(f: SymbolicFrame, i: Instr) -> None:
     f.push(ConstantValue("".join(part.constant() for part in f.pop_many(i.arg))))
@@ -103,22 +111,11 @@ def list_to_tuple(f: SymbolicFrame, i: Instr) -> None:
     f.push(as_tuple(f.pop()))
 
 
-@opcode("CALL_INTRINSIC_1", effect=0)
-def call_intrinsic_1(f: SymbolicFrame, i: Instr) -> None:
-    name = INTRINSICS.get(i.arg)
-    if name == "LIST_TO_TUPLE":
-        f.push(as_tuple(f.pop()))
-    elif name == "UNARY_POSITIVE":
-        f.push(f.cx.operator("pos", [f.pop()]))
-    elif name == "STOPITERATION_ERROR":
-        value = f.peek(1)
-        if isinstance(value, ExceptionValue) and issubclass(value.cls, StopIteration):
-            f.stack[-1] = stopped_inside(value)
-    else:
-        raise unsupported("unknown-opcode", f"CALL_INTRINSIC_1 {i.arg}")
-
-
-INTRINSICS = {3: "STOPITERATION_ERROR", 5: "UNARY_POSITIVE", 6: "LIST_TO_TUPLE"}
+@opcode("STOPITERATION_ERROR", effect=0)
+def stopiteration_error(f: SymbolicFrame, i: Instr) -> None:
+    value = f.peek(1)
+    if isinstance(value, ExceptionValue) and issubclass(value.cls, StopIteration):
+        f.stack[-1] = stopped_inside(value)
 
 
 def as_tuple(value: Value) -> TupleValue:

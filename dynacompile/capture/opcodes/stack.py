@@ -9,11 +9,11 @@ from dynacompile.capture.residual import reached
 from dynacompile.capture.values.base import NULL, IteratorValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.bytecode import Instr
     from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.cpython.instructions import Instr
 
 
-@opcode("NOP", "RESUME", "CACHE", effect=0)
+@opcode("NOP", "RESUME", "END_FOR", effect=0)
 def nop(f: SymbolicFrame, i: Instr) -> None:
     """Nothing to do."""
 
@@ -41,11 +41,6 @@ def copy(f: SymbolicFrame, i: Instr) -> None:
 @opcode("SWAP", effect=0)
 def swap(f: SymbolicFrame, i: Instr) -> None:
     f.stack[-1], f.stack[-i.arg] = f.stack[-i.arg], f.stack[-1]
-
-
-@opcode("END_FOR", effect=-2)
-def end_for(f: SymbolicFrame, i: Instr) -> None:
-    f.pop_many(2)
 
 
 @opcode("END_SEND", effect=-1)

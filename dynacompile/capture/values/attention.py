@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from dynacompile.capture.values.contexts import ContextValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.markers import disable
+from dynacompile.private import of_python, of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -35,7 +35,7 @@ class StateContext(ContextValue):
         self.active: list[tuple] = []
 
     def pytype(self) -> type:
-        return contextlib._GeneratorContextManager
+        return of_python.GeneratorContextManager
 
     def enter(self, cx: Trace) -> Value:
         self.active.append(cx.enter_autocast(self.change, self.restore, self.arguments))
@@ -52,8 +52,7 @@ class StateContext(ContextValue):
 
     def rebuild(self, out: Builder) -> None:
         self.refuse_entered()
-        out.push_null()
-        out.const(Changed)
+        out.callee(Changed)
         for part in (self.change, self.restore, self.arguments):
             out.const(part)
         out.call(3)
@@ -93,9 +92,9 @@ SDPA_BACKENDS = {
 
 def choose_attention(*enabled: bool) -> tuple[bool, ...]:
     """Switches the kinds of attention kernels, in the order of SDPA_BACKENDS; gives what they were."""
-    before = tuple(getattr(torch._C, f"_get_{name}_sdp_enabled")() for name in SDPA_BACKENDS)
+    before = tuple(getattr(of_torch, f"get_{name}_sdp_enabled")() for name in SDPA_BACKENDS)
     for name, value in zip(SDPA_BACKENDS, enabled):
-        getattr(torch._C, f"_set_sdp_use_{name}")(value)
+        getattr(of_torch, f"set_sdp_use_{name}")(value)
     return before
 
 
@@ -116,7 +115,7 @@ def make_sdpa_kernel(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> 
 def guard_attention(cx: Trace) -> None:
     """What attention is computed with is a fact of the graph."""
     for name in SDPA_BACKENDS:
-        read = getattr(torch._C, f"_get_{name}_sdp_enabled")
+        read = getattr(of_torch, f"get_{name}_sdp_enabled")
         cx.flag(f"{read.__name__}()", read)
 
 
@@ -127,7 +126,7 @@ def attention(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.op("call_function", torch.nn.functional.scaled_dot_product_attention, args, kwargs)
 
 
-@handles(torch._native_multi_head_attention)
+@handles(of_torch.native_multi_head_attention)
 def native_attention(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The attention of torch's own layers in inference: without weights its second result is None, where fakes have an empty tensor."""
     names = ["query", "key", "value", "embed_dim", "num_head", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "need_weights"]
@@ -135,7 +134,7 @@ def native_attention(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> 
     none, true = ConstantValue(None), ConstantValue(True)
     defaults: dict[str, Value | None] = {"mask": none, "need_weights": true, "average_attn_weights": true, "mask_type": none}
     given = bind_arguments("_native_multi_head_attention", names, args, kwargs, defaults)
-    made = cx.op("call_function", torch._native_multi_head_attention, given, {})
+    made = cx.op("call_function", of_torch.native_multi_head_attention, given, {})
     if given[names.index("need_weights")].truth(cx):
         return made
     return TupleValue([made.elements(cx)[0], none])

@@ -84,8 +84,7 @@ class CellValue(Value):
         elif self.exists():
             out.cell_op("LOAD_CLOSURE", self)
         else:
-            out.push_null()
-            out.const(types.CellType)
+            out.callee(types.CellType)
             if self.content is not None:
                 out.value(self.content)
             out.call(0 if self.content is None else 1)

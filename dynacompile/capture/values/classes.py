@@ -377,8 +377,7 @@ class SuperValue(Value):
         return (self.owner,)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(super)
+        out.callee(super)
         out.const(self.start)
         out.value(self.owner)
         out.call(2)

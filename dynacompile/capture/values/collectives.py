@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.distributed as dist
 
 from dynacompile.capture.breaks import NotConstant, unsupported
@@ -13,6 +12,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceValue
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -59,11 +59,11 @@ def group_size(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def wait(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Results are waited for where the graph makes them."""
-    return cx.op("call_function", torch.ops._c10d_functional.wait_tensor.default, args, kwargs)
+    return cx.op("call_function", of_torch.wait_tensor, args, kwargs)
 
 
 if dist.is_available():
-    import torch.distributed._functional_collectives as functional
+    functional = of_torch.functional_collectives
 
     for _real in (dist.is_available, dist.is_initialized, dist.is_torchelastic_launched, dist.get_rank, dist.get_world_size, dist.get_backend):
         group_fact(_real)

@@ -136,8 +136,7 @@ class ConstantIterator(IteratorValue):
         return None
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(iter)
+        out.callee(iter)
         out.const(self.value[self.index :] if not isinstance(self.value, frozenset) else tuple(self.value)[self.index :])
         out.call(1)
 

@@ -13,6 +13,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, FunctionValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.errors import Unsupported
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -139,8 +140,7 @@ class GradModeContext(RepeatableContext):
         if not self.by_hand and self.cls is not torch.set_grad_enabled:
             self.rebuild_new(out)
             return
-        out.push_null()
-        out.const(object.__new__)  # set_grad_enabled(mode) would set the mode
+        out.callee(object.__new__)  # set_grad_enabled(mode) would set the mode
         out.const(self.cls)
         out.call(1)
         for name, value in (("prev", bool(self.before)), ("mode", self.mode)):
@@ -150,8 +150,7 @@ class GradModeContext(RepeatableContext):
             out.store_attr(name)
 
     def rebuild_new(self, out: Builder | RecipeWriter) -> None:
-        out.push_null()
-        out.const(self.cls)
+        out.callee(self.cls)
         if self.cls is torch.set_grad_enabled:
             out.const(self.mode)
         out.call(int(self.cls is torch.set_grad_enabled))
@@ -180,8 +179,8 @@ class DecoratedValue(CallableValue):
         return (self.context, self.function)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.value(self.context)
+        with out.calling():
+            out.value(self.context)
         out.value(self.function)
         out.call(1)
 
@@ -245,7 +244,7 @@ def perform(cx: Trace, function: Value, args: list[Value]) -> Value | None:
 
 def switch(cx: Trace, mode: bool) -> None:
     """torch._C._set_grad_enabled(mode), which torch-function modes are asked about."""
-    if cx.overrides.call(torch._C._set_grad_enabled, [ConstantValue(mode)], {}) is None:
+    if cx.overrides.call(of_torch.set_grad_enabled, [ConstantValue(mode)], {}) is None:
         cx.set_grad_mode(mode)
 
 
@@ -305,7 +304,7 @@ def leave_grad_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
     return ConstantValue(None)
 
 
-@handles(torch._C._set_grad_enabled)
+@handles(of_torch.set_grad_enabled)
 def set_grad_enabled(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cx.set_grad_mode(args[0].truth(cx))
     return ConstantValue(None)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._higher_order_ops.map import map as map_rows
-from torch._higher_order_ops.scan import scan
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values import regions
@@ -18,6 +16,7 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Constant
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -93,7 +92,7 @@ def is_short(cx: Trace, xs: Value, dim: int) -> bool:
     return dim == 0 and not isinstance(steps, torch.SymInt) and 0 < steps <= MOST_STEPS
 
 
-@handles(scan)
+@handles(of_torch.scan_rows)
 def scan_row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     defaults: dict[str, Value | None] = {"dim": ConstantValue(0), "reverse": ConstantValue(False)}
     combine, init, xs, dim, reverse = bind_arguments("scan", ["combine_fn", "init", "xs", "dim", "reverse"], args, kwargs, defaults)
@@ -102,7 +101,7 @@ def scan_row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return regions.scan(cx, combine, init, xs, dim.constant(), reverse.truth(cx))
 
 
-@handles(map_rows)
+@handles(of_torch.map_rows)
 def map_row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs or len(args) < 2:
         raise unsupported("would-raise", "map without a function and tensors")

@@ -91,8 +91,7 @@ class DequeValue(ListValue):
             out.emit("POP_TOP")
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(collections.deque)
+        out.callee(collections.deque)
         super().rebuild(out)
         out.const(self.maxlen)
         out.call(2)

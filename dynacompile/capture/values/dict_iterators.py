@@ -60,8 +60,7 @@ class DictIterator(IteratorValue):
     def rebuild(self, out: Builder) -> None:
         if not self.done and list(self.owner.content) != self.hashes:
             raise unsupported("rebuild", "an iterator of a dict that was changed")
-        out.push_null()
-        out.const(advanced)
+        out.callee(advanced)
         out.value(self.owner)
         out.const(self.kind)
         out.const(len(self.hashes) + 1 if self.done else self.index)

@@ -64,8 +64,7 @@ class DictObjectValue(ContainerObjectValue):
 
     def rebuild(self, out: Builder) -> None:
         base = OrderedDict if issubclass(self.cls, OrderedDict) else dict
-        out.push_null()
-        out.const(base.__new__)
+        out.callee(base.__new__)
         out.const(self.cls)
         out.call(1)
         out.remember(self)

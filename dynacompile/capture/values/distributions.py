@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 from torch.distributions import Distribution
-from torch.distributions.utils import _lazy_property_and_property
-from torch.utils._pytree import tree_leaves
 
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.source import Constant
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.interpreter import SymbolicFrame
@@ -79,10 +78,10 @@ def may_assume(cx: Trace) -> bool:
     return len(cx.effects.assumed) != cx.assumable and not cx.effects and not cx.bodies and all(leads_out(inner) for inner in cx.frames)
 
 
-@handles(_lazy_property_and_property)
+@handles(of_torch.lazy_property_and_property)
 def made_property(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """What a class gives for an attribute that its objects compute when they are asked: validation looks at its class alone."""
-    real = _lazy_property_and_property(args[0].identity())
+    real = of_torch.lazy_property_and_property(args[0].identity())
     return OpaqueValue(real, Constant(real, "lazy_property"))
 
 
@@ -106,7 +105,7 @@ def is_harmless(node: torch.fx.Node) -> bool:
         return fills_by_mask(*node.args)
     if name != "getitem" and name not in DRAWS:
         return name in HARMLESS and "out" not in node.kwargs
-    first, *rest = tree_leaves((node.args, node.kwargs))
+    first, *rest = of_torch.tree_leaves((node.args, node.kwargs))
     return not any(isinstance(part, torch.fx.Node) for part in rest) and (name == "getitem" or name_of(first) in NEW)
 
 

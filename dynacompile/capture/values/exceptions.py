@@ -22,9 +22,9 @@ from dynacompile.ir.source import Attr, DictAttr, Source
 if TYPE_CHECKING:
     from types import CodeType
 
-    from dynacompile.capture.bytecode import Position
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
+    from dynacompile.cpython.instructions import Position
 
 
 class ExceptionValue(Value):
@@ -148,8 +148,7 @@ class ExceptionValue(Value):
             out.value(self)
             return
         own = isinstance(class_lookup(self.cls, "__init__"), types.FunctionType)
-        out.push_null()
-        out.const(self.cls.__new__ if own else self.cls)
+        out.callee(self.cls.__new__ if own else self.cls)
         if own:
             out.const(self.cls)
         for arg in self.args or ():
@@ -181,8 +180,7 @@ class SuperMethod(Method):
         self.start = start
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(super)
+        out.callee(super)
         out.const(self.start)
         out.value(self.owner)
         out.call(2)

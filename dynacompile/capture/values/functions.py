@@ -133,8 +133,7 @@ class FunctionValue(CallableValue):
         if self.wraps is not None:
             if self.attributes or isinstance(self.wraps, FunctionValue) and self.wraps.attributes:  # which were set before, or after?
                 raise unsupported("rebuild", f"{self.describe()}, decorated by functools.wraps and with attributes of its own")
-            out.push_null()
-            out.const(functools.update_wrapper)
+            out.callee(functools.update_wrapper)
         if self.scope.is_root:
             self.rebuild_own(out)
         else:
@@ -166,8 +165,7 @@ class FunctionValue(CallableValue):
 
     def rebuild_foreign(self, out: Builder) -> None:
         """A function whose globals are not the frame's."""
-        out.push_null()
-        out.const(types.FunctionType)
+        out.callee(types.FunctionType)
         out.const(self.code)
         out.const(self.scope.table)
         out.const(self.code.co_name)

@@ -74,8 +74,7 @@ class EnumerateIterator(IteratorValue):
         return (self.inner, self.count)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(enumerate)
+        out.callee(enumerate)
         out.value(self.inner)
         out.value(self.count)
         out.call(2)
@@ -101,8 +100,7 @@ class MapIterator(IteratorValue):
         return (self.function, *self.parts)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(map)
+        out.callee(map)
         out.value(self.function)
         for part in self.parts:
             out.value(part)

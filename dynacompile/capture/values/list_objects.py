@@ -69,8 +69,7 @@ class ListObjectValue(ContainerObjectValue):
         super().replay(out)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(list.__new__)
+        out.callee(list.__new__)
         out.const(self.cls)
         out.call(1)
         out.remember(self)

@@ -219,8 +219,7 @@ class DictValue(Value):
 
     def rebuild(self, out: Builder) -> None:
         if self.cls is not dict:
-            out.push_null()
-            out.const(self.cls)
+            out.callee(self.cls)
             if self.factory is not None:
                 out.value(self.factory)
         for key, value in self.content.values():

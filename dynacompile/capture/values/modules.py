@@ -24,6 +24,7 @@ from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.guard_facts import ModuleFacts, Presence, hook_counts
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, Constant, DictAttr, Registered, Source
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -270,7 +271,7 @@ class ModuleSlice(TupleValue):
 
 
 # torch's own, as they were when this was imported: what replaces them is followed.
-PLAIN_CALL, PLAIN_IMPL = torch.nn.Module.__call__, torch.nn.Module._call_impl
+PLAIN_CALL, PLAIN_IMPL = torch.nn.Module.__call__, of_torch.module_call_impl
 PLAIN_GETATTR, PLAIN_SETATTR = torch.nn.Module.__getattr__, torch.nn.Module.__setattr__
 PLAIN_SEQUENCE = torch.nn.Sequential.forward
 PLAIN_SUBSCRIPTS = (torch.nn.Sequential.__getitem__, torch.nn.ModuleList.__getitem__)

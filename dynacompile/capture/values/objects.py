@@ -316,8 +316,7 @@ class ObjectValue(Value):
 
     def rebuild(self, out: Builder) -> None:
         new = self.cls.__new__
-        out.push_null()
-        out.const(new if isinstance(new, types.BuiltinFunctionType) else object.__new__)
+        out.callee(new if isinstance(new, types.BuiltinFunctionType) else object.__new__)
         out.const(self.cls)
         out.call(1)
         out.remember(self)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch.optim.optimizer import _get_value
-from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
-from torch.utils._python_dispatch import _disable_current_modes
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
@@ -17,6 +14,7 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Constant
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -37,7 +35,7 @@ def call_zero_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
     return cx.call_real(zero_grad, Constant(zero_grad, "zero_grad"), args, kwargs)
 
 
-@handles(_get_value, one_operation=True)
+@handles(of_torch.optimizer_get_value, one_operation=True)
 def value_of_step(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A count of steps as a tensor that stands for eager's number."""
     (value,) = args
@@ -50,12 +48,12 @@ def order_of_groups(keys: list[tuple[torch.device, torch.dtype]]) -> list[tuple[
     """Torch's order, which is that of a hash table and not of first appearance. Adafactor takes its eps from the first group."""
     if len(keys) < 2:
         return keys
-    with _disable_current_modes():
-        return list(torch._C._group_tensors_by_device_and_dtype([[torch.empty(0, device=device, dtype=dtype) for device, dtype in keys]], False))
+    with of_torch.disable_current_modes():
+        return list(of_torch.group_tensors_by_device_and_dtype([[torch.empty(0, device=device, dtype=dtype) for device, dtype in keys]], False))
 
 
-@handles(torch.optim.Optimizer._group_tensors_by_device_and_dtype)  # which groups nothing while a program is compiled
-@handles(_group_tensors_by_device_and_dtype, one_operation=True)
+@handles(of_torch.optimizer_group_tensors)  # which groups nothing while a program is compiled
+@handles(of_torch.foreach_group_tensors, one_operation=True)
 def group_tensors(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Lists of tensors, split by the device and dtype of those of the first list; what clipping and foreach steps loop over."""
     nested, indexed = bind_arguments("group_tensors", ["tensorlistlist", "with_indices"], args, kwargs, {"with_indices": ConstantValue(False)})

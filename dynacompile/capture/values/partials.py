@@ -54,8 +54,7 @@ class PartialValue(CallableValue):
         return [self.function, *self.args, *self.kwargs.values(), *self.attributes.values()]
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(functools.partial)
+        out.callee(functools.partial)
         out.value(self.function)
         for arg in (*self.args, *self.kwargs.values()):
             out.value(arg)

@@ -88,8 +88,7 @@ class StateValue(Value):
         return (self.sequence, self.index)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(ahead)
+        out.callee(ahead)
         out.value(self.sequence)
         out.value(self.index)
         out.call(2)
@@ -146,8 +145,7 @@ class GivenIterator(IteratorValue):
         if self.rest is not None:
             self.rest.rebuild(out)
             return
-        out.push_null()
-        out.const(positioned)
+        out.callee(positioned)
         StateValue(self.sequence, advanced(self.index, self.taken)).rebuild(out)
         out.call(1)
 
@@ -205,8 +203,7 @@ def hand_on(value: IteratorValue, out: RecipeWriter) -> None:
     if state is None:
         value.rebuild(out)  # type: ignore[arg-type]
         return
-    out.push_null()
-    out.const(positioned)
+    out.callee(positioned)
     out.leaf(state)
     out.call(1)
 

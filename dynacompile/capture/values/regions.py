@@ -8,11 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch._higher_order_ops.cond import cond_op
-from torch._higher_order_ops.map import map_impl
-from torch._higher_order_ops.scan import scan as scan_rows
-from torch._higher_order_ops.scan import scan_op
-from torch._higher_order_ops.while_loop import while_loop_op
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value
@@ -21,6 +16,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ops.regions import results_like, storage
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -124,7 +120,8 @@ def cond(cx: Trace, predicate: TensorValue, if_true: Value, if_false: Value, ope
     same_tensors("torch.cond", yes.fakes, no.fakes)
     given = [tensor for i, tensor in enumerate(leaves(TupleValue(operands))) if not dropped([yes, no], i)]
     inputs = tuple(tensor.node for tensor in given)
-    made = record(cx, cond_op, {"true": yes, "false": no}, [predicate, *given], yes.fakes, lambda graphs, outer: (predicate.node, *graphs, (*inputs, *outer)))
+    branches = {"true": yes, "false": no}
+    made = record(cx, of_torch.cond_op, branches, [predicate, *given], yes.fakes, lambda graphs, outer: (predicate.node, *graphs, (*inputs, *outer)))
     return refill(yes.result, made)
 
 
@@ -138,7 +135,7 @@ def while_loop(cx: Trace, condition: Value, function: Value, carried: list[Value
         raise unsupported("sub-graph", "torch.while_loop of a function whose results differ from its arguments in structure")
     same_tensors("torch.while_loop", [t.fake for t in given], body.fakes)
     inputs = tuple(tensor.node for tensor in given)
-    made = record(cx, while_loop_op, {"cond": test, "body": body}, given, body.fakes, lambda graphs, outer: (*graphs, inputs, outer))
+    made = record(cx, of_torch.while_loop_op, {"cond": test, "body": body}, given, body.fakes, lambda graphs, outer: (*graphs, inputs, outer))
     return refill(body.result, made)
 
 
@@ -171,11 +168,11 @@ def scan(cx: Trace, combine: Value, init: Value, xs: Value, dim: int, reverse: b
     steps = rows[0].fake.shape[0]
     examples = body.fakes[:count] + stacks(cx, steps, body.fakes[count:])
     before, over = [t.node for t in carry], [t.node for t in rows]
-    made = record(cx, scan_op, {"combine": body}, [*carry, *rows], examples, lambda graphs, outer: (*graphs, before, over, outer))
+    made = record(cx, of_torch.scan_op, {"combine": body}, [*carry, *rows], examples, lambda graphs, outer: (*graphs, before, over, outer))
     return refill(body.result, [*made[:count], *(in_place_of(cx, value, dim, reverse) for value in made[count:])])
 
 
-MOVES_BACK = any(isinstance(c, CodeType) and {"movedim", "ndim"} <= {*c.co_names} for c in scan_rows.__code__.co_consts)
+MOVES_BACK = any(isinstance(c, CodeType) and {"movedim", "ndim"} <= {*c.co_names} for c in of_torch.scan_rows.__code__.co_consts)
 """Whether torch's scan gives its rows along the dimension that it went over: 2.11's has them in front."""
 
 
@@ -196,7 +193,7 @@ def map_rows(cx: Trace, function: Value, xs: Value, extra: list[Value]) -> Value
     more = leaves(TupleValue(extra))
     over, inputs = [t.node for t in rows], [t.node for t in more]
     examples = stacks(cx, rows[0].fake.shape[0], body.fakes)
-    made = record(cx, map_impl, {"body": body}, [*rows, *more], examples, lambda graphs, outer: (*graphs, over, (*inputs, *outer)))
+    made = record(cx, of_torch.map_impl, {"body": body}, [*rows, *more], examples, lambda graphs, outer: (*graphs, over, (*inputs, *outer)))
     return refill(body.result, made)
 
 

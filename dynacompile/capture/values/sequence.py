@@ -146,8 +146,7 @@ class TupleValue(SequenceValue):
     def rebuild(self, out: Builder) -> None:
         user = self.cls.__flags__ & HEAP_TYPE and self.cls is not torch.Size
         if self.cls is not tuple:
-            out.push_null()
-            out.const(tuple.__new__ if user else self.cls)
+            out.callee(tuple.__new__ if user else self.cls)
             if user:
                 out.const(self.cls)
         for item in self.items:
@@ -334,8 +333,7 @@ class SequenceIterator(IteratorValue):
         return (self.sequence,)
 
     def rebuild(self, out: Builder) -> None:
-        out.push_null()
-        out.const(iter)
+        out.callee(iter)
         if self.done:
             out.const(())
             out.call(1)

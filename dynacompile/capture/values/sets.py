@@ -125,8 +125,7 @@ class SetValue(Value):
 
     def replay(self, out: Builder) -> None:
         for change, args in self.log:
-            out.push_null()
-            out.const(change)
+            out.callee(change)
             out.value(self)
             for arg in args:
                 out.value(arg)

@@ -30,6 +30,7 @@ from dynacompile.ir.namespaces import MISSING, class_lookup
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source
 from dynacompile.ops.collectives import is_pending_class
 from dynacompile.ops.wrappers import is_wrapper_class
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -206,8 +207,7 @@ class SubclassTensor(TensorValue):
     def rebuild(self, out: Builder) -> None:
         """The graph's output is a new tensor that nobody else has, so it can become one of the class; an alias in eager is one here."""
         if self.is_alias and not (self.fake.is_leaf and self.fake.requires_grad):
-            out.push_null()
-            out.const(alias_of)
+            out.callee(alias_of)
             out.graph_output(self)
             out.const(self.cls)
             out.call(2)
@@ -262,7 +262,7 @@ def check_class(cls: type, what: str) -> None:
         raise unsupported("tensor-subclass", f"{what}, of {cls.__qualname__}, has slots or fields written in C")
     if cls.__module__.partition(".")[0] == "torch":
         raise unsupported("tensor-subclass", f"{what}, of {cls.__qualname__}, is of a class of torch's own")
-    if type(cls) is not type(torch.Tensor) and cls.__torch_function__ is not torch._C._disabled_torch_function_impl:  # type: ignore[attr-defined]
+    if type(cls) is not type(torch.Tensor) and cls.__torch_function__ is not of_torch.disabled_torch_function_impl:  # type: ignore[attr-defined]
         raise unsupported("tensor-subclass", f"{what}, of {cls.__qualname__}, has a metaclass")
 
 
@@ -339,7 +339,7 @@ def method_as_subclass(cx: Trace, tensor: TensorValue, args: list[Value], kwargs
 METHODS["as_subclass"] = method_as_subclass
 
 
-@handles(torch._tensor._convert)
+@handles(of_torch.tensor_convert)
 def row_convert(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value, cls = bind_arguments("_convert", ["ret", "cls"], args, kwargs, {})
     return converted(cx, value, cls.constant())
@@ -354,7 +354,7 @@ def row_new(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return of_class(cx, HANDLERS[torch.Tensor](cx, rest, kwargs), cls.constant())
 
 
-@handles(torch.Tensor._make_subclass)
+@handles(of_torch.make_subclass)
 def row_make_subclass(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cls, tensor, required = bind_arguments("_make_subclass", ["cls", "data", "require_grad"], args, kwargs, {"require_grad": ConstantValue(False)})
     if not isinstance(tensor, TensorValue) or required.truth(cx):

@@ -201,8 +201,7 @@ def emit(out: Builder, expression: Expression, quantities: Sequence[Any]) -> Non
             emit(out, operand, quantities)
         out.emit("BINARY_OP", BINARY_OPS[operation])
     else:
-        out.push_null()
-        out.const(BUILTINS[operation])
+        out.callee(BUILTINS[operation])
         for operand in operands:
             emit(out, operand, quantities)
         out.call(len(operands))

@@ -22,6 +22,7 @@ from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, is_data
 from dynacompile.ir.source import Attr, Constant, Source
 from dynacompile.ops.flexible_attention import index_by_points
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -449,7 +450,7 @@ def check_kind(real: torch.Tensor, source: Source) -> None:
         raise unsupported("unknown-object", f"{source.text()}, a lazily conjugated or negated tensor")
     if real.layout is not torch.strided or real.is_quantized or real.is_nested:
         raise unsupported("unknown-object", f"{source.text()}, a tensor that is not dense")
-    if torch._is_functional_tensor(real) or torch._C._functorch.is_functorch_wrapped_tensor(real):
+    if of_torch.is_functional_tensor(real) or of_torch.is_functorch_wrapped_tensor(real):
         raise unsupported("unknown-object", f"{source.text()}, a tensor of a transform that is running")
     if not has_history(real):
         raise unsupported("unknown-object", f"{source.text()}, a view of which autograd knows nothing any more, as its memory was written since")

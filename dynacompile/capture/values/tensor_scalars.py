@@ -11,6 +11,7 @@ import torch
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -34,18 +35,18 @@ def combined(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
 
 
 def scaled_lists(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
-    return cx.op("call_function", getattr(torch, name), [args[0], cx.op("call_function", torch._foreach_mul, [args[1], scale], {})], {})
+    return cx.op("call_function", getattr(torch, name), [args[0], cx.op("call_function", of_torch.foreach_mul, [args[1], scale], {})], {})
 
 
 def combined_lists(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
     """scale: a tensor of one number for each of the tensors, or a list of such numbers."""
-    join = torch._foreach_mul if "addcmul" in name else torch._foreach_div
+    join = of_torch.foreach_mul if "addcmul" in name else of_torch.foreach_div
     scales = cx.op("call_function", torch.unbind, [scale], {}) if isinstance(getattr(scale, "fake", None), torch.Tensor) else scale
     if all(map(on_cpu, args[1].elements(cx))):
-        joined = cx.op("call_function", join, [cx.op("call_function", torch._foreach_mul, [args[1], scales], {}), args[2]], {})
+        joined = cx.op("call_function", join, [cx.op("call_function", of_torch.foreach_mul, [args[1], scales], {}), args[2]], {})
     else:
-        joined = cx.op("call_function", torch._foreach_mul, [cx.op("call_function", join, args[1:], {}), scales], {})
-    return cx.op("call_function", torch._foreach_add_ if name.endswith("_") else torch._foreach_add, [args[0], joined], {})
+        joined = cx.op("call_function", of_torch.foreach_mul, [cx.op("call_function", join, args[1:], {}), scales], {})
+    return cx.op("call_function", of_torch.foreach_add_ if name.endswith("_") else of_torch.foreach_add, [args[0], joined], {})
 
 
 # name of the operation -> (how many arguments come before the number, the number's name, the rewrite)

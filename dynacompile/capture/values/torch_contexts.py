@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments, wraps
@@ -13,6 +12,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue, RepeatableContext
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.source import Source
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -32,7 +32,7 @@ class AutocastContext(RepeatableContext):
         return torch.amp.autocast_mode.autocast
 
     def enter(self, cx: Trace) -> Value:
-        self.active.append(cx.enter_autocast(_enter_autocast, _exit_autocast, self.arguments))
+        self.active.append(cx.enter_autocast(of_torch.enter_autocast, of_torch.exit_autocast, self.arguments))
         return self
 
     def exit(self, cx: Trace) -> None:
@@ -46,8 +46,7 @@ class AutocastContext(RepeatableContext):
 
     def rebuild(self, out: Builder) -> None:
         self.refuse_entered()
-        out.push_null()
-        out.const(torch.amp.autocast_mode.autocast)
+        out.callee(torch.amp.autocast_mode.autocast)
         for argument in self.arguments:
             out.const(argument)
         out.call(4)
@@ -94,8 +93,7 @@ class InferenceContext(RepeatableContext):
 
     def rebuild(self, out: Builder) -> None:
         self.refuse_entered()
-        out.push_null()
-        out.const(torch.inference_mode)
+        out.callee(torch.inference_mode)
         out.const(self.mode)
         out.call(1)
 

@@ -27,12 +27,13 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
 from dynacompile.markers import AFTER_GRAPH, ALLOWED, graph_break, is_compiling
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
-OP_FOLDERS = tuple(getattr(torch._C, name) for name in ("_VariableFunctions", "_nn", "_fft", "_linalg", "_special"))
+OP_FOLDERS = tuple(getattr(of_torch.C, name) for name in ("_VariableFunctions", "_nn", "_fft", "_linalg", "_special"))
 OPS = frozenset(
     f for folder in OP_FOLDERS for name in dir(folder) if not name.startswith("__") and isinstance(f := getattr(folder, name), types.BuiltinFunctionType)
 )
@@ -97,16 +98,16 @@ STATE_FACTS = (
     torch.is_grad_enabled,
     torch.promote_types,
     torch.can_cast,
-    torch._C._get_privateuse1_backend_name,
-    torch._C._get_tracing_state,
+    of_torch.get_privateuse1_backend_name,
+    of_torch.get_tracing_state,
     torch.broadcast_shapes,
     torch.distributed.is_backend_available,
     torch.backends.cuda.is_flash_attention_available,
     *((torch.backends.cuda.is_ck_sdpa_available,) if hasattr(torch.backends.cuda, "is_ck_sdpa_available") else ()),
     torch.jit.is_scripting,
     torch.jit.is_tracing,
-    torch._jit_internal.is_scripting,
-    torch._C._is_tracing if hasattr(torch._C, "_is_tracing") else torch.jit.is_tracing,
+    of_torch.jit_internal_is_scripting,
+    of_torch.is_tracing,
 )
 TENSOR_METHODS = {real: name for name, real in vars(torch.Tensor).items() if isinstance(real, types.FunctionType)}
 # Settings of torch.backends, read without arguments.
@@ -117,7 +118,7 @@ SETTINGS = (
     torch.onnx.is_in_onnx_export,
     torch.is_anomaly_enabled,
     torch.is_anomaly_check_nan_enabled,
-    torch._C._get_warnAlways,
+    of_torch.get_warn_always,
     torch.cuda.is_initialized,
     torch.cuda.is_tf32_supported,
     *(getattr(torch, name) for name in ("is_autocast_ipu_enabled", "is_autocast_xla_enabled") if hasattr(torch, name)),
@@ -127,8 +128,8 @@ SETTINGS = (
         if hasattr(torch.distributed, f"is_{name}_available")
     ),
     *(
-        getattr(torch._C, name)
-        for name in dir(torch._C)
+        getattr(of_torch.C, name)
+        for name in dir(of_torch.C)
         if name.startswith("_get_") and any(part in name for part in ("_cudnn_", "_cublas_", "_mkldnn_", "_sdp_", "_nnpack_", "float32_matmul", "overrideable"))
     ),
 )
@@ -188,7 +189,7 @@ class TorchFunction(CallableValue):
     def get_attr(self, cx: Trace, name: str) -> Value:
         if name in ("__name__", "__qualname__", "__module__"):
             return ConstantValue(getattr(self.real, name))
-        if isinstance(self.real, torch._ops.OpOverloadPacket):
+        if isinstance(self.real, of_torch.OpOverloadPacket):
             return TorchFunction(getattr(self.real, name), self.source)
         return super().get_attr(cx, name)
 
@@ -284,9 +285,9 @@ def refusal(module: str) -> str | None:
 
 
 @wraps(
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-    torch.library.CustomOpDef if hasattr(torch.library, "CustomOpDef") else torch._library.custom_ops.CustomOpDef,
+    of_torch.OpOverload,
+    of_torch.OpOverloadPacket,
+    of_torch.CustomOpDef,
 )
 def wrap_op(cx: Trace, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
@@ -355,7 +356,7 @@ def exporting(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(False)
 
 
-@handles(torch._C._log_api_usage_once)
+@handles(of_torch.log_api_usage_once)
 def log_usage(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(None)
 

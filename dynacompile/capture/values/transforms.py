@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._functorch import apis
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, bind_arguments
@@ -20,6 +19,7 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.residual import Builder
@@ -47,14 +47,13 @@ class TransformValue(CallableValue):
 
     def rebuild(self, out: Builder) -> None:
         args, kwargs = self.made_with
-        out.push_null()
-        out.const(self.real)
+        out.callee(self.real)
         for value in self.children():
             out.value(value)
         out.call(len(args) + len(kwargs), tuple(kwargs))
 
 
-@handles(torch.func.vmap, torch.vmap, apis.vmap)
+@handles(torch.func.vmap, torch.vmap, of_torch.functorch_apis.vmap)
 def vmap(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["func", "in_dims", "out_dims", "randomness", "chunk_size"]
     defaults: dict[str, Value | None] = {"in_dims": ZERO, "out_dims": ZERO, "randomness": ConstantValue("error"), "chunk_size": NONE}

@@ -22,6 +22,7 @@ from dynacompile.ir.source import Attr, DictAttr, Source
 from dynacompile.markers import disable
 from dynacompile.ops.collectives import is_pending_class
 from dynacompile.ops.wrappers import Leave, Wrapping, inner_of, is_dtensor_class, is_wrapper, leaves_of, wrapping_of
+from dynacompile.private.of_torch import FakeTensor
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -122,7 +123,7 @@ def wrap_pending(cx: Trace, real: Any, source: Source) -> Value:
 def check_whole(wrapping: Wrapping, parts: tuple[torch.Tensor, ...], what: str) -> None:
     """Refuses wrappers that are no wrappers of plain tensors with sizes that are numbers."""
     kind = wrapping.cls.__qualname__
-    plain = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
+    plain = (torch.Tensor, torch.nn.Parameter, FakeTensor)
     if any(type(part) not in plain and not is_pending_class(type(part)) for part in parts):
         inside = next(type(part).__qualname__ for part in parts if type(part) is not torch.Tensor)
         raise unsupported("tensor-subclass", f"{what}, of {kind}, wraps a tensor of {inside},")

@@ -13,8 +13,8 @@ from dynacompile.codegen.triton import scalars
 from dynacompile.codegen.triton.tiles import Tiling, choose_tiling
 from dynacompile.codegen.triton.values import Values
 from dynacompile.errors import Unsupported, VerifyError
-from dynacompile.ir.index import Index, atom
-from dynacompile.ir.loops import Access, Nest, Op
+from dynacompile.ir.index import Index, atom, hint
+from dynacompile.ir.loops import Access, Axis, Nest, Op
 from dynacompile.ir.schedule import Kernel, KernelSource
 from dynacompile.quoting import comment, identifier
 
@@ -30,13 +30,25 @@ def emit_nest(kernel: Kernel) -> KernelSource:
         raise Unsupported("triton-empty", f"{kernel.name} has no points: the scheduler drops empty nests")
     for param in kernel.params:
         scalars.pointer(param.dtype)
-    if kernel.nest.adds:
-        raise VerifyError("schedule", f"{kernel.name} adds to memory in the order of its loops, which is a form for CPUs")
-    tiling = of_member(choose_tiling(kernel)) if kernel.is_list else choose_tiling(kernel)
-    emitter = Emitter(kernel, tiling)
+    form = replace(kernel, nest=in_any_order(kernel.nest)) if kernel.nest.adds else kernel
+    tiling = of_member(choose_tiling(form)) if kernel.is_list else choose_tiling(form)
+    emitter = Emitter(form, tiling)
     text = emitter.module()
     row = emitter.dims["r"].size if tiling.whole else None
     return KernelSource(kernel, "triton", text, emitter.entry, candidates=tiling.candidates, grids=tiling.grids, wide=tiling.wide, row=row)
+
+
+def in_any_order(nest: Nest) -> Nest:
+    """A nest that adds to memory, all of whose points run side by side: the order of its sums is lost. Axes along which most is read element after
+    element come last."""
+    if nest.is_reduction or any(nest.folded):
+        raise VerifyError("schedule", f"{nest.name} adds to memory and reduces, which no kernel of a GPU does")
+
+    def widest(axis: Axis) -> int:
+        strides = [access.index.stride(axis.var) for access in nest.loads()]
+        return max((hint(s) for s in strides if s is not None), default=0)
+
+    return replace(nest, axes=tuple(replace(a, role="x") for a in sorted(nest.axes, key=widest, reverse=True)))
 
 
 def of_member(tiling: Tiling) -> Tiling:

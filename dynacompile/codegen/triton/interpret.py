@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -62,8 +63,19 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     } & module.keys():  # Triton's interpreter multiplies bits of narrow floats as whole numbers
         tl = module["tl"]
         module[name] = lambda a, b, total, tl=tl: tl.dot(a.to(tl.float32), b.to(tl.float32), total)
-    with np.errstate(all="ignore"):
+    builder = importlib.import_module("triton.runtime.interpreter").InterpreterBuilder
+    with np.errstate(all="ignore"), patch.object(builder, "create_atomic_rmw", with_truth_values(builder.create_atomic_rmw)):
         module[entry][grid](*(argument(a, module["tl"]) for a in arguments), **blocks)
+
+
+def with_truth_values(atomic: Callable) -> Callable:
+    """The interpreter's atomic operations under masks of any type: of truth values without dimensions it makes whole numbers, which those refuse."""
+
+    def masked(builder: Any, kind: Any, pointer: Any, value: Any, mask: Any, *more: Any) -> Any:
+        mask.data = mask.data.astype(bool)
+        return atomic(builder, kind, pointer, value, mask, *more)
+
+    return masked
 
 
 def argument(given: Any, tl: Any) -> Any:

@@ -198,6 +198,8 @@ class Values:
         common, lane, dims = self.indexer.address(access.index)
         tile = frozenset(d.name for d in self.tiling.dims if d.name != "r" or self.level[i] == "r")
         missing = [d for d in self.tiling.dims if d.name in tile - dims]
+        if access.added:
+            return self.atomic(op, access, common, lane, tile)
         if any(d.size != 1 for d in missing):
             raise Unsupported("triton-store", f"{self.kernel.name} stores one element of {access.buffer} from several points")
         for d in missing:  # size 1: the variable is 0 and gives the pointer the tile's shape
@@ -210,6 +212,16 @@ class Values:
         mask = f", mask={' & '.join(terms)}" if terms else ""
         value = self.argument(op.args[0])
         return [*lines, f"tl.store({self.address(access.buffer, common, lane)}, {value}{mask})"]
+
+    def atomic(self, op: Op, access: Access, common: str, lane: str, tile: frozenset[str]) -> list[str]:
+        """Lines that add a tile's values to memory, where several may add to one element."""
+        terms = self.mask(tile, access)
+        otherwise = f" | (({' & '.join(terms)}) == 0)" if terms else ""
+        pointer = f"tl.broadcast_to({self.address(access.buffer, common, lane)}, {self.shape(tile)})"
+        value = f"tl.broadcast_to({self.argument(op.args[0])}, {self.shape(tile)})"
+        mask = f", mask={' & '.join(terms)}" if terms else ""
+        checks = [f"require({inside}{otherwise})" for inside in self.inside(access)]
+        return [*checks, f'tl.atomic_add({pointer}, {value}{mask}, sem="relaxed")']
 
     def address(self, buffer: str, *parts: str) -> str:
         shown = [p if p.isidentifier() else f"({p})" for p in parts if p]

@@ -1,0 +1,93 @@
+// CPython 3.11, as the native core needs it. Sections: what the C API says, live frames (DYNACOMPILE_FRAMES), the interpreter's lock (DYNACOMPILE_LOCK).
+#ifndef DYNACOMPILE_CPYTHON_API
+#define DYNACOMPILE_CPYTHON_API
+
+namespace dynacompile {
+
+// Whether the cyclic collector may run when a container is made, rather than between instructions only.
+constexpr bool collects_when_allocating = true;
+
+inline Py_ssize_t request_extra_index(freefunc release) { return _PyEval_RequestCodeExtraIndex(release); }
+inline int get_extra(PyObject* code, Py_ssize_t index, void** extra) { return _PyCode_GetExtra(code, index, extra); }
+inline int set_extra(PyObject* code, Py_ssize_t index, void* extra) { return _PyCode_SetExtra(code, index, extra); }
+inline bool is_finalizing() { return _Py_IsFinalizing(); }
+
+// Dicts can't be watched.
+template <void (*changed)()>
+int add_dict_watcher() {
+    return -1;
+}
+inline int watch_dict_with(int, PyObject*) { return 0; }
+
+}  // namespace dynacompile
+#endif
+
+#if defined(DYNACOMPILE_FRAMES) && !defined(DYNACOMPILE_CPYTHON_FRAMES)
+#define DYNACOMPILE_CPYTHON_FRAMES
+extern "C" {
+#include "internal/pycore_code.h"
+#include "internal/pycore_frame.h"
+}
+
+namespace dynacompile {
+
+using Frame = _PyInterpreterFrame;
+
+inline PyCodeObject* frame_code(Frame* f) { return f->f_code; }
+inline PyFunctionObject* frame_function(Frame* f) { return f->f_func; }
+inline PyObject* frame_globals(Frame* f) { return f->f_globals; }
+inline PyObject* frame_builtins(Frame* f) { return f->f_builtins; }
+inline PyObject** frame_slots(Frame* f) { return f->localsplus; }
+
+// An ordinary call's frame on the thread's data stack of which no instruction has run yet.
+inline bool is_fresh(Frame* f) { return f->owner == FRAME_OWNED_BY_THREAD && f->prev_instr == _PyCode_CODE(f->f_code) - 1; }
+
+// The frame that the thread is running: the caller of one that the hook meets.
+inline Frame* current_frame(PyThreadState* ts) { return ts->cframe->current_frame; }
+
+// A frame of Python code, rather than one that the evaluator puts between C and Python.
+inline bool is_python_call(Frame* f) { return f->owner == FRAME_OWNED_BY_THREAD; }
+
+// Whether the instruction that a frame is at is CALL_FUNCTION_EX.
+inline bool calls_with_tuple(Frame* f) { return _Py_OPCODE(*f->prev_instr) == CALL_FUNCTION_EX; }
+
+// Where a call without a bound argument has its function and the NULL on the stack, from the first operand on.
+constexpr int function_operand = 1, null_operand = 0;
+
+// Words that a frame of `code` takes on the data stack.
+inline Py_ssize_t frame_words(PyCodeObject* code) { return code->co_nlocalsplus + code->co_stacksize + static_cast<Py_ssize_t>(FRAME_SPECIALS_SIZE); }
+
+// Puts `code` (a new reference is taken) into a fresh frame that has room for it.
+inline void replace_code(Frame* f, PyCodeObject* code) {
+    PyCodeObject* old = f->f_code;
+    for (int i = old->co_nlocalsplus; i < code->co_nlocalsplus; i++) f->localsplus[i] = nullptr;
+    Py_INCREF(code);
+    f->f_code = code;
+    f->prev_instr = _PyCode_CODE(code) - 1;
+    f->stacktop = code->co_nlocalsplus;
+    Py_DECREF(old);
+}
+
+// Whether the evaluator, rather than its caller, clears the frame of a call.
+constexpr bool evaluator_clears = false;
+
+}  // namespace dynacompile
+#endif
+
+#if defined(DYNACOMPILE_LOCK) && !defined(DYNACOMPILE_CPYTHON_LOCK)
+#define DYNACOMPILE_CPYTHON_LOCK
+#undef HAVE_STD_ATOMIC  // CPython's other way to declare its atomic numbers is C++, too
+extern "C" {
+#include "internal/pycore_interp.h"
+#include "internal/pycore_runtime.h"
+}
+
+namespace dynacompile {
+
+inline bool lock_is_held(PyInterpreterState*) { return __atomic_load_n(&_PyRuntime.ceval.gil.locked._value, __ATOMIC_RELAXED) > 0; }
+
+// The thread state that has the lock, or had it last.
+inline uintptr_t lock_holder(PyInterpreterState*) { return __atomic_load_n(&_PyRuntime.ceval.gil.last_holder._value, __ATOMIC_RELAXED); }
+
+}  // namespace dynacompile
+#endif
